@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from statistics import median, quantiles
 from typing import TypeVar
 
 from sealift.errors import UnavailableError
+from sealift.lab.worlds.machine import this_machine
 
 Row = dict[str, str | int | float | bool]
 Arm = Callable[[], object]
@@ -77,14 +77,8 @@ class BenchReport:
 
 def start_report(bench: str) -> BenchReport:
     """An empty report about this commit and this machine."""
-    machine: dict[str, str | int | float] = {
-        "system": f"{platform.system()} {platform.release()}",
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "load_1min": round(os.getloadavg()[0], 2),
-    }
-    return BenchReport(bench, _commit(), machine)
+    load = round(os.getloadavg()[0], 2)
+    return BenchReport(bench, _commit(), {**this_machine(), "load_1min": load})
 
 
 @dataclass(slots=True)
@@ -144,15 +138,6 @@ def distribution(spent_ms: Sequence[float]) -> dict[str, float]:
     cut = quantiles(spent_ms, n=100, method="inclusive")
     named = {"p50_ms": cut[49], "p90_ms": cut[89], "p99_ms": cut[98]}
     return {name: round(value, 2) for name, value in named.items()}
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if "model name" in line]
-    return names[0] if names else platform.machine()
 
 
 def _commit() -> str:

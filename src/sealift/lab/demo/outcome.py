@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sealift.crypto.identity import load_identity
 from sealift.errors import IntegrityError, SealiftError
 from sealift.lab.demo.rehearsal import Revocation
 from sealift.lab.demo.tasks.task import ACCURACY, Sample, Task
+from sealift.lab.demo.texts import say_bytes, say_s
 from sealift.lab.worlds.folder import MODEL_OWNER, OWNERS, World
 from sealift.lab.worlds.holders import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.lab.worlds.job import Plan, Travel
-from sealift.lab.worlds.progress import AttackSeen, Progress
+from sealift.lab.worlds.progress import AttackSeen, Progress, VisitSeen, timed_phases
 from sealift.lab.worlds.roles import Run
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from sealift.train.output.manifest import RunManifest
 
 REHEARSAL_BAR_S: Final = 75.0
+TOGETHER: Final = "together"
 REFUSAL_OF: Final[Mapping[str, str]] = {
     REPLAY: "frame-order",
     BEYOND_LEASE: "outside-lease",
@@ -82,9 +85,48 @@ class Verdict:
     model_verified: bool = False
 
     @property
-    def scrubbed_bytes(self) -> int:
-        """Bytes overwritten and read back, by the receipts."""
-        return sum(receipt.scrub.scrubbed_bytes for receipt in self.receipts)
+    def checks(self) -> list[tuple[bool, str]]:
+        """What was verified from what the parties kept, and whether it held."""
+        entries = sum(log.size for log in self.logs)
+        scrubbed = sum(receipt.scrub.scrubbed_bytes for receipt in self.receipts)
+        return [
+            (
+                self.log_verified,
+                f"audit logs of {len(self.logs)} owners, {entries} entries: each "
+                "continues the heads that the other owners kept",
+            ),
+            (
+                self.receipts_verified,
+                f"{len(self.receipts)} receipts, one per visit: signature, evidence, "
+                "content, log heads",
+            ),
+            (
+                self.scrub_verified,
+                f"{len(self.receipts)} scrub reports: {say_bytes(scrubbed)} "
+                "overwritten, read back as zero",
+            ),
+            (
+                self.model_verified,
+                f"the model of {self.parameters:,} parameters, opened with its owner's "
+                "key: the weights of the signed manifest",
+            ),
+        ]
+
+
+class Model(NamedTuple):
+    """One model's results.
+
+    Attributes:
+        name: ``north alone``, ``together``.
+        style: Whose colour it has.
+        metrics: Means over all held-out rows.
+        share: Of its bar that is full.
+    """
+
+    name: str
+    style: str
+    metrics: dict[str, float]
+    share: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,6 +170,15 @@ class Outcome:
         return self.task.bar_s if self.revocation is None else REHEARSAL_BAR_S
 
     @property
+    def models(self) -> list[Model]:
+        """Each owner's own model and the joint one, with bars on one scale."""
+        found = [(f"{owner} alone", owner, self.alone[owner]) for owner in OWNERS]
+        found.append((TOGETHER, "joint", self.together))
+        headline = self.task.headline
+        full = headline.full_scale([each[headline.name] for *_, each in found])
+        return [Model(*each, each[2][headline.name] / full) for each in found]
+
+    @property
     def attacks(self) -> list[AttackSeen]:
         """What was tried."""
         return self.progress.attacks
@@ -135,7 +186,7 @@ class Outcome:
     @property
     def refused(self) -> list[AttackSeen]:
         """What was refused, for the right reason."""
-        return [a for a in self.attacks if REFUSAL_OF[a.name] == a.reason]
+        return [attack for attack in self.attacks if was_refused(attack)]
 
     def to_plain(self) -> dict[str, Any]:
         """The one line of ``--json``; null where the plan has no such thing."""
@@ -157,6 +208,32 @@ class Outcome:
             "roles_up_s": round(self.roles_up_s, 2),
             "weights": self.weights,
         }
+
+
+def was_refused(attack: AttackSeen) -> bool:
+    """Refused, and for the right reason."""
+    return REFUSAL_OF[attack.name] == attack.reason
+
+
+def phase_table(progress: Progress) -> tuple[list[str], list[list[str]]]:
+    """Columns, and a row an owner of medians of a visit; the last one adds all up."""
+    verified = progress.verified
+    names = timed_phases(verified)
+
+    def row(
+        name: str, visits: list[VisitSeen], merge: Callable[[list[float]], float]
+    ) -> list[str]:
+        times = [
+            [visit.phases_s.get(phase, 0.0) for visit in visits] for phase in names
+        ]
+        times.append([sum(visit.phases_s.values()) for visit in visits])
+        sealed = say_bytes(round(merge([float(each.sealed_bytes) for each in visits])))
+        return [name, str(len(visits)), *map(say_s, map(merge, times)), sealed]
+
+    by_owner = ((name, [v for v in verified if v.holder == name]) for name in OWNERS)
+    rows = [row(owner, own, median) for owner, own in by_owner if own]
+    heads = ["median", "visits", *names, "whole", "sealed"]
+    return heads, [*rows, row("in all", verified, sum)]
 
 
 def check_run(world: World, run: Run, *, now: Callable[[], float]) -> Verdict:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from statistics import median
+from collections.abc import Iterator
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sealift.lab.demo.outcome import Outcome
+from sealift.lab.demo.outcome import TOGETHER, Outcome, phase_table, was_refused
 from sealift.lab.demo.rehearsal import BOUND_S
 from sealift.lab.demo.texts import (
     ACT_IN_WORDS,
@@ -20,8 +19,6 @@ from sealift.lab.demo.texts import (
     say_loudly,
     say_sandbox,
 )
-from sealift.lab.worlds.folder import OWNERS
-from sealift.lab.worlds.progress import VisitSeen, timed_phases
 
 BAR_WIDTH: Final = 40
 ROLES_BAR_S: Final = 8.0
@@ -48,56 +45,36 @@ def print_summary(outcome: Outcome, console: Console) -> None:
 
 
 def _results(outcome: Outcome) -> Table:
-    headline = outcome.task.headline
+    headline, *_ = metrics = outcome.task.metrics
     better = "less is better" if headline.lower_is_better else "more is better"
     table = _table(f"Everybody's held-out rows: {headline.title} ({better})")
     table.add_column("", min_width=12)
     table.add_column("")
-    models = [
-        *((f"{owner} alone", found, "red") for owner, found in outcome.alone.items()),
-        ("together", outcome.together, "green"),
-    ]
-    for _ in outcome.task.metrics:
+    for _ in metrics:
         table.add_column("", justify="right")
-    full = headline.full_scale([found[headline.name] for _, found, _ in models])
-    for name, found, style in models:
-        bar = "█" * round(found[headline.name] / full * BAR_WIDTH)
-        said = [metric.say(found[metric.name]) for metric in outcome.task.metrics]
-        table.add_row(name, Text(bar, style=style), *said)
+    for model in outcome.models:
+        style = "green" if model.name == TOGETHER else "red"
+        bar = Text("█" * round(model.share * BAR_WIDTH), style=style)
+        said = [metric.say(model.metrics[metric.name]) for metric in metrics]
+        table.add_row(model.name, bar, *said)
     return table
 
 
 def _phases(outcome: Outcome) -> Table:
-    table = _table("Phases of a visit: median in ms; all visits together in s")
-    table.add_column("holder")
-    table.add_column("visits", justify="right")
-    verified = outcome.progress.verified
-    phases = timed_phases(verified)
-    for name in (*phases, "whole", "sealed"):
-        table.add_column(name, justify="right")
-    for owner in OWNERS:
-        visits = [visit for visit in verified if visit.holder == owner]
-        table.add_row(
-            owner, *_cells(visits, phases, lambda values: f"{median(values) * 1e3:.1f}")
-        )
-    table.add_row("in all", *_cells(verified, phases, lambda v: f"{sum(v):.2f}"))
+    table, (columns, rows) = (
+        _table("Phases: medians of one visit; of all visits together"),
+        phase_table(outcome.progress),
+    )
+    for name in columns:
+        table.add_column(name, justify="left" if name is columns[0] else "right")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
-def _cells(
-    visits: list[VisitSeen], phases: list[str], say: Callable[[list[float]], str]
-) -> Iterator[str]:
-    yield str(len(visits))
-    for name in phases:
-        yield say([visit.phases_s.get(name, 0.0) for visit in visits])
-    yield say([sum(visit.phases_s.values()) for visit in visits])
-    yield say_bytes(sum(visit.sealed_bytes for visit in visits))
-
-
 def _attacks(outcome: Outcome) -> Iterator[Text]:
-    refused = {id(attack) for attack in outcome.refused}
     for attack in outcome.attacks:
-        good = id(attack) in refused
+        good = was_refused(attack)
         line = _mark(good)
         line.append(f"{attack.holder} {ATTACK_IN_WORDS[attack.name]}: ")
         line.append("refused" if good else "NOT REFUSED", style="bold")
@@ -107,24 +84,9 @@ def _attacks(outcome: Outcome) -> Iterator[Text]:
 
 
 def _checks(outcome: Outcome) -> Iterator[Text]:
-    verdict = outcome.verdict
-    entries = sum(log.size for log in verdict.logs)
-    yield _mark(verdict.log_verified).append(
-        f"audit logs of {len(verdict.logs)} owners, {entries} entries: "
-        "each continues the heads that the other owners kept"
-    )
-    yield _mark(verdict.receipts_verified).append(
-        f"{len(verdict.receipts)} receipts: signature, evidence, content, log heads"
-    )
-    yield _mark(verdict.scrub_verified).append(
-        f"{len(verdict.receipts)} scrub reports: {say_bytes(verdict.scrubbed_bytes)} "
-        "overwritten, read back as zero"
-    )
-    yield _mark(verdict.model_verified).append(
-        f"model of {verdict.parameters:,} parameters opened with its owner's key: "
-        f"its weights are the manifest's, {outcome.weights[:19]}…"
-    )
-    for failure in verdict.failures:
+    for good, words in outcome.verdict.checks:
+        yield _mark(good).append(words)
+    for failure in outcome.verdict.failures:
         yield _mark(False).append(failure, style="red")
 
 

@@ -8,11 +8,9 @@ of ``results``, ``times``, ``trust`` and ``records``; head and foot are here.
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Iterator
 from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Final
 
 import sealift
@@ -36,6 +34,7 @@ from sealift.lab.demo.texts import (
     say_sandbox,
 )
 from sealift.lab.worlds.folder import OWNERS
+from sealift.lab.worlds.machine import this_machine
 from sealift.release.files import write_whole
 from sealift.train.sandbox.confine import Confinement
 
@@ -200,25 +199,13 @@ def _machine(outcome: Outcome) -> Markup:
         "buffers": f"{travel.buffers}, {mixed}",
         "weights": outcome.weights,
         "folder": str(outcome.world.path),
-        "processor": _processor(),
-        "cores": str(len(os.sched_getaffinity(0))),
+        **{name: str(found) for name, found in this_machine().items()},
         "memory": f"{memory / 2**30:.1f} GiB",
-        "system": f"{platform.system()} {platform.release()}",
-        "Python": platform.python_version(),
         "torch": _version("torch"),
         "cryptography": _version("cryptography"),
         "Sealift": sealift.__version__,
     }
     return section("Run and machine", "", facts(found))
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text("utf-8")
-    except OSError:
-        return platform.machine()
-    found = (line for line in text.splitlines() if "model name" in line)
-    return next(found, f":{platform.machine()}").partition(":")[2].strip()
 
 
 def _version(package: str) -> str:

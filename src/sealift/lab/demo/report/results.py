@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sealift.lab.demo.outcome import Outcome
+from sealift.lab.demo.outcome import TOGETHER, Outcome
 from sealift.lab.demo.report.charts import Bar, Curve, bars, plot
 from sealift.lab.demo.report.markup import Child, Markup, element, join, section, table
 from sealift.lab.demo.tasks.task import Metric
@@ -13,7 +13,6 @@ from sealift.lab.demo.texts import say_s
 from sealift.lab.worlds.folder import OWNERS
 from sealift.lab.worlds.progress import VisitSeen
 
-TOGETHER: Final = "together"
 MODELS: Final = (*OWNERS, TOGETHER)  # each owner's own model, and the joint one
 
 
@@ -45,17 +44,12 @@ def results(outcome: Outcome) -> Iterator[Markup]:
 
 def _bars(outcome: Outcome) -> Markup:
     headline, *more = outcome.task.metrics
-    models = [
-        *((f"{owner} alone", outcome.alone[owner], owner) for owner in OWNERS),
-        (TOGETHER, outcome.together, "joint"),
-    ]
-    full = headline.full_scale([found[headline.name] for _, found, _ in models])
     better = "shorter is better" if headline.lower_is_better else "longer is better"
     rows = []
-    for name, found, style in models:
-        said = [headline.say(found[headline.name])]
-        said += [f"{each.say(found[each.name])} {each.title}" for each in more]
-        rows.append(Bar(name, found[headline.name] / full, said, f"fill-{style}"))
+    for model in outcome.models:
+        said = [headline.say(model.metrics[headline.name])]
+        said += [f"{each.say(model.metrics[each.name])} {each.title}" for each in more]
+        rows.append(Bar(model.name, model.share, said, f"fill-{model.style}"))
     title = f"{headline.title.capitalize()}; {better}."
     return join(element("p", title, class_="axis-name"), bars(rows))
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
-from sealift.lab.demo.outcome import Outcome
+from sealift.lab.demo.outcome import Outcome, phase_table
 from sealift.lab.demo.report.charts import Lane, Part, lanes, legend, stack
 from sealift.lab.demo.report.markup import (
     Markup,
@@ -24,7 +23,7 @@ from sealift.lab.demo.report.markup import (
     section,
     table,
 )
-from sealift.lab.demo.texts import say_bytes, say_s
+from sealift.lab.demo.texts import say_s
 from sealift.lab.worlds.folder import OWNERS
 from sealift.lab.worlds.job import ONE_BUFFER
 from sealift.lab.worlds.progress import (
@@ -33,7 +32,6 @@ from sealift.lab.worlds.progress import (
     Progress,
     Span,
     VisitSeen,
-    timed_phases,
 )
 
 CHECKPOINT: Final = "checkpoint"
@@ -252,7 +250,7 @@ def where_time_went(outcome: Outcome, spending: Spending) -> Markup:
         element("h3", f"The accelerator, {say_s(whole_s)}"),
         _stacked({name: (used[name], f"phase-{name}") for name in uses}),
         element("h3", "A visit, by holder"),
-        _phase_table(progress.verified),
+        _phase_table(progress),
         element("p", overlapping, class_="small")
         if outcome.travel != ONE_BUFFER
         else "",
@@ -272,25 +270,10 @@ def _stacked(stages: dict[str, tuple[float, str]]) -> Markup:
     return join(stack(parts, whole), legend(words))
 
 
-def _phase_table(verified: Sequence[VisitSeen]) -> Markup:
-    names = timed_phases(verified)
-    by_owner = {owner: [v for v in verified if v.holder == owner] for owner in OWNERS}
-    rows = [
-        [of_owner(owner), *_cells(own, names, median)]
-        for owner, own in by_owner.items()
-        if own
+def _phase_table(progress: Progress) -> Markup:
+    headings, rows = phase_table(progress)
+    named = [
+        [of_owner(name) if name in OWNERS else element("b", name), *cells]
+        for name, *cells in rows
     ]
-    rows.append([element("b", "all, added up"), *_cells(verified, names, sum)])
-    headings = ["median of a visit", "visits", *names, "whole", "sealed"]
-    return table(headings, rows, numbers_from=1)
-
-
-def _cells(
-    visits: Sequence[VisitSeen],
-    names: Sequence[str],
-    merge: Callable[[list[float]], float],
-) -> list[Markup | str]:
-    times = [[visit.phases_s.get(name, 0.0) for visit in visits] for name in names]
-    times.append([sum(visit.phases_s.values()) for visit in visits])
-    sealed = merge([float(visit.sealed_bytes) for visit in visits])
-    return [str(len(visits)), *map(say_s, map(merge, times)), say_bytes(round(sealed))]
+    return table(headings, named, numbers_from=1)

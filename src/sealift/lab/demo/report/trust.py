@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from sealift.lab.demo.outcome import Outcome
+from sealift.lab.demo.outcome import Outcome, was_refused
 from sealift.lab.demo.rehearsal import BOUND_S
 from sealift.lab.demo.report.markup import (
     Child,
@@ -74,11 +74,10 @@ def refused(outcome: Outcome) -> Markup:
         code("sealift explain NAME"),
         " says more.",
     )
-    good = {id(attack) for attack in outcome.refused}
     attacks = [
         [
             f"{attack.holder} {ATTACK_IN_WORDS[attack.name]}",
-            verdict_chip(id(attack) in good, "refused", "not refused"),
+            verdict_chip(was_refused(attack), "refused", "not refused"),
             code(attack.reason),
             WHY_REFUSED[attack.name],
             f"{say_bytes(attack.scrubbed_bytes)} scrubbed",
@@ -208,22 +207,9 @@ def _level(outcome: Outcome) -> Markup:
 
 def _checked(outcome: Outcome) -> Markup:
     verdict = outcome.verdict
-    checks = [
-        (verdict.log_verified, "audit logs continue the heads that others kept"),
-        (verdict.receipts_verified, f"{len(verdict.receipts)} receipts, one per visit"),
-        (
-            verdict.scrub_verified,
-            f"{say_bytes(verdict.scrubbed_bytes)} overwritten and read back as zero",
-        ),
-        (
-            verdict.model_verified,
-            f"the model, opened by its owner: {verdict.parameters:,} parameters with "
-            "the weights that the signed manifest names",
-        ),
-    ]
     items: list[Child] = [
         [verdict_chip(good, "verified", "failed"), element("span", words)]
-        for good, words in checks
+        for good, words in verdict.checks
     ]
     items += [element("span", line, class_="bad") for line in verdict.failures]
     return section(
