@@ -350,18 +350,30 @@ class DatabaseFile:
         with self._read_lock, database_errors(self.path):
             yield self._read
 
-    def overwrite_deleted(self) -> bool:
-        """Leave nothing of what was deleted in the file nor beside it.
+    @contextmanager
+    def deleting(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that leaves nothing of what it deletes in the file nor beside it.
 
         Pages are overwritten where rows were deleted; the log beside the file would keep
-        their earlier content until what was committed is in the file and it is emptied.
+        their earlier content until what was committed is in the file and it is emptied,
+        before anybody writes or reads here again.
 
-        Returns:
-            Whether it was done: somebody who reads the file at the time keeps the log.
+        Raises:
+            UnavailableError: as ``writing``; ``key-lingers``: it is committed, and another
+                process that reads the file keeps the log. The next one empties it.
         """
-        with self.lock, database_errors(self.path):
-            query = "PRAGMA wal_checkpoint(TRUNCATE)"
-            return bool(self.connection.execute(query).fetchone()[0] == 0)
+        with self.lock:
+            with transaction(self.connection, self.path):
+                yield self.connection
+            with self._read_lock, database_errors(self.path):
+                query = "PRAGMA wal_checkpoint(TRUNCATE)"
+                busy = self.connection.execute(query).fetchone()[0]
+        if busy:
+            raise UnavailableError(
+                f"what was deleted still lies in {self.path}-wal",
+                why="another process reads the vault",
+                code="key-lingers",
+            )
 
     def close(self) -> None:
         """Close both, each once whoever uses it is done: SQLite ends the process else."""

@@ -22,7 +22,7 @@ from sealift.errors import (
 )
 from sealift.ids import Digest
 from sealift.release import database
-from sealift.release.checkpoint import CheckpointStatus
+from sealift.release.checkpoint import CheckpointMark, CheckpointStatus
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.vault.checkpoints import JobKey
 from sealift.release.vault.vault import APPLICATION_ID, FORM, Vault
@@ -236,6 +236,62 @@ def test_a_key_that_somebody_still_reads_is_not_called_destroyed(
     for each in (reader, ours, vault):
         each.close()
     assert wrapped not in everything(tmp_path)
+
+
+@pytest.mark.parametrize("end", ["commit", "finish"])
+def test_a_share_that_somebody_still_reads_is_not_called_deleted(
+    identity: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
+    ours = Vault.create(tmp_path / "vault", identity)
+    shares, job = ours.checkpoints, JobKey(Digest.of(b"agreement"), "heart-1")
+
+    def deposit(number: int) -> None:
+        mark = CheckpointMark(number, Digest.of(bytes([number])), ("ada",))
+        shares.deposit(job, mark, SecretKey.generate())
+
+    deposit(1)
+    shares.commit(job)
+    query = "SELECT wrapped FROM shares WHERE state = 'committed'"
+    wrapped: bytes = ours._file.connection.execute(query).fetchone()[0]
+    deposit(2)
+    reader = database.open_database(tmp_path / "vault", APPLICATION_ID)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM shares").fetchone()
+    with pytest.raises(UnavailableError) as caught:
+        getattr(shares, end)(job)
+    assert caught.value.code == "key-lingers"
+    assert wrapped in everything(tmp_path)  # which is why
+    reader.close()
+    shares.overwrite()
+    assert wrapped not in everything(tmp_path)
+    ours.close()
+
+
+def test_nobody_writes_between_deleting_a_key_and_overwriting_it(vault: Vault) -> None:
+    """Else the log beside the file would be kept by what came between."""
+    vault.store("rows", SecretKey.generate())
+    file, taken = vault._file, []
+    lock = file.lock
+
+    class Noted:
+        def __enter__(self) -> None:
+            taken.append("lock")
+            lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            lock.release()
+
+    file.lock = Noted()  # type: ignore[assignment]
+    file.connection.set_trace_callback(taken.append)
+    vault.destroy("rows")
+    file.connection.set_trace_callback(None)
+    assert taken.count("lock") == 1
+    assert taken[0] == "lock"
+    assert [each for each in taken if "DELETE" in each or "checkpoint" in each] == [
+        "DELETE FROM keys WHERE resource = 'rows'",
+        "PRAGMA wal_checkpoint(TRUNCATE)",
+    ]
 
 
 def test_a_full_disk_is_called_that(

@@ -157,13 +157,15 @@ class CheckpointKeeper:
         status: CheckpointStatus,
         asker: Asker,
     ) -> Logged:
-        """Log, then let it count. A repeated commit is logged again, and harmless."""
+        """Log, then let it count; asked again, overwrite what lingered of the one before."""
         counts_on = None if status.finished else status.committed
         if mark not in (counts_on, status.pending):
             raise _wrong_number(mark, "its share was not deposited here")
         logged = self._append("checkpoint", key, mark, asker)
         if status.committed != mark:
             self._store.commit(key)
+        else:
+            self._store.overwrite()
         return logged
 
     def _release(

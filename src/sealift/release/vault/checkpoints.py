@@ -1,8 +1,8 @@
 """Shares of checkpoint keys in an owner's vault: at most two per job, one that counts.
 
 ``commit`` deletes the share of the checkpoint before in the same transaction, so there
-is no moment at which two of them count, and none at which none does. Files of SQLite are
-told to overwrite what is deleted; copies of the vault are not reached by that.
+is no moment at which two of them count, and none at which none does. What is deleted is
+overwritten, in the file and in the log beside it; copies of the vault are not reached.
 """
 
 from __future__ import annotations
@@ -130,8 +130,12 @@ class CheckpointStore:
             )
 
     def commit(self, key: JobKey) -> None:
-        """The pending share counts; the one that counted is deleted."""
-        with self._file.writing() as connection:
+        """The pending share counts; the one that counted is deleted.
+
+        Raises:
+            UnavailableError: ``key-lingers``: done, and what was deleted is still there.
+        """
+        with self._file.deleting() as connection:
             _delete(connection, key, "committed")
             connection.execute(
                 "UPDATE shares SET state = 'committed' "
@@ -139,11 +143,15 @@ class CheckpointStore:
                 key.columns,
             )
             _set_finished(connection, key, 0)
-        self._file.overwrite_deleted()
+
+    def overwrite(self) -> None:
+        """Overwrite what lingered; raises ``key-lingers`` while it still does."""
+        with self._file.deleting():
+            pass
 
     def finish(self, key: JobKey) -> None:
-        """Delete every share of a job; the last number is remembered."""
-        with self._file.writing() as connection:
+        """Delete every share of a job, and raise like ``commit``; numbers are kept."""
+        with self._file.deleting() as connection:
             _delete(connection, key, "pending")
             connection.execute(
                 "UPDATE shares SET salt = x'', wrapped = x'' "
@@ -151,7 +159,6 @@ class CheckpointStore:
                 key.columns,
             )
             _set_finished(connection, key, 1)
-        self._file.overwrite_deleted()
 
     def fetch(self, key: JobKey, mark: CheckpointMark) -> SecretKey:
         """The share of the checkpoint that counts.

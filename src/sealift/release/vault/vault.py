@@ -157,17 +157,10 @@ class Vault:
             UnavailableError: ``no-key``, or if it cannot be written; ``key-lingers``: it
                 is deleted, and what is to be overwritten is read by somebody.
         """
-        with self._file.writing() as connection:
+        with self._file.deleting() as connection:
             if not _row(connection, resource):
                 raise _no_key(resource)
             connection.execute("DELETE FROM keys WHERE resource = ?", (resource,))
-        if not self._file.overwrite_deleted():
-            path = self._file.path
-            raise UnavailableError(
-                f"the key of {resource} is deleted, and still lies in {path}-wal",
-                why="another process reads the vault",
-                code="key-lingers",
-            )
 
     def resources(self) -> dict[str, Digest]:
         """Names and key commitments of everything held."""
