@@ -18,7 +18,7 @@ from sealift.attest.runtimelog import (
 )
 from sealift.errors import MalformedError, SealiftError, UnavailableError
 from sealift.ids import Digest
-from sealift.train.loop.trainer import JointTraining
+from sealift.train.loop.trainer import Trainer
 from sealift.train.worker.executor import Workshop
 from sealift.train.worker.process import ModuleLog
 from tests.sim.inside import demand
@@ -72,7 +72,7 @@ def run(
     demand("namespaces")
     with Workshop(raw, "recipe.py", measure=measure) as workshop:
         assert "namespaces" in workshop.sandbox
-        training = JointTraining(workshop, SETTINGS)
+        training = Trainer(workshop, SETTINGS)
         try:
             for epoch in range(slices):
                 training.work([cargo("ada", 8, epoch=epoch)])

@@ -31,7 +31,7 @@ from sealift.errors import SealiftError, UnavailableError
 from sealift.release.agreement import Part, Resource
 from sealift.train.loop.faults import Fault
 from sealift.train.loop.statistics import Measured, let_out
-from sealift.train.loop.trainer import JointTraining
+from sealift.train.loop.trainer import Trainer
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.worker.executor import BEST, WITHOUT_NAMESPACES, Workshop
 from sealift.train.worker.memory import Area
@@ -66,7 +66,7 @@ class Stage:
     def attack(self, name: str, **limits: float) -> str:
         """The code or type that the attack ended with; empty if nothing stopped it."""
         self.workshop.limits = WorkshopLimits(**limits)  # type: ignore[arg-type]
-        training = JointTraining(self.workshop, TrainingSettings(seed=1, batch_rows=2))
+        training = Trainer(self.workshop, TrainingSettings(seed=1, batch_rows=2))
         try:
             training.work([cargo_of(table(), attack_rows(name))])
         except SealiftError as error:
@@ -79,7 +79,7 @@ class Stage:
         return ""
 
     def measure(self) -> Measured:
-        training = JointTraining(self.workshop, TrainingSettings(seed=1, batch_rows=2))
+        training = Trainer(self.workshop, TrainingSettings(seed=1, batch_rows=2))
         held = replace(table("heldout"), rows=8, total_bytes=8 * NAME_BYTES)
         rows = attack_rows("", 8)
         return training.work([cargo_of(held, rows)], "heldout")["ada-heldout"]
@@ -282,10 +282,10 @@ def test_a_parent_that_reads_whatever_length_it_is_told(
 
 def test_what_it_writes_into_a_partys_rows_stays_with_it(stage: Stage) -> None:
     cargo = cargo_of(table(), attack_rows("write_rows"))
-    training = JointTraining(stage.workshop, TrainingSettings(seed=1, batch_rows=2))
+    training = Trainer(stage.workshop, TrainingSettings(seed=1, batch_rows=2))
     with pytest.raises(SealiftError, match=SUCCESS):  # control: it does write
         training.work([cargo])
-    assert bytes(cargo.rows.view) == attack_rows("write_rows").numpy().tobytes()
+    assert bytes(cargo.memory.view) == attack_rows("write_rows").numpy().tobytes()
 
 
 def test_rows_cannot_be_mapped_to_be_written_for_all() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from sealift.train.loop.trainer import JointTraining
+from sealift.train.loop.trainer import Trainer
 from sealift.train.sandbox import inventory
 from sealift.train.sandbox.places import readable
 from sealift.train.worker.executor import BEST, Workshop
@@ -77,7 +77,7 @@ def shop(wanted: str = BEST, pause_s: float = 0.0) -> Iterator[tuple[Any, io.Str
 
 def test_a_recipe_has_the_descriptors_and_calls_of_the_table_alone() -> None:
     with shop() as (made, text):
-        JointTraining(made, TrainingSettings(seed=1, batch_rows=2)).build()
+        Trainer(made, TrainingSettings(seed=1, batch_rows=2)).build()
     found = json.loads(text.getvalue())
     assert found["unexplained"] == []
     assert found["descriptors"] == {"0": "null", "1": "p", "2": "p", "3": "s"}
@@ -116,7 +116,7 @@ def test_the_kernel_says_the_same_of_a_worker_from_outside() -> None:
     if os.geteuid() != 0 or not may_compare():
         pytest.skip("this machine lacks the right to look into another process")
     with shop(pause_s=0.3) as (made, _text):
-        training = JointTraining(made, TrainingSettings(seed=1, batch_rows=2))
+        training = Trainer(made, TrainingSettings(seed=1, batch_rows=2))
         working = threading.Thread(target=lambda: training.work([cargo("ada", 16)]))
         before = set(family(os.getpid()))
         working.start()

@@ -19,7 +19,7 @@ from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import SealiftError
 from sealift.serve.hosted import HostedModel, HostLimits
 from sealift.train.loop.tasks import Given
-from sealift.train.loop.trainer import JointTraining
+from sealift.train.loop.trainer import Trainer
 from sealift.train.worker import taskprocess
 from sealift.train.worker.executor import Workshop
 from sealift.train.worker.memory import Area
@@ -131,7 +131,7 @@ def act(name: str) -> str:
     with Workshop(files, "recipe.py", limits=limits) as shop:
         # A state is handed over after the first step, before the recipe acts.
         settings = TrainingSettings(seed=1, batch_rows=16, digest_every=1)
-        training = JointTraining(shop, settings)
+        training = Trainer(shop, settings)
         training.build()
         try:
             training.work([cargo("ada", 48)])

@@ -16,7 +16,7 @@ import pytest
 from sealift.errors import JobError, MalformedError
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import Given, SliceTask, TaskModel
-from sealift.train.loop.trainer import JointTraining
+from sealift.train.loop.trainer import Trainer
 from sealift.train.worker.executor import Workshop
 from sealift.train.worker.memory import Area
 from sealift.train.worker.messages import Done, DoneModel, Handed, size_of
@@ -60,7 +60,7 @@ def evaluate(model, batch):
 
 def carried(workplace: Any) -> tuple[float, float]:
     """One owner's loss before and after another owner's rows were evaluated."""
-    training = JointTraining(workplace, TrainingSettings(seed=1, batch_rows=64))
+    training = Trainer(workplace, TrainingSettings(seed=1, batch_rows=64))
     before = training.work([cargo("bob")])["bob-train"].metrics["loss"]
     training.work([cargo("alice", 40, part="heldout")], "heldout")
     after = training.work([cargo("bob", epoch=1)])["bob-train"].metrics["loss"]
@@ -97,7 +97,7 @@ def configure_optimizers(model):
     from torch.optim import SGD
     return SGD(model.parameters(), lr=0.1)
 '''
-from sealift.train.loop.trainer import JointTraining
+from sealift.train.loop.trainer import Trainer
 from sealift.travel.settings import TrainingSettings
 left_out = sys.argv[1:]
 workshop._INHERITED = [name for name in workshop._INHERITED if name not in left_out]
@@ -105,7 +105,7 @@ text = io.StringIO()
 try:
     with workshop.Workshop({"recipe.py": RECIPE}, "recipe.py", text=text) as shop:
         assert shop.sandbox
-        JointTraining(shop, TrainingSettings(seed=1, batch_rows=2)).build()
+        Trainer(shop, TrainingSettings(seed=1, batch_rows=2)).build()
 except JobError as error:
     print(error.code, error.why)
 print(text.getvalue())
@@ -209,4 +209,4 @@ def test_a_parent_that_cannot_have_a_worker_says_so() -> None:
         assert shop.sandbox
         shop.interrupt()
         with pytest.raises(JobError):
-            JointTraining(shop, TrainingSettings(seed=1, batch_rows=2)).build()
+            Trainer(shop, TrainingSettings(seed=1, batch_rows=2)).build()

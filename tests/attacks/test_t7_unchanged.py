@@ -18,13 +18,13 @@ import pytest
 from sealift.errors import JobError
 from sealift.train.loop.states import Settled, TrainingState, parse_tensors
 from sealift.train.loop.tasks import SliceTask
-from sealift.train.loop.trainer import JOINT, JointTraining
+from sealift.train.loop.trainer import JOINT, Trainer
 from sealift.train.worker.executor import Workshop
 from tests.unit.train.joints import cargo, joint
 from tests.unit.train.recipes import PLAIN, SETTINGS
 from tests.unit.train.test_joint import PREPARING
 
-Damage = Callable[[JointTraining], None]
+Damage = Callable[[Trainer], None]
 
 
 def flip(raw: bytes, bit: int) -> bytes:
@@ -45,19 +45,19 @@ def place_of(state: TrainingState, prefix: str) -> Iterator[int]:
         at += len(each.content)
 
 
-def damage_state(training: JointTraining, name: str, changed: TrainingState) -> None:
+def damage_state(training: Trainer, name: str, changed: TrainingState) -> None:
     assert changed != training._states[name]
     training._states[name] = changed
 
 
-def trained() -> JointTraining:
+def trained() -> Trainer:
     training = joint(alone=("north",))
     training.work([cargo("north")])
     training.verify()
     return training
 
 
-def assert_found(training: JointTraining, *uses: Callable[[], object]) -> None:
+def assert_found(training: Trainer, *uses: Callable[[], object]) -> None:
     for use in (training.verify, training.snapshot, *uses):
         with pytest.raises(JobError) as caught:
             use()
@@ -167,7 +167,7 @@ def test_the_recipes_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bundle lies in memory; a worker that got another one would run another."""
     files = {"recipe.py": PLAIN.encode()}
     with Workshop(files, "recipe.py") as workshop:
-        training = JointTraining(workshop, SETTINGS)
+        training = Trainer(workshop, SETTINGS)
         training.work([cargo("north")])
         view = workshop._equipment.bundle.view
         at = bytes(view).index(b"Dropout(0.2") + 10
@@ -180,7 +180,7 @@ def test_the_recipes_source(monkeypatch: pytest.MonkeyPatch) -> None:
         clean = training.digest()
     with Workshop(files, "recipe.py") as workshop:  # the mutant
         monkeypatch.setattr(Workshop, "_verify_bundle", lambda *_: None)
-        training = JointTraining(workshop, SETTINGS)
+        training = Trainer(workshop, SETTINGS)
         training.work([cargo("north")])
         workshop._equipment.bundle.view[at] ^= 1
         training.work([cargo("south")])

@@ -24,7 +24,7 @@ from sealift.data.loader.torchloader import SealedDataLoader
 from sealift.data.loader.windows import WindowArena
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import MalformedError, UnavailableError
-from sealift.train.checkpoint.checkpoints import StateFolder
+from sealift.train.job.checkpoints import StateFolder
 from sealift.train.worker.memory import Area
 from sealift.train.worker.process import TextTap
 from sealift.travel.visit.memory import CPUPool

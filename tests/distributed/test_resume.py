@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sealift.lab.worlds.folder import World
-from sealift.train.checkpoint.file import checkpoint_path, numbers_in
+from sealift.train.job.checkpointfile import checkpoint_path, numbers_in
 from tests.distributed.test_faults import children_of
 from tests.sim.jobrun import JobRun, job_run
 from tests.sim.jobworld import Wishes, fresh_world, train_here

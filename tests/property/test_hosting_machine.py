@@ -61,7 +61,7 @@ class HostingMachine(RuleBasedStateMachine):
         self.over = False
 
     def check(self, cargo: LoadedCargo) -> None:
-        if cargo.offer.holder in self.bad:
+        if cargo.stop.holder in self.bad:
             raise MalformedError("rows do not fit", code="bad-row")
 
     def may_come(self, owner: str, position: int) -> bool:

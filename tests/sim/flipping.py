@@ -10,16 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from sealift.cli.main import main
-from sealift.train.loop.trainer import JOINT, JointTraining
+from sealift.train.loop.trainer import JOINT, Trainer
 
 AFTER_SLICES = 5
 
 
 def flip_bits(times: int) -> None:
     """From the fifth slice of this process on, after each slice, so many times."""
-    work, slices = JointTraining.work, [0]
+    work, slices = Trainer.work, [0]
 
-    def faulty(self: JointTraining, *parts: Any, **more: Any) -> Any:
+    def faulty(self: Trainer, *parts: Any, **more: Any) -> Any:
         found = work(self, *parts, **more)
         slices[0] += 1
         if AFTER_SLICES <= slices[0] < AFTER_SLICES + times:
@@ -29,7 +29,7 @@ def flip_bits(times: int) -> None:
             self._states[JOINT] = replace(state, tensors=bytes(changed))
         return found
 
-    JointTraining.work = faulty  # type: ignore[method-assign]
+    Trainer.work = faulty  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ class Started:
         self.error: BaseException | None = None
         parts: Any = self.server
         parts._collect = lambda stack: None
-        parts._load = lambda keyring: self.model
+        parts._load = lambda keys: self.model
         self.thread = threading.Thread(target=self.serve, daemon=True)
 
     def serve(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 from sealift.channel.transport.transport import CopyingSlots, Transport, peer_timeout
 from sealift.errors import PeerError
@@ -31,8 +33,6 @@ class FakeClock:
 class GuardedPool:
     """A pool between guards: bytes next to it that nothing may change."""
 
-    descriptor = -1
-
     def __init__(self, buffer_bytes: int, record_bytes: int) -> None:
         self.handle = Handle.generate()
         self.closed = False
@@ -48,6 +48,10 @@ class GuardedPool:
     @property
     def buffer(self) -> memoryview:
         return self._view[self._places["buffer"]]
+
+    @property
+    def shared(self) -> Any:
+        return SimpleNamespace(view=self.buffer, descriptor=-1)
 
     @property
     def quarantine(self) -> memoryview:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from sealift.errors import SealiftError
 from sealift.events import Event
@@ -153,7 +154,10 @@ class VisitWorld(worlds.VisitWorld):
         )
 
     def work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:
-        self.trained += [(each.offer.visit, bytes(each.view)) for each in cargo]
+        self.trained += [
+            (cast("OfferVisit", each.stop).visit, bytes(each.memory.view))
+            for each in cargo
+        ]
         self.fails_in_work()
         return super().work(cargo)
 

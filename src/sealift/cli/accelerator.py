@@ -28,10 +28,9 @@ from sealift.release.agreement.code import load_bundle
 from sealift.session.direct.host import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
-from sealift.train.checkpoint.checkpoints import StateFolder
 from sealift.train.job.accelerator import Accelerator
-from sealift.train.job.jobcheckpoints import StateKeeping
-from sealift.train.job.keyring import enrol_where_missing
+from sealift.train.job.checkpoints import StateFolder
+from sealift.train.job.releasedkeys import enrol_where_missing
 from sealift.train.job.runningjob import MOST, JobShapes, Restarts
 from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import Workshop
@@ -140,15 +139,6 @@ class _Seat:
                 wait_s=setup.job.run.gather_s,
                 sink=setup.sink,
             )
-            keeping = StateKeeping(
-                folder=self.folder,
-                required=self.must_resume,
-                relay=relay,
-                endpoint=endpoint,
-                agreement=setup.agreement,
-                clock=_boot_clock,
-                sink=setup.sink,
-            )
             Accelerator(
                 relay,
                 endpoint,
@@ -157,7 +147,8 @@ class _Seat:
                 clock=_boot_clock,
                 direct_host=self.direct_host,
                 sink=setup.sink,
-                open_checkpoints=keeping.open,
+                state=self.folder,
+                must_resume=self.must_resume,
                 restarts=self.restarts,
                 shapes=self.shapes,
             ).serve(joined)

@@ -37,8 +37,8 @@ from sealift.serve.tally import Tally
 from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, accept
-from sealift.train.job.keyring import Keyring, enrol_where_missing
 from sealift.train.job.leasekeeping import LeaseKeeper, owners_leases
+from sealift.train.job.releasedkeys import ReleasedKeys, enrol_where_missing
 from sealift.train.job.settings import ServingTable
 from sealift.train.output.modelform import ModelForm, choose_model, form_of
 from sealift.train.sandbox.confine import Confinement
@@ -146,8 +146,8 @@ class Server:
 
     def _serve(self, ready: Callable[[], None]) -> None:
         with ExitStack() as stack:
-            keyring = self._collect(stack)
-            model = stack.enter_context(closing(self._load(keyring)))
+            keys = self._collect(stack)
+            model = stack.enter_context(closing(self._load(keys)))
             self._desk = self._make_desk(model)
             worker = threading.Thread(target=self._work, name="desk", daemon=True)
             worker.start()
@@ -256,7 +256,7 @@ class Server:
             head=self._head,
         )
 
-    def _collect(self, stack: ExitStack) -> Keyring:
+    def _collect(self, stack: ExitStack) -> ReleasedKeys:
         resource, settings = self._subject.resource, self._settings
         Confinement.parse(self._workshop.sandbox).require(self._agreement.accept)
         enrol_where_missing(
@@ -266,7 +266,7 @@ class Server:
             wait_s=settings.brokers_s,
             sink=self._sink,
         )
-        keyring = Keyring(
+        keys = ReleasedKeys(
             self._relay,
             self._endpoint,
             self._agreement,
@@ -274,25 +274,25 @@ class Server:
             sink=self._sink,
             only=resource.name,
         )
-        stack.callback(keyring.forget)
+        stack.callback(keys.forget)
         leases = stack.enter_context(closing(self._keep_leases()))
-        keyring.collect(settings.brokers_s, held=leases.begin)
-        if resource.name not in keyring.released:
+        keys.collect(settings.brokers_s, held=leases.begin)
+        if resource.name not in keys.released:
             raise UnavailableError(
                 f"the key of {resource.name} was not released",
                 why=f"the broker of {resource.owner} did not come in time",
                 code="key-missing",
             )
-        self._head = next(iter(keyring.heads()), None)
-        return keyring
+        self._head = next(iter(keys.heads()), None)
+        return keys
 
-    def _load(self, keyring: Keyring) -> HostedModel:
+    def _load(self, keys: ReleasedKeys) -> HostedModel:
         subject, settings = self._subject, self._settings
         source = ModelSource(
             subject.resource,
             subject.paths.sealed,
             subject.card.leaves,
-            keyring.released[subject.resource.name].data_key,
+            keys.released[subject.resource.name].data_key,
         )
         model = HostedModel(
             self._workshop,

@@ -76,7 +76,7 @@ def test_a_lease_lost_while_it_loads_is_what_it_ends_with() -> None:
     """The sandbox is ended then, which would look like a fault of the recipe."""
     started = Started()
 
-    def load(keyring: object) -> None:
+    def load(keys: object) -> None:
         started.server._lose(PolicyError("the lease was lost", code="lease-lost"))
         raise JobError("the recipe was killed", code="recipe-killed")
 

@@ -9,10 +9,12 @@ from typing import Any
 from torch import Tensor
 
 from sealift.data.schedule.memory import SharedBuffer
+from sealift.data.schedule.visits import Stop
 from sealift.data.schema.document import schema_from_plain
 from sealift.ids import Digest
 from sealift.release.agreement import Part, Resource
-from sealift.train.loop.trainer import JointTraining, SliceRows
+from sealift.train.loop.trainer import Trainer
+from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import TrainingSettings
 from tests.sim.inplace import InPlace
 from tests.unit.train.recipes import PLAIN, SETTINGS, rows
@@ -44,16 +46,17 @@ def resource(owner: str, count: int, part: Part = "train") -> Resource:
 
 def cargo(
     owner: str, count: int = 32, *, part: Part = "train", epoch: int = 0
-) -> SliceRows:
+) -> LoadedCargo:
     """Rows that the owner's name decides."""
     found = rows(count, seed=len(owner))
     return cargo_of(resource(owner, count, part), found, epoch=epoch)
 
 
-def cargo_of(of: Resource, found: Tensor, *, epoch: int = 0) -> SliceRows:
+def cargo_of(of: Resource, found: Tensor, *, epoch: int = 0) -> LoadedCargo:
     shared = SharedBuffer.of(found.contiguous().numpy().tobytes())
     weakref.finalize(shared, shared._file.close)
-    return SliceRows(of, epoch, 0, len(found), shared)
+    stop = Stop(epoch, of.owner, of.name, "train", 0, len(found))
+    return LoadedCargo(stop, of, shared)
 
 
 def in_place(text: str = PLAIN) -> InPlace:
@@ -62,5 +65,5 @@ def in_place(text: str = PLAIN) -> InPlace:
 
 def joint(
     text: str = PLAIN, settings: TrainingSettings = SETTINGS, **more: Any
-) -> JointTraining:
-    return JointTraining(in_place(text), replace(settings), **more)
+) -> Trainer:
+    return Trainer(in_place(text), replace(settings), **more)

@@ -17,8 +17,8 @@ from sealift.errors import (
     PolicyError,
 )
 from sealift.ids import Digest
-from sealift.train.checkpoint import file as format_
-from sealift.train.checkpoint.file import (
+from sealift.train.job import checkpointfile as format_
+from sealift.train.job.checkpointfile import (
     Checkpoint,
     JobBinding,
     checkpoint_path,

@@ -25,14 +25,14 @@ from sealift.errors import (
 from sealift.events import Event
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import make_consortium
-from sealift.train.checkpoint.checkpoints import Checkpoints, StateFolder
-from sealift.train.checkpoint.file import (
+from sealift.train.job.checkpointfile import (
     Checkpoint,
     JobBinding,
     checkpoint_path,
     numbers_in,
     read_checkpoint,
 )
+from sealift.train.job.checkpoints import Checkpoints, StateFolder
 from tests.sim.checkpoint_world import CheckpointWorld, Faults
 
 CONSORTIUM = make_consortium(("ada", "bern"))
@@ -122,7 +122,7 @@ def test_only_every_so_many_groups(world: CheckpointWorld) -> None:
 def test_one_process_at_a_time(
     world: CheckpointWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sealift.train.checkpoint.checkpoints.LOCK_S", 0.0)
+    monkeypatch.setattr("sealift.train.job.checkpoints.LOCK_S", 0.0)
     run = start(world)
     with pytest.raises(UnavailableError) as caught:
         StateFolder(run.folder.path)
@@ -198,7 +198,7 @@ def test_mutant_without_the_digest_still_needs_the_key(
     """The older file has another key; a changed one does not open with its own."""
     folder = sealed_run(world, 2)
     monkeypatch.setattr(
-        "sealift.train.checkpoint.checkpoints.find_checkpoint",
+        "sealift.train.job.checkpoints.find_checkpoint",
         lambda folder, number, sealed: checkpoint_path(folder, number),
     )
     whole = checkpoint_path(folder, 2).read_bytes()
@@ -219,10 +219,10 @@ def test_mutant_with_one_key_for_all_opens_the_older_one(
     class OneKey(SecretKey):
         generate = staticmethod(lambda: SecretKey(material))  # type: ignore[assignment]
 
-    monkeypatch.setattr("sealift.train.checkpoint.checkpoints.SecretKey", OneKey)
+    monkeypatch.setattr("sealift.train.job.checkpoints.SecretKey", OneKey)
     folder = sealed_run(world, 2)
     monkeypatch.setattr(
-        "sealift.train.checkpoint.checkpoints.find_checkpoint",
+        "sealift.train.job.checkpoints.find_checkpoint",
         lambda folder, number, sealed: checkpoint_path(folder, number),
     )
     shutil.copy(checkpoint_path(folder, 1), checkpoint_path(folder, 2))
@@ -254,7 +254,7 @@ def test_a_full_disk_leaves_the_one_before(world: CheckpointWorld) -> None:
         "from sealift.crypto.keys import SecretKey\n"
         "from sealift.errors import SealiftError\n"
         "from sealift.ids import Digest\n"
-        "from sealift.train.checkpoint.file import *\n"
+        "from sealift.train.job.checkpointfile import *\n"
         "folder = Path(sys.argv[1])\n"
         "binding = JobBinding(job='a', agreement=Digest(bytes(32)),"
         " settings=Digest(bytes(32)))\n"

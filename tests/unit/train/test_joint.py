@@ -9,10 +9,10 @@ import torch
 
 from sealift.data.loader.rowtensors import batch_order
 from sealift.errors import JobError, UsageError
-from sealift.train.loop.states import JointState, TrainingState, state_digest
+from sealift.train.loop.states import TrainerState, TrainingState, state_digest
 from sealift.train.loop.statistics import check_sums, let_out, sum_numbers
 from sealift.train.loop.tasks import plan_windows, window_rows
-from sealift.train.loop.trainer import JOINT, BetweenSteps, JointTraining
+from sealift.train.loop.trainer import JOINT, BetweenSteps, Trainer
 from sealift.travel.settings import TrainingSettings
 from tests.unit.train.joints import cargo, cargo_of, joint, resource
 from tests.unit.train.recipes import LIGHTNING, PLAIN, SETTINGS, rows
@@ -273,7 +273,7 @@ def test_a_snapshot_in_the_middle_of_a_pass_of_sums_builds_nothing() -> None:
     kept = first.snapshot()
     assert kept.joint is None
     second = joint(PREPARING)
-    second.restore(JointState.from_parts(kept.to_parts()))
+    second.restore(TrainerState.from_parts(kept.to_parts()))
     for each in (first, second):
         each.work([cargo("east", 28)], "prepare")
         each.work([cargo("north", 20)])
@@ -373,7 +373,7 @@ def test_the_digest_is_that_of_torchs_own_bytes() -> None:
     from sealift.ids import Digest
     from sealift.train.loop.torchstate import as_tensors
 
-    training: JointTraining = joint()
+    training: Trainer = joint()
     training.work([cargo("north")])
     state = training.snapshot().joint
     tensors = {

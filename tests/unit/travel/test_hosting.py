@@ -147,7 +147,7 @@ def test_mixed_cargo_is_worked_on_together(make: MakeHost, world: VisitWorld) ->
 
 def test_bad_rows_in_mixed_cargo_fail_alone(make: MakeHost, world: VisitWorld) -> None:
     def check(cargo: LoadedCargo) -> None:
-        if cargo.offer.holder == "bern":
+        if cargo.stop.holder == "bern":
             raise MalformedError("rows do not fit", field="x", code="bad-row")
 
     world.checks = check

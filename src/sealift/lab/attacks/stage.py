@@ -156,7 +156,7 @@ class Stage(VisitWorld):
 
     def work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:
         """Keep what work can see."""
-        self._memory = b"".join(bytes(each.view) for each in cargo)
+        self._memory = b"".join(bytes(each.memory.view) for each in cargo)
         return super().work(cargo)
 
     def change_rows(self, owner: str) -> None:

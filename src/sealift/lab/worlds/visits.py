@@ -34,7 +34,7 @@ from sealift.lab.worlds.consortium import Consortium
 from sealift.release.agreement import Purpose, Resource
 from sealift.release.receipt import SignedReceipt
 from sealift.session.session import Session, accept, connect
-from sealift.train.output.handout import ReceiptWriter, prove_instance
+from sealift.train.output.handout import Handout, prove_instance
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import (
     GroupResult,
@@ -187,14 +187,8 @@ class VisitWorld:
     @property
     def terms(self) -> LeaseTerms:
         """What a lease must say here."""
-        agreement = self.consortium.agreement
-        return LeaseTerms(
-            orchestrator=agreement.party(agreement.operator).sign,
-            job=JOB,
-            agreement=agreement.digest,
-            accelerator=self.endpoint.instance.public_key,
-            longest_s=agreement.travel_rule.lease_s,
-        )
+        instance = self.endpoint.instance.public_key
+        return LeaseTerms.under(self.consortium.agreement, JOB, instance)
 
     def offer(
         self,
@@ -299,13 +293,16 @@ class VisitWorld:
             meet=meet,
             check=self._check,
             work=self.work,
-            sign=ReceiptWriter(
-                self.endpoint.instance,
-                prove_instance(self.endpoint, self.agreement),
-                tuple,
-                TravelSettings(),
-                "none",
-            ),
+            sign=Handout(
+                self.agreement,
+                self.endpoint,
+                JOB,
+                self.rules,
+                proof=prove_instance(self.endpoint, self.agreement),
+                heads=tuple,
+                travel=TravelSettings(),
+                sandbox="none",
+            ).receipt,
             make_pool=self.make_pool,
             clock=self.clock,
             tell=lambda _phase: None,

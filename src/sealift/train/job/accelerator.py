@@ -27,20 +27,22 @@ from sealift.session.direct.host import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, connect
-from sealift.train.checkpoint.checkpoints import JobCheckpoints, NoCheckpoints
-from sealift.train.job.keyring import Keyring
+from sealift.train.job.checkpointfile import JobBinding
+from sealift.train.job.checkpoints import Checkpoints, StateFolder
 from sealift.train.job.leasekeeping import LeaseKeeper, owners_leases
+from sealift.train.job.releasedkeys import ReleasedKeys
 from sealift.train.job.runningjob import (
+    JobProgress,
     JobShapes,
     Restarts,
     RunningJob,
-    Workbench,
     check_cargo_rows,
     columns_of,
+    open_training,
 )
 from sealift.train.loop.faults import RecipeError
 from sealift.train.output.faultnote import hidden_fault, seal_fault
-from sealift.train.output.handout import Handout, ReceiptWriter, prove_instance
+from sealift.train.output.handout import Handout, prove_instance
 from sealift.train.worker.executor import Workshop
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.travel.accelerator.meeting import Meeting
@@ -70,17 +72,10 @@ from sealift.travel.visit.state import Clock
 
 ORCHESTRATOR_WAIT_S: Final = 20.0
 KEPT_WAIT_S: Final = 60.0  # for the orchestrator to have synced the output
-OpenCheckpoints = Callable[[StartJob, JobSettings, Keyring], JobCheckpoints]
 
 
 def _nothing() -> None:
     """For a caller who need not know."""
-
-
-def _no_checkpoints(
-    start: StartJob, settings: JobSettings, keyring: Keyring
-) -> JobCheckpoints:
-    return NoCheckpoints()
 
 
 _NEVER: Final = Restarts()
@@ -97,7 +92,8 @@ class Accelerator:
         clock: Seconds that also count while the machine sleeps.
         direct_host: Where holders may connect; None is the relay only.
         sink: Where events go.
-        open_checkpoints: Called once the keys are collected.
+        state: The folder of the job's checkpoints; None keeps none.
+        must_resume: Whether the job must not begin from the beginning.
         restarts: How often a job is taken up again whose state was found changed.
         shapes: What jobs look like that this process began.
     """
@@ -112,7 +108,8 @@ class Accelerator:
         clock: Clock,
         direct_host: DirectHost | None = None,
         sink: Sink = discard,
-        open_checkpoints: OpenCheckpoints = _no_checkpoints,
+        state: StateFolder | None = None,
+        must_resume: bool = False,
         restarts: Restarts = _NEVER,
         shapes: JobShapes | None = None,
     ) -> None:
@@ -123,7 +120,8 @@ class Accelerator:
         self._clock = clock
         self._direct_host = direct_host
         self._sink = sink
-        self._open_checkpoints = open_checkpoints
+        self._state = state
+        self._must_resume = must_resume
         self._restarts = restarts
         self._shapes = shapes or JobShapes()
         self._lost: SealiftError | None = None
@@ -133,7 +131,7 @@ class Accelerator:
         self._dropping = threading.RLock()
         self._rules = VisitRules(max_visits=agreement.agreement.output_rule.max_visits)
         self._proof = prove_instance(endpoint, agreement)
-        self._keyring = Keyring(relay, endpoint, agreement, clock=clock, sink=sink)
+        self._keys = ReleasedKeys(relay, endpoint, agreement, clock=clock, sink=sink)
 
     def serve(self, joined: Callable[[], None] = _nothing) -> None:
         """Dial the orchestrator and do the job.
@@ -155,7 +153,7 @@ class Accelerator:
                 try:
                     self._serve(control, start)
                 finally:  # whoever dials again collects them again
-                    self._keyring.forget()
+                    self._keys.forget()
 
     def _serve(self, control: Session, start: StartJob) -> None:
         orders = Orders(control)
@@ -179,19 +177,19 @@ class Accelerator:
                 self._abandon(hosting)
         job.verify()
         try:
-            job.handout.send(control, job.bench.training, model=finish.model)
+            job.handout.send(control, job.training, model=finish.model)
         except PolicyError:  # nothing will be done about it: the job begins again
-            job.checkpoints.finish()
+            job.end()
             raise
         while not isinstance(orders.next_turn(KEPT_WAIT_S), OutputKept):
             pass
-        job.checkpoints.finish()
+        job.end()
 
     def _open_to_departures(self, hosting: HostedVisits) -> None:
         """From here on the orchestrator is told who left; first, who has already."""
         with self._dropping:
             self._hosting = hosting
-            for owner, error in self._keyring.departed.items():
+            for owner, error in self._keys.departed.items():
                 hosting.drop(owner, error)
 
     def _work(
@@ -231,15 +229,15 @@ class Accelerator:
         """Nothing here may go on: every key is forgotten, and the work stops."""
         self._lost = error
         orders.stop(error)
-        self._keyring.forget()
+        self._keys.forget()
         self._workshop.interrupt()
 
     def _drop(self, owner: str, error: SealiftError) -> None:
         """One owner's keys have ended: its rows are overwritten, and no more come."""
         with self._dropping:
-            if owner in self._keyring.departed:
+            if owner in self._keys.departed:
                 return
-            self._keyring.drop(owner, error)
+            self._keys.drop(owner, error)
             if self._leases is not None:
                 self._leases.drop(owner)
             if self._hosting is not None:
@@ -258,7 +256,7 @@ class Accelerator:
             self._lose(error)
             return
         self._agreement = after
-        for owner in after.backing.left & set(self._keyring.owners):
+        for owner in after.backing.left & set(self._keys.owners):
             try:
                 after.require_owner_signed(owner)
             except PolicyError as error:
@@ -288,63 +286,76 @@ class Accelerator:
         )
         choice = self._shapes.hold(start.job, settings.shape, choice)
         self._workshop.limits = WorkshopLimits(work_s=settings.run.work_s)
-        bench = Workbench(agreement, self._workshop, settings)
-        keyring = self._keyring
-        keyring.collect(settings.run.brokers_s, held=leases.begin)
+        training = open_training(agreement, self._workshop, settings.training)
+        keys = self._keys
+        keys.collect(settings.run.brokers_s, held=leases.begin)
         job = RunningJob(
             name=start.job,
             settings=settings,
             level=self._proof.level,
             choice=choice,
-            keyring=keyring,
-            bench=bench,
-            handout=self._handout(start.job, settings, bench.sandbox),
+            keys=keys,
+            rule=agreement.output_rule,
+            sandbox=self._workshop.sandbox,
+            training=training,
+            handout=Handout(
+                self._agreement,
+                self._endpoint,
+                start.job,
+                self._rules,
+                proof=self._proof,
+                heads=keys.heads,
+                travel=settings.travel,
+                sandbox=self._workshop.sandbox,
+            ),
             rules=self._rules,
-            checkpoints=self._open_checkpoints(start, settings, keyring),
+            checkpoints=self._checkpoints(start.job, settings),
             restarts=self._restarts,
         )
         job.restore(agreement.resources)
         return job
 
-    def _handout(self, job: str, settings: JobSettings, sandbox: str) -> Handout:
-        return Handout(
-            self._agreement,
-            self._endpoint,
-            job,
-            self._rules,
-            proof=self._proof,
-            heads=self._keyring.heads,
-            travel=settings.travel,
-            sandbox=sandbox,
+    def _checkpoints(
+        self, job: str, settings: JobSettings
+    ) -> Checkpoints[JobProgress] | None:
+        if self._state is None:
+            return None
+        return Checkpoints(
+            self._state,
+            self._keys.ledger(job),
+            binding=JobBinding(
+                job=job, agreement=self._agreement.digest, settings=settings.shape
+            ),
+            kind=JobProgress,
+            every=settings.run.checkpoint_every,
+            patience_s=settings.run.brokers_s,
+            required=self._must_resume,
+            sink=self._sink,
         )
 
     def _host(self, job: RunningJob, control: Session, orders: Orders) -> HostedVisits:
-        settings, heads = job.settings, job.keyring.heads
+        settings = job.settings
         meet = Meeting(
             self._relay, self._endpoint, self._agreement, self._clock, heard=self._hear
         )
         setup = HostSetup(
-            released=job.keyring.released,
-            terms=self._terms(job.name),
-            heads=heads,
+            released=job.keys.released,
+            terms=LeaseTerms.under(
+                self._agreement.agreement, job.name, self._endpoint.instance.public_key
+            ),
+            heads=job.keys.heads,
             rules=self._rules,
             meet=lambda lease, left_s: meet(lease, min(left_s, settings.run.meet_s)),
             check=check_cargo_rows,
             work=lambda cargo: self._do(job, control, cargo),
-            sign=ReceiptWriter(
-                self._endpoint.instance,
-                self._proof,
-                heads,
-                settings.travel,
-                job.bench.sandbox,
-            ),
+            sign=job.handout.receipt,
             make_pool=CPUPool,
             clock=self._clock,
             tell=lambda phase: _tell(control, phase),
             direct_host=self._direct_host,
             sink=self._sink,
             columns=columns_of,
-            departed=job.keyring.departed,
+            departed=job.keys.departed,
             cut=self._workshop.cut,
         )
         meet.start()
@@ -371,27 +382,15 @@ class Accelerator:
         except RecipeError as error:
             if agreement.output_rule.recipe_text:
                 raise
-            instance, evidence = self._endpoint.instance, self._proof.evidence
-            notes = seal_fault(
+            for note in seal_fault(
                 error.fault,
                 self._agreement,
                 job.name,
-                instance=instance,
-                evidence=evidence,
-            )
-            for note in notes:
+                instance=self._endpoint.instance,
+                evidence=self._proof.evidence,
+            ):
                 _tell(control, note)
         raise hidden_fault(agreement)  # out here: what is hidden is nobody's context
-
-    def _terms(self, job: str) -> LeaseTerms:
-        agreement = self._agreement.agreement
-        return LeaseTerms(
-            orchestrator=agreement.party(agreement.operator).sign,
-            job=job,
-            agreement=agreement.digest,
-            accelerator=self._endpoint.instance.public_key,
-            longest_s=agreement.travel_rule.lease_s,
-        )
 
 
 def _tell(control: Session, message: object) -> None:

@@ -12,7 +12,7 @@ fresh instance key. More than a few times is no accident of memory: then the job
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -25,19 +25,19 @@ from sealift.data.schema.schema import Schema
 from sealift.errors import JobError, MalformedError, PolicyError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
-from sealift.release.agreement import Agreement, Resource
-from sealift.train.checkpoint.checkpoints import JobCheckpoints, JobProgress
-from sealift.train.job.keyring import Keyring
-from sealift.train.loop.states import JointState
+from sealift.release.agreement import Agreement, OutputRule, Resource
+from sealift.train.job.checkpoints import Checkpoints
+from sealift.train.job.releasedkeys import ReleasedKeys
+from sealift.train.loop.states import TrainerState
 from sealift.train.loop.statistics import let_out
 from sealift.train.loop.tasks import Workplace
-from sealift.train.loop.trainer import JointTraining, SliceRows, joint_training
-from sealift.train.output.handout import Handout
+from sealift.train.loop.trainer import Trainer
+from sealift.train.output.handout import Handout, HeldOut
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.worker.process import garbled
-from sealift.travel.accelerator.rules import VisitRules
+from sealift.travel.accelerator.rules import RulesProgress, VisitRules
 from sealift.travel.accelerator.setup import GroupResult, LoadedCargo, StartOverError
-from sealift.travel.settings import JobSettings
+from sealift.travel.settings import JobSettings, TrainingSettings
 from sealift.travel.visit.messages import JobReady
 
 MOST: Final = 3
@@ -76,56 +76,20 @@ class Restarts:
         raise again  # out here, so that nothing of the state is anybody's context
 
 
-class Workbench:
-    """Where the groups of one job are worked on, one at a time.
-
-    Args:
-        agreement: Its code and output rule.
-        workplace: Runs the recipe.
-        settings: Of the job.
+def open_training(
+    agreement: Agreement, workplace: Workplace, settings: TrainingSettings
+) -> Trainer:
+    """What trains a job, in a sandbox that the agreement is content with.
 
     Raises:
         JobError: if the recipe does not load.
         UnavailableError: code ``no-sandbox``, where the agreement demands one.
     """
-
-    def __init__(
-        self,
-        agreement: Agreement,
-        workplace: Workplace,
-        settings: JobSettings,
-    ) -> None:
-        self.sandbox = workplace.sandbox
-        Confinement.parse(self.sandbox).require(agreement.accept)
-        self._rule = agreement.output_rule
-        self.training: JointTraining = joint_training(
-            agreement, workplace, settings.training
-        )
-        if not settings.training.prepare:  # else build() may ask for what is not there
-            self.training.build()
-
-    def work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:
-        """Work on a group; what may leave of it."""
-        parts = [_cargo(each) for each in cargo]
-        try:
-            found = self.training.work(parts, cargo[0].offer.purpose)
-        except MalformedError as error:
-            if error.code != "bad-row":
-                raise
-            # These rows were checked when they came: it is the recipe that says so, to
-            # have a party's visit left out.
-            raise garbled() from None
-        let = {name: let_out(each, self._rule) for name, each in found.items()}
-        curve = next(iter(let.values())).curve  # one for the group: it is worked as one
-        return GroupResult({name: each.metrics for name, each in let.items()}, curve)
-
-    def snapshot(self) -> Mapping[str, bytes]:
-        """The states, for a checkpoint."""
-        return self.training.snapshot().to_parts()
-
-    def restore(self, states: Mapping[str, bytes]) -> None:
-        """Go on from a checkpoint's states."""
-        self.training.restore(JointState.from_parts(states))
+    Confinement.parse(workplace.sandbox).require(agreement.accept)
+    training = Trainer.under(agreement, workplace, settings)
+    if not settings.prepare:  # else build() may ask for what is not there
+        training.build()
+    return training
 
 
 def check_cargo_rows(cargo: LoadedCargo) -> None:
@@ -134,7 +98,7 @@ def check_cargo_rows(cargo: LoadedCargo) -> None:
     Raises:
         MalformedError: code ``bad-row``, with the field.
     """
-    demand_rows(cargo.view, _schema_of(cargo.resource))
+    demand_rows(cargo.memory.view, _schema_of(cargo.resource))
 
 
 def columns_of(resource: Resource) -> bytes:
@@ -146,9 +110,21 @@ def _schema_of(resource: Resource) -> Schema:
     return schema_from_plain(resource.schema, source=resource.name)
 
 
-def _cargo(loaded: LoadedCargo) -> SliceRows:
-    offer = loaded.offer
-    return SliceRows(loaded.resource, offer.epoch, offer.first_row, offer.rows, loaded)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgress:
+    """A job between two groups of its plan, as its checkpoints keep it.
+
+    Attributes:
+        buffer_bytes: Largest cargo of one visit; the plan depends on it.
+        rules: What the accelerator has counted.
+        measured: Held-out numbers.
+        resumed: How often the job went on from a checkpoint.
+    """
+
+    buffer_bytes: int
+    rules: RulesProgress
+    measured: HeldOut
+    resumed: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,6 +135,8 @@ class RunningJob:
         settings: As the orchestrator asks.
         level: Assurance level of our evidence.
         choice: The buffer of a visit.
+        rule: What may leave.
+        checkpoints: Where it is kept; None begins again.
         position: Of the first group that is still to be worked on.
     """
 
@@ -166,11 +144,13 @@ class RunningJob:
     settings: JobSettings
     level: str
     choice: BufferChoice
-    keyring: Keyring
-    bench: Workbench
+    keys: ReleasedKeys
+    rule: OutputRule
+    sandbox: str
+    training: Trainer
     handout: Handout
     rules: VisitRules
-    checkpoints: JobCheckpoints
+    checkpoints: Checkpoints[JobProgress] | None
     restarts: Restarts
     position: int = 0
 
@@ -178,11 +158,11 @@ class RunningJob:
         """What the orchestrator plans with."""
         return JobReady(
             self.level,
-            len(self.keyring.released),
+            len(self.keys.released),
             position=self.position,
             buffer_bytes=self.choice.buffer_bytes,
             why=self.choice.why,
-            sandbox=self.bench.sandbox,
+            sandbox=self.sandbox,
         )
 
     def restore(self, resources: Sequence[Resource]) -> None:
@@ -192,8 +172,8 @@ class RunningJob:
             RefusedError: if it is not what it must be.
             UnavailableError: if it is missing, or its buffers do not fit in here.
         """
-        found = self.checkpoints.restore()
-        if found is None:
+        found = self.checkpoints and self.checkpoints.restore()
+        if not found:
             return
         progress = found.progress
         # The plan, and so every position in it, depends on the size of the buffer.
@@ -203,7 +183,7 @@ class RunningJob:
         self.position = found.position
         self.rules.restore(progress.rules)
         self.handout.restore(progress.measured, progress.resumed + 1)
-        self.bench.restore(found.states)
+        self.training.restore(TrainerState.from_parts(found.states))
 
     def planned(self, resources: Sequence[Resource]) -> Container[tuple[int, Stop]]:
         """Every visit of the job, with its group: the orchestrator gets no other one."""
@@ -211,21 +191,34 @@ class RunningJob:
         return frozenset((group.position, s) for group in plan for s in group.stops)
 
     def work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:
-        """Work on a group.
+        """Work on a group; what may leave of it.
 
         Raises:
             JobError: ``statistics-withheld``, if it would go on from sums that may not
                 leave; and whatever is wrong with the recipe.
             StartOverError: if a state was found changed since it was last used.
         """
-        if cargo[0].offer.purpose != "prepare" and self.bench.training.statistics:
+        purpose = cargo[0].stop.purpose
+        if purpose != "prepare" and self.training.statistics:
             self.handout.check_totals()
         with self.restarts.guarded():
-            return self.bench.work(cargo)
+            try:
+                found = self.training.work(cargo, purpose)
+            except MalformedError as error:
+                if error.code != "bad-row":
+                    raise
+                # These rows were checked when they came: it is the recipe that says so,
+                # to have a party's visit left out.
+                raise garbled() from None
+        let = {name: let_out(each, self.rule) for name, each in found.items()}
+        curve = next(iter(let.values())).curve  # one for the group: it is worked as one
+        return GroupResult({name: each.metrics for name, each in let.items()}, curve)
 
     def note(self, position: int) -> None:
         """A group was worked on; its end may be kept."""
         self.position = position
+        if self.checkpoints is None:
+            return
         progress = JobProgress(
             buffer_bytes=self.choice.buffer_bytes,
             rules=self.rules.progress(),
@@ -233,7 +226,14 @@ class RunningJob:
             resumed=self.handout.resumed,
         )
         with self.restarts.guarded():
-            self.checkpoints.note(position, progress, self.bench.snapshot)
+            self.checkpoints.note(
+                position, progress, lambda: self.training.snapshot().to_parts()
+            )
+
+    def end(self) -> None:
+        """Nobody goes on with it."""
+        if self.checkpoints is not None:
+            self.checkpoints.finish()
 
     def verify(self) -> None:
         """Demand that the states are what they were, before anything leaves.
@@ -243,7 +243,7 @@ class RunningJob:
             StartOverError: the same, if the job may be taken up again.
         """
         with self.restarts.guarded():
-            self.bench.training.verify()
+            self.training.verify()
 
 
 class JobShapes:

@@ -209,7 +209,7 @@ class TrainingState:
 
 
 @dataclass(frozen=True, slots=True)
-class JointState:
+class TrainerState:
     """Everything that training goes on from.
 
     Attributes:
@@ -235,7 +235,7 @@ class JointState:
         }
 
     @classmethod
-    def from_parts(cls, parts: Mapping[str, bytes]) -> JointState:
+    def from_parts(cls, parts: Mapping[str, bytes]) -> TrainerState:
         """What ``to_parts`` made.
 
         Raises:

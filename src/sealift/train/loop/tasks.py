@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from sealift.errors import UsageError
 from sealift.train.loop.states import TrainingState
 from sealift.travel.settings import TrainingSettings
 
@@ -73,21 +72,6 @@ class SliceTask:
     settings: TrainingSettings
     models: tuple[TaskModel, ...] = ()
     parts: tuple[TaskPart, ...] = ()
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """The one schema of all parts.
-
-        Raises:
-            UsageError: code ``mixed-schemas``, if they have several.
-        """
-        first = self.parts[0].schema
-        if any(part.schema != first for part in self.parts):
-            raise UsageError(
-                "one batch cannot be drawn across tables with different schemas",
-                code="mixed-schemas",
-            )
-        return first
 
 
 class SharedRows(Protocol):

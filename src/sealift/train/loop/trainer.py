@@ -1,4 +1,4 @@
-"""Joint training over loaded rows, and beside it each owner alone if the rule says so.
+"""Training over loaded rows, and beside it each owner alone if the rule says so.
 
 The joint model and every baseline start from the same weights (one stream builds them),
 see the same batches of an owner's rows and are measured on the same held-out rows, so
@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Self
 
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, UsageError
 from sealift.ids import Digest
-from sealift.release.agreement import Agreement, Purpose, Resource
+from sealift.release.agreement import Agreement, Purpose
 from sealift.train.loop.faults import unfit
 from sealift.train.loop.states import (
-    JointState,
     Settled,
     TensorBytes,
+    TrainerState,
     TrainingState,
     state_digest,
 )
@@ -28,7 +28,6 @@ from sealift.train.loop.statistics import ALONE, Measured, add_sums
 from sealift.train.loop.tasks import (
     Given,
     ModelDone,
-    SharedRows,
     SliceId,
     SliceTask,
     TaskDone,
@@ -39,31 +38,13 @@ from sealift.train.loop.tasks import (
     plan_windows,
     window_rows,
 )
+from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import TrainingSettings
 
 JOINT = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SliceRows:
-    """Rows to work on, wherever they came from.
-
-    Attributes:
-        resource: As the agreement binds it.
-        epoch: Number of the epoch.
-        first_row: Which slice of the resource this is.
-        count: How many rows.
-        rows: Where they lie, for this process and for a worker.
-    """
-
-    resource: Resource
-    epoch: int
-    first_row: int
-    count: int
-    rows: SharedRows
-
-
-class JointTraining:
+class Trainer:
     """The model of all owners, and one of each owner alone.
 
     Args:
@@ -92,6 +73,20 @@ class JointTraining:
         self._keep_sums(b"")
         self.rows_trained = 0
 
+    @classmethod
+    def under(
+        cls, agreement: Agreement, workplace: Workplace, settings: TrainingSettings
+    ) -> Self:
+        """The models that are trained under an agreement."""
+        rule = agreement.output_rule
+        return cls(
+            workplace,
+            settings,
+            alone=agreement.data_owners if rule.baseline_alone else (),
+            values=rule.values_per_visit,
+            value_rows=rule.metric_rows,
+        )
+
     def build(self) -> None:
         """Build the models, unless there are any: they all begin alike.
 
@@ -101,14 +96,12 @@ class JointTraining:
         if self._states:
             return
         self._verify_sums()
-        task = self._task("build", (TaskModel((), begun=False),))
-        done = self._do(task, Given(states=(None,), statistics=self._statistics))
-        state = done.models[0].state
-        assert state is not None, "answers to build have a state"
+        done = self._do("build", (), (JOINT,), (TaskModel((), begun=False),))
+        state = _state(done.models[0])
         self._settle(dict.fromkeys((JOINT, *self._owners), state))
 
     def work(
-        self, cargo: Sequence[SliceRows], purpose: Purpose = "train"
+        self, cargo: Sequence[LoadedCargo], purpose: Purpose = "train"
     ) -> dict[str, Measured]:
         """Work on the slices of one group; what was measured, by resource.
 
@@ -117,9 +110,12 @@ class JointTraining:
 
         Raises:
             MalformedError: if rows do not fit their schema; no step was made.
+            UsageError: code ``mixed-schemas``, if they have several.
             JobError: if the recipe failed, or a model changed since the last slice.
         """
-        parts = sorted(cargo, key=lambda each: (each.resource.name, each.first_row))
+        parts = sorted(
+            cargo, key=lambda each: (each.resource.name, each.stop.first_row)
+        )
         if purpose == "prepare":
             return self._prepare(parts)
         self.build()
@@ -137,21 +133,21 @@ class JointTraining:
         for name, state in self._states.items():
             self._settled[name].verify(state)
 
-    def snapshot(self) -> JointState:
+    def snapshot(self) -> TrainerState:
         """Everything to go on from.
 
         Raises:
             JobError: code ``state-changed``.
         """
         self.verify()
-        return JointState(
+        return TrainerState(
             self._states.get(JOINT),
             {name: state for name, state in self._states.items() if name != JOINT},
             self.rows_trained,
             self._statistics,
         )
 
-    def restore(self, state: JointState) -> None:
+    def restore(self, state: TrainerState) -> None:
         """Go on from there, whatever was before."""
         self._states, self._settled = {}, {}
         if state.joint is not None:
@@ -191,39 +187,40 @@ class JointTraining:
     def _verify_sums(self) -> None:
         self._settled_sums.verify(TrainingState(0, self._statistics, b""))
 
-    def _prepare(self, cargo: Sequence[SliceRows]) -> dict[str, Measured]:
+    def _prepare(self, cargo: Sequence[LoadedCargo]) -> dict[str, Measured]:
         self._verify_sums()
-        done = self._do(self._task("prepare", (), cargo), self._given(cargo))
+        done = self._do("prepare", cargo)
         before = [self._statistics] if self._statistics else []
         try:
             self._keep_sums(add_sums([*before, *done.statistics]))
         except MalformedError:
             raise unfit("other-sums") from None
-        return {each.resource.name: Measured(each.count) for each in cargo}
+        return {each.resource.name: Measured(each.stop.rows) for each in cargo}
 
-    def _train(self, cargo: Sequence[SliceRows]) -> dict[str, Measured]:
-        owners = [
-            owner
-            for owner in self._owners
-            if any(each.resource.owner == owner for each in cargo)
-        ]
-        names = (JOINT, *owners)
+    def _train(self, cargo: Sequence[LoadedCargo]) -> dict[str, Measured]:
+        if any(e.resource.schema != cargo[0].resource.schema for e in cargo):
+            raise UsageError(
+                "one batch cannot be drawn across tables with different schemas",
+                code="mixed-schemas",
+            )
+        here = {each.resource.owner for each in cargo}
+        names = (JOINT, *(owner for owner in self._owners if owner in here))
         models = tuple(self._model_for(name, cargo) for name in names)
-        task = self._task("train", models, cargo)
-        assert task.schema, "one for all"
-        done = self._do(task, self._given(cargo, names))
+        done = self._do("train", cargo, names, models)
         pairs = zip(names, done.models, strict=True)
         self._settle({name: _state(each) for name, each in pairs})
-        rows = sum(each.count for each in cargo)
+        rows, sums = sum(each.stop.rows for each in cargo), done.models[0].sums
         self.rows_trained += rows
-        found = self._loss(rows, models[0].windows, done.models[0].sums, len(cargo) > 1)
+        lengths = window_rows(rows, self._settings, models[0].windows)
+        means = tuple(each / n for each, n in zip(sums, lengths, strict=True))
+        loss = {"loss": sum(sums) / rows}
+        found = Measured(rows, loss, means, lengths, shared=len(cargo) > 1)
         return {each.resource.name: found for each in cargo}
 
-    def _evaluate(self, cargo: Sequence[SliceRows]) -> dict[str, Measured]:
+    def _evaluate(self, cargo: Sequence[LoadedCargo]) -> dict[str, Measured]:
         names = (JOINT, *self._owners)
         models = (TaskModel(tuple(range(len(cargo))), begun=True),) * len(names)
-        task = self._task("heldout", models, cargo)
-        done = self._do(task, self._given(cargo, names))
+        done = self._do("heldout", cargo, names, models)
         found = {}
         for place, each in enumerate(cargo):
             metrics: dict[str, float] = {}
@@ -231,65 +228,51 @@ class JointTraining:
                 prefix = f"{ALONE}.{name}." if name else ""
                 told = plain_names(model.metrics[place])
                 metrics |= {prefix + metric: value for metric, value in told.items()}
-            found[each.resource.name] = Measured(each.count, metrics)
+            found[each.resource.name] = Measured(each.stop.rows, metrics)
         return found
 
-    def _model_for(self, name: str, cargo: Sequence[SliceRows]) -> TaskModel:
+    def _model_for(self, name: str, cargo: Sequence[LoadedCargo]) -> TaskModel:
         parts = [
             place
             for place, each in enumerate(cargo)
             if name in (JOINT, each.resource.owner)
         ]
-        rows = sum(cargo[place].count for place in parts)
         windows = plan_windows(
-            rows,
+            sum(cargo[place].stop.rows for place in parts),
             self._settings,
             most=1 if name else self._values,
             least_rows=self._value_rows,
         )
         return TaskModel(tuple(parts), begun=True, windows=windows)
 
-    def _loss(
-        self, rows: int, windows: Sequence[int], sums: Sequence[float], shared: bool
-    ) -> Measured:
-        lengths = window_rows(rows, self._settings, windows)
-        means = [each / length for each, length in zip(sums, lengths, strict=True)]
-        loss = {"loss": sum(sums) / rows}
-        return Measured(rows, loss, tuple(means), lengths, shared=shared)
-
-    def _task(
-        self, work: Work, models: tuple[TaskModel, ...], cargo: Sequence[SliceRows] = ()
-    ) -> SliceTask:
-        return SliceTask(work, self._settings, models, tuple(map(_part, cargo)))
-
-    def _given(self, cargo: Sequence[SliceRows], names: Sequence[str] = ()) -> Given:
-        return Given(
-            rows=[each.rows for each in cargo],
-            states=[self._states[name] for name in names],
+    def _do(
+        self,
+        work: Work,
+        cargo: Sequence[LoadedCargo],
+        names: Sequence[str] = (),
+        models: tuple[TaskModel, ...] = (),
+    ) -> TaskDone:
+        parts = (
+            TaskPart(
+                SliceId(each.stop.epoch, each.resource.name, each.stop.first_row),
+                each.stop.rows,
+                each.resource.row_bytes,
+                each.resource.schema,
+            )
+            for each in cargo
+        )
+        given = Given(
+            rows=[each.memory for each in cargo],
+            states=[self._states.get(name) for name in names],
             statistics=self._statistics,
         )
-
-    def _do(self, task: SliceTask, given: Given) -> TaskDone:
+        task = SliceTask(work, self._settings, models, tuple(parts))
         return self._workplace.do(task, given, BetweenSteps())
 
     def _settle(self, states: Mapping[str, TrainingState]) -> None:
         for name, state in states.items():
             self._states[name] = state
             self._settled[name] = Settled(state)
-
-
-def joint_training(
-    agreement: Agreement, workplace: Workplace, settings: TrainingSettings
-) -> JointTraining:
-    """The models that are trained under an agreement."""
-    rule = agreement.output_rule
-    return JointTraining(
-        workplace,
-        settings,
-        alone=agreement.data_owners if rule.baseline_alone else (),
-        values=rule.values_per_visit,
-        value_rows=rule.metric_rows,
-    )
 
 
 class BetweenSteps:
@@ -340,12 +323,6 @@ def mean_over_rows(
     return {name: mean for name, mean in means.items() if math.isfinite(mean)}
 
 
-def _part(cargo: SliceRows) -> TaskPart:
-    resource = cargo.resource
-    place = SliceId(cargo.epoch, resource.name, cargo.first_row)
-    return TaskPart(place, cargo.count, resource.row_bytes, resource.schema)
-
-
 def _state(done: ModelDone) -> TrainingState:
-    assert done.state is not None, "answers to train have a state"
+    assert done.state is not None, "answers to build and train have a state"
     return done.state

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sealift import __version__
 from sealift.attest.evidence import Evidence
 from sealift.codec import encode
 from sealift.crypto.hash import sha256
 from sealift.crypto.keys import SecretKey
-from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError, UsageError
 from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import (
     Receipt,
+    ScrubSummary,
     SignedReceipt,
     appraise_instance,
     instance_bound,
@@ -30,9 +30,8 @@ from sealift.release.receipt import (
 )
 from sealift.session.endpoint import Endpoint
 from sealift.session.session import Session
-from sealift.train.checkpoint.checkpoints import HeldOut, HeldOutPart
 from sealift.train.loop.statistics import Statistic, check_totals, let_out_totals
-from sealift.train.loop.trainer import JointTraining, mean_over_rows
+from sealift.train.loop.trainer import Trainer, mean_over_rows
 from sealift.train.output.approval import ModelName, split_output_key
 from sealift.train.output.manifest import RunManifest, sign_manifest
 from sealift.train.output.sealing import (
@@ -44,9 +43,10 @@ from sealift.train.output.sealing import (
     wrap_output_key,
 )
 from sealift.train.plans.plan import Coverage
+from sealift.travel.accelerator.load import Loaded
 from sealift.travel.accelerator.rules import VisitRules
-from sealift.travel.accelerator.setup import VisitAccount
 from sealift.travel.settings import TravelSettings
+from sealift.travel.visit.lease import Lease
 from sealift.travel.visit.messages import (
     Failed,
     JobFinished,
@@ -83,61 +83,30 @@ def prove_instance(endpoint: Endpoint, agreement: VerifiedAgreement) -> Instance
     )
 
 
-class ReceiptWriter:
-    """Writes and signs receipts for one accelerator instance.
+@dataclass(frozen=True, slots=True)
+class HeldOutPart:
+    """Numbers measured on one slice of held-out rows, as the output rule lets them out."""
 
-    Args:
-        instance: Our instance key.
-        proof: Binds it.
-        heads: Heads of every log that released a key to us.
-        travel: How the job travels.
-        sandbox: What keeps the recipe in.
+    first_row: int
+    rows: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """The latest held-out numbers, for a checkpoint.
+
+    Attributes:
+        epoch: After which they were measured; -1 before the first.
+        parts: By resource.
     """
 
-    def __init__(
-        self,
-        instance: SigningKey,
-        proof: InstanceProof,
-        heads: Callable[[], tuple[SignedTreeHead, ...]],
-        travel: TravelSettings,
-        sandbox: str,
-    ) -> None:
-        self._instance = instance
-        self._proof = proof
-        self._heads = heads
-        self._travel = travel
-        self._sandbox = sandbox
-
-    def __call__(self, account: VisitAccount) -> SignedReceipt:
-        """The signed receipt of one visit."""
-        lease = account.lease
-        receipt = Receipt(
-            visit=lease.visit,
-            job=lease.job,
-            agreement=lease.agreement,
-            holder=lease.holder,
-            resource=lease.resource,
-            purpose=lease.purpose,
-            content=lease.content,
-            first_row=lease.first_row,
-            rows=lease.shape[0],
-            cargo_bytes=lease.cargo_bytes,
-            sealed_bytes=account.loaded.sealed_bytes,
-            phases_s=dict(account.phases_s),
-            buffers=self._travel.buffers,
-            mixed=self._travel.mixed,
-            sandbox=self._sandbox,
-            level=self._proof.level,
-            instance=self._instance.public_key,
-            evidence=self._proof.evidence,
-            scrub=account.scrubbed,
-            heads=self._heads(),
-        )
-        return sign_receipt(receipt, self._instance)
+    epoch: int = -1
+    parts: dict[str, tuple[HeldOutPart, ...]] = field(default_factory=dict)
 
 
 class Handout:
-    """Applies the output rule for one job.
+    """Applies the output rule for one job, and signs what it lets out.
 
     Args:
         agreement: Its output rule and model owner.
@@ -191,6 +160,38 @@ class Handout:
             return replace(ended, metrics={}, curve=())
         return ended
 
+    def receipt(
+        self,
+        lease: Lease,
+        loaded: Loaded,
+        phases_s: Mapping[str, float],
+        scrub: ScrubSummary,
+    ) -> SignedReceipt:
+        """The signed receipt of one visit."""
+        receipt = Receipt(
+            visit=lease.visit,
+            job=lease.job,
+            agreement=lease.agreement,
+            holder=lease.holder,
+            resource=lease.resource,
+            purpose=lease.purpose,
+            content=lease.content,
+            first_row=lease.first_row,
+            rows=lease.shape[0],
+            cargo_bytes=lease.cargo_bytes,
+            sealed_bytes=loaded.sealed_bytes,
+            phases_s=dict(phases_s),
+            buffers=self._travel.buffers,
+            mixed=self._travel.mixed,
+            sandbox=self._sandbox,
+            level=self._proof.level,
+            instance=self._endpoint.instance.public_key,
+            evidence=self._proof.evidence,
+            scrub=scrub,
+            heads=self._heads(),
+        )
+        return sign_receipt(receipt, self._endpoint.instance)
+
     def measured(self) -> HeldOut:
         """The latest held-out numbers, for a checkpoint."""
         parts = {
@@ -211,9 +212,7 @@ class Handout:
             for resource, parts in measured.parts.items()
         }
 
-    def send(
-        self, control: Session, training: JointTraining, *, model: bool = True
-    ) -> None:
+    def send(self, control: Session, training: Trainer, *, model: bool = True) -> None:
         """Send the model, if it may leave, and the signed manifest.
 
         Args:
@@ -249,14 +248,14 @@ class Handout:
         prepared = self._rules.prepared_rows()
         check_totals(self._rule, self._agreement.agreement.resources, prepared)
 
-    def _statistics(self, training: JointTraining) -> dict[str, Statistic]:
+    def _statistics(self, training: Trainer) -> dict[str, Statistic]:
         """The totals that leave; a job that made none has none."""
         if not training.statistics:
             return {}
         self.check_totals()
         return let_out_totals(training.statistics, self._rule)
 
-    def _outputs(self, training: JointTraining) -> Iterator[Output]:
+    def _outputs(self, training: Trainer) -> Iterator[Output]:
         sealed, key = seal_model(training.state())
         info = OutputInfo(
             kind="model",
@@ -296,7 +295,7 @@ class Handout:
 
     def _manifest(
         self,
-        training: JointTraining,
+        training: Trainer,
         weights: Digest | None,
         statistics: dict[str, Statistic],
     ) -> RunManifest:

@@ -1,7 +1,7 @@
 """The ``local`` plan: one process, one loop, the schedule of ``travel``.
 
 The reference that the other plans are compared with, bit for bit (DESIGN 5.8): the same
-slices in the same order through the same ``JointTraining``. Rows come from sealed files
+slices in the same order through the same ``Trainer``. Rows come from sealed files
 whose keys the caller holds, so it is for a party that owns everything the job reads.
 """
 
@@ -38,13 +38,9 @@ from sealift.train.loop.statistics import (
     let_out_totals,
 )
 from sealift.train.loop.tasks import Workplace
-from sealift.train.loop.trainer import (
-    JointTraining,
-    SliceRows,
-    joint_training,
-    mean_over_rows,
-)
+from sealift.train.loop.trainer import Trainer, mean_over_rows
 from sealift.train.plans.plan import Coverage
+from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import JobSettings
 
 MeasuredRows = tuple[int, Mapping[str, float]]  # how many, and what on them
@@ -54,7 +50,7 @@ ReadRows = Callable[[Stop], SharedBuffer]
 def _run_local(
     agreement: Agreement,
     settings: JobSettings,
-    training: JointTraining,
+    training: Trainer,
     *,
     read_rows: ReadRows,
     sink: Sink = discard,
@@ -128,7 +124,7 @@ def train_local(
     trained = settings.training.epochs > 0
     if trained:
         _require_no_approval(agreement)
-    training = joint_training(agreement, workplace, settings.training)
+    training = Trainer.under(agreement, workplace, settings.training)
     heldout = _run_local(agreement, settings, training, read_rows=read_rows, sink=sink)
     plan = plan_here(agreement.resources, settings.visits)
     if trained:
@@ -147,7 +143,7 @@ def train_local(
 
 
 def _totals(
-    agreement: Agreement, training: JointTraining, plan: Sequence[Group]
+    agreement: Agreement, training: Trainer, plan: Sequence[Group]
 ) -> dict[str, Statistic]:
     if not training.statistics:
         return {}
@@ -251,15 +247,13 @@ def _tell(sink: Sink, stop: Stop, found: Measured) -> None:
 
 
 def _work(
-    agreement: Agreement, training: JointTraining, group: Group, read_rows: ReadRows
+    agreement: Agreement, training: Trainer, group: Group, read_rows: ReadRows
 ) -> dict[str, Measured]:
     with ExitStack() as stack:
         cargo = [
-            SliceRows(
+            LoadedCargo(
+                stop,
                 agreement.resource(stop.resource),
-                stop.epoch,
-                stop.first_row,
-                stop.rows,
                 stack.enter_context(closing(read_rows(stop))),
             )
             for stop in group.stops

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sealift.crypto.keys import SecretKey
+from sealift.data.schedule.memory import SharedBuffer
+from sealift.data.schedule.visits import Stop
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard
 from sealift.release.agreement import Resource
@@ -18,7 +20,7 @@ from sealift.travel.accelerator.load import Columns, Loaded
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.visit.lease import Lease, LeaseTerms
 from sealift.travel.visit.memory import CPUPool
-from sealift.travel.visit.messages import OfferVisit, VisitPhase
+from sealift.travel.visit.messages import VisitPhase
 from sealift.travel.visit.state import Clock
 
 
@@ -37,19 +39,18 @@ class StartOverError(PeerError):
 
 @dataclass(frozen=True, slots=True)
 class LoadedCargo:
-    """What the work sees: rows of one holder's resource, in the visit's pool.
+    """What the work sees: rows of one resource, in a visit's pool or read here.
 
     Attributes:
-        offer: Which visit this is.
+        stop: Which rows; of a visit, its offer.
         resource: As the agreement binds it.
-        view: Rows x row_bytes bytes; gone when the work returns.
-        descriptor: A worker maps the same bytes by it, to read; -1 where none can.
+        memory: Rows x row_bytes bytes, which a worker may map to read; gone when the
+            work returns.
     """
 
-    offer: OfferVisit
+    stop: Stop
     resource: Resource
-    view: memoryview
-    descriptor: int
+    memory: SharedBuffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +74,13 @@ class ReleasedResource:
     data_key: SecretKey
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VisitAccount:
-    """What a receipt is made from."""
-
-    lease: Lease
-    offer: OfferVisit
-    loaded: Loaded
-    phases_s: Mapping[str, float]
-    scrubbed: ScrubSummary
-
-
 Work = Callable[[Sequence[LoadedCargo]], GroupResult]
 Check = Callable[[LoadedCargo], None]
 Meet = Callable[[Lease, float], Session]
 MakePool = Callable[[int, int], CPUPool]
-SignReceipt = Callable[[VisitAccount], SignedReceipt]
+SignReceipt = Callable[
+    [Lease, Loaded, Mapping[str, float], ScrubSummary], SignedReceipt
+]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,7 +95,8 @@ class HostSetup:
         meet: Wait for the lease's holder; returns an established session.
         check: Raises unless the rows are what their schema says; sees no recipe.
         work: What is done with the loaded cargo of one group.
-        sign: Makes and signs the receipt.
+        sign: Makes and signs the receipt: of a lease, what was loaded, seconds by phase,
+            and the scrub.
         make_pool: Makes a pool of (buffer bytes, quarantine bytes).
         clock: Seconds that also count while the machine sleeps.
         tell: Progress, to the orchestrator.

@@ -28,7 +28,6 @@ from sealift.travel.accelerator.setup import (
     PhaseTimer,
     ReleasedResource,
     StartOverError,
-    VisitAccount,
     Work,
 )
 from sealift.travel.visit.lease import Lease, SignedLease, verify_lease
@@ -91,10 +90,7 @@ class HostedVisit:
     @property
     def cargo(self) -> LoadedCargo:
         """What the work gets to see."""
-        pool = self._pool
-        return LoadedCargo(
-            self.offer, self._released.resource, pool.buffer, pool.descriptor
-        )
+        return LoadedCargo(self.offer, self._released.resource, self._pool.shared)
 
     def load(self, signed: SignedLease) -> VisitEnded | None:
         """Meet the holder and load; how it ended, if nothing was loaded.
@@ -266,14 +262,9 @@ class HostedVisit:
         if self._session is None or self._lease is None:
             return
         with suppress(SealiftError), self._timer.phase("receipt"):
-            account = VisitAccount(
-                lease=self._lease,
-                offer=self.offer,
-                loaded=self._loaded,
-                phases_s=self._timer.seconds,
-                scrubbed=scrubbed,
+            receipt = self._setup.sign(
+                self._lease, self._loaded, self._timer.seconds, scrubbed
             )
-            receipt = self._setup.sign(account)
             send_message(self._session, Receipted(receipt, dict(metrics)))
         self.close_session()
 

@@ -240,15 +240,7 @@ class HostedVisits:
             raise _no_room("cargo is not mixed" if not mixed else "it is here already")
 
     def _require_planned(self, offer: OfferVisit) -> None:
-        stop = Stop(
-            offer.epoch,
-            offer.holder,
-            offer.resource,
-            offer.purpose,
-            offer.first_row,
-            offer.rows,
-        )
-        if (offer.position, stop) not in self._planned:
+        if (offer.position, offer.stop) not in self._planned:
             raise PolicyError(
                 f"the job's plan has no such visit to {offer.resource}",
                 why="it follows from agreement and job, and the accelerator makes it",

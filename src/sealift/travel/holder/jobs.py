@@ -219,21 +219,15 @@ class Attendance:
         emit(self._sink, "holder.receipt", name=name, rows=signed.lease.shape[0])
 
     def _provision(self, signed: SignedLease) -> SignedReceipt:
-        agreement = self._agreement.agreement
-        terms = LeaseTerms(
-            orchestrator=agreement.party(agreement.operator).sign,
-            job=self._job,
-            agreement=agreement.digest,
-            accelerator=signed.lease.accelerator,
-            longest_s=agreement.travel_rule.lease_s,
-        )
+        agreement, instance = self._agreement.agreement, signed.lease.accelerator
+        terms = LeaseTerms.under(agreement, self._job, instance)
         me = self._endpoint.name
         held = check_lease(signed, self._held, holder=me, terms=terms)
         (name,) = accelerator_names()
         circuit = self._relay.open(name)
-        policy = expect_accelerator(self._agreement, name, signed.lease.accelerator)
+        policy = expect_accelerator(self._agreement, name, instance)
         with (
-            self._own.visit(signed.lease.accelerator, circuit) as standing,
+            self._own.visit(instance, circuit) as standing,
             connect(circuit, self._endpoint, policy) as session,
         ):
             peer = session.peer

@@ -24,7 +24,7 @@ from sealift.crypto.keys import Label, SecretKey
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Buffer, Digest, Handle, VisitId
-from sealift.release.agreement import Purpose
+from sealift.release.agreement import Agreement, Purpose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +106,19 @@ class LeaseTerms:
     agreement: Digest
     accelerator: PublicKey
     longest_s: float
+
+    @classmethod
+    def under(
+        cls, agreement: Agreement, job: str, accelerator: PublicKey
+    ) -> LeaseTerms:
+        """What an agreement asks of a job's leases, with this instance."""
+        return cls(
+            orchestrator=agreement.party(agreement.operator).sign,
+            job=job,
+            agreement=agreement.digest,
+            accelerator=accelerator,
+            longest_s=agreement.travel_rule.lease_s,
+        )
 
 
 def sign_lease(lease: Lease, signer: Signer) -> SignedLease:

@@ -55,11 +55,6 @@ class CPUPool:
         _LIVE.add(self)
 
     @property
-    def descriptor(self) -> int:
-        """What a worker maps the buffer by, to read."""
-        return self.shared.descriptor
-
-    @property
     def buffer(self) -> memoryview:
         """Where the cargo is placed."""
         return self._views["buffer"]

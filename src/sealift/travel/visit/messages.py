@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final, TypeVar, overload
 
 from sealift.codec import encode_named, from_plain, parse_named
+from sealift.data.schedule.visits import Stop
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.ids import Digest, Handle, VisitId
-from sealift.release.agreement import Purpose
 from sealift.release.agreement.statements import SignedStatement
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import SignedReceipt
@@ -85,8 +85,8 @@ class JobReady:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfferVisit:
-    """Ask the accelerator for a buffer for a visit.
+class OfferVisit(Stop):
+    """Ask the accelerator for a buffer for a visit to a stop of the plan.
 
     Attributes:
         position: Of its group in the plan.
@@ -95,12 +95,11 @@ class OfferVisit:
     visit: VisitId
     position: int = 0
     number: int
-    epoch: int
-    holder: str
-    resource: str
-    purpose: Purpose
-    first_row: int
-    rows: int
+
+    @property
+    def stop(self) -> Stop:
+        """The stop by itself."""
+        return Stop(*(getattr(self, each.name) for each in fields(Stop)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import Registry
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session, connect
-from sealift.train.job.keyring import enrol_where_missing
 from sealift.train.job.leasekeeping import LeaseKeeper
+from sealift.train.job.releasedkeys import enrol_where_missing
 from sealift.travel.holder.broker import Brokerage
 from sealift.travel.holder.standing import LeaseWatch
 from sealift.travel.peers import accelerator_names, expect_broker, relay_name

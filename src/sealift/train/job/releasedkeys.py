@@ -8,8 +8,10 @@ another's word for it). It happens once for a host and an owner, and is kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from sealift.errors import PeerError, PolicyError, SealiftError
@@ -25,6 +27,7 @@ from sealift.release.client.broker import (
     request_head,
     request_statements,
 )
+from sealift.release.client.checkpoints import CheckpointLedger, Shares
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.log.heads import ShownHeads
 from sealift.session.endpoint import Endpoint
@@ -35,13 +38,14 @@ from sealift.travel.peers import expect_broker, meet_broker, relay_name
 from sealift.travel.visit.state import Clock
 
 PAUSE_S: Final = 0.1
+BROKER_WAIT_S: Final = 2.0  # for one that is being started again
 
 
 def _nothing(owner: str) -> None:
     """For whoever keeps no leases."""
 
 
-class Keyring:
+class ReleasedKeys:
     """Collects one key for each resource.
 
     Args:
@@ -88,7 +92,9 @@ class Keyring:
             held: Called with each owner whose keys are here.
         """
         deadline = self._clock() + within_s
-        for owner in self._owners():
+        agreement = self._agreement.agreement
+        one = (agreement.resource(self._only).owner,) if self._only else ()
+        for owner in one or agreement.holders:
             try:
                 self.heads.show(self._collect_patiently(owner, deadline))
             except PeerError as error:
@@ -101,12 +107,6 @@ class Keyring:
                 self.owners += (owner,)
                 held(owner)
 
-    def _owners(self) -> tuple[str, ...]:
-        agreement = self._agreement.agreement
-        return (
-            (agreement.resource(self._only).owner,) if self._only else agreement.holders
-        )
-
     def drop(self, owner: str, error: SealiftError) -> None:
         """Overwrite one owner's keys: they have ended."""
         self.departed[owner] = error
@@ -115,6 +115,21 @@ class Keyring:
             released = self.released.pop(resource.name, None)
             if released is not None:
                 released.data_key.wipe()
+
+    def ledger(self, job: str) -> CheckpointLedger:
+        """Which checkpoint counts, at the brokers of these owners."""
+        return CheckpointLedger(
+            self.owners, partial(self._shares, job), self.heads.show
+        )
+
+    @contextmanager
+    def _shares(self, job: str, owner: str) -> Iterator[Shares]:
+        """In a session for one or two requests: a broker may be started again between."""
+        relay, agreement = self._relay, self._agreement
+        with meet_broker(
+            relay, self._endpoint, agreement, owner, wait_s=BROKER_WAIT_S
+        ) as session:
+            yield Shares(session, agreement, owner, job=job, clock=self._clock)
 
     def forget(self) -> None:
         """Overwrite every key."""

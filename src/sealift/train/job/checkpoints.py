@@ -12,16 +12,21 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Generic, Self, TypeVar
 
 from sealift.crypto.keys import SecretKey
-from sealift.errors import PeerError, PolicyError, UnavailableError, unreadable
+from sealift.errors import (
+    PeerError,
+    PolicyError,
+    UnavailableError,
+    UsageError,
+    unreadable,
+)
 from sealift.events import Sink, discard, emit
 from sealift.release.client.checkpoints import FINAL_RULES, CheckpointLedger
 from sealift.release.files import make_folder
-from sealift.train.checkpoint.file import (
+from sealift.train.job.checkpointfile import (
     Checkpoint,
     JobBinding,
     checkpoint_path,
@@ -30,7 +35,6 @@ from sealift.train.checkpoint.file import (
     read_checkpoint,
     write_checkpoint,
 )
-from sealift.travel.accelerator.rules import RulesProgress
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -104,6 +108,7 @@ class Checkpoints(Generic[P]):
         kind: Class of the progress, a record of the codec.
         every: Seal one after so many groups; 0: never.
         patience_s: How long a broker may stay away while the job is taken over.
+        required: Whether the job must not begin from the beginning.
         sink: Where events go.
     """
 
@@ -116,6 +121,7 @@ class Checkpoints(Generic[P]):
         kind: type[P],
         every: int,
         patience_s: float = 0.0,
+        required: bool = False,
         sink: Sink = discard,
     ) -> None:
         self._folder = folder
@@ -124,6 +130,7 @@ class Checkpoints(Generic[P]):
         self._kind = kind
         self._every = every
         self._patience_s = patience_s
+        self._required = required
         self._sink = sink
         self._waiting = 0
         self._latest: tuple[int, SecretKey] | None = None
@@ -132,6 +139,7 @@ class Checkpoints(Generic[P]):
         """Take the job over; what to go on from, or None: from the beginning.
 
         Raises:
+            UsageError: ``nothing-to-resume``, if one is required.
             RefusedError: ``checkpoint-stale``, ``checkpoint-damaged``,
                 ``checkpoint-other-job``, and those of ``CheckpointLedger.claim``.
             UnavailableError: ``checkpoint-missing``.
@@ -139,6 +147,12 @@ class Checkpoints(Generic[P]):
             PeerError: if a broker that holds a share does not answer.
         """
         mark = self._patiently(self._ledger.claim)
+        if mark is None and self._required:
+            raise UsageError(
+                "there is no checkpoint to go on from",
+                why="the owners' brokers know of none that counts",
+                code="nothing-to-resume",
+            )
         if mark is None:
             return None
         find_checkpoint(self._folder.path, mark.number, mark.sealed)
@@ -236,64 +250,3 @@ class Checkpoints(Generic[P]):
             seal_s=written_s - began_s,
             record_s=time.monotonic() - written_s,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOutPart:
-    """Numbers measured on one slice of held-out rows, as the output rule lets them out."""
-
-    first_row: int
-    rows: int
-    metrics: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """The latest held-out numbers.
-
-    Attributes:
-        epoch: After which they were measured; -1 before the first.
-        parts: By resource.
-    """
-
-    epoch: int = -1
-    parts: dict[str, tuple[HeldOutPart, ...]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobProgress:
-    """A job between two groups of its plan.
-
-    Attributes:
-        buffer_bytes: Largest cargo of one visit; the plan depends on it.
-        rules: What the accelerator has counted.
-        measured: Held-out numbers.
-        resumed: How often the job went on from a checkpoint.
-    """
-
-    buffer_bytes: int
-    rules: RulesProgress
-    measured: HeldOut
-    resumed: int = 0
-
-
-class NoCheckpoints:
-    """Keeps nothing: a job that is cut off begins again."""
-
-    def restore(self) -> Checkpoint[JobProgress] | None:
-        """None."""
-        return None
-
-    def note(
-        self,
-        position: int,
-        progress: JobProgress,
-        snapshot: Callable[[], Mapping[str, bytes]],
-    ) -> None:
-        """Nothing."""
-
-    def finish(self) -> None:
-        """Nothing."""
-
-
-JobCheckpoints = Checkpoints[JobProgress] | NoCheckpoints

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import fields
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from sealift.data.schedule.memory import SharedBuffer
+from sealift.data.schedule.visits import Stop
 from sealift.errors import JobError, MalformedError, SealiftError
-from sealift.train.job.runningjob import Workbench
+from sealift.train.job.runningjob import Restarts, RunningJob
 from sealift.train.loop.faults import bad_row
 from sealift.travel.accelerator.setup import LoadedCargo
 from tests.unit.train.joints import resource
 
+_GIVEN = ("training", "restarts", "position")
+_UNUSED: dict[str, Any] = {
+    each.name: None for each in fields(RunningJob) if each.name not in _GIVEN
+}
+
 
 def worked(error: SealiftError) -> SealiftError:
     """What a group ends with whose task ended so."""
-    bench = Workbench.__new__(Workbench)
 
     def fail(*_parts: object) -> None:
         raise error
 
-    bench.training = cast("Any", SimpleNamespace(work=fail))
-    offer = cast("Any", SimpleNamespace(epoch=0, first_row=0, rows=8, purpose="train"))
-    cargo = LoadedCargo(offer, resource("north", 8), memoryview(b""), -1)
-    with pytest.raises(SealiftError) as caught:
-        bench.work([cargo])
+    training = SimpleNamespace(work=fail, statistics=b"")
+    job = RunningJob(**_UNUSED, training=training, restarts=Restarts())
+    stop = Stop(0, "north", "north-train", "train", 0, 8)
+    cargo = LoadedCargo(stop, resource("north", 8), SharedBuffer(8))
+    with closing(cargo.memory), pytest.raises(SealiftError) as caught:
+        job.work([cargo])
     return caught.value
 
 

@@ -15,9 +15,9 @@ from sealift.release.client.broker import BrokerRefusedError
 from sealift.release.log.heads import ShownHeads
 from sealift.session.session import Session
 from sealift.train.job import accelerator as module
-from sealift.train.job import keyring as keyring_module
+from sealift.train.job import releasedkeys as keys_module
 from sealift.train.job.accelerator import Accelerator
-from sealift.train.job.keyring import Keyring
+from sealift.train.job.releasedkeys import ReleasedKeys
 from sealift.travel.accelerator.setup import ReleasedResource
 from sealift.travel.visit.messages import StartJob
 from tests.unit.train.joints import resource
@@ -36,15 +36,15 @@ class Control:
 def lost_after_collecting(monkeypatch: pytest.MonkeyPatch) -> SecretKey:
     """The key that an accelerator had when its connection was cut."""
     key = SecretKey.generate()
-    keyring = Keyring(*[cast("Any", None)] * 3, clock=lambda: 0.0, sink=print)
+    keys = ReleasedKeys(*[cast("Any", None)] * 3, clock=lambda: 0.0, sink=print)
     served = Accelerator.__new__(Accelerator)
     link = SimpleNamespace(open=lambda *_parts, **_named: None)
-    for name, value in {"_relay": link, "_keyring": keyring}.items():
+    for name, value in {"_relay": link, "_keys": keys}.items():
         setattr(served, name, value)
     served._endpoint = served._agreement = cast("Any", None)
 
     def cut(_control: Session, _start: StartJob) -> None:
-        keyring.released["north"] = ReleasedResource(resource("north", 8), key)
+        keys.released["north"] = ReleasedResource(resource("north", 8), key)
         raise PeerError("cut")
 
     monkeypatch.setattr(served, "_serve", cut)
@@ -61,7 +61,7 @@ def test_a_cut_takes_the_keys_along(monkeypatch: pytest.MonkeyPatch) -> None:
     key = lost_after_collecting(monkeypatch)
     with pytest.raises(UsageError, match="wiped"):
         key.reveal(TOKEN)
-    monkeypatch.setattr(Keyring, "forget", lambda _self: None)  # mutant
+    monkeypatch.setattr(ReleasedKeys, "forget", lambda _self: None)  # mutant
     assert lost_after_collecting(monkeypatch).reveal(TOKEN)
 
 
@@ -82,16 +82,16 @@ def collected(
             raise BrokerRefusedError(Refusal(rules.pop(0), "refused"))
         return SecretKey.generate(), None
 
-    monkeypatch.setattr(keyring_module, "meet_broker", lambda *_p, **_n: Control())
-    monkeypatch.setattr(keyring_module, "request_statements", lambda _s, known: known)
-    monkeypatch.setattr(keyring_module, "collect_release", release)
-    monkeypatch.setattr(keyring_module, "request_head", lambda _s: None)
-    monkeypatch.setattr(keyring_module, "PAUSE_S", 0.0)
+    monkeypatch.setattr(keys_module, "meet_broker", lambda *_p, **_n: Control())
+    monkeypatch.setattr(keys_module, "request_statements", lambda _s, known: known)
+    monkeypatch.setattr(keys_module, "collect_release", release)
+    monkeypatch.setattr(keys_module, "request_head", lambda _s: None)
+    monkeypatch.setattr(keys_module, "PAUSE_S", 0.0)
     monkeypatch.setattr(ShownHeads, "show", lambda *_: None)
     parts = cast("Any", None), cast("Any", None), cast("Any", agreement)
-    keyring = Keyring(*parts, clock=lambda: 0.0, sink=discard)
-    keyring.collect(within_s)
-    assert keyring.owners == ("north",)
+    keys = ReleasedKeys(*parts, clock=lambda: 0.0, sink=discard)
+    keys.collect(within_s)
+    assert keys.owners == ("north",)
     return asked
 
 
