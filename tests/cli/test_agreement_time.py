@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.cli.attestfiles import wall_clock
+from sealift.cli.judging import wall_clock
 from sealift.cli.main import main
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement.signed import save_signed

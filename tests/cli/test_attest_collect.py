@@ -30,9 +30,9 @@ from sealift.attest.runtimelog import (
     read_binding,
 )
 from sealift.attest.tdx.evidence import TdxBody
-from sealift.cli import attestcollect
-from sealift.cli.hostattester import Platform, open_attester
+from sealift.cli.attest import collect as attestcollect
 from sealift.cli.main import build_parser, main
+from sealift.cli.roles.attester import Platform, open_attester
 from sealift.crypto.identity import create_identity, save_identity
 from sealift.errors import SealiftError, UnavailableError
 from sealift.ids import Digest

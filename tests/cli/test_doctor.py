@@ -8,8 +8,8 @@ import json
 import pytest
 
 from sealift.channel.cuda.confidential import GpuProtection
+from sealift.cli import doctor
 from sealift.cli.doctor import cipher as probecipher
-from sealift.cli.doctor import command as doctor
 from sealift.cli.doctor import gpu as probegpu
 from sealift.cli.doctor import host as probehost
 from sealift.cli.doctor import probe

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sealift.cli.eventlog import open_events
-from sealift.cli.rundir import RunFolder, RunName
+from sealift.cli.roles import open_events
+from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.errors import MalformedError
 from sealift.events import emit
 from sealift.ids import Digest

@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import save
 
 from sealift.cli import model
-from sealift.cli.datavault import OwnersVault
 from sealift.cli.main import main
+from sealift.cli.vault import OwnersVault
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.schema import Field, Schema

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sealift.cli.predictfiles import read_columns, to_line, write_columns
+from sealift.cli.model.files import read_columns, to_line, write_columns
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError
 

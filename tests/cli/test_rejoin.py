@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sealift.cli.roles import CUT, PAUSE_S, Joined, Rejoining
+from sealift.cli.roles.rejoin import CUT, PAUSE_S, Joined, Rejoining
 from sealift.errors import (
     AuthenticationError,
     MalformedError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from sealift.cli.traintravel import ACCELERATOR, ORCHESTRATOR, TravelRoles
+from sealift.cli.train.travel import ACCELERATOR, ORCHESTRATOR, TravelRoles
 from sealift.train.job.roleprocesses import RoleEvent
 
 

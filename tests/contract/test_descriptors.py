@@ -19,7 +19,7 @@ import pytest
 
 from sealift.attest.tpm.client import DeviceLink
 from sealift.channel.record.rawfile import FileSource
-from sealift.cli import join
+from sealift.cli.roles import join
 from sealift.data.loader.torchloader import SealedDataLoader
 from sealift.data.loader.windows import WindowArena
 from sealift.data.schedule.memory import SharedBuffer

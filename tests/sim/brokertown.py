@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from sealift.attest.development import DevelopmentAttester
-from sealift.cli.attestfiles import wall_clock
+from sealift.cli.judging import wall_clock
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Role
 from sealift.lab.worlds.consortium import Consortium

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from sealift.cli import data
-from sealift.cli.datavault import OwnersVault
 from sealift.cli.main import main
+from sealift.cli.vault import OwnersVault
 from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.data import SealedDataset

@@ -19,8 +19,8 @@ from typing import Final
 import torch
 from safetensors.torch import save_file
 
+from sealift.cli.console import VARIABLE
 from sealift.cli.main import main
-from sealift.cli.terminal import VARIABLE
 from tests.sim.terminals import FENCE
 
 HOWTO: Final = Path(__file__).parents[2] / "docs/howto/serve-a-model.md"

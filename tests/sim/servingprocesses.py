@@ -11,7 +11,7 @@ import threading
 from typing import IO
 
 import sealift
-from sealift.cli.terminal import VARIABLE
+from sealift.cli.console import VARIABLE
 from sealift.serve.client import Client
 from tests.sim.servinghowto import PASSPHRASE, ServingHowTo
 

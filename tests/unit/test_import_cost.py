@@ -67,7 +67,7 @@ def test_a_door_to_a_device_has_no_torch() -> None:
     assert "torch" not in loaded_by("sealift.feed.receiving")
 
 
-@pytest.mark.parametrize("parent", ["accelerator", "trainlocal", "orchestrator"])
+@pytest.mark.parametrize("parent", ["roles.accelerator", "train", "roles.orchestrator"])
 def test_whoever_starts_a_recipe_has_no_torch(parent: str) -> None:
     """Keys, leases and digests are in a process that no recipe's library runs in."""
     assert "torch" not in loaded_by(f"sealift.cli.{parent}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealift.attest.level import protects_nobody
-from sealift.cli.attestfiles import (
+from sealift.cli.judging import (
     add_judging_arguments,
     add_time_argument,
     equip_from,

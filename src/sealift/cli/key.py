@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.channel.record.outputfile import open_output
-from sealift.cli.terminal import (
+from sealift.cli.console import (
     add_passphrase_argument,
     ask_terminal,
     read_passphrase,

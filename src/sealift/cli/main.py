@@ -8,8 +8,8 @@ does not load torch.
 The file of a bug may name paths and source lines, never values of variables: no exception's text,
 which may quote a row. Only its owner can read it.
 
-To add a noun: write ``cli/NOUN.py`` with ``add_parser(subparsers)`` and ``run(args)``,
-and add its line here. A noun of two words is for a verb of a noun that takes a file as
+To add a noun: write ``cli/NOUN.py``, or a file in the folder of its group, with
+``add_parser(subparsers)`` and ``run(args)``, and add its line here. A noun of two words is for a verb of a noun that takes a file as
 well (`broker JOB`, `broker backup`).
 """
 
@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import sealift
+from sealift.cli.console import flush_results, forget_stdout
 from sealift.cli.signals import StopRequested, follow_parent, install_stop_signals
-from sealift.cli.terminal import flush_results, forget_stdout
 from sealift.errors import SealiftError, UnavailableError, UsageError
 from sealift.release.visible import visible
 
@@ -105,15 +105,21 @@ NOUNS: Final[dict[str, str]] = {
     "try": "run a recipe on synthetic rows of a schema",
 }
 _ELSEWHERE: Final = {
+    "accelerator": "sealift.cli.roles.accelerator",
     "attacks": "sealift.lab.attacks.command",
     "bench": "sealift.lab.bench.command",
-    "broker backup": "sealift.cli.brokercopies:add_backup",
-    "broker restore": "sealift.cli.brokercopies:add_restore",
-    "broker upgrade": "sealift.cli.brokercopies:add_upgrade",
+    "broker": "sealift.cli.roles.broker",
+    "broker backup": "sealift.cli.roles.copies:add_backup",
+    "broker restore": "sealift.cli.roles.copies:add_restore",
+    "broker upgrade": "sealift.cli.roles.copies:add_upgrade",
     "demo": "sealift.lab.demo.command",
-    "doctor": "sealift.cli.doctor.command",
+    "join": "sealift.cli.roles.join",
+    "orchestrator": "sealift.cli.roles.orchestrator",
+    "output": "sealift.cli.model.output",
+    "predict": "sealift.cli.model.predict",
     "resume": "sealift.cli.train:add_resume",
-    "try": "sealift.cli.attempt",  # Python keeps the word for itself
+    "serve": "sealift.cli.roles.serve",
+    "try": "sealift.cli.train.rehearse",
 }
 
 

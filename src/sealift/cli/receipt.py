@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.level import protects_nobody
-from sealift.cli.attestfiles import (
+from sealift.cli.judging import (
     add_judging_arguments,
     add_time_argument,
     equip_from,

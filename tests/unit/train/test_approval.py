@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sealift.cli.main import main
-from sealift.cli.rundir import OUTPUT_NAMES
+from sealift.cli.roles.runfolder import OUTPUT_NAMES
 from sealift.codec import decode, encode
 from sealift.crypto.identity import create_identity, save_identity
 from sealift.crypto.keys import TOKEN

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from sealift.cli.join import require_kept
+from sealift.cli.roles.join import require_kept
 from sealift.errors import IntegrityError, JobError, PolicyError
 from sealift.ids import Digest, Role, VisitId
 from sealift.lab.worlds.consortium import Consortium, make_consortium

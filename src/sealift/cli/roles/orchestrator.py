@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealift.cli.roles import RoleSetup, add_role_arguments, require_party, set_up_role
-from sealift.cli.rundir import RunFolder, RunName
+from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.codec import encode
 from sealift.events import emit
 from sealift.ids import Role

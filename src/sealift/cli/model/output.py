@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift.attest.level import protects_nobody
-from sealift.cli.attestfiles import (
+from sealift.cli.console import add_passphrase_argument, confirm, read_passphrase
+from sealift.cli.judging import (
     add_judging_arguments,
     add_time_argument,
     equip_from,
     parse_time,
     require_absent,
 )
-from sealift.cli.terminal import add_passphrase_argument, confirm, read_passphrase
 from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError
 from sealift.release.agreement import Agreement

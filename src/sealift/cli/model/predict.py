@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift.attest.level import Level, protects_nobody
-from sealift.cli.attestfiles import add_judging_arguments, equip_from
-from sealift.cli.terminal import add_passphrase_argument, print_result, read_passphrase
+from sealift.cli.console import add_passphrase_argument, print_result, read_passphrase
+from sealift.cli.judging import add_judging_arguments, equip_from
 from sealift.codec import to_plain
 from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError
@@ -87,7 +87,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge, ask, write; the exit code."""
-    from sealift.cli.predictfiles import read_columns, require_writable
+    from sealift.cli.model.files import read_columns, require_writable
     from sealift.serve.client import connect
     from sealift.serve.mailbox import pack_question
 
@@ -157,7 +157,7 @@ def _form(policy: ClientPolicy) -> Any:
 
 
 def _predict(args: argparse.Namespace, model: Client, rows: Any) -> None:
-    from sealift.cli.predictfiles import write_columns
+    from sealift.cli.model.files import write_columns
 
     answer = model.predict(
         rows, timeout_s=args.timeout, patience_s=args.patience, pad=args.pad
@@ -166,7 +166,7 @@ def _predict(args: argparse.Namespace, model: Client, rows: Any) -> None:
 
 
 def _stream(args: argparse.Namespace, model: Client, rows: Any) -> None:
-    from sealift.cli.predictfiles import gather, to_line, write_columns
+    from sealift.cli.model.files import gather, to_line, write_columns
 
     steps = model.generate(rows, steps=args.steps, timeout_s=args.timeout, pad=args.pad)
     if args.output is not None:

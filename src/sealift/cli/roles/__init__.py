@@ -1,44 +1,32 @@
-"""What the long-running commands share: the job, the identity, direct paths, dialling again.
-
-A role that lost its relay dials again, with fresh keys, for as long as the job says.
-What ends by a decision stays ended: a session that was closed in order, a refusal. What
-was cut (the orchestrator was killed, the network is gone) is begun again. Meanwhile
-anybody may have the orchestrator's port: whoever does not let us in, whatever it says, is
-a dial that failed. A role that was never let in waits for an orchestrator that is not up
-yet, says so once, and takes what it is told by whoever listens there for a decision.
-"""
+"""What the long-running commands share: the job, the identity, events, direct paths."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TextIO
 
 from sealift.channel.transport.tcp import TcpListener
 from sealift.channel.transport.unixsocket import LocalListener
-from sealift.cli.attestfiles import add_judging_arguments, equip_from, wall_clock
-from sealift.cli.eventlog import add_events_argument, open_events
-from sealift.cli.terminal import add_passphrase_argument, read_passphrase
+from sealift.cli.console import add_passphrase_argument, read_passphrase
+from sealift.cli.judging import add_judging_arguments, equip_from, wall_clock
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import (
-    MalformedError,
-    PeerError,
     PolicyError,
-    RefusedError,
-    SealiftError,
     UnavailableError,
     UsageError,
 )
-from sealift.events import Sink, discard, emit
+from sealift.events import Event, Sink
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
+from sealift.release.visible import visible
 from sealift.session.direct.dial import PathDialler
 from sealift.session.direct.host import DirectHost
-from sealift.session.relay.client import DIAL_TIMEOUT_S
+from sealift.train.job.roleprocesses import EventLines
 from sealift.train.job.settings import JobTable, parse_address, read_job
 from sealift.train.plans.plan import PLANS, PlanRole, plans_with
 from sealift.train.sandbox.confine import Confinement
@@ -251,104 +239,52 @@ def _local() -> LocalListener | None:
     return None
 
 
-T = TypeVar("T")
-Joined = Callable[[], None]
-PAUSE_S: Final = 0.1
-NOBODY_THERE: Final = "peer-unreachable"
-ASKED_TO_END: Final = "role-ended"
-RELAY_GONE: Final = "relay-gone"  # it was there: its orchestrator was killed meanwhile
-BROKER_MISSING: Final = "checkpoint-broker-missing"  # it may be coming back as well
-CUT: Final = frozenset({
-    BROKER_MISSING,
-    "name-taken",  # by our former connection, which the relay has not missed yet
-    "peer-closed", "peer-timeout", NOBODY_THERE, RELAY_GONE,
-    "session-truncated", "unknown-peer",
-    "state-restored",  # it cut itself off, to go on from a checkpoint
-})  # fmt: skip
+def add_events_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--events``."""
+    parser.add_argument(
+        "--events",
+        metavar="FILE",
+        default="",
+        help="write events as JSON lines to FILE, or to stdout for '-'",
+    )
 
 
-class Rejoining:
-    """Runs a role until it ends by a decision, or stays cut off for too long.
+def open_events(place: str) -> Sink:
+    """A sink that writes to ``place``; people get short lines on stderr without one.
 
-    Args:
-        rejoin_s: How long after a cut; 0: not at all.
-        sink: Gets ``relay.awaited`` and ``relay.lost``.
-        clock: Monotonic seconds.
-        pause: Sleeps for so many seconds.
+    Raises:
+        UnavailableError: if the file cannot be written.
     """
+    if not place:
+        return _Talk(sys.stderr)
+    if place == "-":
+        return EventLines(sys.stdout)
+    try:
+        return EventLines(Path(place).open("a", encoding="utf-8"))
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot write {place}", why=error, code="disk"
+        ) from None
 
-    def __init__(
-        self,
-        rejoin_s: float,
-        *,
-        sink: Sink = discard,
-        clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._rejoin_s = rejoin_s
-        self._sink = sink
-        self._clock = clock
-        self._pause = pause
-        self._arrived = False
-        self._let_in = False  # by this dial
-        self._awaited = False
-        self._deadline: float | None = None
-        self._missing_until: float | None = None
 
-    @property
-    def dial_s(self) -> float:
-        """How long one dial may take."""
-        if self._deadline is None:
-            return DIAL_TIMEOUT_S
-        return max(PAUSE_S, min(DIAL_TIMEOUT_S, self._deadline - self._clock()))
+class _Talk:
+    """What a person at a terminal wants to know; frames and phases are too many."""
 
-    def run(self, serve: Callable[[Joined], T]) -> T:
-        """What ``serve`` returns; it calls its argument once it has arrived.
+    _QUIET = frozenset({"holder.frame", "holder.phase", "visit.phase"})
 
-        Raises:
-            PeerError, RefusedError, MalformedError: the last one, if it stays cut off.
-        """
-        while True:
-            self._let_in = False
-            try:
-                return serve(self._join)
-            except (PeerError, RefusedError, MalformedError) as error:
-                if not self._tries_again(error):
-                    raise
-            self._pause(PAUSE_S)
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
 
-    def _join(self) -> None:
-        self._arrived = self._let_in = True
-        self._deadline = None
+    def __call__(self, event: Event) -> None:
+        if event.kind in self._QUIET:
+            return
+        shown = {name: value for name, value in event.fields.items() if value != ""}
+        fields = " ".join(f"{name}={_short(value)}" for name, value in shown.items())
+        with self._lock:
+            line = visible(f"sealift: {event.kind} {fields}")
+            print(line, file=self._stream, flush=True)
 
-    def _tries_again(self, error: SealiftError) -> bool:
-        self._arrived = self._arrived or error.code == RELAY_GONE
-        if not self._arrived:
-            return self._awaits(error)
-        if not self._rejoin_s or not self._was_cut(error):
-            return False
-        arrived_again = self._deadline is None
-        if self._deadline is None:
-            self._deadline = self._clock() + self._rejoin_s
-            emit(self._sink, "relay.lost", reason=error.code, rejoin_s=self._rejoin_s)
-        if error.code == BROKER_MISSING:  # let in, and no further than before
-            self._missing_until = self._missing_until or self._deadline
-            return self._clock() < self._missing_until
-        if arrived_again:
-            self._missing_until = None
-        return self._clock() < self._deadline
 
-    def _awaits(self, error: SealiftError) -> bool:
-        """Nobody listens there yet; a person sees for whom this waits, and can end it."""
-        if error.code != NOBODY_THERE:
-            return False
-        if not self._awaited:
-            self._awaited = True
-            emit(self._sink, "relay.awaited", role="orchestrator", why=str(error))
-        return True
-
-    def _was_cut(self, error: SealiftError) -> bool:
-        """Off a relay that had let us in, or not let in by whoever has its place."""
-        if self._let_in:
-            return isinstance(error, PeerError) and error.code in CUT
-        return error.code != ASKED_TO_END
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -18,7 +18,7 @@ from sealift.attest.referenceset import (
     verify_set,
 )
 from sealift.channel.record.outputfile import open_output
-from sealift.cli.terminal import ask_line, ask_words, has_terminal
+from sealift.cli.console import ask_line, ask_words, has_terminal
 from sealift.crypto.identity import load_card
 from sealift.crypto.sign import PublicKey
 from sealift.data.schema.card import ResourceCard, read_card

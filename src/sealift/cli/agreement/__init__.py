@@ -8,9 +8,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sealift.cli.agreementnew import add_starter_parser, write_starter
-from sealift.cli.agreementsay import add_statement_parsers, make_statement, now_s
-from sealift.cli.terminal import (
+from sealift.cli.agreement.starter import add_starter_parser, write_starter
+from sealift.cli.agreement.statements import (
+    add_statement_parsers,
+    make_statement,
+    now_s,
+)
+from sealift.cli.console import (
     add_passphrase_argument,
     confirm,
     has_terminal,

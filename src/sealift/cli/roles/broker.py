@@ -17,15 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from sealift.cli.attestfiles import JUDGING, equip_from, option_words, wall_clock
+from sealift.cli.judging import JUDGING, equip_from, option_words, wall_clock
 from sealift.cli.roles import (
-    Joined,
-    Rejoining,
     RoleSetup,
     add_role_arguments,
     require_data_owner,
     set_up_role,
 )
+from sealift.cli.roles.rejoin import Joined, Rejoining
 from sealift.cli.signals import followed, on_second_signal, stop_postponed
 from sealift.health.reporting import Counts, Reporter
 from sealift.ids import Role

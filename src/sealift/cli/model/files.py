@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sealift.cli.attestfiles import require_absent
-from sealift.cli.terminal import print_result
+from sealift.cli.console import print_result
+from sealift.cli.judging import require_absent
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError, UnavailableError, UsageError
 from sealift.release.files import read_whole, write_whole

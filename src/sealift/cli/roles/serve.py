@@ -13,11 +13,11 @@ from typing import Any
 from sealift.attest.evidence import measuring
 from sealift.attest.level import Level
 from sealift.channel.transport.tcp import TcpListener
-from sealift.cli.accelerator import restart_overwriting
-from sealift.cli.hostattester import add_attester_arguments, open_attester
+from sealift.cli.console import print_result
 from sealift.cli.roles import RoleSetup, add_role_arguments, say_sandbox, set_up_role
+from sealift.cli.roles.accelerator import restart_overwriting
+from sealift.cli.roles.attester import add_attester_arguments, open_attester
 from sealift.cli.signals import on_second_signal
-from sealift.cli.terminal import print_result
 from sealift.events import emit
 from sealift.ids import Role
 from sealift.release.agreement.code import load_bundle

@@ -18,13 +18,14 @@ from sealift.attest.evidence import BOUND_BYTES, Attester, Evidence
 from sealift.attest.nvidia.attester import gpu_attesters
 from sealift.attest.snp.attester import SnpAttester
 from sealift.attest.tpm.attester import TpmAttester
-from sealift.cli.attestfiles import (
+from sealift.cli.attest.reference import Source, add_set_arguments, write_set
+from sealift.cli.console import read_passphrase
+from sealift.cli.judging import (
     add_collateral_argument,
     parse_bound,
     require_absent,
 )
-from sealift.cli.attestreference import Source, add_set_arguments, write_set
-from sealift.cli.hostattester import (
+from sealift.cli.roles.attester import (
     Platform,
     add_tpm_arguments,
     bind_devices,
@@ -33,7 +34,6 @@ from sealift.cli.hostattester import (
     open_tee,
     open_tpm,
 )
-from sealift.cli.terminal import read_passphrase
 from sealift.crypto.identity import load_identity
 from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Role

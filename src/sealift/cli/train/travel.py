@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from sealift.cli.attestfiles import JUDGING, option_words
-from sealift.cli.hostattester import HOST
+from sealift.cli.judging import JUDGING, option_words
+from sealift.cli.roles.attester import HOST
 from sealift.cli.signals import followed, on_second_signal, stop_postponed
 from sealift.data.schedule.visits import say_bytes
 from sealift.errors import JobError, PeerError, UsageError

@@ -13,16 +13,9 @@ from typing import Any
 
 from sealift.channel.record.opener import RecordOpener
 from sealift.channel.record.rawfile import RawSealedFile
-from sealift.cli.attestfiles import wall_clock
-from sealift.cli.broker import (
-    BrokerBeside,
-    add_store_arguments,
-    broker_command,
-    statements_folder,
-)
+from sealift.cli.agreement.notify import tell_running
+from sealift.cli.judging import wall_clock
 from sealift.cli.roles import (
-    Joined,
-    Rejoining,
     RoleSetup,
     add_dialler_arguments,
     add_role_arguments,
@@ -30,7 +23,13 @@ from sealift.cli.roles import (
     require_data_owner,
     set_up_role,
 )
-from sealift.cli.telling import tell_running
+from sealift.cli.roles.broker import (
+    BrokerBeside,
+    add_store_arguments,
+    broker_command,
+    statements_folder,
+)
+from sealift.cli.roles.rejoin import Joined, Rejoining
 from sealift.data.schema.card import CARD_SUFFIX, SEALED_SUFFIX, read_card, schema_of
 from sealift.errors import (
     AuthenticationError,

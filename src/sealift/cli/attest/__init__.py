@@ -22,9 +22,10 @@ from sealift.attest.referenceset import (
     verify_set,
 )
 from sealift.attest.verifier import Claims
-from sealift.cli.attestcollateral import add_collateral_parser, run_collateral
-from sealift.cli.attestcollect import add_collect_parser, run_collect
-from sealift.cli.attestfiles import (
+from sealift.cli.attest.collateral import add_collateral_parser, run_collateral
+from sealift.cli.attest.collect import add_collect_parser, run_collect
+from sealift.cli.attest.reference import add_reference_parser, run_reference
+from sealift.cli.judging import (
     add_collateral_argument,
     add_evidence_arguments,
     add_time_argument,
@@ -33,7 +34,6 @@ from sealift.cli.attestfiles import (
     parse_bound,
     parse_time,
 )
-from sealift.cli.attestreference import add_reference_parser, run_reference
 from sealift.codec import to_plain
 from sealift.crypto.sign import PublicKey
 from sealift.errors import RefusedError

@@ -16,7 +16,8 @@ from sealift.attest.referenceset import (
     sign_set,
 )
 from sealift.attest.tools.asreference import Trusted, to_references
-from sealift.cli.attestfiles import (
+from sealift.cli.console import add_passphrase_argument, read_passphrase
+from sealift.cli.judging import (
     add_collateral_argument,
     add_evidence_arguments,
     add_time_argument,
@@ -26,7 +27,6 @@ from sealift.cli.attestfiles import (
     parse_time,
     require_absent,
 )
-from sealift.cli.terminal import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError
 from sealift.release.files import write_whole

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.cli.rundir import RunFolder, RunName
+from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.errors import UnavailableError
 from sealift.ids import Digest
 from sealift.travel.visit.messages import Output

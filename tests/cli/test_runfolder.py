@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import sealift
-from sealift.cli.rundir import RunFolder, RunName
+from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.codec import encode
 from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Digest
@@ -30,7 +30,7 @@ OTHER = RunName("letters", NAME.agreement)
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path
-from sealift.cli.rundir import RunFolder, RunName
+from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.ids import Digest
 place, when, name = sys.argv[1:]
 with RunFolder(Path(place), RunName("digits", Digest.of(b"agreement"))) as run:

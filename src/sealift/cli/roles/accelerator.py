@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.evidence import Attester, measuring
-from sealift.cli.hostattester import add_attester_arguments, open_attester
 from sealift.cli.roles import (
-    Joined,
-    Rejoining,
     RoleSetup,
     add_host_arguments,
     add_role_arguments,
@@ -22,6 +19,8 @@ from sealift.cli.roles import (
     say_sandbox,
     set_up_role,
 )
+from sealift.cli.roles.attester import add_attester_arguments, open_attester
+from sealift.cli.roles.rejoin import Joined, Rejoining
 from sealift.cli.signals import on_second_signal
 from sealift.ids import Role
 from sealift.release.agreement.code import load_bundle

@@ -15,7 +15,7 @@ from sealift.attest.collateral import (
 )
 from sealift.attest.tools.collateralfiles import bundle, item_times, to_items
 from sealift.attest.tools.vendorservices import Services, fetch, wanted
-from sealift.cli.attestfiles import (
+from sealift.cli.judging import (
     add_evidence_arguments,
     load_collateral,
     load_evidence,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.cli.terminal import add_passphrase_argument, confirm, read_passphrase
+from sealift.cli.console import add_passphrase_argument, confirm, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError
 from sealift.release.agreement import Agreement
@@ -89,7 +89,7 @@ def _ready_to_tell(
     """The agreement as it was: beside what is said now it may verify no more."""
     if args.tell is None:
         return None
-    from sealift.cli.telling import require_teller
+    from sealift.cli.agreement.notify import require_teller
 
     agreement = load_verified(args.file)
     require_teller(agreement, identity)
@@ -99,7 +99,7 @@ def _ready_to_tell(
 def _tell(
     job: Path, agreement: VerifiedAgreement, identity: Identity, said: SignedStatement
 ) -> None:
-    from sealift.cli.telling import tell_running
+    from sealift.cli.agreement.notify import tell_running
     from sealift.train.job.settings import read_job
 
     address = read_job(job).address

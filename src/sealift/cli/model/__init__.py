@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift import codec
-from sealift.cli.attestfiles import add_judging_arguments, equip_from
-from sealift.cli.datavault import OwnersVault
-from sealift.cli.terminal import add_passphrase_argument, read_passphrase
+from sealift.cli.console import add_passphrase_argument, read_passphrase
+from sealift.cli.judging import add_judging_arguments, equip_from
+from sealift.cli.vault import OwnersVault
 from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError
