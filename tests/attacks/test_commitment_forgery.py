@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from sealift.channel.record.commitment import verify_leaves
-from sealift.channel.record.header import HEADER_BYTES, StreamHeader
+from sealift.channel.record.layout import HEADER_BYTES, StreamHeader
 from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import Label, SecretKey, derive, derive_bytes
 from sealift.errors import IntegrityError

@@ -8,8 +8,8 @@ from sealift.channel.device.host import HostDevice
 from sealift.channel.link import receive as linkreceive
 from sealift.channel.link.crossing import ends_of
 from sealift.channel.link.receive import CopiedFirst
+from sealift.channel.record.layout import PREFIX_BYTES
 from sealift.channel.record.sealer import StreamSealer
-from sealift.channel.record.trailer import PREFIX_BYTES
 from sealift.channel.transport.ring import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey
 from tests.sim.homestream import HomeStream

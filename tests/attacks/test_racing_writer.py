@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from sealift.channel.record.opener import Place, RecordOpener, StreamSealer
+from sealift.channel.record.opener import Place, RecordOpener
 from sealift.channel.record.record import StreamOptions
+from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.keys import SecretKey
 from tests.sim.twicereading import TwiceReadingBackend, TwiceReadingCipher
 

@@ -9,10 +9,9 @@ import time
 
 import pytest
 
-from sealift.channel.record.header import sealed_bytes
+from sealift.channel.record.layout import PREFIX_BYTES, sealed_bytes
 from sealift.channel.record.opener import StreamOpener
 from sealift.channel.record.sealer import StreamSealer, regroup
-from sealift.channel.record.trailer import PREFIX_BYTES
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PeerError, UsageError

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift.channel.record.commitment import verify_leaves
-from sealift.channel.record.header import StreamHeader
+from sealift.channel.record.layout import FramePrefix, StreamHeader, Trailer
 from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
-from sealift.channel.record.trailer import FramePrefix, Trailer
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError
 from tests.sim.examples import examples

@@ -16,8 +16,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from sealift.channel.record.opener import StreamOpener, StreamSealer
-from sealift.channel.record.trailer import PREFIX_BYTES, FramePrefix
+from sealift.channel.record.layout import PREFIX_BYTES, FramePrefix
+from sealift.channel.record.opener import StreamOpener
+from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (

@@ -24,7 +24,7 @@ TABLE = ROOT / "docs" / "reference" / "locks.md"
 SOURCE = ROOT / "src"
 ROOMS = ("sealift.channel.", "sealift.release.")
 MAKERS = ("Lock", "RLock", "Condition")
-OWNED = "sealift.channel.record.life"  # a lock around every call of a stream
+OWNED = "sealift.channel.record.record"  # a lock around every call of a stream
 Pair = tuple[str, str]
 
 _ROW = re.compile(r"^\| `([\w.]+)` \|")

@@ -16,7 +16,8 @@ import sys
 import time
 from pathlib import Path
 
-from sealift.channel.record.opener import Place, RecordOpener, StreamSealer
+from sealift.channel.record.opener import Place, RecordOpener
+from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError
 

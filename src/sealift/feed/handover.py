@@ -20,7 +20,7 @@ from typing import Final
 from sealift.channel.link.announcement import parse_mode
 from sealift.channel.link.keys import LinkKeys
 from sealift.channel.record.frames import FRAME_EXTRA_BYTES
-from sealift.channel.record.header import check_record_bytes
+from sealift.channel.record.layout import check_record_bytes
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.ring import CONTROL_BYTES, SLOT_HEAD_BYTES
 from sealift.channel.transport.tcp import LENGTH_BYTES, TcpTransport

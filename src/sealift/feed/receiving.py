@@ -21,7 +21,7 @@ from sealift.channel.device.device import DeviceEngine
 from sealift.channel.device.host import HostMemory
 from sealift.channel.link.announcement import parse_mode
 from sealift.channel.link.receive import LinkReceiver
-from sealift.channel.record.life import dead_stream
+from sealift.channel.record.record import dead_stream
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.channel.transport.unixsocket import PathListener
 from sealift.crypto.identity import Identity

@@ -22,7 +22,7 @@ from sealift.channel.link.ahead import DEFAULT_DEPTH, AheadFeeder, SealAhead
 from sealift.channel.link.announcement import LinkMode, parse_mode
 from sealift.channel.link.keys import LinkKeys
 from sealift.channel.link.send import LinkSender, suggested_record_bytes
-from sealift.channel.record.quarantine import scrub
+from sealift.channel.record.opener import scrub
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.channel.transport.unixsocket import dial_path
 from sealift.crypto.identity import Identity

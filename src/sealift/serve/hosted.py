@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from sealift.channel.record.quarantine import scrub
+from sealift.channel.record.opener import scrub
 from sealift.data.schedule.memory import SharedBuffer, free_memory_bytes, overwritten
 from sealift.data.schema.rows import demand_rows, numpy_dtype
 from sealift.errors import JobError, MalformedError, PeerError, SealiftError

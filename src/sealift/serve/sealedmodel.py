@@ -19,8 +19,8 @@ from sealift.channel.record.commitment import (
     key_commitment,
     verify_leaves,
 )
+from sealift.channel.record.opener import scrub
 from sealift.channel.record.outputfile import open_output
-from sealift.channel.record.quarantine import scrub
 from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.data.schedule.memory import SharedBuffer

@@ -29,9 +29,9 @@ from sealift.channel.record.frames import (
     FrameSealer,
     wrong_length,
 )
-from sealift.channel.record.quarantine import scrub
+from sealift.channel.record.layout import FINAL_BIT, PREFIX
+from sealift.channel.record.opener import scrub
 from sealift.channel.record.record import forked_stream
-from sealift.channel.record.trailer import FINAL_BIT, PREFIX
 from sealift.channel.transport.transport import SlotTransport
 from sealift.crypto.aead import Suite
 from sealift.crypto.hash import labelled

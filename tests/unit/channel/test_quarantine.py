@@ -8,9 +8,9 @@ import pytest
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from sealift.channel.record.opener import Place, RecordOpener, StreamSealer
-from sealift.channel.record.quarantine import Slot
+from sealift.channel.record.opener import Place, RecordOpener, Slot
 from sealift.channel.record.record import StreamOptions
+from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import AuthenticationError, UsageError
 

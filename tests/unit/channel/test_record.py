@@ -8,20 +8,21 @@ from dataclasses import replace
 
 import pytest
 
-from sealift.channel.record.header import (
+from sealift.channel.record.layout import (
     HEADER_BYTES,
     MAX_RECORD_BYTES,
     UNKNOWN,
     StreamHeader,
     count_records,
 )
-from sealift.channel.record.opener import RecordOpener, StreamOpener, StreamSealer
+from sealift.channel.record.opener import RecordOpener, StreamOpener
 from sealift.channel.record.record import (
     RecordKeys,
     StreamOptions,
     make_header,
     verify_header_key,
 )
+from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError, UsageError

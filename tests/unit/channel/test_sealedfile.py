@@ -9,13 +9,12 @@ import sys
 import pytest
 
 from sealift.channel.record.commitment import verify_leaves
-from sealift.channel.record.header import HEADER_BYTES
+from sealift.channel.record.layout import HEADER_BYTES, TRAILER_BYTES
 from sealift.channel.record.sealedfile import (
     RawSealedFile,
     SealedFileReader,
     write_sealed_file,
 )
-from sealift.channel.record.trailer import TRAILER_BYTES
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (

@@ -7,9 +7,10 @@ import threading
 
 import pytest
 
-from sealift.channel.record.opener import StreamOpener, StreamSealer
+from sealift.channel.record.layout import PREFIX_BYTES, FramePrefix
+from sealift.channel.record.opener import StreamOpener
 from sealift.channel.record.record import StreamOptions
-from sealift.channel.record.trailer import PREFIX_BYTES, FramePrefix
+from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.aead import Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError, StaleError, UsageError

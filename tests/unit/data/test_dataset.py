@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from sealift.channel.record.quarantine import Slot
+from sealift.channel.record.opener import Slot
 from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import ResourceCard

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sealift import codec
-from sealift.channel.record.header import DESCRIBED, HEADER_BYTES, StreamHeader
+from sealift.channel.record.layout import DESCRIBED, HEADER_BYTES, StreamHeader
 from sealift.channel.record.record import make_header, verify_description
 from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sealift.channel.cuda.driver import CudaError, Driver, Residence
-from sealift.channel.record.quarantine import scrub
+from sealift.channel.record.opener import scrub
 from sealift.ids import Buffer
 
 

@@ -17,7 +17,7 @@ from sealift.channel.cuda.pinned import (
     view_at,
     writable_address,
 )
-from sealift.channel.record.quarantine import scrub
+from sealift.channel.record.opener import scrub
 
 
 class HostBlock(Protocol):

@@ -30,7 +30,7 @@ from sealift.channel.device.device import (
     device_out_of_memory,
 )
 from sealift.channel.device.hostwork import Work
-from sealift.channel.record.quarantine import scrub
+from sealift.channel.record.opener import scrub
 from sealift.channel.record.record import MakeCipher
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey

@@ -18,7 +18,7 @@ from typing import Final
 from sealift.channel.link.announcement import Announcement, LinkMode
 from sealift.channel.link.send import LinkSender
 from sealift.channel.record.frames import FRAME_EXTRA_BYTES
-from sealift.channel.record.quarantine import scrub
+from sealift.channel.record.opener import scrub
 from sealift.errors import UsageError
 from sealift.ids import Buffer
 

@@ -29,7 +29,7 @@ from enum import IntEnum, StrEnum
 from typing import Final, Protocol, Self
 
 from sealift.channel.device.device import DeviceKey, DeviceMemory, RecordPlace
-from sealift.channel.record.header import HEADER_BYTES
+from sealift.channel.record.layout import HEADER_BYTES
 from sealift.errors import MalformedError, PolicyError, UsageError
 from sealift.ids import Buffer
 

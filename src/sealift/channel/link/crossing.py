@@ -24,9 +24,8 @@ from sealift.channel.device.keys import DeviceKeys
 from sealift.channel.link.announcement import Announcement
 from sealift.channel.link.keys import LinkOpener
 from sealift.channel.record.frames import FRAME_EXTRA_BYTES, FrameSealer, wrong_length
-from sealift.channel.record.header import StreamHeader
+from sealift.channel.record.layout import PREFIX_BYTES, StreamHeader
 from sealift.channel.record.record import RecordKeys, verify_header_key
-from sealift.channel.record.trailer import PREFIX_BYTES
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError

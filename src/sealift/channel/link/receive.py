@@ -36,10 +36,9 @@ from sealift.channel.link.crossing import HomeOpener, ends_of
 from sealift.channel.link.keys import LinkKeys, LinkOpener
 from sealift.channel.link.send import DEFAULT_TIMEOUT_S, VERDICT, VERDICT_MAGIC
 from sealift.channel.link.staged import AnyOpener, Staged
-from sealift.channel.record.life import Life
-from sealift.channel.record.record import forked_stream
+from sealift.channel.record.layout import PREFIX_BYTES
+from sealift.channel.record.record import Life, forked_stream
 from sealift.channel.record.sealer import StreamSealer
-from sealift.channel.record.trailer import PREFIX_BYTES
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError, RefusedError, UsageError

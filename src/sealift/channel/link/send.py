@@ -27,14 +27,13 @@ from sealift.channel.link.announcement import (
 from sealift.channel.link.crossing import FORWARDED_EXTRA_BYTES, fill_frame
 from sealift.channel.link.keys import LinkKeys
 from sealift.channel.record.frames import FRAME_EXTRA_BYTES, FrameSealer
-from sealift.channel.record.header import (
+from sealift.channel.record.layout import (
     DEFAULT_RECORD_BYTES,
     StreamHeader,
     check_record_bytes,
 )
-from sealift.channel.record.life import Life
 from sealift.channel.record.opener import StreamOpener
-from sealift.channel.record.record import forked_stream
+from sealift.channel.record.record import Life, forked_stream
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.crypto.aead import TAG_BYTES, Suite
 from sealift.errors import MalformedError, UsageError

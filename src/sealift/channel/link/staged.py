@@ -29,7 +29,7 @@ from sealift.channel.device.device import (
 )
 from sealift.channel.link.announcement import Arriving, UnitOpener, by_key
 from sealift.channel.link.crossing import HomeOpener, ends_of
-from sealift.channel.record.trailer import PREFIX_BYTES
+from sealift.channel.record.layout import PREFIX_BYTES
 from sealift.channel.transport.memfd import MemfdTransport
 
 MAX_BATCH_RECORDS: Final = 16

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sealift.channel.record.header import count_records
+from sealift.channel.record.layout import count_records
 from sealift.crypto.hash import keyed_hash, labelled, sha256, verify_equal
 from sealift.crypto.keys import Label, SecretKey, derive, derive_bytes
 from sealift.crypto.merkle import leaf_hash, root

@@ -13,7 +13,13 @@ from __future__ import annotations
 
 from typing import Final, NoReturn
 
-from sealift.channel.record.header import MAX_RECORD_BYTES, StreamHeader
+from sealift.channel.record.layout import (
+    FINAL_BIT,
+    MAX_RECORD_BYTES,
+    PREFIX,
+    PREFIX_BYTES,
+    StreamHeader,
+)
 from sealift.channel.record.record import (
     DEFAULT_OPTIONS,
     RecordKeys,
@@ -21,7 +27,6 @@ from sealift.channel.record.record import (
     make_header,
     verify_header_key,
 )
-from sealift.channel.record.trailer import FINAL_BIT, PREFIX, PREFIX_BYTES
 from sealift.crypto.aead import TAG_BYTES, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, StaleError

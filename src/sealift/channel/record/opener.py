@@ -1,21 +1,18 @@
-"""Open any one record of a sealed stream: verified before release, from private bytes.
+"""Open records of a sealed stream, any one or in order: verified before release.
 
-Guarantees: the caller's memory is written only after the tag verified; on failure the
-quarantine slot is scrubbed and the caller's memory untouched. Bytes that somebody else
-could write meanwhile are copied first (rule H3): everything but ``bytes`` objects, which
-cannot change, and memory for which the caller says ``private=True`` (its own receive
-buffer, or a private memfd mapped by the two ends alone).
-Not here: order and completeness of a stream (``stream.py``).
-One opener serves one thread at a time.
-
-Open a stream of records in order (and the other half, ``StreamSealer``, by name).
-
-Guarantees: any change, drop, repetition, reordering or splice of records is an error at
-the record where it happens, and what was opened before is an exact prefix of what was
-sealed; the end is known by the final bit, truncation by its absence. Two counters (rule
-H4): the nonce sequence is explicit in flight, grows and may have gaps; the record index
-is dense and the opener demands exactly the next one. After one error an opener is dead
-for ever.
+Guarantees: plaintext lies in a quarantine slot until its tag verified, since the AEAD
+library writes it before it knows, and leaves it there if the tag does not fit (measured:
+4,095 of 4,096 bytes). On failure the slot is scrubbed and the caller's memory untouched.
+Bytes that somebody else could write meanwhile are copied first (rule H3): everything but
+``bytes`` objects, which cannot change, and memory for which the caller says
+``private=True`` (its own receive buffer, or a memfd mapped by the two ends alone).
+In order: any change, drop, repetition, reordering or splice of records is an error at the
+record where it happens, and what was opened before is an exact prefix of what was sealed;
+the end is known by the final bit, truncation by its absence. The nonce sequence is explicit
+in flight, grows and may have gaps; the record index is dense, and the opener demands exactly
+the next one (rule H4). After one error an opener is dead for ever.
+One opener serves one thread at a time. ``__del__`` of Python memory overwrites nothing:
+whoever owns a slot scrubs it when the stream ends.
 Not here: transports, files.
 Source: spec/record.md.
 """
@@ -23,22 +20,86 @@ Source: spec/record.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from sealift.channel.record.header import StreamHeader
-from sealift.channel.record.life import Life
-from sealift.channel.record.quarantine import Slot, scrub
+from sealift.channel.record.layout import (
+    PREFIX_BYTES,
+    FramePrefix,
+    StreamHeader,
+    Trailer,
+)
 from sealift.channel.record.record import (
     DEFAULT_OPTIONS,
+    Life,
     RecordKeys,
     StreamOptions,
+    TagRoot,
     verify_header_key,
 )
-from sealift.channel.record.sealer import StreamSealer as StreamSealer
-from sealift.channel.record.trailer import PREFIX_BYTES, FramePrefix, TagRoot, Trailer
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, StaleError, UsageError
 from sealift.ids import Buffer
+
+_ZEROES: Final = bytes(64 << 10)
+
+
+def scrub(memory: bytearray | memoryview) -> None:
+    """Overwrite ``memory`` with zeroes, without allocating as much again."""
+    view = memoryview(memory).cast("B")
+    for start in range(0, len(view), len(_ZEROES)):
+        part = view[start : start + len(_ZEROES)]
+        part[:] = _ZEROES[: len(part)]
+
+
+class Slot:
+    """Room for the plaintext of one record.
+
+    Args:
+        memory: Memory that belongs to this process alone, or its size in bytes.
+    """
+
+    __slots__ = ("_memory", "_verified_bytes")
+
+    def __init__(self, memory: bytearray | memoryview | int) -> None:
+        owned = bytearray(memory) if isinstance(memory, int) else memory
+        self._memory = memoryview(owned).cast("B")
+        self._verified_bytes = -1
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The longest plaintext that fits."""
+        return len(self._memory)
+
+    def room(self, plaintext_bytes: int) -> memoryview:
+        """Where the opener writes; what was verified before is no longer released."""
+        if plaintext_bytes > len(self._memory):
+            raise UsageError(
+                f"a slot of {len(self._memory)} bytes is too small for {plaintext_bytes}"
+            )
+        self._verified_bytes = -1
+        return self._memory[:plaintext_bytes]
+
+    def mark_verified(self, plaintext_bytes: int) -> None:
+        """The tag of the bytes in the slot fits."""
+        self._verified_bytes = plaintext_bytes
+
+    def release(self) -> memoryview:
+        """The verified plaintext, read-only, valid until the slot is used again.
+
+        Raises:
+            UsageError: if nothing in the slot was verified.
+        """
+        if self._verified_bytes < 0:
+            raise UsageError(
+                "nothing in this slot was verified", code="unverified-slot"
+            )
+        return self._memory[: self._verified_bytes].toreadonly()
+
+    def scrub(self) -> None:
+        """Overwrite all of it."""
+        self._verified_bytes = -1
+        scrub(self._memory)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,13 @@ from io import FileIO
 from pathlib import Path
 from typing import Protocol, Self
 
-from sealift.channel.record.header import HEADER_BYTES, StreamHeader, sealed_bytes
-from sealift.channel.record.trailer import TRAILER_BYTES, Trailer
+from sealift.channel.record.layout import (
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    StreamHeader,
+    Trailer,
+    sealed_bytes,
+)
 from sealift.errors import MalformedError, UnavailableError, unreadable
 
 

@@ -1,10 +1,11 @@
-"""Fresh headers, and the keys, nonces and associated data of a stream's records.
+"""Fresh headers; keys, nonces and associated data of a stream's records; its root and life.
 
 Guarantees: every stream has its own secret, because 32 fresh random bytes in the header
 enter it (rule C8); a header opened with another key is refused before any record
 (rule C5); no nonce of one key repeats as long as a stream has one writer whose
 sequence only grows. In a forked child the keys of a stream are gone.
-Not here: order, truncation and roots (``stream.py``, ``trailer.py``).
+A stream's life is one call at a time, and none after the first error.
+Not here: order and truncation (``sealer.py``, ``opener.py``).
 Source: spec/record.md.
 """
 
@@ -13,31 +14,35 @@ from __future__ import annotations
 import os
 import secrets
 import struct
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
 from sealift.channel.record.commitment import description_id
-from sealift.channel.record.header import (
+from sealift.channel.record.layout import (
     DEFAULT_RECORD_BYTES,
     DESCRIBED,
     HEADER_BYTES,
     MESSAGES,
     UNKNOWN,
+    Trailer,
     check_record_bytes,
     count_records,
 )
-from sealift.channel.record.header import (
+from sealift.channel.record.layout import (
     StreamHeader as StreamHeader,
 )
 from sealift.crypto.aead import NONCE_BYTES, Aead, Suite
-from sealift.crypto.hash import sha256, verify_equal
+from sealift.crypto.hash import KeyedHasher, sha256, verify_equal
 from sealift.crypto.keys import KEY_BYTES, Label, SecretKey, derive, derive_bytes
 from sealift.errors import UsageError
+from sealift.ids import Buffer
 
 SEGMENT_BYTES: Final = 64 << 30  # plaintext under one AEAD key (rule C8)
 _COMMITTED_BYTES: Final = HEADER_BYTES - 32  # all but the commitment itself
+_COUNTS: Final = struct.Struct(">QQ")
 _INDEX: Final = struct.Struct(">QB")
 
 
@@ -243,6 +248,72 @@ def forked_stream() -> UsageError:
         "a sealed stream cannot be used in a forked process",
         why="two processes would use one nonce twice",
         code="forked-stream",
+    )
+
+
+class TagRoot:
+    """Takes tags in order of their index; makes or verifies the trailer."""
+
+    def __init__(self, keys: RecordKeys, header: StreamHeader) -> None:
+        self._hasher = KeyedHasher(keys.trailer_key())
+        self._hasher.update(header.encode())
+        self._record_count = 0
+        self._total_bytes = 0
+
+    def add(self, tag: Buffer, plaintext_bytes: int) -> None:
+        """Add the tag of the next record."""
+        self._hasher.update(bytes(tag))
+        self._record_count += 1
+        self._total_bytes += plaintext_bytes
+
+    def trailer(self) -> Trailer:
+        """The trailer of what was added; ends the hash."""
+        self._hasher.update(_COUNTS.pack(self._record_count, self._total_bytes))
+        root = self._hasher.digest()
+        return Trailer(self._record_count, self._total_bytes, root)
+
+    def verify(self, received: Trailer) -> None:
+        """Compare with a received trailer.
+
+        Raises:
+            AuthenticationError: if it is not the trailer of the tags added.
+        """
+        verify_equal(self.trailer().encode(), received.encode())
+
+
+class Life:
+    """Entered around every call; an exception inside ends the stream for ever.
+
+    A stream that another thread closed meanwhile refuses at the end of the call too: its
+    memory may have been scrubbed under the call.
+    A class rather than a generator because bulk streams enter it for every record.
+    """
+
+    __slots__ = ("_lock", "dead")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.dead = False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self.dead:
+            self._lock.release()
+            raise dead_stream()
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        closed_meanwhile = self.dead
+        if kind is not None:
+            self.dead = True
+        self._lock.release()
+        if kind is None and closed_meanwhile:
+            raise dead_stream()
+
+
+def dead_stream() -> UsageError:
+    """What is told of a stream that is over."""
+    return UsageError(
+        "this sealed stream is closed, or ended with an error", code="dead-stream"
     )
 
 

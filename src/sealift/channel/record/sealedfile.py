@@ -19,19 +19,18 @@ from sealift.channel.record.commitment import (
     ContentCommitment,
     VerifiedLeaves,
 )
-from sealift.channel.record.header import (
+from sealift.channel.record.layout import (
     DEFAULT_RECORD_BYTES,
     StreamHeader,
+    Trailer,
     sealed_bytes,
 )
-from sealift.channel.record.opener import Place, RecordOpener
+from sealift.channel.record.opener import Place, RecordOpener, Slot
 from sealift.channel.record.outputfile import OutputFile, open_output
-from sealift.channel.record.quarantine import Slot
 from sealift.channel.record.rawfile import ByteSource
 from sealift.channel.record.rawfile import RawSealedFile as RawSealedFile
-from sealift.channel.record.record import RecordKeys
+from sealift.channel.record.record import RecordKeys, TagRoot
 from sealift.channel.record.sealer import StreamSealer, regroup
-from sealift.channel.record.trailer import TagRoot, Trailer
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, UsageError

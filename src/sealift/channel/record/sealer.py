@@ -11,16 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sealift.channel.record.header import DEFAULT_RECORD_BYTES, sealed_bytes
-from sealift.channel.record.life import Life
-from sealift.channel.record.quarantine import scrub
+from sealift.channel.record.layout import (
+    DEFAULT_RECORD_BYTES,
+    PREFIX_BYTES,
+    FramePrefix,
+    sealed_bytes,
+)
+from sealift.channel.record.opener import scrub
 from sealift.channel.record.record import (
     DEFAULT_OPTIONS,
+    Life,
     RecordKeys,
     StreamOptions,
+    TagRoot,
     make_header,
 )
-from sealift.channel.record.trailer import PREFIX_BYTES, FramePrefix, TagRoot
 from sealift.crypto.aead import TAG_BYTES, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError

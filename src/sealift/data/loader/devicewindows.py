@@ -28,8 +28,8 @@ from sealift.channel.device.device import (
     Verdicts,
 )
 from sealift.channel.device.keys import DeviceKeys
-from sealift.channel.record.header import sealed_bytes
-from sealift.channel.record.quarantine import scrub
+from sealift.channel.record.layout import sealed_bytes
+from sealift.channel.record.opener import scrub
 from sealift.crypto.hash import keyed_hash
 from sealift.crypto.keys import SecretKey
 from sealift.data.loader.opening import OPEN_SHARDS, AllOf

@@ -20,7 +20,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Final, Self
 
-from sealift.channel.record.quarantine import scrub
+from sealift.channel.record.opener import scrub
 from sealift.errors import no_room
 from sealift.ids import Buffer
 

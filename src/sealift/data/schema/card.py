@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from sealift import codec
 from sealift.channel.record.commitment import ContentCommitment
-from sealift.channel.record.header import check_record_bytes, count_records
+from sealift.channel.record.layout import check_record_bytes, count_records
 from sealift.data.schema.document import schema_from_plain
 from sealift.data.schema.schema import Schema
 from sealift.errors import MalformedError

@@ -18,7 +18,7 @@ from typing import Final, get_args
 
 from sealift import codec
 from sealift.channel.record.commitment import key_commitment
-from sealift.channel.record.header import (
+from sealift.channel.record.layout import (
     DEFAULT_RECORD_BYTES,
     MAX_RECORD_BYTES,
     MIN_RECORD_BYTES,

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sealift.channel.record.header import StreamHeader
+from sealift.channel.record.layout import StreamHeader
 from sealift.channel.record.rawfile import RawSealedFile
 from sealift.channel.record.record import verify_description
 from sealift.channel.record.sealedfile import SealedFileReader

@@ -15,7 +15,7 @@ from typing import Self
 from sealift.channel.device.device import DeviceEngine
 from sealift.channel.device.keys import DeviceKeys
 from sealift.channel.record.commitment import VerifiedLeaves, verify_leaves
-from sealift.channel.record.quarantine import Slot, scrub
+from sealift.channel.record.opener import Slot, scrub
 from sealift.channel.record.rawfile import ByteSource
 from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey

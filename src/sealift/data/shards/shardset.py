@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
 from sealift.channel.record.commitment import VerifiedLeaves
-from sealift.channel.record.header import StreamHeader
+from sealift.channel.record.layout import StreamHeader
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import SecretKey
 from sealift.data.schedule.order import Layout, ShardLayout

@@ -19,8 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.channel.record.opener import Place, RecordOpener
-from sealift.channel.record.quarantine import Slot
+from sealift.channel.record.opener import Place, RecordOpener, Slot
 from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.hash import sha256
 from sealift.crypto.keys import TOKEN, SecretKey

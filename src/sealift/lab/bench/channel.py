@@ -22,7 +22,7 @@ from secrets import token_bytes
 from types import SimpleNamespace
 from typing import Final, Protocol, cast
 
-from sealift.channel.record.header import sealed_bytes
+from sealift.channel.record.layout import sealed_bytes
 from sealift.channel.record.sealer import StreamSealer
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.tcp import TcpTransport

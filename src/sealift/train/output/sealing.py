@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from sealift.channel.record.header import HEADER_BYTES, sealed_bytes
+from sealift.channel.record.layout import HEADER_BYTES, TRAILER_BYTES, sealed_bytes
 from sealift.channel.record.opener import StreamOpener
 from sealift.channel.record.sealer import StreamSealer
-from sealift.channel.record.trailer import TRAILER_BYTES
 from sealift.codec import decode, encode
 from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey, seal_key
 from sealift.crypto.keys import Label, SecretKey

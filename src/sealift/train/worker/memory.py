@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from io import FileIO
 from typing import Final
 
-from sealift.channel.record.quarantine import scrub
+from sealift.channel.record.opener import scrub
 from sealift.errors import MalformedError, no_room
 from sealift.train.loop.states import parse_tensors
 from sealift.train.sandbox.kernel import call

@@ -27,9 +27,8 @@ from sealift.channel.record.commitment import (
     VerifiedLeaves,
     verify_leaves,
 )
-from sealift.channel.record.header import StreamHeader, count_records
-from sealift.channel.record.opener import Place, RecordOpener
-from sealift.channel.record.quarantine import Slot
+from sealift.channel.record.layout import StreamHeader, count_records
+from sealift.channel.record.opener import Place, RecordOpener, Slot
 from sealift.channel.record.record import verify_description
 from sealift.crypto.keys import Label, SecretKey
 from sealift.errors import AuthenticationError, IntegrityError, MalformedError

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
-from sealift.channel.record.quarantine import scrub as overwrite
+from sealift.channel.record.opener import scrub as overwrite
 from sealift.data.schedule.memory import SharedBuffer, lock_memory
 from sealift.errors import IntegrityError, UnavailableError
 from sealift.ids import Handle

@@ -25,8 +25,8 @@ from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
 from sealift.channel.link.staged import AnyOpener
 from sealift.channel.record.frames import FRAME_EXTRA_BYTES, FrameSealer, wrong_length
-from sealift.channel.record.quarantine import scrub
-from sealift.channel.record.trailer import PREFIX_BYTES, FramePrefix
+from sealift.channel.record.layout import PREFIX_BYTES, FramePrefix
+from sealift.channel.record.opener import scrub
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey

@@ -1,7 +1,10 @@
-"""The header of a sealed stream: 120 public bytes, parsed strictly.
+"""What is not sealed of a sealed stream: header, trailer, and a prefix before each frame.
 
-Nothing parsed here is authenticated; ``record.py`` checks the key commitment, and the
-hash of the whole header is in the associated data of every record.
+Fixed bytes, parsed strictly. Nothing parsed here is authenticated; ``record.py`` checks the
+header's key commitment, and the hash of the whole header is in the associated data of every
+record. The trailer holds counts and a root over header and all tags (``TagRoot``). The root
+binds only those without the stream's key (rule C5): whoever holds it can change content and
+keep every tag. Content is bound by ``commitment.py``.
 Source: spec/record.md section 2.
 """
 
@@ -27,6 +30,13 @@ DEFAULT_RECORD_BYTES: Final = 1 << 20
 MAX_STREAM_BYTES: Final = 2**62
 
 _LAYOUT: Final = struct.Struct(">8sBBHIQ16sQQ32s32s")
+TRAILER_MAGIC: Final = b"SEALEND\x01"
+TRAILER_BYTES: Final = 56
+_TRAILER: Final = struct.Struct(">8sQQ32s")
+PREFIX_BYTES: Final = 16
+MAX_FRAME_BYTES: Final = PREFIX_BYTES + MAX_RECORD_BYTES + TAG_BYTES
+PREFIX: Final = struct.Struct(">IIQ")
+FINAL_BIT: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +172,75 @@ def _malformed(field: str, offset: int, *, why: str) -> MalformedError:
         why=why,
         code="bad-stream-header",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Trailer:
+    """The last 56 bytes of a sealed stream."""
+
+    record_count: int
+    total_bytes: int
+    root: bytes
+
+    def encode(self) -> bytes:
+        """The 56 bytes."""
+        return _TRAILER.pack(
+            TRAILER_MAGIC, self.record_count, self.total_bytes, self.root
+        )
+
+    @classmethod
+    def parse(cls, raw: Buffer) -> Self:
+        """Read a trailer.
+
+        Raises:
+            MalformedError: if the bytes are not a trailer of version 1.
+        """
+        if len(raw) != TRAILER_BYTES:
+            raise _bad_trailer("length", why=f"{len(raw)} bytes, not {TRAILER_BYTES}")
+        magic, record_count, total_bytes, root = _TRAILER.unpack(raw)
+        if magic != TRAILER_MAGIC:
+            raise _bad_trailer("magic", why="the stream was cut or is another format")
+        return cls(record_count, total_bytes, root)
+
+
+def _bad_trailer(field: str, *, why: str) -> MalformedError:
+    return MalformedError(
+        "sealed stream trailer is malformed",
+        field=field,
+        why=why,
+        code="bad-stream-trailer",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FramePrefix:
+    """What precedes a record on a transport."""
+
+    record_bytes: int
+    sequence: int
+    final: bool
+
+    def encode(self) -> bytes:
+        """The 16 bytes."""
+        flags = FINAL_BIT if self.final else 0
+        return PREFIX.pack(self.record_bytes, flags, self.sequence)
+
+    @classmethod
+    def parse(cls, prefix: Buffer, frame_bytes: int) -> Self:
+        """Read the prefix of a frame that has ``frame_bytes`` bytes altogether.
+
+        Raises:
+            MalformedError: if the frame is too short or not as long as it says.
+        """
+        if frame_bytes < PREFIX_BYTES + TAG_BYTES:
+            raise _bad_prefix(f"{frame_bytes} bytes are too few")
+        length, flags, sequence = PREFIX.unpack(prefix)
+        if length != frame_bytes - PREFIX_BYTES:
+            raise _bad_prefix(f"says {length} bytes, has {frame_bytes - PREFIX_BYTES}")
+        if flags & ~FINAL_BIT:
+            raise _bad_prefix("bits are set that mean nothing")
+        return cls(length, sequence, bool(flags & FINAL_BIT))
+
+
+def _bad_prefix(why: str) -> MalformedError:
+    return MalformedError("sealed frame is malformed", why=why, code="bad-frame")
