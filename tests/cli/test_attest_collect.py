@@ -16,7 +16,10 @@ from sealift.attest import Evidence, Level
 from sealift.attest.azure.attester import AzureAttester
 from sealift.attest.azure.evidence import AzureBody
 from sealift.attest.collateral import pack_bundle
-from sealift.attest.composite import CompositeBody
+from sealift.attest.composite import (
+    CompositeBody,
+    read_binding,
+)
 from sealift.attest.configfs import TsmReader
 from sealift.attest.referenceset import (
     SetName,
@@ -27,7 +30,6 @@ from sealift.attest.runtimelog import (
     CODE_BUNDLE,
     GPU_BINDING,
     measured_bundle,
-    read_binding,
 )
 from sealift.attest.tdx.evidence import TdxBody
 from sealift.cli.attest import collect as attestcollect

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift.attest.azure.evidence import MEDIA_TYPE, AzureBody, parse_claims, parse_hcl
-from sealift.attest.azure.verifier import AzureVerifier
+from sealift.attest.azure.verifier import examine_azure
 from sealift.attest.evidence import Evidence
 from sealift.attest.reference import Basis
 from sealift.errors import EvidenceError, MalformedError
@@ -78,7 +78,7 @@ def test_any_body(body: bytes) -> None:
 def _examine(evidence: Evidence) -> None:
     authority = snp_made.authority("Milan")
     with contextlib.suppress(*EXPECTED):
-        AzureVerifier(authority.roots).examine(
+        examine_azure(
             evidence,
             Basis(
                 bound=made.BOUND,
@@ -86,4 +86,5 @@ def _examine(evidence: Evidence) -> None:
                 collateral=authority.collateral(),
                 at_s=snp_made.AT_S,
             ),
+            authority.roots,
         )

@@ -11,7 +11,7 @@ from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia.evidence import MEDIA_TYPE, NvidiaBody, parse_report
 from sealift.attest.nvidia.rim import read_rim
-from sealift.attest.nvidia.verifier import NvidiaVerifier
+from sealift.attest.nvidia.verifier import examine_nvidia
 from sealift.attest.reference import Basis, NvidiaReferences, ReferenceValues
 from sealift.errors import EvidenceError, MalformedError
 from sealift.ids import Digest
@@ -65,7 +65,7 @@ def test_bodies(raw: bytes) -> None:
 
 def examine(evidence: Evidence) -> None:
     with REFUSED:
-        NvidiaVerifier().examine(
+        examine_nvidia(
             evidence,
             Basis(
                 bound=bytes(32),

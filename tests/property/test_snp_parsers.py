@@ -22,7 +22,7 @@ from sealift.attest.snp.evidence import (
     parse_report,
     parse_tcb,
 )
-from sealift.attest.snp.verifier import SnpVerifier
+from sealift.attest.snp.verifier import examine_snp
 from sealift.crypto.certificate import Certificate
 from sealift.errors import EvidenceError, MalformedError
 from tests.sim import snp_made as made
@@ -102,7 +102,7 @@ def test_a_table_gives_its_certificates() -> None:
 def _examine(evidence: Evidence) -> None:
     authority = made.authority("Milan")
     with contextlib.suppress(*EXPECTED):
-        SnpVerifier(authority.roots).examine(
+        examine_snp(
             evidence,
             Basis(
                 bound=made.BOUND,
@@ -110,4 +110,5 @@ def _examine(evidence: Evidence) -> None:
                 collateral=Collateral(items=authority.collateral().items),
                 at_s=made.AT_S,
             ),
+            authority.roots,
         )

@@ -23,7 +23,7 @@ from sealift.attest.tpm.evidence import (
 )
 from sealift.attest.tpm.registers import read_registers
 from sealift.attest.tpm.structures import parse_public, sized
-from sealift.attest.tpm.verifier import TpmVerifier
+from sealift.attest.tpm.verifier import examine_tpm
 from sealift.errors import EvidenceError, MalformedError, UnavailableError
 from tests.sim.examples import examples
 
@@ -111,7 +111,7 @@ BODIES = st.builds(
 def test_any_body(body: TpmBody) -> None:
     evidence = Evidence(TpmBody.kind, MEDIA_TYPE, codec.encode(body))
     with pytest.raises((EvidenceError, MalformedError)):
-        TpmVerifier().examine(
+        examine_tpm(
             evidence,
             Basis(
                 bound=bytes(32), references=REFERENCES, collateral=Collateral(), at_s=0

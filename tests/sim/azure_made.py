@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from sealift.attest.azure.evidence import AzureBody
-from sealift.attest.azure.verifier import AzureVerifier
+from sealift.attest.azure.verifier import examine_azure
 from sealift.attest.collateral import Collateral
 from sealift.attest.reference import Basis, ReferenceValues, TpmReferences
 from sealift.attest.runtimelog import RuntimeEvent, replay
@@ -125,7 +125,7 @@ class Guest:
 
     def examine(self, collateral: Collateral | None = None) -> Claims:
         authority = snp_made.authority("Milan")
-        return AzureVerifier(authority.roots).examine(
+        return examine_azure(
             self.evidence_body().to_evidence(),
             Basis(
                 bound=BOUND,
@@ -133,6 +133,7 @@ class Guest:
                 collateral=collateral or authority.collateral(),
                 at_s=snp_made.AT_S,
             ),
+            authority.roots,
         )
 
 

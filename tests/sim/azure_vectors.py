@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sealift.attest.azure.evidence import AzureBody, parse_hcl
-from sealift.attest.azure.verifier import AzureVerifier
+from sealift.attest.azure.verifier import examine_azure
 from sealift.attest.collateral import Collateral
 from sealift.attest.reference import (
     Basis,
@@ -80,7 +80,7 @@ def examine(
 ) -> Claims:
     """Examine a vector with references that fit it, or what is given instead."""
     genuine = body_of(name)
-    return AzureVerifier().examine(
+    return examine_azure(
         (body or genuine).to_evidence(),
         Basis(
             bound=parse_quote(genuine.quote).extra if bound is None else bound,

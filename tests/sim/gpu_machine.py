@@ -14,12 +14,10 @@ import pytest
 
 from sealift import codec
 from sealift.attest import Appraiser, Claims, Evidence, Level, ReferenceValues
-from sealift.attest.check import check_bound
 from sealift.attest.collateral import Collateral
 from sealift.attest.composite import (
     MEDIA_TYPE,
     CompositeAttester,
-    CompositeVerifier,
 )
 from sealift.attest.level import TrustVector
 from sealift.attest.policy import AttestationResult
@@ -33,9 +31,11 @@ from sealift.attest.runtimelog import (
     RuntimeEvent,
     measured_bundle,
 )
+from sealift.attest.verifier import Kind, check_bound
 from sealift.errors import MalformedError, RefusedError
 from sealift.ids import Digest
 from tests.sim import nvidia_device as sim
+from tests.sim.kinds import with_roots
 from tests.sim.nvidia_device import AT_S, SoftDevice
 
 BOUND = bytes(range(32))
@@ -52,26 +52,24 @@ class LeadBody:
     rehearsing: str
 
 
-class LeadVerifier:
+def examine_lead(evidence: Evidence, basis: Basis) -> Claims:
     """Believes what the stand-in says."""
+    body = codec.decode(LeadBody, evidence.body)
+    rehearsing = Level(body.rehearsing) if body.rehearsing else None
+    return Claims(
+        level=Level(body.level),
+        rehearsing=rehearsing,
+        attester="host-1",
+        code_bundle=measured_bundle(body.events),
+        trust=TrustVector(hardware=97 if rehearsing else 2, runtime_opaque=2),
+        checks=(check_bound(body.bound, basis.bound, "bound value"),),
+        events=body.events,
+    )
 
-    media_type = LEAD_MEDIA_TYPE
-    levels = frozenset({Level.TEE, Level.ATTESTED_HOST, Level.DEVELOPMENT})
-    result_media_type = "application/eat+jwt"
 
-    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
-        body = codec.decode(LeadBody, evidence.body)
-        rehearsing = Level(body.rehearsing) if body.rehearsing else None
-        return Claims(
-            level=Level(body.level),
-            rehearsing=rehearsing,
-            attester="host-1",
-            role=None,
-            code_bundle=measured_bundle(body.events),
-            trust=TrustVector(hardware=97 if rehearsing else 2, runtime_opaque=2),
-            checks=(check_bound(body.bound, basis.bound, "bound value"),),
-            events=body.events,
-        )
+LEAD = Kind(
+    frozenset({Level.TEE, Level.ATTESTED_HOST, Level.DEVELOPMENT}), lambda: examine_lead
+)
 
 
 @dataclass
@@ -143,7 +141,7 @@ class Machine:
         return CompositeAttester(self.lead, devices).collect(bound)
 
 
-VERIFIERS = {MEDIA_TYPE: CompositeVerifier({LEAD_MEDIA_TYPE: LeadVerifier()})}
+VERIFIERS = {MEDIA_TYPE: with_roots(MEDIA_TYPE, leads={LEAD_MEDIA_TYPE: LEAD})}
 
 
 def appraise(

@@ -26,7 +26,7 @@ from sealift.attest.tpm.enrolment import (
     require_pair,
     sign_enrolment,
 )
-from sealift.attest.tpm.verifier import TpmVerifier
+from sealift.attest.tpm.verifier import examine_tpm
 from sealift.attest.verifier import Claims
 from sealift.crypto.sign import SigningKey
 from sealift.lab.guest.image import build_image, fetched
@@ -122,8 +122,8 @@ def examine(
         at_s=now_s() if at_s is None else at_s,
     )
     if earlier is None:
-        return TpmVerifier().examine(evidence, basis)
-    return TpmVerifier().examine_continued(evidence, basis, earlier=earlier)
+        return examine_tpm(evidence, basis)
+    return examine_tpm(evidence, basis, earlier=earlier)
 
 
 def refused(claims: Claims) -> dict[str, str]:

@@ -23,9 +23,11 @@ from cryptography.hazmat.primitives.serialization import (
 from sealift.attest import ReferenceValues
 from sealift.attest.collateral import Collateral
 from sealift.attest.reference import TdxReferences
+from sealift.attest.tdx.evidence import MEDIA_TYPE
 from sealift.attest.tdx.platform import EXTENSION
-from sealift.attest.tdx.verifier import TdxVerifier
+from sealift.attest.verifier import Kind
 from sealift.crypto.hash import digest, sha256
+from tests.sim.kinds import with_roots
 from tests.sim.made_chain import AT_S, DAY_S, Issuer, der, make, moment
 
 QE_VENDOR = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")
@@ -154,8 +156,8 @@ class IntelWorld:
         name = "Intel SGX PCK Certificate"
         return make(name, self.authority, ca=False, extensions=(extension,))
 
-    def verifier(self) -> TdxVerifier:
-        return TdxVerifier(roots=(self.root.certificate.spki_digest,))
+    def verifier(self) -> Kind:
+        return with_roots(MEDIA_TYPE, roots=(self.root.certificate.spki_digest,))
 
     def references(self, **changes: Any) -> ReferenceValues:
         """What accepts the guest as it is now."""

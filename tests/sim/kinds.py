@@ -1,12 +1,19 @@
-"""The verifier behind a kind of evidence, its room loaded."""
+"""The verifier behind a kind of evidence, its room loaded; and with roots of a test's own."""
 
 from __future__ import annotations
 
-from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE, Kind
-from sealift.attest.verifier import Verifier
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from sealift.attest.policy import VERIFIER_FOR_MEDIA_TYPE
+from sealift.attest.verifier import Examine, Kind
 
 
-def loaded(media_type: str) -> Verifier:
+def loaded(media_type: str) -> Examine:
+    return VERIFIER_FOR_MEDIA_TYPE[media_type].load()
+
+
+def with_roots(media_type: str, **roots: Any) -> Kind:
     kind = VERIFIER_FOR_MEDIA_TYPE[media_type]
-    assert isinstance(kind, Kind)
-    return kind.load()
+    return replace(kind, load=lambda: partial(kind.load(), **roots))

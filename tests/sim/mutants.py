@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sealift.attest.check import Check
+from sealift.attest.verifier import Check
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

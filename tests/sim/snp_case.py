@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from sealift.attest import Appraiser, Level, ReferenceValues
 from sealift.attest.collateral import Collateral
 from sealift.attest.snp.evidence import MEDIA_TYPE, SnpBody
-from sealift.attest.snp.verifier import SnpVerifier
 from sealift.attest.verifier import Claims
 from tests.sim import snp_made as made
+from tests.sim.kinds import with_roots
 
 
 @dataclass
@@ -38,6 +38,6 @@ class Case:
             references=self.references or made.references(self.product),
             collateral=self.collateral or authority.collateral(),
             clock=lambda: float(self.at_s),
-            verifiers={MEDIA_TYPE: SnpVerifier(authority.roots)},
+            verifiers={MEDIA_TYPE: with_roots(MEDIA_TYPE, roots=authority.roots)},
         )
         return appraiser.appraise(body.to_evidence(), self.bound or b"").claims

@@ -9,7 +9,7 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.reference import Basis, ReferenceValues, SnpReferences
 from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.snp.evidence import Report, SnpBody, parse_report
-from sealift.attest.snp.verifier import SnpVerifier
+from sealift.attest.snp.verifier import examine_snp
 from sealift.attest.verifier import Claims
 from tests.sim.vectors import vector
 
@@ -82,7 +82,7 @@ def examine(
     """Examine a vector with references that fit it, or what is given instead."""
     genuine = report_of(chosen)
     chain = certificates_of(chosen) if certificates is None else certificates
-    return SnpVerifier().examine(
+    return examine_snp(
         evidence_of(genuine.raw if report is None else report, chain),
         Basis(
             bound=genuine.report_data if bound is None else bound,

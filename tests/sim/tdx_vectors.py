@@ -10,7 +10,7 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.reference import Basis, TdxReferences
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tdx.evidence import TdReport, TdxBody, parse_quote
-from sealift.attest.tdx.verifier import TdxVerifier
+from sealift.attest.tdx.verifier import examine_tdx
 from sealift.attest.tools.collateralfiles import import_collateral
 from sealift.attest.verifier import Claims
 from tests.sim.vectors import vector
@@ -69,7 +69,7 @@ def examine(
     """Examine a quote with collateral that fits it, or what is given instead."""
     original = vector(name)
     report = td_report(original)
-    return TdxVerifier().examine(
+    return examine_tdx(
         evidence_of(original if quote is None else quote),
         Basis(
             bound=report.report_data if bound is None else bound,

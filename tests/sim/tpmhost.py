@@ -27,14 +27,13 @@ from sealift.attest.tpm.enrolment import (
     sign_enrolment,
 )
 from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
-from sealift.attest.tpm.verifier import TpmVerifier
+from sealift.attest.tpm.verifier import examine_tpm
 from sealift.attest.verifier import Claims
 from sealift.crypto.sign import SigningKey
 from sealift.lab.worlds.softwarehost import StandInKernel, software_references
 from tests.sim.swtpm import Maker, SoftwareTpm, shut_down, software_tpm
 
 BOUND = bytes(range(32))
-VERIFIER = TpmVerifier()
 AGENT = "/usr/lib/agent"
 
 
@@ -144,7 +143,7 @@ def examine(
     collateral: Collateral | None = None,
     at_s: int | None = None,
 ) -> Claims:
-    return VERIFIER.examine(
+    return examine_tpm(
         evidence,
         Basis(
             bound=bound,

@@ -12,7 +12,6 @@ from random import Random  # noqa: TID251 - which bits a test changes
 import pytest
 
 from sealift.attest.azure.evidence import parse_claims, parse_hcl
-from sealift.attest.check import require_passed
 from sealift.attest.collateral import INTEL_SGX_ROOTS, Collateral
 from sealift.attest.tdx.evidence import TdReport
 from sealift.attest.tdx.evidence import parse_quote as parse_td_quote
@@ -21,6 +20,7 @@ from sealift.attest.tpm.evidence import (
     parse_signature,
     verify_values,
 )
+from sealift.attest.verifier import require_passed
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.crypto.chain import verify_chain
 from sealift.errors import EvidenceError, MalformedError, SealiftError

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest import collateral as anchors
-from sealift.attest.check import Check
 from sealift.attest.collateral import Collateral
 from sealift.attest.nvidia.attester import NvidiaAttester
 from sealift.attest.nvidia.evidence import parse_report
@@ -16,7 +15,7 @@ from sealift.attest.nvidia.rim import Rim, read_rim
 from sealift.attest.nvidia.verifier import Device, examine_device
 from sealift.attest.reference import Basis, ReferenceValues
 from sealift.attest.tools.vendorfiles import wrap
-from sealift.attest.verifier import Claims
+from sealift.attest.verifier import Check, Claims
 from sealift.crypto.certificate import Certificate
 from sealift.errors import EvidenceError, MalformedError, SealiftError, UnavailableError
 from sealift.ids import Digest

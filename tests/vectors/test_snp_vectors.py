@@ -9,10 +9,10 @@ from random import Random  # noqa: TID251 - which bits a test changes
 
 import pytest
 
-from sealift.attest.check import require_passed
 from sealift.attest.collateral import AMD_ARKS
 from sealift.attest.snp.endorsement import parse_certificates, parse_endorsement
 from sealift.attest.snp.evidence import parse_report, parse_tcb
+from sealift.attest.verifier import require_passed
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.chain import verify_chain
 from sealift.crypto.vendorkeys import EcdsaKey

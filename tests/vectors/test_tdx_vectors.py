@@ -12,7 +12,6 @@ from random import Random  # noqa: TID251 - places that are the same each time
 import dcap_qvl
 import pytest
 
-from sealift.attest.check import require_passed
 from sealift.attest.collateral import DAY_S, INTEL_SGX_ROOTS
 from sealift.attest.configfs import TsmReader
 from sealift.attest.level import Level, Tier
@@ -24,7 +23,7 @@ from sealift.attest.tdx.platform import (
     verify_signatures,
 )
 from sealift.attest.tdx.verifier import check_logs, check_report
-from sealift.attest.verifier import Claims
+from sealift.attest.verifier import Claims, require_passed
 from sealift.errors import (
     EvidenceError,
     MalformedError,

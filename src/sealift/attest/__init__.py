@@ -8,7 +8,7 @@ from sealift.attest.evidence import Attester, Challenge, Evidence
 from sealift.attest.level import Level, Tier, parse_accept
 from sealift.attest.policy import Appraiser, AttestationResult
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.verifier import Claims, Verifier
+from sealift.attest.verifier import Claims
 
 __all__ = [
     "Appraiser",
@@ -20,6 +20,5 @@ __all__ = [
     "Level",
     "ReferenceValues",
     "Tier",
-    "Verifier",
     "parse_accept",
 ]

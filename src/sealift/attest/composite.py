@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sealift.attest.check import Check, check
 from sealift.attest.evidence import (
     Attester,
     Body,
@@ -27,14 +26,17 @@ from sealift.attest.nvidia.evidence import Device, Mode, NvidiaBody
 from sealift.attest.nvidia.verifier import examine_device
 from sealift.attest.reference import Basis
 from sealift.attest.runtimelog import (
+    CODE_BUNDLE,
+    GPU_BINDING,
+    MAX_CONTENT_BYTES,
+    MODULE,
     BoundDevice,
     GpuBinding,
     MultiGpu,
     RuntimeEvent,
-    check_binding,
-    read_binding,
 )
-from sealift.attest.verifier import EAT, Claims, Verifier
+from sealift.attest.verifier import Check, Claims, Kind, check
+from sealift.codec import decode
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import Label
 from sealift.errors import EvidenceError, MalformedError, UsageError
@@ -125,53 +127,40 @@ _MULTI_GPU: Final[Mapping[Mode, MultiGpu]] = {
 }
 
 
-class CompositeVerifier:
-    """Verifies lead and devices by their own verifiers, and what ties them together.
+def examine_composite(
+    evidence: Evidence, basis: Basis, *, leads: Mapping[str, Kind]
+) -> Claims:
+    """Verify lead and devices by their own verifiers, and what ties them together.
 
     Args:
-        leads: Verifiers of evidence that may lead, by media type.
+        evidence: Of a machine.
+        basis: What it is judged by.
+        leads: Kinds of evidence that may lead, by media type.
+
+    Raises:
+        EvidenceError: ``composite-part``: composites and devices may not lead.
     """
-
-    media_type = MEDIA_TYPE
-    levels = frozenset({Level.GPU_TEE, Level.ATTESTED_HOST, Level.DEVELOPMENT})
-    result_media_type = EAT
-
-    def __init__(self, leads: Mapping[str, Verifier]) -> None:
-        self._leads = leads
-
-    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
-        """See ``Verifier.examine``."""
-        body, bound = CompositeBody.parse(evidence.body), basis.bound
-        ours = None if bound is None else lead_bound(bound, body.devices)
-        lead = self._find_lead(body).examine(body.lead, replace(basis, bound=ours))
-        examined = [
-            examine_device(
-                device,
-                replace(
-                    basis, bound=None if bound is None else device_bound(bound, place)
-                ),
-            )
-            for place, device in enumerate(body.devices)
-        ]
-        return _join(lead, examined)
-
-    def _find_lead(self, body: CompositeBody) -> Verifier:
-        """The lead's verifier; composites and devices may not lead.
-
-        Raises:
-            EvidenceError: ``composite-part``.
-        """
-        own = (NvidiaBody.kind, DEVICE_MEDIA_TYPE)
-        strange = [each for each in body.devices if (each.kind, each.media_type) != own]
-        found = self._leads.get(body.lead.media_type)
-        if strange or found is None:
-            part = strange[0] if strange else body.lead
-            raise EvidenceError(
-                "a composite of parts that do not belong together",
-                why=f"{part.media_type} cannot be its {'device' if strange else 'lead'}",
-                code="composite-part",
-            )
-        return found
+    body, bound = CompositeBody.parse(evidence.body), basis.bound
+    own = (NvidiaBody.kind, DEVICE_MEDIA_TYPE)
+    strange = [each for each in body.devices if (each.kind, each.media_type) != own]
+    kind = leads.get(body.lead.media_type)
+    if strange or kind is None:
+        part = strange[0] if strange else body.lead
+        raise EvidenceError(
+            "a composite of parts that do not belong together",
+            why=f"{part.media_type} cannot be its {'device' if strange else 'lead'}",
+            code="composite-part",
+        )
+    ours = None if bound is None else lead_bound(bound, body.devices)
+    lead = kind.examine(body.lead, replace(basis, bound=ours))
+    examined = [
+        examine_device(
+            device,
+            replace(basis, bound=None if bound is None else device_bound(bound, place)),
+        )
+        for place, device in enumerate(body.devices)
+    ]
+    return _join(lead, examined)
 
 
 def _join(lead: Claims, examined: Sequence[tuple[Device, Claims]]) -> Claims:
@@ -268,3 +257,63 @@ def _check_links(devices: Sequence[Device]) -> Check:
 
 def _named(part: str, checks: Iterable[Check]) -> Iterable[Check]:
     return (replace(each, subject=f"{part}: {each.subject}") for each in checks)
+
+
+def read_binding(
+    events: Sequence[RuntimeEvent],
+) -> tuple[GpuBinding | None, tuple[Check, ...]]:
+    """The one binding of a log, and whether it is alone and early enough.
+
+    Raises:
+        MalformedError: if its content does not parse.
+    """
+    places = [at for at, event in enumerate(events) if event.kind == GPU_BINDING]
+    code = [
+        at for at, event in enumerate(events) if event.kind in (CODE_BUNDLE, MODULE)
+    ]
+    once = check(
+        len(places) == 1,
+        "binding of the GPUs",
+        "measured once",
+        f"measured {len(places)} times",
+        "gpu-binding-count",
+    )
+    early = check(
+        not places or not code or max(places) < min(code),
+        "order of the runtime log",
+        "GPUs bound before any code that owners brought",
+        "bound first" if not code else f"bound at {places}, code from {min(code)}",
+        "gpu-binding-late",
+    )
+    if len(places) != 1:
+        return None, (once, early)
+    content = events[places[0]].content
+    return decode(GpuBinding, content, max_bytes=MAX_CONTENT_BYTES), (once, early)
+
+
+def check_binding(
+    binding: GpuBinding, devices: Sequence[BoundDevice]
+) -> tuple[Check, ...]:
+    """The state that was bound, and that these very devices were, and no others."""
+    present = tuple(devices)
+    ids = {each.id for each in present}
+    return (
+        check(
+            binding.devices == present and len(ids) == len(present),
+            "devices of the machine",
+            _say_devices(binding.devices),
+            _say_devices(present),
+            "gpu-binding-devices",
+        ),
+        check(
+            binding.protects,
+            "state of the GPUs",
+            "production, confidential mode on or multi-GPU ppcie, debug tools off",
+            binding.say_state(),
+            "gpu-not-protected",
+        ),
+    )
+
+
+def _say_devices(devices: Sequence[BoundDevice]) -> str:
+    return ", ".join(f"{each.kind} {each.id[:12]}" for each in devices) or "none"

@@ -13,18 +13,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift import codec
-from sealift.attest.check import check_bound, check_code_bundle
 from sealift.attest.evidence import Body, Evidence, require_bound
 from sealift.attest.level import Level, TrustVector
 from sealift.attest.reference import Basis
-from sealift.attest.verifier import Claims
+from sealift.attest.verifier import Claims, check_bound, check_code_bundle
 from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import EvidenceError
 from sealift.ids import Digest, Role
 
 MEDIA_TYPE: Final = "application/vnd.sealift.development-evidence+json"
-RESULT_MEDIA_TYPE: Final = "application/vnd.sealift.development-result+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,41 +94,29 @@ class DevelopmentAttester:
 CEILING: Final = TrustVector(hardware=97, runtime_opaque=96)
 
 
-class DevelopmentVerifier:
-    """Verifies attester key and signature; compares bound value and code bundle."""
+def examine_development(evidence: Evidence, basis: Basis) -> Claims:
+    """Verify attester key and signature; compare bound value and code bundle.
 
-    media_type = MEDIA_TYPE
-    levels = frozenset({Level.DEVELOPMENT})
-    result_media_type = RESULT_MEDIA_TYPE
-
-    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
-        """See ``Verifier.examine``; collateral and time play no part."""
-        body = DevelopmentBody.parse(evidence.body)
-        attester, claims = body.statement.attester, body.statement.claims
-        _require_pinned_attester(attester, basis)
-        _verify_signature(body)
-        return Claims(
-            level=Level.DEVELOPMENT,
-            attester=attester.to_text(),
-            role=claims.role,
-            code_bundle=claims.code_bundle,
-            trust=CEILING,
-            checks=(
-                check_bound(body.statement.bound, basis.bound, "bound value"),
-                check_code_bundle(claims.code_bundle, basis.references.code_bundle),
-            ),
-            notes=("software keys: nobody is kept out",),
-        )
-
-
-def _require_pinned_attester(attester: PublicKey, basis: Basis) -> None:
+    Collateral and time play no part.
+    """
+    body = DevelopmentBody.parse(evidence.body)
+    attester, claims = body.statement.attester, body.statement.claims
     if attester not in basis.references.development_attesters:
         raise EvidenceError(
             "evidence by an attester that the agreement does not name",
             code="attester-unknown",
         )
-
-
-def _verify_signature(body: DevelopmentBody) -> None:
     signed = codec.encode(body.statement)
-    body.statement.attester.verify(Label.DEVELOPMENT_EVIDENCE, signed, body.signature)
+    attester.verify(Label.DEVELOPMENT_EVIDENCE, signed, body.signature)
+    return Claims(
+        level=Level.DEVELOPMENT,
+        attester=attester.to_text(),
+        role=claims.role,
+        code_bundle=claims.code_bundle,
+        trust=CEILING,
+        checks=(
+            check_bound(body.statement.bound, basis.bound, "bound value"),
+            check_code_bundle(claims.code_bundle, basis.references.code_bundle),
+        ),
+        notes=("software keys: nobody is kept out",),
+    )

@@ -3,24 +3,101 @@
 The order matters: a kind that could not reach an accepted level is refused before one
 byte of its body is parsed. So development evidence is refused by default, whatever it
 contains. A result is made here only, and development can never be affirming in one.
+
+The room of a kind is loaded when evidence of it is examined, which is after its levels
+were found to be among those that are accepted: who accepts other kinds only never runs
+a line of it. This is the one place of the audited core that loads anything on demand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Final
 
-from sealift.attest.check import require_passed
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.level import Level, Tier, parse_accept, say_level
 from sealift.attest.reference import Basis, ReferenceValues
-from sealift.attest.runtimelog import check_modules
-from sealift.attest.verifier import Claims, ContinuingVerifier, Verifier
+from sealift.attest.runtimelog import measured_modules
+from sealift.attest.verifier import Check, Claims, Examine, Kind, check, require_passed
 from sealift.errors import EvidenceError, PolicyError, UsageError
 from sealift.ids import Digest
+
+_TEE: Final = frozenset({Level.TEE})
+_HOST: Final = frozenset({Level.ATTESTED_HOST, Level.DEVELOPMENT})
+
+
+def _azure() -> Examine:
+    from sealift.attest.azure.verifier import examine_azure
+
+    return examine_azure
+
+
+def _development() -> Examine:
+    from sealift.attest.development import examine_development
+
+    return examine_development
+
+
+def _tdx() -> Examine:
+    from sealift.attest.tdx.verifier import examine_tdx
+
+    return examine_tdx
+
+
+def _tpm() -> Examine:
+    from sealift.attest.tpm.verifier import examine_tpm
+
+    return examine_tpm
+
+
+def _snp() -> Examine:
+    from sealift.attest.snp.verifier import examine_snp
+
+    return examine_snp
+
+
+def _nvidia() -> Examine:
+    from sealift.attest.nvidia.verifier import examine_nvidia
+
+    return examine_nvidia
+
+
+def _composite() -> Examine:
+    from sealift.attest.composite import examine_composite
+
+    return partial(examine_composite, leads=_LEADS)
+
+
+def _by_media_type(**kinds: Kind) -> dict[str, Kind]:
+    return {
+        f"application/vnd.sealift.{name}-evidence+json": kind
+        for name, kind in kinds.items()
+    }
+
+
+# Whoever may lead a composite: the CPU's side, which has a runtime log.
+_LEADS: Final = _by_media_type(
+    azure=Kind(_TEE, _azure),
+    development=Kind(
+        frozenset({Level.DEVELOPMENT}),
+        _development,
+        result_media_type="application/vnd.sealift.development-result+json",
+    ),
+    tdx=Kind(_TEE, _tdx),
+    tpm=Kind(_HOST, _tpm, grows=True),
+    snp=Kind(_TEE, _snp),
+)
+VERIFIER_FOR_MEDIA_TYPE: Final[Mapping[str, Kind]] = MappingProxyType(
+    _LEADS
+    | _by_media_type(
+        nvidia=Kind(frozenset(), _nvidia),
+        composite=Kind(frozenset({Level.GPU_TEE}) | _HOST, _composite),
+    )
+)
 
 
 class _AppraisedToken:
@@ -103,7 +180,7 @@ class Appraiser:
     rehearse: Level | None = None
     collateral: Collateral = field(default_factory=Collateral)
     clock: Callable[[], float] = no_time
-    verifiers: Mapping[str, Verifier] = field(
+    verifiers: Mapping[str, Kind] = field(
         default_factory=lambda: VERIFIER_FOR_MEDIA_TYPE
     )
 
@@ -172,17 +249,26 @@ class Appraiser:
             collateral=self.collateral,
             at_s=int(self.clock()),
         )
-        if earlier is not None and isinstance(verifier, ContinuingVerifier):
-            claims = verifier.examine_continued(evidence, basis, earlier=earlier.claims)
-        else:
-            claims = verifier.examine(evidence, basis)
+        claims = verifier.examine(evidence, basis, earlier.claims if earlier else None)
         # Modules are compared here, once for every kind that can measure them.
+        return replace(claims, checks=(*claims.checks, *self._check_modules(claims)))
+
+    def _check_modules(self, claims: Claims) -> Iterator[Check]:
+        """Every module that ran is a file of the agreed bundle, unaltered."""
         files = self.references.code_files
-        modules = check_modules(claims.events, files) if files is not None else ()
-        return replace(claims, checks=(*claims.checks, *modules))
+        if files is None:
+            return
+        for module in measured_modules(claims.events):
+            yield check(
+                files.get(module.path) == module.digest,
+                f"module {module.path}",
+                str(files.get(module.path, "no such file in the bundle")),
+                module.digest.to_text(),
+                "module-foreign",
+            )
 
 
-def find_verifier(evidence: Evidence, verifiers: Mapping[str, Verifier]) -> Verifier:
+def find_verifier(evidence: Evidence, verifiers: Mapping[str, Kind]) -> Kind:
     """The verifier that reads this evidence.
 
     Raises:

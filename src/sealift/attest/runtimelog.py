@@ -11,13 +11,11 @@ Source: spec/evidence.md sections Runtime log and Composite.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from sealift import codec
-from sealift.attest.check import Check, check
-from sealift.codec import decode, encode
 from sealift.crypto.hash import HashName, digest, digest_bytes
 from sealift.errors import EvidenceError, MalformedError
 from sealift.ids import DIGEST_BYTES, Digest
@@ -93,30 +91,6 @@ def measured_modules(events: Iterable[RuntimeEvent]) -> tuple[MeasuredModule, ..
     )
 
 
-def check_modules(
-    events: Iterable[RuntimeEvent], files: Mapping[str, Digest]
-) -> tuple[Check, ...]:
-    """Every module that ran is a file of the agreed bundle, unaltered.
-
-    Args:
-        events: The runtime log, register replayed.
-        files: Digest of every file of the bundle, by path.
-
-    Raises:
-        MalformedError: if such an event does not parse.
-    """
-    return tuple(
-        check(
-            files.get(module.path) == module.digest,
-            f"module {module.path}",
-            str(files.get(module.path, "no such file in the bundle")),
-            module.digest.to_text(),
-            "module-foreign",
-        )
-        for module in measured_modules(events)
-    )
-
-
 def measured_bundle(events: Iterable[RuntimeEvent]) -> Digest | None:
     """The code bundle that the log names, or None if it names none.
 
@@ -185,7 +159,7 @@ class GpuBinding:
         Raises:
             MalformedError: for more devices than an event holds (some twenty).
         """
-        return RuntimeEvent(GPU_BINDING, encode(self))
+        return RuntimeEvent(GPU_BINDING, codec.encode(self))
 
     def say_state(self) -> str:
         """For people."""
@@ -195,65 +169,5 @@ class GpuBinding:
         )
 
 
-def read_binding(
-    events: Sequence[RuntimeEvent],
-) -> tuple[GpuBinding | None, tuple[Check, ...]]:
-    """The one binding of a log, and whether it is alone and early enough.
-
-    Raises:
-        MalformedError: if its content does not parse.
-    """
-    places = [at for at, event in enumerate(events) if event.kind == GPU_BINDING]
-    code = [
-        at for at, event in enumerate(events) if event.kind in (CODE_BUNDLE, MODULE)
-    ]
-    once = check(
-        len(places) == 1,
-        "binding of the GPUs",
-        "measured once",
-        f"measured {len(places)} times",
-        "gpu-binding-count",
-    )
-    early = check(
-        not places or not code or max(places) < min(code),
-        "order of the runtime log",
-        "GPUs bound before any code that owners brought",
-        "bound first" if not code else f"bound at {places}, code from {min(code)}",
-        "gpu-binding-late",
-    )
-    if len(places) != 1:
-        return None, (once, early)
-    content = events[places[0]].content
-    return decode(GpuBinding, content, max_bytes=MAX_CONTENT_BYTES), (once, early)
-
-
-def check_binding(
-    binding: GpuBinding, devices: Sequence[BoundDevice]
-) -> tuple[Check, ...]:
-    """The state that was bound, and that these very devices were, and no others."""
-    present = tuple(devices)
-    ids = {each.id for each in present}
-    return (
-        check(
-            binding.devices == present and len(ids) == len(present),
-            "devices of the machine",
-            _say_devices(binding.devices),
-            _say_devices(present),
-            "gpu-binding-devices",
-        ),
-        check(
-            binding.protects,
-            "state of the GPUs",
-            "production, confidential mode on or multi-GPU ppcie, debug tools off",
-            binding.say_state(),
-            "gpu-not-protected",
-        ),
-    )
-
-
 def _say(on: bool) -> str:
     return "on" if on else "off"
-
-
-def _say_devices(devices: Sequence[BoundDevice]) -> str:
-    return ", ".join(f"{each.kind} {each.id[:12]}" for each in devices) or "none"

@@ -11,10 +11,9 @@ import pytest
 from sealift.attest import Evidence, Level, ReferenceValues
 from sealift.attest.collateral import Collateral
 from sealift.attest.composite import CompositeAttester
-from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters
 from sealift.attest.nvidia.evidence import MEDIA_TYPE as NVIDIA
-from sealift.attest.policy import Appraiser
+from sealift.attest.policy import VERIFIER_FOR_MEDIA_TYPE, Appraiser
 from sealift.attest.reference import Basis
 from sealift.attest.referenceset import (
     ReferenceSet,
@@ -22,7 +21,6 @@ from sealift.attest.referenceset import (
 )
 from sealift.attest.snp.evidence import MEDIA_TYPE as SNP
 from sealift.attest.snp.evidence import SnpBody
-from sealift.attest.snp.verifier import SnpVerifier
 from sealift.attest.tdx.evidence import MEDIA_TYPE as TDX
 from sealift.attest.tdx.evidence import TdxBody
 from sealift.attest.tools import asreference
@@ -39,6 +37,7 @@ from sealift.errors import (
 from sealift.lab.worlds.consortium import make_consortium
 from tests.sim import nvidia_device, snp_made
 from tests.sim.intel_world import IntelWorld
+from tests.sim.kinds import with_roots
 from tests.sim.made_chain import AT_S
 from tests.sim.mutants import without
 from tests.sim.nvidia_device import SoftDevice
@@ -173,7 +172,7 @@ def snp_trusted(product: str = "Milan", **changes: Any) -> Trusted:
         at_s=snp_made.AT_S,
         bound=snp_made.BOUND,
         collateral=authority.collateral(),
-        verifiers={SNP: SnpVerifier(authority.roots)},
+        verifiers={SNP: with_roots(SNP, roots=authority.roots)},
     )
     return replace(basis, **changes)
 

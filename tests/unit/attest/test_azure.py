@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest.azure.evidence import MEDIA_TYPE, AzureBody, parse_claims, parse_hcl
-from sealift.attest.azure.verifier import AzureVerifier
-from sealift.attest.check import require_passed
+from sealift.attest.azure.verifier import examine_azure
 from sealift.attest.level import Level
 from sealift.attest.reference import Basis, ImaReferences
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
+from sealift.attest.verifier import require_passed
 from sealift.errors import MalformedError, PolicyError, SealiftError
 from sealift.ids import Digest
 from tests.sim import azure_made as made
@@ -127,7 +127,7 @@ def test_both_kinds_of_references_are_needed(missing: str) -> None:
     guest = Guest()
     references = replace(guest.references(), **{missing: None})  # type: ignore[arg-type]
     with pytest.raises(PolicyError) as caught:
-        AzureVerifier(snp_made.authority("Milan").roots).examine(
+        examine_azure(
             guest.evidence_body().to_evidence(),
             Basis(
                 bound=made.BOUND,
@@ -135,12 +135,13 @@ def test_both_kinds_of_references_are_needed(missing: str) -> None:
                 collateral=snp_made.authority("Milan").collateral(),
                 at_s=snp_made.AT_S,
             ),
+            snp_made.authority("Milan").roots,
         )
     assert caught.value.code == "references-missing"
 
 
 def test_it_is_registered() -> None:
-    assert isinstance(loaded(MEDIA_TYPE), AzureVerifier)
+    assert loaded(MEDIA_TYPE) is examine_azure
 
 
 def test_body_round_trip() -> None:

@@ -25,8 +25,7 @@ from sealift.attest.azure.attester import (
     MetadataService,
 )
 from sealift.attest.azure.evidence import AzureBody
-from sealift.attest.azure.verifier import AzureVerifier
-from sealift.attest.check import require_passed
+from sealift.attest.azure.verifier import examine_azure
 from sealift.attest.reference import Basis, ReferenceValues, TpmReferences
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.attest.tpm.evidence import parse_quote
@@ -35,7 +34,7 @@ from sealift.attest.tpm.keys import (
     write_index,
 )
 from sealift.attest.tpm.verifier import REQUIRED_PCRS
-from sealift.attest.verifier import Claims
+from sealift.attest.verifier import Claims, require_passed
 from sealift.errors import StaleError, UnavailableError, UsageError
 from sealift.ids import Digest
 from tests.sim import azure_made, snp_made
@@ -76,7 +75,7 @@ def examine(attester: AzureAttester, **changes: Any) -> Claims:
         snp_made.references(host_data=(b"\3" * 32,)), tpm=virtual, **changes
     )
     authority = snp_made.authority("Milan")
-    return AzureVerifier(authority.roots).examine(
+    return examine_azure(
         evidence,
         Basis(
             bound=azure_made.BOUND,
@@ -84,6 +83,7 @@ def examine(attester: AzureAttester, **changes: Any) -> Claims:
             collateral=authority.collateral(),
             at_s=snp_made.AT_S,
         ),
+        authority.roots,
     )
 
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from sealift.attest.azure.verifier import AzureVerifier
-from sealift.attest.check import require_passed
+from sealift.attest.azure.verifier import examine_azure
 from sealift.attest.collateral import Collateral
 from sealift.attest.level import Level
 from sealift.attest.reference import Basis
-from sealift.attest.verifier import Claims
+from sealift.attest.verifier import Claims, require_passed
 from sealift.crypto.hash import sha256
 from sealift.errors import SealiftError
 from tests.sim import azure_made as made
@@ -50,7 +49,7 @@ class TdxGuest:
         guest = made.Guest(body={**parts, **self.body})
         references = WORLD.references(**self.tdx)
         root = WORLD.root.certificate.spki_digest
-        return AzureVerifier(intel_roots=(root,)).examine(
+        return examine_azure(
             guest.evidence_body().to_evidence(),
             Basis(
                 bound=made.BOUND,
@@ -58,6 +57,7 @@ class TdxGuest:
                 collateral=self.collateral,
                 at_s=AT_S,
             ),
+            intel_roots=(root,),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -12,8 +13,8 @@ from sealift.attest.composite import (
     MEDIA_TYPE,
     CompositeAttester,
     CompositeBody,
-    CompositeVerifier,
     device_bound,
+    examine_composite,
     lead_bound,
     worst,
 )
@@ -30,10 +31,10 @@ from tests.sim import nvidia_device as sim
 from tests.sim.gpu_machine import (
     BUNDLE,
     CODE,
+    LEAD,
     LEAD_MEDIA_TYPE,
     DeviceAttester,
     LeadAttester,
-    LeadVerifier,
     Machine,
     appraise,
     protected_pcie,
@@ -113,10 +114,11 @@ def test_protected_pcie_with_its_switches(joined: list[SoftDevice]) -> None:
 
 def test_the_registered_verifier_takes_the_leads_that_have_a_log() -> None:
     found = loaded(MEDIA_TYPE)
-    assert isinstance(found, CompositeVerifier)
-    assert MEDIA_TYPE not in found._leads
-    assert not any("nvidia" in each for each in found._leads)
-    assert any("tdx" in each for each in found._leads)
+    assert isinstance(found, partial)
+    leads = found.keywords["leads"]
+    assert MEDIA_TYPE not in leads
+    assert not any("nvidia" in each for each in leads)
+    assert any("tdx" in each for each in leads)
 
 
 def test_a_rehearsal_stays_one(gpus: list[SoftDevice]) -> None:
@@ -215,7 +217,7 @@ def test_another_challenge_is_refused(gpus: list[SoftDevice]) -> None:
 
 
 def test_without_a_bound_value_nothing_passes(gpus: list[SoftDevice]) -> None:
-    found = CompositeVerifier({LEAD_MEDIA_TYPE: LeadVerifier()}).examine(
+    found = examine_composite(
         Machine(gpus).collect(BOUND),
         Basis(
             bound=None,
@@ -223,6 +225,7 @@ def test_without_a_bound_value_nothing_passes(gpus: list[SoftDevice]) -> None:
             collateral=Collateral(),
             at_s=sim.AT_S,
         ),
+        leads={LEAD_MEDIA_TYPE: LEAD},
     )
     unbound = [c.subject for c in found.checks if c.code == "evidence-unbound"]
     assert unbound == [
@@ -242,7 +245,7 @@ def test_exactly_one_binding_is_taken(gpus: list[SoftDevice], bindings: int) -> 
 
 
 def test_an_unbound_gpu_proves_no_level(gpus: list[SoftDevice]) -> None:
-    found = CompositeVerifier({LEAD_MEDIA_TYPE: LeadVerifier()}).examine(
+    found = examine_composite(
         Machine(gpus, bindings=0).collect(BOUND),
         Basis(
             bound=BOUND,
@@ -250,6 +253,7 @@ def test_an_unbound_gpu_proves_no_level(gpus: list[SoftDevice]) -> None:
             collateral=Collateral(),
             at_s=sim.AT_S,
         ),
+        leads={LEAD_MEDIA_TYPE: LEAD},
     )
     assert found.level is None
     assert found.trust.runtime_opaque == 96

@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from sealift.attest.check import Check
 from sealift.attest.reference import ImaReferences
 from sealift.attest.tpm.ima import MAX_REPORTED, ImaState, advance
 from sealift.attest.tpm.imalist import parse_list
+from sealift.attest.verifier import Check
 from sealift.errors import MalformedError
 from sealift.ids import Digest
 from tests.sim.imalist import (

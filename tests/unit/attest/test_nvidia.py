@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from sealift.attest import Appraiser, Evidence, Level, ReferenceValues
 from sealift.attest.collateral import Collateral
-from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.nvidia import evidence as spdm
 from sealift.attest.nvidia.evidence import NvidiaBody, parse_report
 from sealift.attest.nvidia.verifier import (
@@ -23,6 +22,7 @@ from sealift.attest.nvidia.verifier import (
     _verify_signature,
     examine_device,
 )
+from sealift.attest.policy import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.reference import Basis, NvidiaReferences
 from sealift.attest.verifier import Claims
 from sealift.crypto.certificate import Certificate

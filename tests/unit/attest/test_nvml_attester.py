@@ -8,7 +8,6 @@ from typing import Any
 import pynvml
 import pytest
 
-from sealift.attest.check import check_bound
 from sealift.attest.nvidia.attester import (
     NvidiaAttester,
     bind_gpus,
@@ -18,6 +17,7 @@ from sealift.attest.nvidia.attester import (
 )
 from sealift.attest.nvidia.evidence import NvidiaBody, parse_report
 from sealift.attest.runtimelog import BoundDevice, GpuBinding, RuntimeEvent
+from sealift.attest.verifier import check_bound
 from sealift.codec import decode
 from sealift.errors import UnavailableError, UsageError
 from tests.sim import nvidia_device as sim

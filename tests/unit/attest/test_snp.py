@@ -10,7 +10,7 @@ from sealift.attest import Level, ReferenceValues
 from sealift.attest.collateral import Collateral
 from sealift.attest.reference import Basis, SnpReferences
 from sealift.attest.snp.evidence import MEDIA_TYPE, SnpBody
-from sealift.attest.snp.verifier import SnpVerifier
+from sealift.attest.snp.verifier import examine_snp
 from sealift.attest.verifier import Claims
 from sealift.codec import encode
 from sealift.errors import EvidenceError, MalformedError, PolicyError, RefusedError
@@ -181,7 +181,7 @@ class TestChain:
         case = Case(collateral=made.authority("Milan").collateral())
         body = _body(case)
         with pytest.raises(EvidenceError) as caught:
-            SnpVerifier().examine(
+            examine_snp(
                 body.to_evidence(),
                 Basis(
                     bound=made.BOUND,
@@ -275,7 +275,7 @@ def test_without_references_nothing_is_right() -> None:
 
 
 def test_it_is_registered_with_amds_roots() -> None:
-    assert isinstance(loaded(MEDIA_TYPE), SnpVerifier)
+    assert loaded(MEDIA_TYPE) is examine_snp
 
 
 def test_references_default_to_refusal() -> None:
@@ -298,7 +298,7 @@ def _examine(
     collateral: Collateral | None = None,
 ) -> Claims:
     authority = made.authority("Milan")
-    return SnpVerifier(roots or authority.roots).examine(
+    return examine_snp(
         body.to_evidence(),
         Basis(
             bound=made.BOUND,
@@ -306,4 +306,5 @@ def _examine(
             collateral=collateral or authority.collateral(),
             at_s=made.AT_S,
         ),
+        roots or authority.roots,
     )

@@ -10,9 +10,9 @@ from sealift.attest import Appraiser, Level
 from sealift.attest.configfs import TsmReader
 from sealift.attest.snp.attester import SnpAttester
 from sealift.attest.snp.evidence import MEDIA_TYPE, SnpBody
-from sealift.attest.snp.verifier import SnpVerifier
 from sealift.errors import MalformedError, UnavailableError, UsageError
 from tests.sim import snp_made as made
+from tests.sim.kinds import with_roots
 from tests.sim.tsm_folder import StandInTsmFolder
 
 
@@ -62,7 +62,7 @@ def test_collected_evidence_is_appraised_at_tee(host: Host) -> None:
         references=made.references("Milan"),
         collateral=authority.collateral(),
         clock=lambda: made.AT_S,
-        verifiers={MEDIA_TYPE: SnpVerifier(authority.roots)},
+        verifiers={MEDIA_TYPE: with_roots(MEDIA_TYPE, roots=authority.roots)},
     )
     evidence = host.attester(table(host.chain)).collect(made.BOUND)
     assert appraiser.appraise(evidence, made.BOUND).level is Level.TEE

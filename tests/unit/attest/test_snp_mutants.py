@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from sealift.attest.check import Check
 from sealift.attest.level import Level
 from sealift.attest.snp import endorsement as snpreport
 from sealift.attest.snp import verifier as snpchecks
 from sealift.attest.snp.evidence import Report
+from sealift.attest.verifier import Check
 from sealift.errors import RefusedError
 from tests.sim import snp_made as made
 from tests.sim.snp_case import Case

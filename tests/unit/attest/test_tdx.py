@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from sealift.attest import Evidence, ReferenceValues
-from sealift.attest.check import require_passed
 from sealift.attest.level import Level, Tier
 from sealift.attest.reference import Basis
 from sealift.attest.runtimelog import (
@@ -18,7 +17,9 @@ from sealift.attest.runtimelog import (
     event_digest,
     replay,
 )
+from sealift.attest.tdx.evidence import MEDIA_TYPE
 from sealift.attest.tpm.eventlog import parse, rtmrs
+from sealift.attest.verifier import require_passed
 from sealift.errors import (
     MalformedError,
     PolicyError,
@@ -176,7 +177,7 @@ def test_a_body_that_does_not_parse() -> None:
     for body in (b"", b"{}", b'{"quote":""}'):
         with pytest.raises(MalformedError):
             WORLD.verifier().examine(
-                Evidence("tdx", WORLD.verifier().media_type, body),
+                Evidence("tdx", MEDIA_TYPE, body),
                 Basis(
                     bound=BOUND,
                     references=WORLD.references(),

@@ -10,7 +10,7 @@ import pytest
 
 from sealift.attest import Appraiser, Claims, Evidence, Level
 from sealift.attest.configfs import TsmReader
-from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
+from sealift.attest.policy import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.reference import Basis
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
 from sealift.attest.tdx.attester import RuntimeRegister, TdxAttester

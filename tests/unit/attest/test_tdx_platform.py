@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sealift.attest.check import require_passed
 from sealift.attest.tdx.tcb import UNKNOWN, converge
+from sealift.attest.verifier import require_passed
 from sealift.errors import (
     MalformedError,
     StaleError,

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from sealift.attest.check import check_bound
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm import keys
 from sealift.attest.tpm.attester import TpmAttester
@@ -27,6 +26,7 @@ from sealift.attest.tpm.enrolment import check_answer, make_challenge
 from sealift.attest.tpm.evidence import TpmBody, parse_quote
 from sealift.attest.tpm.keys import read_index
 from sealift.attest.tpm.registers import extend, read_registers
+from sealift.attest.verifier import check_bound
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.hash import digest
 from sealift.errors import MalformedError, UnavailableError, UsageError

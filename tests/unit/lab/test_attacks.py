@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sealift.attest.check import Check
 from sealift.attest.tpm import verifier
+from sealift.attest.verifier import Check
 from sealift.cli.main import main
 from sealift.lab.attacks import board
 from sealift.lab.attacks.board import Scenario, attempt

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from sealift.attest import Claims, Evidence, Level
-from sealift.attest.check import check, check_bound
 from sealift.attest.level import TrustVector
 from sealift.attest.reference import Basis
+from sealift.attest.verifier import Kind, check, check_bound
 from sealift.errors import EvidenceError, SealiftError
 from sealift.session.session import Session
 from tests.sim.attested import Cast, both
@@ -37,34 +37,28 @@ class GrowingAttester:
         return Evidence("growing", MEDIA_TYPE, body)
 
 
-class GrowingVerifier:
-    media_type = MEDIA_TYPE
-    levels = frozenset({Level.DEVELOPMENT})
-    result_media_type = MEDIA_TYPE
+def examine_growing(
+    evidence: Evidence, basis: Basis, earlier: Claims | None = None
+) -> Claims:
+    first, entries = evidence.body[32], evidence.body[33:]
+    if first != (earlier.progress if earlier else 0):
+        raise EvidenceError("a gap in the list", code="list-gap")
+    clean = check(b"!" not in entries, "list", "", "", "bad")
+    return Claims(
+        level=Level.DEVELOPMENT,
+        attester="growing",
+        trust=TrustVector(hardware=97),
+        checks=(check_bound(evidence.body[:32], basis.bound, "bound"), clean),
+        progress=first + len(entries),
+    )
 
-    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
-        return self._judge(evidence, 0, basis.bound)
 
-    def examine_continued(
-        self, evidence: Evidence, basis: Basis, *, earlier: Claims
-    ) -> Claims:
-        assert isinstance(earlier.progress, int)
-        return self._judge(evidence, earlier.progress, basis.bound)
-
-    def _judge(self, evidence: Evidence, expected: int, bound: bytes | None) -> Claims:
-        first, entries = evidence.body[32], evidence.body[33:]
-        if first != expected:
-            raise EvidenceError("a gap in the list", code="list-gap")
-        clean = check(b"!" not in entries, "list", "", "", "bad")
-        return Claims(
-            level=Level.DEVELOPMENT,
-            attester="growing",
-            role=None,
-            code_bundle=None,
-            trust=TrustVector(hardware=97),
-            checks=(check_bound(evidence.body[:32], bound, "bound"), clean),
-            progress=first + len(entries),
-        )
+GROWING = Kind(
+    frozenset({Level.DEVELOPMENT}),
+    lambda: examine_growing,
+    grows=True,
+    result_media_type=MEDIA_TYPE,
+)
 
 
 @pytest.fixture
@@ -76,9 +70,7 @@ def attester() -> GrowingAttester:
 def cast(attester: GrowingAttester) -> Cast:
     cast = Cast()
     assert cast.of_accelerator.appraiser
-    appraiser = replace(
-        cast.of_accelerator.appraiser, verifiers={MEDIA_TYPE: GrowingVerifier()}
-    )
+    appraiser = replace(cast.of_accelerator.appraiser, verifiers={MEDIA_TYPE: GROWING})
     cast.of_accelerator = replace(cast.of_accelerator, appraiser=appraiser)
     cast.accelerator = replace(cast.accelerator, attester=attester)
     return cast

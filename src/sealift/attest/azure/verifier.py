@@ -11,20 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sealift.attest.azure.evidence import (
-    MEDIA_TYPE,
     USER_DATA_BYTES,
     AzureBody,
     HclReport,
     RuntimeClaims,
     parse_claims,
     parse_hcl,
-)
-from sealift.attest.check import (
-    Check,
-    all_but_freshness,
-    check,
-    check_bound,
-    check_code_bundle,
 )
 from sealift.attest.collateral import AMD_ARKS, INTEL_SGX_ROOTS
 from sealift.attest.evidence import Evidence
@@ -48,7 +40,14 @@ from sealift.attest.tpm.verifier import (
     check_registers,
     check_runtime,
 )
-from sealift.attest.verifier import EAT, Claims
+from sealift.attest.verifier import (
+    Check,
+    Claims,
+    all_but_freshness,
+    check,
+    check_bound,
+    check_code_bundle,
+)
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 from sealift.ids import Digest
 
@@ -78,108 +77,107 @@ class _Guest:
     tpm: TpmReferences
 
 
-class AzureVerifier:
-    """Verifies hardware, claims and quote; compares them with the references.
+def examine_azure(
+    evidence: Evidence,
+    basis: Basis,
+    amd_roots: Mapping[str, Digest] = AMD_ARKS,
+    intel_roots: Sequence[Digest] = tuple(INTEL_SGX_ROOTS.values()),
+) -> Claims:
+    """Verify hardware, claims and quote; compare them with the references.
 
     Args:
+        evidence: Of one guest.
+        basis: What it is judged by.
         amd_roots: AMD's root keys by product.
         intel_roots: Intel's root keys.
     """
+    kind = "the virtual TPM of Azure's guests"
+    tpm = require_references(basis.references.tpm, kind)
+    body = AzureBody.parse(evidence.body)
+    hcl = parse_hcl(body.hcl_report)
+    if hcl.kind == "snp":
+        hardware = _examine_snp(body, hcl, basis, amd_roots)
+    else:
+        hardware = _examine_tdx(body, hcl, basis, tuple(intel_roots))
+    guest = _verify_guest(body, parse_claims(hcl.claims), tpm)
+    code_bundle = measured_bundle(body.events)
+    checks = (
+        *_check_guest(guest, basis.bound),
+        *hardware.checks,
+        check_code_bundle(code_bundle, basis.references.code_bundle),
+    )
+    # The hardware's, and affirming about the guest only if every check passed.
+    passed = all_but_freshness(checks)
+    pinned = hardware.trust.instance_identity if passed else 0
+    return Claims(
+        level=Level.TEE,
+        attester=hardware.attester,
+        code_bundle=code_bundle,
+        trust=replace(
+            hardware.trust,
+            configuration=2 if passed else 32,
+            executables=2 if passed else 33,
+            instance_identity=pinned,
+        ),
+        checks=checks,
+        measurements={
+            **hardware.measurements,
+            **{f"pcr{number}": raw for number, raw in guest.values.items()},
+            **clock_measurements(guest.quote.clock),
+        },
+        events=body.events,
+        notes=(*hardware.notes, *_notes(guest)),
+    )
 
-    media_type = MEDIA_TYPE
-    levels = frozenset({Level.TEE})
-    result_media_type = EAT
 
-    def __init__(
-        self,
-        amd_roots: Mapping[str, Digest] = AMD_ARKS,
-        intel_roots: Sequence[Digest] = tuple(INTEL_SGX_ROOTS.values()),
-    ) -> None:
-        self._amd_roots = amd_roots
-        self._intel_roots = tuple(intel_roots)
+def _examine_snp(
+    body: AzureBody, hcl: HclReport, basis: Basis, roots: Mapping[str, Digest]
+) -> Hardware:
+    references = require_references(basis.references.snp, "SEV-SNP")
+    _require_no_other("td_quote", body.td_quote)
+    verdict = verify_report(hcl.hardware, body.certificates, basis, roots)
+    report = verdict.report
+    _require_over(report.report_data, hcl.digest)
+    if report.vmpl != 0:
+        raise EvidenceError(
+            "the report was not made by the paravisor",
+            why=f"privilege level (VMPL) {report.vmpl} asked for it, the paravisor has 0",
+            code="azure-vmpl",
+        )
+    checks = (
+        *snp.check_guest(report, hcl.digest, references),
+        *snp.check_chip(verdict, basis, references),
+    )
+    return Hardware(
+        attester=snp.attester_of(verdict),
+        checks=checks,
+        trust=snp.trust_of(verdict, references, checks),
+        measurements=snp.measurements(report),
+        notes=tuple(snp.notes_of(verdict, references)),
+    )
 
-    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
-        """See ``Verifier.examine``."""
-        kind = "the virtual TPM of Azure's guests"
-        tpm = require_references(basis.references.tpm, kind)
-        body = AzureBody.parse(evidence.body)
-        hcl = parse_hcl(body.hcl_report)
-        look = self._examine_snp if hcl.kind == "snp" else self._examine_tdx
-        hardware = look(body, hcl, basis)
-        guest = _verify_guest(body, parse_claims(hcl.claims), tpm)
-        code_bundle = measured_bundle(body.events)
-        checks = (
-            *_check_guest(guest, basis.bound),
-            *hardware.checks,
-            check_code_bundle(code_bundle, basis.references.code_bundle),
-        )
-        # The hardware's, and affirming about the guest only if every check passed.
-        passed = all_but_freshness(checks)
-        pinned = hardware.trust.instance_identity if passed else 0
-        return Claims(
-            level=Level.TEE,
-            attester=hardware.attester,
-            role=None,
-            code_bundle=code_bundle,
-            trust=replace(
-                hardware.trust,
-                configuration=2 if passed else 32,
-                executables=2 if passed else 33,
-                instance_identity=pinned,
-            ),
-            checks=checks,
-            measurements={
-                **hardware.measurements,
-                **{f"pcr{number}": raw for number, raw in guest.values.items()},
-                **clock_measurements(guest.quote.clock),
-            },
-            events=body.events,
-            notes=(*hardware.notes, *_notes(guest)),
-        )
 
-    def _examine_snp(self, body: AzureBody, hcl: HclReport, basis: Basis) -> Hardware:
-        references = require_references(basis.references.snp, "SEV-SNP")
-        _require_no_other("td_quote", body.td_quote)
-        verdict = verify_report(hcl.hardware, body.certificates, basis, self._amd_roots)
-        report = verdict.report
-        _require_over(report.report_data, hcl.digest)
-        if report.vmpl != 0:
-            raise EvidenceError(
-                "the report was not made by the paravisor",
-                why=f"privilege level (VMPL) {report.vmpl} asked for it, the paravisor has 0",
-                code="azure-vmpl",
-            )
-        checks = (
-            *snp.check_guest(report, hcl.digest, references),
-            *snp.check_chip(verdict, basis, references),
-        )
-        return Hardware(
-            attester=snp.attester_of(verdict),
-            checks=checks,
-            trust=snp.trust_of(verdict, references, checks),
-            measurements=snp.measurements(report),
-            notes=tuple(snp.notes_of(verdict, references)),
-        )
-
-    def _examine_tdx(self, body: AzureBody, hcl: HclReport, basis: Basis) -> Hardware:
-        references = require_references(basis.references.tdx, "TDX")
-        _require_no_other("certificates", body.certificates)
-        report, verdict = tdx.verify_guest(body.td_quote, basis, self._intel_roots)
-        _require_over(report.report_data, hcl.digest)
-        # The paravisor extends no register: the virtual TPM has those of the guest.
-        last = report.rtmr[3]
-        checks = (
-            *tdx.check_report(report, hcl.digest, references),
-            check(not any(last), "RTMR 3", "untouched", last.hex(), "tdx-rtmr"),
-            *tdx.check_platform(verdict, basis, references),
-        )
-        return Hardware(
-            attester=f"ppid:{verdict.platform.ppid.hex()}",
-            checks=checks,
-            trust=tdx.trust_of(report, verdict, references, passed=True),
-            measurements=tdx.measurements(report),
-            notes=(f"platform TCB {verdict.status}",),
-        )
+def _examine_tdx(
+    body: AzureBody, hcl: HclReport, basis: Basis, roots: tuple[Digest, ...]
+) -> Hardware:
+    references = require_references(basis.references.tdx, "TDX")
+    _require_no_other("certificates", body.certificates)
+    report, verdict = tdx.verify_guest(body.td_quote, basis, roots)
+    _require_over(report.report_data, hcl.digest)
+    # The paravisor extends no register: the virtual TPM has those of the guest.
+    last = report.rtmr[3]
+    checks = (
+        *tdx.check_report(report, hcl.digest, references),
+        check(not any(last), "RTMR 3", "untouched", last.hex(), "tdx-rtmr"),
+        *tdx.check_platform(verdict, basis, references),
+    )
+    return Hardware(
+        attester=f"ppid:{verdict.platform.ppid.hex()}",
+        checks=checks,
+        trust=tdx.trust_of(report, verdict, references, passed=True),
+        measurements=tdx.measurements(report),
+        notes=(f"platform TCB {verdict.status}",),
+    )
 
 
 def _require_no_other(field: str, part: Sequence[object]) -> None:

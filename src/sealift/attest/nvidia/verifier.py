@@ -15,13 +15,11 @@ from itertools import pairwise
 from typing import Final
 
 from sealift.attest import collateral
-from sealift.attest.check import Check, check, check_bound, check_collateral_age
 from sealift.attest.collateral import read_revocations
 from sealift.attest.evidence import Evidence
-from sealift.attest.level import Level, TrustVector
+from sealift.attest.level import TrustVector
 from sealift.attest.nvidia.evidence import (
     CHAIN_LENGTH,
-    MEDIA_TYPE,
     Device,
     DeviceReport,
     NvidiaBody,
@@ -31,7 +29,13 @@ from sealift.attest.nvidia.evidence import (
 )
 from sealift.attest.nvidia.rim import Rim, read_rim
 from sealift.attest.reference import Basis, NvidiaReferences, require_references
-from sealift.attest.verifier import EAT, Claims
+from sealift.attest.verifier import (
+    Check,
+    Claims,
+    check,
+    check_bound,
+    check_collateral_age,
+)
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import Revocations, verify_chain
 from sealift.crypto.vendorkeys import EcdsaKey
@@ -42,16 +46,9 @@ VIDEO_DECODER: Final = 36  # SPDM index; RIMs count from 0 and call it 35
 Chain = tuple[Certificate, ...]
 
 
-class NvidiaVerifier:
-    """Verifies chain and signature; compares firmware, versions, mode and device."""
-
-    media_type = MEDIA_TYPE
-    levels: frozenset[Level] = frozenset()
-    result_media_type = EAT
-
-    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
-        """See ``Verifier.examine``."""
-        return examine_device(evidence, basis)[1]
+def examine_nvidia(evidence: Evidence, basis: Basis) -> Claims:
+    """Verify chain and signature; compare firmware, versions, mode and device."""
+    return examine_device(evidence, basis)[1]
 
 
 def examine_device(evidence: Evidence, basis: Basis) -> tuple[Device, Claims]:
@@ -88,8 +85,6 @@ def examine_device(evidence: Evidence, basis: Basis) -> tuple[Device, Claims]:
     return device, Claims(
         level=None,
         attester=f"nvidia:{device.id}",
-        role=None,
-        code_bundle=None,
         trust=TrustVector(
             hardware=2,
             instance_identity=2 if references.devices else 0,

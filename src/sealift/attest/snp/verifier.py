@@ -8,15 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from sealift.attest.check import (
-    Check,
-    all_but_freshness,
-    check,
-    check_among,
-    check_bound,
-    check_code_bundle,
-    check_collateral_age,
-)
 from sealift.attest.collateral import AMD_ARKS
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
@@ -28,58 +19,59 @@ from sealift.attest.reference import (
 )
 from sealift.attest.snp.endorsement import SnpVerdict, verify_report
 from sealift.attest.snp.evidence import (
-    MEDIA_TYPE,
     NO_MIGRATION_AGENT,
     TCB_FIELDS,
     Report,
     SnpBody,
     parse_tcb,
 )
-from sealift.attest.verifier import EAT, Claims
+from sealift.attest.verifier import (
+    Check,
+    Claims,
+    all_but_freshness,
+    check,
+    check_among,
+    check_bound,
+    check_code_bundle,
+    check_collateral_age,
+)
 from sealift.ids import Digest
 
 _HOLDS: Final = "holds"
 _MISSING: Final = "does not hold"
 
 
-class SnpVerifier:
-    """Verifies the report; compares guest and chip with the references.
+def examine_snp(
+    evidence: Evidence, basis: Basis, roots: Mapping[str, Digest] = AMD_ARKS
+) -> Claims:
+    """Verify the report; compare guest and chip with the references.
 
     Args:
+        evidence: Of one guest.
+        basis: What it is judged by.
         roots: AMD's root keys by product.
     """
-
-    media_type = MEDIA_TYPE
-    levels = frozenset({Level.TEE})
-    result_media_type = EAT
-
-    def __init__(self, roots: Mapping[str, Digest] = AMD_ARKS) -> None:
-        self._roots = roots
-
-    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
-        """See ``Verifier.examine``."""
-        references = require_references(basis.references.snp, "SEV-SNP")
-        body = SnpBody.parse(evidence.body)
-        verdict = verify_report(body.report, body.certificates, basis, self._roots)
-        report = verdict.report
-        # Only where the agreement says so does the host's value name the code.
-        named = references.host_data_names_code
-        code_bundle = Digest(report.host_data) if named else None
-        checks = (
-            *check_guest(report, basis.bound, references),
-            *check_chip(verdict, basis, references),
-            check_code_bundle(code_bundle, basis.references.code_bundle),
-        )
-        return Claims(
-            level=Level.TEE,
-            attester=attester_of(verdict),
-            role=None,
-            code_bundle=code_bundle,
-            trust=trust_of(verdict, references, checks),
-            checks=checks,
-            measurements=measurements(report),
-            notes=tuple(notes_of(verdict, references)),
-        )
+    references = require_references(basis.references.snp, "SEV-SNP")
+    body = SnpBody.parse(evidence.body)
+    verdict = verify_report(body.report, body.certificates, basis, roots)
+    report = verdict.report
+    # Only where the agreement says so does the host's value name the code.
+    named = references.host_data_names_code
+    code_bundle = Digest(report.host_data) if named else None
+    checks = (
+        *check_guest(report, basis.bound, references),
+        *check_chip(verdict, basis, references),
+        check_code_bundle(code_bundle, basis.references.code_bundle),
+    )
+    return Claims(
+        level=Level.TEE,
+        attester=attester_of(verdict),
+        code_bundle=code_bundle,
+        trust=trust_of(verdict, references, checks),
+        checks=checks,
+        measurements=measurements(report),
+        notes=tuple(notes_of(verdict, references)),
+    )
 
 
 def check_guest(

@@ -8,22 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sealift.attest.check import (
-    Check,
-    all_but_freshness,
-    check,
-    check_among,
-    check_bound,
-    check_code_bundle,
-    check_collateral_age,
-)
 from sealift.attest.collateral import INTEL_SGX_ROOTS
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
 from sealift.attest.reference import Basis, TdxReferences, require_references
 from sealift.attest.runtimelog import measured_bundle, replay
 from sealift.attest.tdx.evidence import (
-    MEDIA_TYPE,
     REGISTER_HASH,
     RUNTIME_REGISTER,
     TdReport,
@@ -33,7 +23,16 @@ from sealift.attest.tdx.evidence import (
 from sealift.attest.tdx.platform import QuoteVerdict, verify_quote
 from sealift.attest.tdx.tcb import UNKNOWN
 from sealift.attest.tpm.eventlog import parse, rtmrs
-from sealift.attest.verifier import EAT, Claims
+from sealift.attest.verifier import (
+    Check,
+    Claims,
+    all_but_freshness,
+    check,
+    check_among,
+    check_bound,
+    check_code_bundle,
+    check_collateral_age,
+)
 from sealift.crypto.certificate import say_time
 from sealift.errors import EvidenceError
 from sealift.ids import Digest
@@ -50,43 +49,38 @@ BOOT_REGISTERS: Final = (0, 1, 2)
 _HARDWARE: Final = {"UpToDate": 2, "Revoked": 96, UNKNOWN: 97}
 
 
-class TdxVerifier:
-    """Verifies the quote; compares guest, platform and logs with the references.
+def examine_tdx(
+    evidence: Evidence,
+    basis: Basis,
+    roots: Sequence[Digest] = tuple(INTEL_SGX_ROOTS.values()),
+) -> Claims:
+    """Verify the quote; compare guest, platform and logs with the references.
 
     Args:
+        evidence: Of one guest.
+        basis: What it is judged by.
         roots: Trusted roots of platform certificates: Intel's.
     """
-
-    media_type = MEDIA_TYPE
-    levels = frozenset({Level.TEE})
-    result_media_type = EAT
-
-    def __init__(self, roots: Sequence[Digest] = tuple(INTEL_SGX_ROOTS.values())):
-        self._roots = tuple(roots)
-
-    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
-        """See ``Verifier.examine``."""
-        references = require_references(basis.references.tdx, "TDX")
-        body = TdxBody.parse(evidence.body)
-        report, verdict = verify_guest(body.quote, basis, self._roots)
-        code_bundle = measured_bundle(body.events)
-        checks = (
-            *check_report(report, basis.bound, references),
-            *check_logs(report, body),
-            *check_platform(verdict, basis, references),
-            check_code_bundle(code_bundle, basis.references.code_bundle),
-        )
-        return Claims(
-            level=Level.TEE,
-            attester=f"ppid:{verdict.platform.ppid.hex()}",
-            role=None,
-            code_bundle=code_bundle,
-            trust=trust_of(report, verdict, references, all_but_freshness(checks)),
-            checks=checks,
-            measurements=measurements(report),
-            events=body.events,
-            notes=tuple(_notes(report, verdict, body)),
-        )
+    references = require_references(basis.references.tdx, "TDX")
+    body = TdxBody.parse(evidence.body)
+    report, verdict = verify_guest(body.quote, basis, tuple(roots))
+    code_bundle = measured_bundle(body.events)
+    checks = (
+        *check_report(report, basis.bound, references),
+        *check_logs(report, body),
+        *check_platform(verdict, basis, references),
+        check_code_bundle(code_bundle, basis.references.code_bundle),
+    )
+    return Claims(
+        level=Level.TEE,
+        attester=f"ppid:{verdict.platform.ppid.hex()}",
+        code_bundle=code_bundle,
+        trust=trust_of(report, verdict, references, all_but_freshness(checks)),
+        checks=checks,
+        measurements=measurements(report),
+        events=body.events,
+        notes=tuple(_notes(report, verdict, body)),
+    )
 
 
 def verify_guest(

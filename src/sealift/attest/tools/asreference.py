@@ -17,12 +17,10 @@ from typing import Final, Literal
 
 from sealift import codec
 from sealift.attest import composite
-from sealift.attest.check import UNBOUND, require_passed
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.nvidia import evidence as nvidia
-from sealift.attest.policy import find_verifier
+from sealift.attest.policy import VERIFIER_FOR_MEDIA_TYPE, find_verifier
 from sealift.attest.reference import (
     Basis,
     ImaReferences,
@@ -56,7 +54,7 @@ from sealift.attest.tpm.ima import ImaState
 from sealift.attest.tpm.imalist import parse_list, replay_until
 from sealift.attest.tpm.structures import parse_public
 from sealift.attest.tpm.verifier import LOADER_PCRS, REQUIRED_PCRS
-from sealift.attest.verifier import Verifier
+from sealift.attest.verifier import UNBOUND, Kind, require_passed
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, MalformedError, PolicyError, UsageError
@@ -92,7 +90,7 @@ class Trusted:
     must: tuple[str, ...] = ()
     pin: bool = False
     revocation: bool = True
-    verifiers: Mapping[str, Verifier] = field(
+    verifiers: Mapping[str, Kind] = field(
         default_factory=lambda: VERIFIER_FOR_MEDIA_TYPE
     )
 

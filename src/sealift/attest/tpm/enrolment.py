@@ -18,7 +18,6 @@ from itertools import pairwise
 from typing import Final
 
 from sealift import codec
-from sealift.attest.check import Check, check
 from sealift.attest.collateral import Collateral, read_revocations, require_recent
 from sealift.attest.level import Level
 from sealift.attest.reference import Basis, TpmReferences, TpmRoot
@@ -31,6 +30,7 @@ from sealift.attest.tpm.structures import (
     parse_public,
     require_attestation_key,
 )
+from sealift.attest.verifier import Check, check
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import Revocations, verify_chain
 from sealift.crypto.hash import verify_equal

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.attest.check import Check, check
 from sealift.attest.evidence import Body
 from sealift.attest.runtimelog import MAX_EVENTS, RuntimeEvent
 from sealift.attest.tpm.enrolment import MAX_ENROLMENTS, SignedEnrolment
@@ -22,6 +21,7 @@ from sealift.attest.tpm.structures import (
     Scheme,
     TpmReader,
 )
+from sealift.attest.verifier import Check, check
 from sealift.crypto.certificate import MAX_CHAIN
 from sealift.crypto.hash import HASHES, HashName, digest, digest_bytes
 from sealift.crypto.vendorkeys import EcdsaKey, RsaKey

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from sealift.attest.check import Check, check
 from sealift.attest.reference import ImaReferences
 from sealift.attest.tpm.imalist import (
     BOOT_AGGREGATE,
@@ -28,6 +27,7 @@ from sealift.attest.tpm.imalist import (
     replay_padded,
     replay_until,
 )
+from sealift.attest.verifier import Check, check
 from sealift.crypto.hash import (
     HASHES,
     STRONG_HASHES,

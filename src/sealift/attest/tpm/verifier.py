@@ -11,14 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.attest.check import (
-    Check,
-    all_but_freshness,
-    check,
-    check_among,
-    check_bound,
-    check_code_bundle,
-)
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
 from sealift.attest.reference import Basis, TpmReferences, require_references
@@ -26,7 +18,6 @@ from sealift.attest.runtimelog import RuntimeEvent, measured_bundle, replay
 from sealift.attest.tpm.enrolment import Owner, check_pinned, find_owner
 from sealift.attest.tpm.eventlog import parse
 from sealift.attest.tpm.evidence import (
-    MEDIA_TYPE,
     ClockInfo,
     Quote,
     TpmBody,
@@ -40,7 +31,15 @@ from sealift.attest.tpm.evidence import (
 from sealift.attest.tpm.ima import ImaState, advance
 from sealift.attest.tpm.imalist import REGISTER, parse_list
 from sealift.attest.tpm.structures import Public, parse_public, require_attestation_key
-from sealift.attest.verifier import EAT, Claims
+from sealift.attest.verifier import (
+    Check,
+    Claims,
+    all_but_freshness,
+    check,
+    check_among,
+    check_bound,
+    check_code_bundle,
+)
 from sealift.crypto.hash import digest_bytes
 from sealift.errors import EvidenceError, MalformedError
 
@@ -71,40 +70,32 @@ class _Genuine:
         return f"tpm:{self.key.name.hex()}"
 
 
-class TpmVerifier:
-    """Verifies a TPM's quote; compares registers and logs with the references."""
+def examine_tpm(
+    evidence: Evidence, basis: Basis, earlier: Claims | None = None
+) -> Claims:
+    """Verify a TPM's quote; compare registers and logs with the references.
 
-    media_type = MEDIA_TYPE
-    levels = frozenset({Level.ATTESTED_HOST, Level.DEVELOPMENT})
-    result_media_type = EAT
+    Args:
+        evidence: Of one host.
+        basis: What it is judged by.
+        earlier: What the evidence amounted to that this one continues, if any.
 
-    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
-        """See ``Verifier.examine``."""
-        tpm = require_references(basis.references.tpm, "TPM evidence")
-        genuine = _verify(evidence, basis, tpm)
+    Raises:
+        EvidenceError: also ``tpm-other-attester``.
+    """
+    tpm = require_references(basis.references.tpm, "TPM evidence")
+    genuine = _verify(evidence, basis, tpm)
+    if earlier is None:
         return _judge(genuine, basis, tpm, ImaState.at_boot(tpm.bank), ())
-
-    def examine_continued(
-        self, evidence: Evidence, basis: Basis, *, earlier: Claims
-    ) -> Claims:
-        """See ``ContinuingVerifier.examine_continued``.
-
-        Raises:
-            EvidenceError: also ``tpm-other-attester``.
-        """
-        tpm, state = (
-            require_references(basis.references.tpm, "TPM evidence"),
-            earlier.progress,
+    state = earlier.progress
+    if not isinstance(state, ImaState) or earlier.attester != genuine.attester:
+        raise EvidenceError(
+            "the evidence continues that of another attester",
+            code="tpm-other-attester",
         )
-        genuine = _verify(evidence, basis, tpm)
-        if not isinstance(state, ImaState) or earlier.attester != genuine.attester:
-            raise EvidenceError(
-                "the evidence continues that of another attester",
-                code="tpm-other-attester",
-            )
-        clock = clock_measurements(genuine.quote.clock)
-        same_boot = check_same_boot(earlier.measurements, clock)
-        return _judge(genuine, basis, tpm, state, (same_boot,))
+    clock = clock_measurements(genuine.quote.clock)
+    same_boot = check_same_boot(earlier.measurements, clock)
+    return _judge(genuine, basis, tpm, state, (same_boot,))
 
 
 def _verify(evidence: Evidence, basis: Basis, tpm: TpmReferences) -> _Genuine:
@@ -148,7 +139,6 @@ def _judge(
         level=owner.level,
         rehearsing=Level.ATTESTED_HOST if owner.is_software else None,
         attester=genuine.attester,
-        role=None,
         code_bundle=code_bundle,
         # AR4SI: 2 genuine or as agreed, 32 with weaknesses, 33 and 96 not to rely on.
         trust=TrustVector(

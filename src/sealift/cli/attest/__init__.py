@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.attest.check import UNBOUND, Check
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector, parse_accept
 from sealift.attest.policy import Appraiser
@@ -21,7 +20,7 @@ from sealift.attest.referenceset import (
     parse_set,
     verify_set,
 )
-from sealift.attest.verifier import Claims
+from sealift.attest.verifier import UNBOUND, Check, Claims
 from sealift.cli.attest.collateral import add_collateral_parser, run_collateral
 from sealift.cli.attest.collect import add_collect_parser, run_collect
 from sealift.cli.attest.reference import add_reference_parser, run_reference

@@ -21,12 +21,12 @@ from statistics import median, quantiles
 from typing import Any, Final
 
 from sealift.attest.azure.evidence import AzureBody, parse_hcl
-from sealift.attest.azure.verifier import AzureVerifier
+from sealift.attest.azure.verifier import examine_azure
 from sealift.attest.collateral import NVIDIA_RIM_ROOTS, Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia.evidence import NvidiaBody
 from sealift.attest.nvidia.rim import read_rim
-from sealift.attest.nvidia.verifier import NvidiaVerifier
+from sealift.attest.nvidia.verifier import examine_nvidia
 from sealift.attest.reference import (
     Basis,
     ImaReferences,
@@ -38,13 +38,13 @@ from sealift.attest.reference import (
 )
 from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.snp.evidence import SnpBody, parse_report
-from sealift.attest.snp.verifier import SnpVerifier
+from sealift.attest.snp.verifier import examine_snp
 from sealift.attest.tdx.evidence import TdReport, TdxBody, parse_quote
-from sealift.attest.tdx.verifier import TdxVerifier
+from sealift.attest.tdx.verifier import examine_tdx
 from sealift.attest.tools.collateralfiles import import_collateral
 from sealift.attest.tpm.ima import ImaState, advance
 from sealift.attest.tpm.imalist import parse_list, replay
-from sealift.attest.verifier import Verifier
+from sealift.attest.verifier import Examine
 from sealift.codec import decode, encode
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.crypto.identity import Identity, create_identity
@@ -195,14 +195,14 @@ def measure_reports(repeats: int = REPEATS) -> list[Row]:
 
 
 def _examined(
-    verifier: Verifier,
+    examine: Examine,
     evidence: Evidence,
     references: ReferenceValues,
     at_s: int,
     items: Mapping[str, bytes] | None = None,
 ) -> Examined:
     collateral = Collateral(as_of_s=at_s, items=dict(items or {}))
-    return lambda: verifier.examine(
+    return lambda: examine(
         evidence,
         Basis(bound=None, references=references, collateral=collateral, at_s=at_s),
     )
@@ -222,7 +222,7 @@ def _tdx(folder: Path) -> Examined:
     )
     evidence = TdxBody(quote=quote, ccel=None, events=()).to_evidence()
     return _examined(
-        TdxVerifier(), evidence, ReferenceValues(tdx=references), _PHALA_S, items
+        examine_tdx, evidence, ReferenceValues(tdx=references), _PHALA_S, items
     )
 
 
@@ -232,7 +232,7 @@ def _snp(folder: Path) -> Examined:
     issuers = parse_certificates((folder / "snp/milan_ask_ark_asvk.pem").read_bytes())
     body = SnpBody(report=raw, certificates=(key, *(each.der for each in issuers)))
     references = ReferenceValues(snp=_snp_references(raw))
-    return _examined(SnpVerifier(), body.to_evidence(), references, _JUNE_2025_S)
+    return _examined(examine_snp, body.to_evidence(), references, _JUNE_2025_S)
 
 
 def _snp_references(raw: bytes) -> SnpReferences:
@@ -267,7 +267,7 @@ def _azure(folder: Path) -> Examined:
         tpm=TpmReferences(roots=(), endorsement_keys=(), pcrs=values),
         snp=_snp_references(parse_hcl(body.hcl_report).hardware),
     )
-    return _examined(AzureVerifier(), body.to_evidence(), references, _JUNE_2025_S)
+    return _examined(examine_azure, body.to_evidence(), references, _JUNE_2025_S)
 
 
 def _gpu(folder: Path) -> Examined:
@@ -283,7 +283,7 @@ def _gpu(folder: Path) -> Examined:
             revocation="if-known",
         )
     )
-    return _examined(NvidiaVerifier(), body.to_evidence(), references, _JUNE_2025_S)
+    return _examined(examine_nvidia, body.to_evidence(), references, _JUNE_2025_S)
 
 
 def _rim(folder: Path) -> Examined:
