@@ -33,9 +33,10 @@ from sealift.train.loop.faults import Fault
 from sealift.train.loop.statistics import Measured, let_out
 from sealift.train.loop.trainer import Trainer
 from sealift.train.sandbox.confine import Confinement
+from sealift.train.worker import requests
 from sealift.train.worker.executor import BEST, WITHOUT_NAMESPACES, Workshop
-from sealift.train.worker.memory import Area
-from sealift.train.worker.taskprocess import Answers, WorkshopLimits
+from sealift.train.worker.requests import Area
+from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.travel.settings import TrainingSettings
 from tests.sim.hostile_recipe import (
     ATTACKS_REFUSED,
@@ -211,13 +212,13 @@ def test_a_recipe_that_hangs_is_ended(stage: Stage) -> None:
     assert stage.attack("hang", work_s=60.0) == SUCCESS  # control
 
 
-def test_a_recipe_that_speaks_slowly_is_ended(stage: Stage) -> None:
-    assert stage.attack("drip", work_s=1.0) == "recipe-timeout"
-    assert stage.attack("drip", work_s=60.0) == "recipe-garbled"  # control
+def test_a_recipe_that_asks_slowly_is_ended(stage: Stage) -> None:
+    assert stage.attack("ask_slowly", work_s=1.0) == "recipe-timeout"
+    assert stage.attack("ask_slowly", work_s=60.0) == SUCCESS  # control
 
 
 def test_a_recipe_that_speaks_and_never_listens_is_ended(stage: Stage) -> None:
-    assert stage.attack("babble", work_s=2.0) == "recipe-timeout"
+    assert stage.attack("babble", work_s=6.0) == "recipe-timeout"
     assert stage.attack("babble_a_little", work_s=60.0) == SUCCESS  # control
     assert stage.attack("remember") == ""  # the next task is not harmed
 
@@ -253,31 +254,44 @@ def test_only_named_rounded_numbers_leave(stage: Stage) -> None:
     assert let_out(found, RULE).metrics == {"loss": 0.12}
 
 
-@pytest.mark.parametrize("attack", ["garble", "boast"])
-def test_nonsense_is_no_answer(stage: Stage, attack: str) -> None:
+ODD_REQUESTS = (
+    "ask_nonsense",
+    "ask_what_is_no_question",
+    "ask_at_length",
+    "ask_outside",
+    "ask_backwards",
+    "ask_again",
+    "ask_and_never_listen",
+    "ring_without_end",
+    "hand_over_for_nothing",
+    "tell_too_much",
+    "tell_something_else",
+    "tell_of_another_model",
+)
+
+
+@pytest.mark.parametrize("attack", ODD_REQUESTS)
+def test_what_no_task_asks_ends_it(stage: Stage, attack: str) -> None:
     assert stage.attack(attack) == "recipe-garbled"
     assert stage.attack("remember") == ""  # the next task is not harmed
+
+
+def test_what_a_task_may_ask_is_answered(stage: Stage) -> None:
+    """The control of the test above: the same hands ask for what there is."""
+    assert stage.attack("ask_and_go_on") == SUCCESS
 
 
 def test_a_parent_that_believes_nonsense(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant of the test above: what a recipe writes does reach the parent."""
-    plain = Answers.read
+    plain = requests.from_bytes
 
-    def believe(self: Answers, raw: bytes) -> object:
-        return Fault(kind="memory") if raw == b"nonsense" else plain(self, raw)
+    def believe(raw: bytes, *kinds: type) -> object:
+        return Fault(kind="memory") if raw == b"nonsense" else plain(raw, *kinds)
 
-    monkeypatch.setattr(Answers, "read", believe)
-    assert stage.attack("garble") == "no-memory"
-
-
-def test_a_parent_that_reads_whatever_length_it_is_told(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The mutant: it still waits for 4 GiB when the recipe's process has gone."""
-    monkeypatch.setattr(Answers, "most", 1 << 32)
-    assert stage.attack("boast") == "recipe-killed"
+    monkeypatch.setattr(requests, "from_bytes", believe)
+    assert stage.attack("ask_nonsense") == "no-memory"
 
 
 def test_what_it_writes_into_a_partys_rows_stays_with_it(stage: Stage) -> None:
@@ -322,7 +336,7 @@ def test_what_is_read_from_an_area_no_longer_changes() -> None:
         assert area.copy(0, 4) == b"evil"  # control: it is shared
 
 
-@pytest.mark.parametrize("attack", ["leave", "crash"])
+@pytest.mark.parametrize("attack", ["leave", "crash", "ask_and_die"])
 def test_a_process_that_ends_early(stage: Stage, attack: str) -> None:
     assert stage.attack(attack) == "recipe-killed"
 
@@ -355,6 +369,6 @@ def test_an_agreement_on_hardware_demands_a_sandbox(unconfined: Stage) -> None:
 
 def test_workers_are_gone_when_an_attack_ends(stage: Stage) -> None:
     before = family(os.getpid())
-    for attack in ("leave", "hang", "garble"):
+    for attack in ("leave", "hang", "ask_nonsense"):
         assert stage.attack(attack, work_s=1.0)
         assert family(os.getpid()) == before

@@ -22,7 +22,7 @@ from sealift.train.loop.tasks import Given
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker import taskprocess
 from sealift.train.worker.executor import Workshop
-from sealift.train.worker.memory import Area
+from sealift.train.worker.requests import Area
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.travel.settings import TrainingSettings
 from tests.sim.served import FORM, rows

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import _sqlite3
+import mmap
 import os
 import shutil
+import socket
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from sealift.errors import JobError, MalformedError
+from sealift.ids import Buffer
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import Given, SliceTask, TaskModel
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker.executor import Workshop
-from sealift.train.worker.memory import Area
-from sealift.train.worker.messages import Done, DoneModel, Handed, size_of
-from sealift.train.worker.taskprocess import Answers
+from sealift.train.worker.messages import Done, Handed, Metrics, size_of
+from sealift.train.worker.requests import Area, ParentEnd, WorkerEnd
+from sealift.train.worker.taskprocess import TaskAnswers
 from sealift.travel.settings import TrainingSettings
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 from tests.sim.inside import look
@@ -160,10 +166,27 @@ def test_who_forks_workers_holds_libraries_in_memory() -> None:
 class ChangingArea(Area):
     """Another process's memory: what was read once is different the next time."""
 
-    def copy(self, start: int, length: int) -> bytes:
-        found = super().copy(start, length)
-        self._map[start : start + length] = bytes(length)
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self._map = cast("Any", Changing(self._map))
+
+
+class Changing:
+    """What is read of it is overwritten at once."""
+
+    def __init__(self, plain: mmap.mmap) -> None:
+        self._plain = plain
+
+    def __getitem__(self, place: slice) -> bytes:
+        found = self._plain[place]
+        self._plain[place] = bytes(len(found))
         return found
+
+    def __setitem__(self, place: slice, content: Buffer) -> None:
+        self._plain[place] = content
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
 
 
 @pytest.fixture
@@ -173,27 +196,50 @@ def state() -> TrainingState:
     return training._states[""]
 
 
-def answers_of(area: Area, state: TrainingState) -> Answers:
-    area._map[: len(state.tensors)] = state.tensors
-    area._map[len(state.tensors) : len(state.tensors) + len(state.tree)] = state.tree
-    model = TaskModel((), begun=True, windows=(0,))
-    task = SliceTask("train", TrainingSettings(seed=1, batch_rows=2), (model,))
-    return Answers(task, Given(states=[state]), area)
+@contextmanager
+def conversation(state: TrainingState) -> Iterator[tuple[TaskAnswers, Any, Any]]:
+    """A task's answers, and both ends of its worker, over memory that changes."""
+    model = TaskModel((), begun=True, windows=(4,))
+    settings = TrainingSettings(seed=1, batch_rows=2, digest_every=1)
+    task = SliceTask("train", settings, (model,))
+    ours, theirs = socket.socketpair()
+    with ours, theirs, closing(ChangingArea(1 << 20)) as area:
+        worker = WorkerEnd(theirs.fileno(), area.descriptor)
+        parent = ParentEnd(area, ours.fileno(), lambda: 5.0)
+        yield TaskAnswers(task, Given(states=[state]), area), parent, worker
+        area._map = cast("Any", area._map)._plain
+
+
+def put(worker: WorkerEnd, state: TrainingState) -> int:
+    content = state.tensors + state.tree
+    worker.buffers[: len(content)] = content
+    return len(content)
 
 
 def test_what_a_worker_hands_over_is_read_once(state: TrainingState) -> None:
     """N10: what was checked is what is used."""
-    size = size_of(state)
-    with closing(ChangingArea(1 << 20)) as area:
-        assert answers_of(area, state).take(Handed(0, size)) == state
-    with closing(ChangingArea(1 << 20)) as area:
-        done = Done((DoneModel(size, (0.5,), ()),), ())
-        assert answers_of(area, state).finish(done).models[0].state == state
-    with closing(ChangingArea(1 << 20)) as area:  # control: a second look is another
-        answers = answers_of(area, state)
-        answers.take(Handed(0, size))
+    taken: list[TrainingState] = []
+    told = SimpleNamespace(hand_over=lambda model, found: taken.append(found))
+    with conversation(state) as (answers, parent, worker):
+        size = put(worker, state)
+        worker._say(Handed(0, size_of(state)), 0, size, 0)
+        answers.reply(parent.hear(Handed), told)
+        assert taken == [state]
+        worker._say(Handed(0, size_of(state)), 0, size, 0)
+        with pytest.raises(MalformedError):  # control: a second look is another
+            answers.reply(parent.hear(Handed), told)
+
+
+def test_what_a_worker_is_done_with_is_read_once(state: TrainingState) -> None:
+    done = replace(state, step=state.step + 4)
+    with conversation(state) as (answers, parent, worker):
+        put(worker, state)
+        worker._say(Metrics(0, 0, {"loss": 0.5}), 0, 0, 0)
+        told = SimpleNamespace(measured=lambda model, place, values: None)
+        answers.reply(parent.hear(Metrics), told)
+        assert answers.finish(Done((size_of(done),), ())).states == (done,)
         with pytest.raises(MalformedError):
-            answers.take(Handed(0, size))
+            answers.finish(Done((size_of(done),), ()))
 
 
 def test_nothing_outside_of_an_area_is_read(state: TrainingState) -> None:

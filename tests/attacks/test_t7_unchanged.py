@@ -17,8 +17,8 @@ import pytest
 
 from sealift.errors import JobError
 from sealift.train.loop.states import Settled, TrainingState, parse_tensors
-from sealift.train.loop.tasks import SliceTask
-from sealift.train.loop.trainer import JOINT, Trainer
+from sealift.train.loop.tasks import Given, SliceTask
+from sealift.train.loop.trainer import JOINT, Told, Trainer
 from sealift.train.worker.executor import Workshop
 from tests.unit.train.joints import cargo, joint
 from tests.unit.train.recipes import PLAIN, SETTINGS
@@ -145,15 +145,17 @@ def test_a_change_while_steps_stand_still() -> None:
     training = joint(settings=replace(SETTINGS, digest_every=1))
     work = training._workplace.do
 
-    def do(task: SliceTask, given: object, hand_over: object) -> object:
-        def damaging(model: int, state: TrainingState) -> None:
-            damaging.calls += 1
-            if damaging.calls == 4:  # the second look after the second step
-                state = replace(state, tensors=flip(state.tensors, 8 * 900))
-            hand_over(model, state)  # type: ignore[operator]
+    class Damaging(Told):
+        calls = 0
 
-        damaging.calls = 0
-        return work(task, given, damaging)  # type: ignore[arg-type]
+        def hand_over(self, model: int, state: TrainingState) -> None:
+            self.calls += 1
+            if self.calls == 4:  # the second look after the second step
+                state = replace(state, tensors=flip(state.tensors, 8 * 900))
+            super().hand_over(model, state)
+
+    def do(task: SliceTask, given: Given, _told: object) -> object:
+        return work(task, given, Damaging())
 
     training.work([cargo("north")])  # the control
     training._workplace.do = do  # type: ignore[method-assign,assignment]

@@ -25,8 +25,8 @@ from sealift.data.loader.windows import WindowArena
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import MalformedError, UnavailableError
 from sealift.train.job.checkpoints import StateFolder
-from sealift.train.worker.memory import Area
 from sealift.train.worker.process import TextTap
+from sealift.train.worker.requests import Area
 from sealift.travel.visit.memory import CPUPool
 from tests.sim.descriptors import ROUNDS, descriptors, left_open
 from tests.sim.linkworld import LinkWorld

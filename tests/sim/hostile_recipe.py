@@ -21,7 +21,7 @@ import ctypes
 import gc
 import os
 import socket
-import stat
+import struct
 import sys
 import threading
 import time
@@ -167,44 +167,131 @@ def descriptors():
         yield number
 
 
-def garble():
-    for number in descriptors():
+def work_under_way():
+    return next(o for o in gc.get_objects() if type(o).__name__ == "AssignedTask")
+
+
+def parent():
+    return work_under_way()._parent
+
+
+def request(message=b"", *, number=None, length=None, start=0, size=0, room=0):
+    # Of any kind; then it rings.
+    end = parent()
+    end._number = end._number + 1 if number is None else number
+    at = len(end.buffers)
+    end._whole[at + 128 : at + 128 + len(message)] = message
+    length = len(message) if length is None else length
+    head = struct.pack("<QQQQQ", end._number, length, start, size, room)
+    end._whole[at : at + len(head)] = head
+    os.write(end.stream, b"!")
+
+
+def await_end():
+    os.read(parent().stream, 1)  # a reply, or never
+    raise LookupError
+
+
+HANDED = (
+    b'{"body":{"model":0,"size":{"step":0,"tensors":16,"tree":0}},"type":"Handed"}'
+)
+LOSS = b'{"body":{"model":0,"place":0,"values":{"loss":0.5}},"type":"Metrics"}'
+IMPORTING = b'{"body":{"path":"never.py"},"type":"Importing"}'
+
+
+def ask_nonsense():
+    request(b"nonsense")
+    await_end()
+
+
+def ask_what_is_no_question():
+    request(b'{"body":{"rows":1},"type":"ServeAnswer"}')
+    await_end()
+
+
+def ask_at_length():
+    request(b"{}", length=1 << 62)
+    await_end()
+
+
+def ask_outside():
+    request(IMPORTING, start=len(parent().buffers), size=1)
+    await_end()
+
+
+def ask_backwards():
+    request(IMPORTING, start=(1 << 64) - 8, size=16)
+    await_end()
+
+
+def ring_without_end():
+    for _ in range(100_000):
+        os.write(parent().stream, b"!")
+    await_end()
+
+
+def ask_again():
+    request(IMPORTING)
+    os.read(parent().stream, 1)
+    request(IMPORTING)
+    await_end()
+
+
+def hand_over_for_nothing():
+    request(HANDED, size=16)
+    await_end()
+
+
+def tell_too_much():
+    for _ in range(3):
+        request(LOSS)
+        os.read(parent().stream, 1)
+    raise LookupError
+
+
+def tell_something_else():
+    request(LOSS.replace(b"loss", b"rows"))
+    await_end()
+
+
+def tell_of_another_model():
+    request(LOSS.replace(b'"model":0', b'"model":1'))
+    await_end()
+
+
+def ask_and_go_on():
+    request(IMPORTING)
+    await_end()
+
+
+def ask_and_die():
+    request(IMPORTING)
+    os._exit(0)
+
+
+def ask_and_never_listen():
+    request(IMPORTING)
+    while True:
         try:
-            os.write(number, b"\\x00\\x00\\x00\\x08nonsense")
+            os.write(parent().stream, b"!" * 4096)
         except OSError:
-            pass
+            raise LookupError from None
 
 
-def boast():
-    for number in descriptors():
-        try:
-            os.write(number, b"\\xff" * 64)
-        except OSError:
-            pass
-
-
-def talk():
-    return next(n for n in descriptors() if stat.S_ISSOCK(os.fstat(n).st_mode))
-
-
-def drip():
-    os.write(talk(), b"\\x00\\x00\\x00\\x64")
-    for _ in range(40):
-        os.write(talk(), b" ")
+def ask_slowly():
+    for number in range(40):
+        request(IMPORTING.replace(b"never", b"more%d" % number))
+        os.read(parent().stream, 1)
         time.sleep(0.1)
     raise LookupError
 
 
-def work_under_way():
-    return next(o for o in gc.get_objects() if type(o).__name__ == "Assigned")
-
-
-def babble(times=20_000):
-    work_under_way()._area[:16] = b"\\x08" + bytes(7) + b"{}      "
-    size = b'{"step":0,"tensors":16,"tree":0}'
-    said = b'{"body":{"model":0,"size":' + size + b'},"type":"Handed"}'
-    for _ in range(times):
-        os.write(talk(), len(said).to_bytes(4, "big") + said)
+def babble(times=400):
+    for number in range(times):
+        request(IMPORTING.replace(b"never", b"more%d" % number))
+        at = len(parent().buffers) + 64
+        while parent()._whole[at : at + 8] != struct.pack("<Q", parent()._number):
+            time.sleep(0.001)  # it is replied to; the reply is never read
     raise LookupError
 
 
@@ -259,6 +346,7 @@ def evaluate(model, batch):
     }
 """
 NAME_BYTES = 24
+UNUSED = {f"{name}.py": b"" for name in ("never", *(f"more{n}" for n in range(400)))}
 SCHEMA = {"fields": [{"name": "attack", "dtype": "uint8", "shape": [NAME_BYTES]}]}
 ATTACKS_REFUSED = (
     "connect",
@@ -306,4 +394,4 @@ def hostile_bundle(
             "PORT": server.getsockname()[1],
         }
         text = "".join(f"{name} = {value!r}\n" for name, value in facts.items())
-        yield {"recipe.py": RECIPE.encode(), "target.py": text.encode()}
+        yield {"recipe.py": RECIPE.encode(), "target.py": text.encode(), **UNUSED}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from sealift.train.loop.faults import Containment
 from sealift.train.loop.imports import Guard
-from sealift.train.loop.tasks import Given, HandOver, SliceTask, TaskDone
+from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
 from sealift.train.loop.training import carry_out
 
 
@@ -30,7 +30,7 @@ class InPlace:
         self._files, self._entry = files, entry
         self._guard = guard or Containment(files)
 
-    def do(self, task: SliceTask, given: Given, hand_over: HandOver) -> TaskDone:
+    def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         """Do one task; see ``Workplace``."""
         return carry_out(
             task,
@@ -38,5 +38,5 @@ class InPlace:
             self._files,
             self._entry,
             guard=self._guard,
-            hand_over=hand_over,
+            parent=parent,
         )

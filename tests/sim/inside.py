@@ -143,11 +143,11 @@ def dumpable(_parts: Sequence[str]) -> object:
 
 def zygote(_parts: Sequence[str]) -> object:
     """The process that forks workers, when it has served."""
-    from sealift.train.worker import zygote
+    from sealift.train.worker import recipeworker, zygote
 
     ours, theirs = socket.socketpair()
     theirs.close()
-    zygote.warm_up = lambda: None
+    recipeworker.warm_up = lambda: None
     zygote.Zygote(ours, Confinement([]), ()).serve()
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     locked = next(line for line in lines if line.startswith("VmLck"))

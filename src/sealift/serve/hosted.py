@@ -29,13 +29,10 @@ from sealift.ids import Buffer
 from sealift.train.loop.faults import Fault, believable, explain
 from sealift.train.output.modelform import Fields, ModelForm
 from sealift.train.worker.executor import Workshop
-from sealift.train.worker.memory import Area
 from sealift.train.worker.messages import (
-    Importing,
     ServeAnswer,
     ServeOrder,
     ServeStep,
-    from_bytes,
 )
 from sealift.train.worker.process import (
     TaskEquipment,
@@ -44,6 +41,7 @@ from sealift.train.worker.process import (
     garbled,
     killed,
 )
+from sealift.train.worker.requests import Area
 
 
 def let_out_rows(rows: bytearray, fields: Fields) -> bytearray:
@@ -252,7 +250,6 @@ class _Terms:
             model=model.length,
             form=self.form.to_plain(),
             room=self.room.length,
-            area=self.area_bytes,
             threads=self.limits.threads,
         )
 
@@ -271,15 +268,13 @@ class _Worker:
             control, self._equipment = stack.enter_context(workshop.lend())
             self._area = stack.enter_context(closing(Area(terms.area_bytes)))
             text = stack.enter_context(closing(TextTap(self._equipment.text)))
-            self._process = WorkerProcess(control, self._equipment)
+            self._process = WorkerProcess(control, self._equipment, self._area)
             stack.callback(self._process.end, 0.0)
             model = stack.enter_context(overwritten(open_model()))
-            files = (text, self._equipment.bundle, model, terms.room, self._area)
+            memory_bytes = terms.limits.memory_bytes or free_memory_bytes()
+            files = [model.descriptor, terms.room.descriptor]
             try:
-                self._process.start(
-                    terms.limits.memory_bytes or free_memory_bytes(),
-                    [each.descriptor for each in files],
-                )
+                self._process.start(memory_bytes, text, files)
             except PeerError:
                 raise killed("nothing starts it any more") from None
             self._converse(terms.order(self._equipment, model), (0,), LOAD_S)
@@ -309,7 +304,8 @@ class _Worker:
     def _converse(self, order: object, expected: Sequence[int], within_s: float) -> int:
         self._process.allow(within_s)
         try:
-            found = self._process.ask(order, _read)
+            self._process.tell(order)
+            found = self._process.hear(ServeAnswer, Fault).message
         except MalformedError:
             raise garbled() from None
         except PeerError as error:
@@ -325,7 +321,3 @@ class _Worker:
         files = self._equipment.files
         believed = believable(fault, files, fields=frozenset(), steps=range(0))
         return explain(believed)
-
-
-def _read(raw: bytes) -> object:
-    return from_bytes(raw, ServeAnswer, Importing, Fault)

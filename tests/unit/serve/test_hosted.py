@@ -20,7 +20,7 @@ from sealift.serve.hosted import (
 )
 from sealift.train.loop.recipe import Recipe
 from sealift.train.worker.executor import Workshop
-from sealift.train.worker.servedmodel import ServedModel
+from sealift.train.worker.recipeworker import ServedModel
 from tests.sim.served import FORM, rows
 
 RECIPE = b"""

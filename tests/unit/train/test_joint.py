@@ -12,7 +12,7 @@ from sealift.errors import JobError, UsageError
 from sealift.train.loop.states import TrainerState, TrainingState, state_digest
 from sealift.train.loop.statistics import check_sums, let_out, sum_numbers
 from sealift.train.loop.tasks import plan_windows, window_rows
-from sealift.train.loop.trainer import JOINT, BetweenSteps, Trainer
+from sealift.train.loop.trainer import JOINT, Told, Trainer
 from sealift.travel.settings import TrainingSettings
 from tests.unit.train.joints import cargo, cargo_of, joint, resource
 from tests.unit.train.recipes import LIGHTNING, PLAIN, SETTINGS, rows
@@ -215,26 +215,26 @@ def test_a_change_between_slices_is_noticed(part: str) -> None:
         assert caught.value.code == "state-changed"
 
 
-class Recorded(BetweenSteps):
+class Recorded(Told):
     seen: list[TrainingState] = []  # noqa: RUF012 - one test's
 
-    def __call__(self, model: int, state: TrainingState) -> None:
+    def hand_over(self, model: int, state: TrainingState) -> None:
         self.seen.append(state)
-        super().__call__(model, state)
+        super().hand_over(model, state)
 
 
 def test_states_are_digested_within_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sealift.train.loop.trainer.BetweenSteps", Recorded)
+    monkeypatch.setattr("sealift.train.loop.trainer.Told", Recorded)
     joint(settings=replace(SETTINGS, digest_every=2)).work([cargo("north", 56)])
     assert [state.step for state in Recorded.seen] == [2, 2, 4, 4, 6, 6]
 
 
 def test_a_change_between_two_steps_is_noticed() -> None:
-    watch = BetweenSteps()
+    told = Told()
     state = TrainingState(1, b"12345678", b"{}")
-    watch(0, state)
+    told.hand_over(0, state)
     with pytest.raises(JobError) as caught:
-        watch(0, change(state))
+        told.hand_over(0, change(state))
     assert caught.value.code == "state-changed"
 
 

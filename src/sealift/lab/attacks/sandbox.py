@@ -18,7 +18,7 @@ from typing import Final
 
 from sealift.lab.attacks.stage import CANARY, NOTHING_LEFT, Stage
 from sealift.train.sandbox.confine import Confinement, confine_worker, keep_descriptors
-from sealift.train.worker.memory import Area
+from sealift.train.worker.requests import Area
 
 NOT_PERMITTED: Final = "not-permitted"
 _WALLS: Final = "seccomp"

@@ -7,13 +7,14 @@ not stand in it; they come as memory files beside it. See ``spec/recipe.md``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol
 
 from sealift.train.loop.states import TrainingState
 from sealift.travel.settings import TrainingSettings
 
+LOSS: Final = "loss"
 Work = Literal["build", "prepare", "train", "heldout"]
 
 
@@ -104,34 +105,37 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelDone:
-    """What became of one model.
-
-    Attributes:
-        state: After training or building; None if it was measured.
-        sums: Sum of the losses of each window's rows.
-        metrics: Means by name, of each of its parts.
-    """
-
-    state: TrainingState | None = None
-    sums: tuple[float, ...] = ()
-    metrics: tuple[Mapping[str, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDone:
-    """A finished task.
+    """A finished task; its numbers were told on the way.
 
     Attributes:
-        models: As in the task.
+        states: Of each model, after training or building; None if it was measured.
         statistics: Of ``prepare``: blob of the sums over the rows of each part.
     """
 
-    models: tuple[ModelDone, ...] = ()
-    statistics: tuple[bytes, ...] = field(default=())
+    states: tuple[TrainingState | None, ...] = ()
+    statistics: tuple[bytes, ...] = ()
 
 
-HandOver = Callable[[int, TrainingState], None]
+class TaskParent(Protocol):
+    """What a task tells on its way."""
+
+    def hand_over(self, model: int, state: TrainingState) -> None:
+        """Take a model's state within its slice, twice each time.
+
+        Once when its steps stopped, and again before they go on (``digest_every``).
+        """
+        ...
+
+    def measured(self, model: int, place: int, values: Mapping[str, float]) -> None:
+        """Take numbers as soon as there are any.
+
+        Args:
+            model: Place in the task's models.
+            place: Of a training: number of the window; else of the model's part.
+            values: ``LOSS`` alone, summed over the window's rows; else means by name.
+        """
+        ...
 
 
 class Workplace(Protocol):
@@ -142,14 +146,13 @@ class Workplace(Protocol):
         """What keeps the recipe in, in one word."""
         ...
 
-    def do(self, task: SliceTask, given: Given, hand_over: HandOver) -> TaskDone:
+    def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         """Do one task.
 
         Args:
             task: What to do.
             given: What to do it on.
-            hand_over: Gets the number and state of a model within its slice, twice
-                each time: when its steps stopped, and again before they go on.
+            parent: Told what there is to tell before the end.
 
         Raises:
             JobError: if the recipe fails.

@@ -10,7 +10,7 @@ before the next begins (rule H1). No torch: a workplace has it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
 
 from sealift.errors import MalformedError, UsageError
@@ -26,8 +26,8 @@ from sealift.train.loop.states import (
 )
 from sealift.train.loop.statistics import ALONE, Measured, add_sums
 from sealift.train.loop.tasks import (
+    LOSS,
     Given,
-    ModelDone,
     SliceId,
     SliceTask,
     TaskDone,
@@ -42,6 +42,14 @@ from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import TrainingSettings
 
 JOINT = ""
+_JOINT_MODEL = 0  # the first of a training's models
+
+Watch = Callable[[LoadedCargo, Measured], None]
+"""Told each window's loss as soon as it is known; ``let_out`` says what may leave."""
+
+
+def unwatched(cargo: LoadedCargo, found: Measured) -> None:
+    """For whoever waits for the end of a slice."""
 
 
 class Trainer:
@@ -53,6 +61,7 @@ class Trainer:
         alone: Owners of whom a baseline is trained; empty if the rule has none.
         values: Most values of the loss that one group of slices gives.
         value_rows: Fewest rows of each of them.
+        watch: Of the joint model.
     """
 
     def __init__(
@@ -63,11 +72,13 @@ class Trainer:
         alone: Iterable[str] = (),
         values: int = 1,
         value_rows: int = 1,
+        watch: Watch = unwatched,
     ) -> None:
         self._workplace = workplace
         self._settings = settings
         self._owners = tuple(alone)
         self._values, self._value_rows = values, value_rows
+        self._watch = watch
         self._states: dict[str, TrainingState] = {}
         self._settled: dict[str, Settled] = {}
         self._keep_sums(b"")
@@ -75,7 +86,12 @@ class Trainer:
 
     @classmethod
     def under(
-        cls, agreement: Agreement, workplace: Workplace, settings: TrainingSettings
+        cls,
+        agreement: Agreement,
+        workplace: Workplace,
+        settings: TrainingSettings,
+        *,
+        watch: Watch = unwatched,
     ) -> Self:
         """The models that are trained under an agreement."""
         rule = agreement.output_rule
@@ -85,6 +101,7 @@ class Trainer:
             alone=agreement.data_owners if rule.baseline_alone else (),
             values=rule.values_per_visit,
             value_rows=rule.metric_rows,
+            watch=watch,
         )
 
     def build(self) -> None:
@@ -97,7 +114,7 @@ class Trainer:
             return
         self._verify_sums()
         done = self._do("build", (), (JOINT,), (TaskModel((), begun=False),))
-        state = _state(done.models[0])
+        state = _state(done.states[0])
         self._settle(dict.fromkeys((JOINT, *self._owners), state))
 
     def work(
@@ -206,28 +223,35 @@ class Trainer:
         here = {each.resource.owner for each in cargo}
         names = (JOINT, *(owner for owner in self._owners if owner in here))
         models = tuple(self._model_for(name, cargo) for name in names)
-        done = self._do("train", cargo, names, models)
-        pairs = zip(names, done.models, strict=True)
+        rows = sum(each.stop.rows for each in cargo)
+        lengths = window_rows(rows, self._settings, models[_JOINT_MODEL].windows)
+
+        def watch(model: int, place: int, values: Mapping[str, float]) -> None:
+            if model == _JOINT_MODEL:
+                window = _loss([values[LOSS]], [lengths[place]], cargo)
+                self._watch(cargo[0], window)
+
+        told = Told(watch)
+        done = self._do("train", cargo, names, models, told)
+        pairs = zip(names, done.states, strict=True)
         self._settle({name: _state(each) for name, each in pairs})
-        rows, sums = sum(each.stop.rows for each in cargo), done.models[0].sums
         self.rows_trained += rows
-        lengths = window_rows(rows, self._settings, models[0].windows)
-        means = tuple(each / n for each, n in zip(sums, lengths, strict=True))
-        loss = {"loss": sum(sums) / rows}
-        found = Measured(rows, loss, means, lengths, shared=len(cargo) > 1)
+        sums = [each[LOSS] for each in told.of(_JOINT_MODEL)]
+        found = _loss(sums, lengths, cargo)
         return {each.resource.name: found for each in cargo}
 
     def _evaluate(self, cargo: Sequence[LoadedCargo]) -> dict[str, Measured]:
         names = (JOINT, *self._owners)
         models = (TaskModel(tuple(range(len(cargo))), begun=True),) * len(names)
-        done = self._do("heldout", cargo, names, models)
+        told = Told()
+        self._do("heldout", cargo, names, models, told)
         found = {}
         for place, each in enumerate(cargo):
             metrics: dict[str, float] = {}
-            for name, model in zip(names, done.models, strict=True):
+            for model, name in enumerate(names):
                 prefix = f"{ALONE}.{name}." if name else ""
-                told = plain_names(model.metrics[place])
-                metrics |= {prefix + metric: value for metric, value in told.items()}
+                own = plain_names(told.of(model)[place])
+                metrics |= {prefix + metric: value for metric, value in own.items()}
             found[each.resource.name] = Measured(each.stop.rows, metrics)
         return found
 
@@ -251,6 +275,7 @@ class Trainer:
         cargo: Sequence[LoadedCargo],
         names: Sequence[str] = (),
         models: tuple[TaskModel, ...] = (),
+        told: Told | None = None,
     ) -> TaskDone:
         parts = (
             TaskPart(
@@ -267,7 +292,7 @@ class Trainer:
             statistics=self._statistics,
         )
         task = SliceTask(work, self._settings, models, tuple(parts))
-        return self._workplace.do(task, given, BetweenSteps())
+        return self._workplace.do(task, given, told or Told())
 
     def _settle(self, states: Mapping[str, TrainingState]) -> None:
         for name, state in states.items():
@@ -275,17 +300,32 @@ class Trainer:
             self._settled[name] = Settled(state)
 
 
-class BetweenSteps:
-    """Compares the state that steps stopped at with the one that they go on from.
+class Told:
+    """What a task told so far, whatever becomes of it.
 
-    A worker hands it over twice while no step is under way (``digest_every``).
+    Args:
+        watch: Told the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, watch: Callable[[int, int, Mapping[str, float]], None] | None = None
+    ) -> None:
         self._settled: Settled | None = None
+        self._numbers: dict[int, list[Mapping[str, float]]] = {}
+        self._watch = watch
 
-    def __call__(self, model: int, state: TrainingState) -> None:
-        """Take a state, or compare it with the one before.
+    def measured(self, model: int, place: int, values: Mapping[str, float]) -> None:
+        """Keep numbers; they come in order."""
+        self._numbers.setdefault(model, []).append(values)
+        if self._watch is not None:
+            self._watch(model, place, values)
+
+    def of(self, model: int) -> Sequence[Mapping[str, float]]:
+        """The numbers of one model."""
+        return self._numbers[model]
+
+    def hand_over(self, model: int, state: TrainingState) -> None:
+        """Take a state where steps stopped, or compare it where they go on.
 
         Raises:
             JobError: code ``state-changed``.
@@ -323,6 +363,20 @@ def mean_over_rows(
     return {name: mean for name, mean in means.items() if math.isfinite(mean)}
 
 
-def _state(done: ModelDone) -> TrainingState:
-    assert done.state is not None, "answers to build and train have a state"
-    return done.state
+def _loss(
+    sums: Sequence[float], lengths: Sequence[int], cargo: Sequence[LoadedCargo]
+) -> Measured:
+    """The mean loss of windows of so many rows each, and each window's own."""
+    rows, means = sum(lengths), [s / n for s, n in zip(sums, lengths, strict=True)]
+    return Measured(
+        rows,
+        {LOSS: sum(sums) / rows},
+        tuple(means),
+        tuple(lengths),
+        shared=len(cargo) > 1,
+    )
+
+
+def _state(found: TrainingState | None) -> TrainingState:
+    assert found is not None, "whoever builds or trains has a state in the end"
+    return found

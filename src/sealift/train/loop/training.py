@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import accumulate
 
 import torch
@@ -32,13 +31,12 @@ from sealift.train.loop.imports import Guard, Notice, unnoticed
 from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import (
+    LOSS,
     Given,
-    HandOver,
-    ModelDone,
     SliceId,
     SliceTask,
     TaskDone,
-    TaskModel,
+    TaskParent,
 )
 from sealift.train.loop.torchstate import as_tensors, give_state, sum_table, take_state
 from sealift.travel.settings import TrainingSettings
@@ -122,6 +120,7 @@ class Training:
         *,
         windows: Sequence[int] | None = None,
         after_step: Callable[[], None] | None = None,
+        after_window: Callable[[int, float], None] | None = None,
     ) -> tuple[float, ...]:
         """Train once over the rows of one group.
 
@@ -130,6 +129,7 @@ class Training:
             slices: Decide order and random streams, in the order of the rows' parts.
             windows: Steps of each window, all steps together; one window without.
             after_step: Called between two steps, when none is under way.
+            after_window: Called with a window's number and sum as soon as it ends.
 
         Returns:
             For each window the sum over its rows of their losses.
@@ -148,6 +148,8 @@ class Training:
             enter_stream(self._settings.seed, "step", self.step, scope)
             sums[-1] += self._optimize(rows.batch(batch_rows)) * len(batch_rows)
             self.step += 1
+            if number in ends and after_window is not None:
+                after_window(len(sums) - 1, sums[-1])
             if number < len(batches):
                 if number in ends:
                     sums.append(0.0)
@@ -211,7 +213,7 @@ def carry_out(
     entry: str,
     *,
     guard: Guard,
-    hand_over: HandOver,
+    parent: TaskParent,
     notice: Notice = unnoticed,
 ) -> TaskDone:
     """Load the recipe from the bundle's bytes and work on the rows.
@@ -222,7 +224,7 @@ def carry_out(
         files: The bundle, measured.
         entry: Path of the recipe inside it.
         guard: Runs the recipe's code.
-        hand_over: See ``Workplace.do``.
+        parent: Told what there is to tell before the end.
         notice: Told of each of the bundle's modules before it runs.
 
     Raises:
@@ -245,44 +247,49 @@ def carry_out(
         pairs = zip(tables, schemas, strict=True)
         rows = settings.batch_rows
         return TaskDone(statistics=tuple(sum_table(recipe, *p, rows) for p in pairs))
-    models = []
+    states = []
     for place, model in enumerate(task.models):
         state = given.states[place] if model.begun else None
         sums = as_tensors(given.statistics) if given.statistics else {}
         training = Training(recipe, settings, state, statistics=sums)
-        keep = partial(hand_over, place)
-        models.append(_work_on(training, task, model, tables, schemas, hand_over=keep))
-    return TaskDone(models=tuple(models))
+        states.append(_work_on(training, task, place, tables, schemas, parent=parent))
+    return TaskDone(states=tuple(states))
 
 
 def _work_on(
     training: Training,
     task: SliceTask,
-    model: TaskModel,
+    place: int,
     tables: Sequence[Tensor],
     schemas: Sequence[Schema],
     *,
-    hand_over: Callable[[TrainingState], None],
-) -> ModelDone:
+    parent: TaskParent,
+) -> TrainingState | None:
+    model = task.models[place]
     if task.work == "heldout":
-        found = (training.evaluate(tables[p], schemas[p]) for p in model.parts)
-        return ModelDone(metrics=tuple(found))
+        for number, part in enumerate(model.parts):
+            found = training.evaluate(tables[part], schemas[part])
+            parent.measured(place, number, found)
+        return None
 
     def after_step() -> None:
         every = task.settings.digest_every
         if every and training.step % every == 0:
             for _ in range(2):
-                hand_over(training.state())
+                parent.hand_over(place, training.state())
 
-    sums: tuple[float, ...] = ()
+    def after_window(number: int, total: float) -> None:
+        parent.measured(place, number, {LOSS: total})
+
     if task.work == "train":
-        sums = training.train_slice(
+        training.train_slice(
             Rows([tables[part] for part in model.parts], schemas[0]),
             [task.parts[part].slice for part in model.parts],
             windows=model.windows,
             after_step=after_step,
+            after_window=after_window,
         )
-    return ModelDone(state=training.state(), sums=sums)
+    return training.state()
 
 
 def _table(task: SliceTask, given: Given, place: int) -> Tensor:

@@ -124,7 +124,12 @@ def train_local(
     trained = settings.training.epochs > 0
     if trained:
         _require_no_approval(agreement)
-    training = Trainer.under(agreement, workplace, settings.training)
+
+    def watch(cargo: LoadedCargo, found: Measured) -> None:
+        stop, let = cargo.stop, let_out(found, agreement.output_rule).metrics
+        emit(sink, "local.window", epoch=stop.epoch, holder=stop.holder, **let)
+
+    training = Trainer.under(agreement, workplace, settings.training, watch=watch)
     heldout = _run_local(agreement, settings, training, read_rows=read_rows, sink=sink)
     plan = plan_here(agreement.resources, settings.visits)
     if trained:

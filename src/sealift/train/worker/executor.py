@@ -22,7 +22,7 @@ from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import JobError, UnavailableError
 from sealift.ids import Digest
 from sealift.train.loop.states import TensorBytes, pack_tensors
-from sealift.train.loop.tasks import Given, HandOver, SliceTask, TaskDone
+from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.sandbox.inventory import SCRATCH
 from sealift.train.worker.messages import NO_NAMESPACES, Waiting, from_bytes
@@ -110,7 +110,7 @@ class Workshop:
             self._tell(self._sandbox)
         return self._sandbox
 
-    def do(self, task: SliceTask, given: Given, hand_over: HandOver) -> TaskDone:
+    def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         """Do one task; see ``Workplace``.
 
         Raises:
@@ -124,7 +124,7 @@ class Workshop:
             process = TaskProcess(self._control, self._equipment, self.limits, stack)
             self._task = process
             try:
-                return process.do(task, given, hand_over)
+                return process.do(task, given, parent)
             finally:
                 self._task = None
 
@@ -220,7 +220,7 @@ def pack_bundle(files: Mapping[str, bytes]) -> bytes:
 def _start(wanted: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {k: v for k, v in os.environ.items() if k in _INHERITED} | _OWN
-    module = "sealift.train.worker"
+    module = "sealift.train.worker.zygote"
     with theirs:
         try:
             process = subprocess.Popen(  # noqa: S603 - ourselves

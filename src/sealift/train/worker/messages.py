@@ -1,17 +1,15 @@
 """What parent, zygote and worker say to each other, and how (spec/recipe.md). No torch.
 
 Canonical JSON in the one strict codec. Whatever comes from a worker may come from a
-recipe that has taken it over, so its reader names a limit and the kinds it expects. A
-worker may neither send nor receive on sockets, only read and write, so its messages are
-a length and bytes on a stream. The zygote gets descriptors along with an order.
+recipe that has taken it over, so its reader names a limit and the kinds it expects.
+``requests`` carries them between parent and worker; the zygote gets packets over a
+socket, with descriptors along with an order.
 """
 
 from __future__ import annotations
 
-import os
-import select
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -20,7 +18,7 @@ from sealift.errors import MalformedError, PeerError
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import SliceTask
 
-MAX_ANSWER_BYTES: Final = 1 << 20
+MAX_REQUEST_BYTES: Final = 1 << 20
 MAX_ORDER_BYTES: Final = 32 << 20
 MAX_DEPTH: Final = 16
 
@@ -84,7 +82,6 @@ class Assignment:
         bundle: Bytes of the bundle's blob.
         states: Of each model, end to end; None for one that begins.
         statistics: Bytes behind them.
-        area: Bytes of the area that states are handed over in.
     """
 
     task: SliceTask
@@ -92,20 +89,11 @@ class Assignment:
     bundle: int
     states: tuple[StateSize | None, ...]
     statistics: int
-    area: int
-
-
-@dataclass(frozen=True, slots=True)
-class Handed:
-    """A model's state lies at the start of the area, and no step is under way."""
-
-    model: int
-    size: StateSize
 
 
 @dataclass(frozen=True, slots=True)
 class Importing:
-    """A module of the bundle is about to run, for the first time in this process.
+    """Asks to run a module of the bundle, for the first time in this process.
 
     Attributes:
         path: In the bundle.
@@ -115,24 +103,38 @@ class Importing:
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
-    """The parent has taken it, or measured it."""
+class Handed:
+    """Hands over a model's state, in the buffer; no step is under way."""
+
+    model: int
+    size: StateSize
 
 
 @dataclass(frozen=True, slots=True)
-class DoneModel:
-    """See ``tasks.ModelDone``; its state lies in the area."""
+class Metrics:
+    """Tells numbers as soon as there are any.
 
-    size: StateSize | None
-    sums: tuple[float, ...]
-    metrics: tuple[dict[str, float], ...]
+    Attributes:
+        model: Number of the model.
+        place: Number of the window, or of the part that it was measured on.
+        values: By name; see ``tasks.TaskParent.measured``.
+    """
+
+    model: int
+    place: int
+    values: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The task is finished; states and then sums lie in the area, end to end."""
+    """The answer to an assignment: states and then sums lie in the area, end to end.
 
-    models: tuple[DoneModel, ...]
+    Attributes:
+        states: Of each model; None for one that was measured.
+        statistics: Bytes of the sums of each part.
+    """
+
+    states: tuple[StateSize | None, ...]
     statistics: tuple[int, ...]
 
 
@@ -146,7 +148,6 @@ class ServeOrder:
         model: Bytes of the model, safetensors.
         form: Of the model, in its plain form.
         room: Bytes of the memory that questions come in.
-        area: Bytes of the memory that answers go out in.
         threads: Of torch.
     """
 
@@ -155,7 +156,6 @@ class ServeOrder:
     model: int
     form: dict[str, Any]
     room: int
-    area: int
     threads: int
 
 
@@ -192,7 +192,7 @@ def to_bytes(message: object) -> bytes:
     return encode_named(type(message).__name__, message)
 
 
-def from_bytes(raw: bytes, *kinds: type, max_bytes: int = MAX_ANSWER_BYTES) -> object:
+def from_bytes(raw: bytes, *kinds: type, max_bytes: int = MAX_REQUEST_BYTES) -> object:
     """Parse a message of one of these kinds.
 
     Raises:
@@ -205,55 +205,9 @@ def from_bytes(raw: bytes, *kinds: type, max_bytes: int = MAX_ANSWER_BYTES) -> o
     raise MalformedError("another message than expected", code="bad-message")
 
 
-LENGTH_BYTES: Final = 4
 MAX_CONTROL_BYTES: Final = 4096
 MAX_DESCRIPTORS: Final = 200
-TIMED_OUT: Final = "worker-timeout"
 GONE: Final = "worker-gone"
-Left = Callable[[], float]
-
-
-def write_framed(descriptor: int, raw: bytes, left_s: Left | None = None) -> None:
-    """Write one message.
-
-    Args:
-        descriptor: Of a stream; one that does not block, if there is a limit.
-        raw: The message.
-        left_s: Seconds left for all of it; None to wait for ever.
-
-    Raises:
-        PeerError: code ``worker-gone`` or ``worker-timeout``.
-    """
-    left = memoryview(len(raw).to_bytes(LENGTH_BYTES, "big") + raw)
-    while left:
-        _await(descriptor, select.POLLOUT, left_s)
-        try:
-            left = left[os.write(descriptor, left) :]
-        except BlockingIOError:
-            continue
-        except OSError:
-            raise _gone() from None
-
-
-def read_framed(
-    descriptor: int, *, max_bytes: int, left_s: Left | None = None
-) -> bytes:
-    """Read one message.
-
-    Args:
-        descriptor: Of a stream.
-        max_bytes: Longest message that is read at all.
-        left_s: Seconds left for all of it, however slowly it comes; None to wait for
-            ever.
-
-    Raises:
-        PeerError: code ``worker-gone`` or ``worker-timeout``.
-        MalformedError: if it would be longer.
-    """
-    length = int.from_bytes(_read(descriptor, LENGTH_BYTES, left_s), "big")
-    if length > max_bytes:
-        raise MalformedError(f"a message of {length} bytes", code="bad-message")
-    return _read(descriptor, length, left_s)
 
 
 def send_with(control: socket.socket, raw: bytes, descriptors: Sequence[int]) -> None:
@@ -265,7 +219,7 @@ def send_with(control: socket.socket, raw: bytes, descriptors: Sequence[int]) ->
     try:
         socket.send_fds(control, [raw], list(descriptors))
     except OSError:
-        raise _gone() from None
+        raise worker_gone() from None
 
 
 def receive_with(control: socket.socket) -> tuple[bytes, list[int]]:
@@ -279,34 +233,8 @@ def receive_with(control: socket.socket) -> tuple[bytes, list[int]]:
     return raw, found
 
 
-def _read(descriptor: int, length: int, left_s: Left | None) -> bytes:
-    found = bytearray()
-    while len(found) < length:
-        _await(descriptor, select.POLLIN, left_s)
-        try:
-            piece = os.read(descriptor, min(length - len(found), 1 << 16))
-        except BlockingIOError:
-            continue
-        except OSError:
-            piece = b""
-        if not piece:
-            raise _gone()
-        found += piece
-    return bytes(found)
-
-
-def _await(descriptor: int, event: int, left_s: Left | None) -> None:
-    """Wait until something can be read or written, while there is time left at all."""
-    if left_s is None:
-        return
-    poll = select.poll()  # select() takes no descriptor above 1023
-    poll.register(descriptor, event)
-    seconds = left_s()
-    if seconds <= 0 or not poll.poll(seconds * 1000):
-        raise PeerError("the recipe's process takes too long", code=TIMED_OUT)
-
-
-def _gone() -> PeerError:
+def worker_gone() -> PeerError:
+    """The error for a process that is not there any more."""
     return PeerError("the recipe's process is gone", code=GONE)
 
 

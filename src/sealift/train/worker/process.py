@@ -17,32 +17,27 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
-from typing import Final, TextIO, TypeVar
+from typing import Final, TextIO
 
 from sealift.attest.evidence import Measure
 from sealift.attest.runtimelog import module_event
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import JobError, MalformedError, PeerError
-from sealift.ids import Digest
+from sealift.ids import Buffer, Digest
 from sealift.train.worker.messages import (
     GONE,
-    MAX_ANSWER_BYTES,
-    TIMED_OUT,
-    GoOn,
     Importing,
     KillWorker,
     StartWorker,
     WorkerEnded,
     from_bytes,
-    read_framed,
     send_with,
     to_bytes,
-    write_framed,
 )
+from sealift.train.worker.requests import TIMED_OUT, Area, ParentEnd, Request
 
 START_S: Final = 120.0
 FAREWELL_S: Final = 5.0
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +67,37 @@ class WorkerProcess:
     Args:
         control: To the zygote, which has one worker at a time.
         equipment: What every worker of an executor gets.
+        area: Of this worker alone.
 
     Attributes:
         status: Exit code, or the negative number of a signal; None while it runs.
     """
 
-    def __init__(self, control: socket.socket, equipment: TaskEquipment) -> None:
+    def __init__(
+        self, control: socket.socket, equipment: TaskEquipment, area: Area
+    ) -> None:
         self._control = control
         self._equipment = equipment
-        self._talk: socket.socket | None = None
+        self._area = area
+        self._imported: set[str] = set()
         self._cut = False
         self._within_s = self._deadline = 0.0
+        self._stream, self._theirs = socket.socketpair()
+        self._stream.setblocking(False)
+        self._end = ParentEnd(area, self._stream.fileno(), self._left_s)
         self.status: int | None = 0
 
-    def start(self, memory_bytes: int, descriptors: Sequence[int]) -> None:
-        """Have it forked, with a stream to it and these descriptors.
+    def start(self, memory_bytes: int, text: TextTap, files: Sequence[int]) -> None:
+        """Have it forked, with descriptors of what else it maps.
 
         Raises:
             PeerError: code ``worker-gone``, if the zygote is.
         """
-        self._talk, theirs = socket.socketpair()
-        with theirs:
-            self._talk.setblocking(False)
+        with self._theirs as theirs:
+            shared = text, self._area, self._equipment.bundle
+            descriptors = [theirs.fileno(), *(each.descriptor for each in shared)]
             order = to_bytes(StartWorker(memory_bytes))
-            send_with(self._control, order, [theirs.fileno(), *descriptors])
+            send_with(self._control, order, [*descriptors, *files])
         self.status = None
 
     def allow(self, within_s: float) -> None:
@@ -103,41 +105,39 @@ class WorkerProcess:
         self._within_s = within_s
         self._deadline = self._equipment.clock() + within_s
 
-    def ask(
-        self, message: object, read: Callable[[bytes], T], most: int = MAX_ANSWER_BYTES
-    ) -> T:
-        """Its answer; modules that it imports meanwhile are measured first.
+    def tell(self, message: object = None, buffer: Buffer = b"") -> None:
+        """Give it an order, or reply to its last request; see ``ParentEnd.tell``."""
+        self._end.tell(message, buffer)
 
-        Args:
-            message: What is asked.
-            read: Parses an answer, or that a module is imported.
-            most: Bytes of an answer.
+    def hear(self, *kinds: type) -> Request:
+        """What it says next; modules that it imports meanwhile are measured first.
 
         Raises:
             PeerError: see ``died``.
             MalformedError: if it makes no sense.
         """
-        assert self._talk is not None, "it was started"
-        talk = self._talk.fileno()
         while True:
-            write_framed(talk, to_bytes(message), self._left_s)
-            raw = read_framed(talk, max_bytes=most, left_s=self._left_s)
-            answer = read(raw)
-            if not isinstance(answer, Importing):
-                return answer
-            self._equipment.modules.note(answer.path)
-            message = GoOn()
+            request = self._end.hear(Importing, *kinds)
+            if not isinstance(request.message, Importing):
+                return request
+            self._measure(request.message.path)
+            self._end.tell()
+
+    def _measure(self, path: str) -> None:
+        """Once for each module: else a worker could ask without end."""
+        if path in self._imported:
+            raise MalformedError("a module runs once", code="bad-message")
+        self._imported.add(path)
+        self._equipment.modules.note(path)
 
     def cut(self) -> None:
         """End the work, from another thread."""
         self._cut = True
-        talk = self._talk
-        if talk is not None:
-            with suppress(OSError):
-                talk.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            self._stream.shutdown(socket.SHUT_RDWR)
 
     def died(self, error: PeerError, unit: str) -> JobError:
-        """End it after an error of ``start`` or ``ask``, and say what became of it."""
+        """End it after an error of ``start``, ``tell`` or ``hear``, and say what became of it."""
         self.end(FAREWELL_S if error.code == GONE and not self._cut else 0.0)
         if error.code == TIMED_OUT:
             return JobError(
@@ -163,8 +163,8 @@ class WorkerProcess:
                 self.status = 0
                 self.status = self._await_end(farewell_s)
         finally:
-            if self._talk is not None:
-                self._talk.close()
+            self._stream.close()
+            self._theirs.close()
 
     def _await_end(self, farewell_s: float) -> int:
         """Its status; 0 if the zygote is gone as well."""

@@ -8,8 +8,8 @@ its memory with it, and what both mapped is overwritten.
 
 from __future__ import annotations
 
-import math
 import socket
+from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -20,18 +20,13 @@ from sealift.errors import MalformedError, PeerError
 from sealift.train.loop.faults import Fault, believable, explain
 from sealift.train.loop.states import TrainingState, check_state
 from sealift.train.loop.statistics import check_sums
-from sealift.train.loop.tasks import Given, HandOver, ModelDone, SliceTask, TaskDone
-from sealift.train.worker.memory import Area
+from sealift.train.loop.tasks import LOSS, Given, SliceTask, TaskDone, TaskParent
 from sealift.train.worker.messages import (
-    MAX_ANSWER_BYTES,
     Assignment,
     Done,
-    DoneModel,
-    GoOn,
     Handed,
-    Importing,
+    Metrics,
     StateSize,
-    from_bytes,
     size_of,
 )
 from sealift.train.worker.process import (
@@ -41,45 +36,49 @@ from sealift.train.worker.process import (
     WorkerProcess,
     garbled,
 )
+from sealift.train.worker.requests import Area, Request
 
 MAX_METRICS: Final = 64
 
 
-class Answers:
-    """What can be an answer to one task.
+class TaskAnswers:
+    """What one task may ask, and answer.
 
     Args:
         task: The task.
         given: The states that it goes on from.
-        area: Where states are handed over.
+        area: Where its results lie in the end.
     """
-
-    most = MAX_ANSWER_BYTES
 
     def __init__(self, task: SliceTask, given: Given, area: Area) -> None:
         self._task = task
         self._given = given
         self._area = area
+        self._untold = deque(
+            (model, place)
+            for model in range(len(task.models))
+            for place in range(self._places(model))
+        )
+        self._handed: Counter[int] = Counter()
 
-    def read(self, raw: bytes) -> Handed | Importing | Done | Fault:
-        """Parse one message.
-
-        Raises:
-            MalformedError: if it is none of them.
-        """
-        found = from_bytes(raw, Handed, Importing, Done, Fault)
-        assert isinstance(found, Handed | Importing | Done | Fault)
-        return found
-
-    def take(self, handed: Handed) -> TrainingState:
-        """A copy of a state that was handed over between two steps.
+    def reply(self, request: Request, parent: TaskParent) -> None:
+        """Do what was asked on the way.
 
         Raises:
-            MalformedError: if it is none.
+            MalformedError: if it makes no sense, or was asked too often.
+            JobError: code ``state-changed``.
         """
-        if not 0 <= handed.model < len(self._task.models):
-            raise _odd("no such model")
-        return self._state(0, handed.size)[0]
+        message = request.message
+        if isinstance(message, Handed):
+            return self._take(message, request.buffer, parent)
+        assert isinstance(message, Metrics)
+        if not self._untold or (message.model, message.place) != self._untold.popleft():
+            raise _odd("other numbers than the next ones")
+        if request.buffer or len(message.values) > MAX_METRICS:
+            raise _odd("too many metrics")
+        if self._task.work == "train" and set(message.values) != {LOSS}:
+            raise _odd("something else than a loss")
+        return parent.measured(message.model, message.place, message.values)
 
     def finish(self, done: Done) -> TaskDone:
         """The results, once the worker is gone.
@@ -89,13 +88,21 @@ class Answers:
         """
         task, at = self._task, 0
         models = task.models if task.work != "prepare" else ()
-        if len(done.models) != len(models):
-            raise _odd("another number of models")
-        found = []
-        for place, each in enumerate(done.models):
-            result, at = self._finish_model(place, each, at)
-            found.append(result)
-        return TaskDone(models=tuple(found), statistics=self._sums(done, at))
+        if len(done.states) != len(models) or self._untold:
+            raise _odd("another number of models or metrics")
+        states: list[TrainingState | None] = []
+        for place, size in enumerate(done.states):
+            if (size is None) is not (task.work == "heldout"):
+                raise _odd("a state too much or too few")
+            if size is None:
+                states.append(None)
+                continue
+            if size.step != self._last_step(place):
+                raise _odd("another number of steps")
+            content = self._area.copy(at, _length(size))
+            states.append(_state(size, content))
+            at += len(content)
+        return TaskDone(states=tuple(states), statistics=self._sums(done, at))
 
     def believe(self, fault: Fault, files: Mapping[str, bytes]) -> Fault:
         """What of a fault can be so."""
@@ -117,36 +124,28 @@ class Answers:
     def _last_step(self, model: int) -> int:
         return self._first_step(model) + sum(self._task.models[model].windows)
 
-    def _finish_model(
-        self, place: int, done: DoneModel, at: int
-    ) -> tuple[ModelDone, int]:
-        model, work = self._task.models[place], self._task.work
-        windows = len(model.windows) if work == "train" else 0
-        parts = len(model.parts) if work == "heldout" else 0
-        if len(done.sums) != windows or len(done.metrics) != parts:
-            raise _odd("another number of results")
-        if (done.size is None) is not (work == "heldout"):
-            raise _odd("a state too much or too few")
-        if not all(map(math.isfinite, done.sums)):
-            raise _odd("a loss that is no number")
-        if any(len(each) > MAX_METRICS for each in done.metrics):
-            raise _odd("too many metrics")
-        state = None
-        if done.size is not None:
-            if done.size.step != self._last_step(place):
-                raise _odd("another number of steps")
-            state, at = self._state(at, done.size)
-        return ModelDone(state=state, sums=done.sums, metrics=done.metrics), at
+    def _places(self, model: int) -> int:
+        """How many numbers there will be of a model."""
+        of = self._task.models[model]
+        match self._task.work:
+            case "train":
+                return len(of.windows)
+            case "heldout":
+                return len(of.parts)
+        return 0
 
-    def _state(self, at: int, size: StateSize) -> tuple[TrainingState, int]:
-        if size.tensors < 0 or size.tree < 0 or size.step < 0:
-            raise _odd("a negative length")
-        content = self._area.copy(at, size.tensors + size.tree)
-        state = TrainingState(
-            size.step, content[: size.tensors], content[size.tensors :]
-        )
-        check_state(state)
-        return state, at + len(content)
+    def _take(self, handed: Handed, content: bytes, parent: TaskParent) -> None:
+        """Of a state between two steps: twice, where the job stops steps for that."""
+        model, every = handed.model, self._task.settings.digest_every
+        if not 0 <= model < len(self._task.models) or not every:
+            raise _odd("a state of no model, or for nothing")
+        first, last = self._first_step(model), self._last_step(model)
+        self._handed[model] += 1
+        if self._handed[model] > 2 * ((last - 1) // every - first // every):
+            raise _odd("a state more often than steps stop")
+        if len(content) != _length(handed.size):
+            raise _odd("a state of another length")
+        parent.hand_over(model, _state(handed.size, content))
 
     def _sums(self, done: Done, at: int) -> tuple[bytes, ...]:
         parts = len(self._task.parts) if self._task.work == "prepare" else 0
@@ -159,6 +158,18 @@ class Answers:
             found.append(blob)
             at += length
         return tuple(found)
+
+
+def _length(size: StateSize) -> int:
+    if size.tensors < 0 or size.tree < 0 or size.step < 0:
+        raise _odd("a negative length")
+    return size.tensors + size.tree
+
+
+def _state(size: StateSize, content: bytes) -> TrainingState:
+    state = TrainingState(size.step, content[: size.tensors], content[size.tensors :])
+    check_state(state)
+    return state
 
 
 def _odd(why: str) -> MalformedError:
@@ -198,33 +209,26 @@ class TaskProcess:
         stack: ExitStack,
     ) -> None:
         free = free_memory_bytes()
-        self._process = WorkerProcess(control, equipment)
-        self._process.allow(limits.work_s)
         self._equipment = equipment
         self._memory_bytes = limits.memory_bytes or free
         self._area = stack.enter_context(closing(Area(limits.area_bytes or free // 4)))
         self._text = stack.enter_context(closing(TextTap(equipment.text)))
+        self._process = WorkerProcess(control, equipment, self._area)
+        stack.callback(self._process.end, 0.0)
+        self._process.allow(limits.work_s)
 
-    def do(self, task: SliceTask, given: Given, hand_over: HandOver) -> TaskDone:
+    def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         """Start it, give it its task, take its answer; it is gone afterwards."""
-        answers = Answers(task, given, self._area)
+        answers = TaskAnswers(task, given, self._area)
         process, farewell_s = self._process, 0.0
         with overwritten(_states_of(given)) as states:
-            descriptors = [
-                self._text.descriptor,
-                self._equipment.bundle.descriptor,
-                states.descriptor,
-                self._area.descriptor,
-                *(each.descriptor for each in given.rows),
-            ]
+            files = (states, *given.rows)
             try:
-                process.start(self._memory_bytes, descriptors)
-                order: object = self._assignment(task, given)
-                while isinstance(
-                    answer := process.ask(order, answers.read, answers.most), Handed
-                ):
-                    hand_over(answer.model, answers.take(answer))
-                    order = GoOn()
+                process.start(
+                    self._memory_bytes, self._text, [each.descriptor for each in files]
+                )
+                process.tell(self._assignment(task, given))
+                answer = self._serve(answers, parent)
                 farewell_s = FAREWELL_S
             except MalformedError:
                 raise garbled() from None
@@ -232,8 +236,16 @@ class TaskProcess:
                 raise process.died(error, "visit") from None
             finally:
                 process.end(farewell_s)
-        assert isinstance(answer, Done | Fault)
         return self._read(answers, answer)
+
+    def _serve(self, answers: TaskAnswers, parent: TaskParent) -> Done | Fault:
+        """Reply to whatever it asks, until it says how the task went."""
+        while True:
+            request = self._process.hear(Handed, Metrics, Done, Fault)
+            if isinstance(request.message, Done | Fault):
+                return request.message
+            answers.reply(request, parent)
+            self._process.tell()
 
     def cut(self) -> None:
         """End it, from another thread."""
@@ -248,10 +260,9 @@ class TaskProcess:
                 None if each is None else size_of(each) for each in given.states
             ),
             statistics=len(given.statistics),
-            area=self._area.length,
         )
 
-    def _read(self, answers: Answers, answer: Done | Fault) -> TaskDone:
+    def _read(self, answers: TaskAnswers, answer: Done | Fault) -> TaskDone:
         try:
             if isinstance(answer, Done):
                 return answers.finish(answer)

@@ -1,0 +1,375 @@
+"""The process that runs a recipe: one task of it, or a model that answers; in the sandbox.
+
+It maps what it was given, closes every descriptor but its own, locks itself in, and only
+then loads the recipe. What it asks of its parent on the way, and what it answers, goes
+through ``requests``.
+
+A model that answers does one step at a time: a batch to predict, or the next tokens of
+one generation, so that nothing runs that nobody waits for. Questions lie in memory that
+this process can only read and are copied first; answers go into memory that the parent
+copies out of and checks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from sealift.data.loader.rowtensors import batch_from_rows
+from sealift.data.schema.schema import Field, Schema
+from sealift.errors import MalformedError, PeerError, SealiftError
+from sealift.train.loop.faults import Containment, Fault, describe, unfit
+from sealift.train.loop.imports import Notice
+from sealift.train.loop.recipe import Recipe
+from sealift.train.loop.states import TrainingState, parse_tensors
+from sealift.train.loop.tasks import Given, TaskDone
+from sealift.train.loop.torchstate import as_tensors
+from sealift.train.loop.training import carry_out
+from sealift.train.output.modelform import Fields, form_from_plain
+from sealift.train.sandbox.confine import Confinement, confine_worker, keep_descriptors
+from sealift.train.sandbox.inventory import TALK
+from sealift.train.sandbox.places import CACHES
+from sealift.train.worker.messages import (
+    NOT_CONFINED,
+    Assignment,
+    Done,
+    Handed,
+    Importing,
+    Metrics,
+    ServeAnswer,
+    ServeOrder,
+    ServeStep,
+    StateSize,
+    size_of,
+)
+from sealift.train.worker.requests import WorkerEnd, map_copy, map_shared
+
+
+def run_worker(
+    descriptors: Sequence[int],
+    confinement: Confinement,
+    places: Sequence[str],
+    memory_bytes: int,
+) -> NoReturn:
+    """Do the one order of this process, and end it.
+
+    Args:
+        descriptors: The stream to the parent, text, area, bundle, and what else is mapped.
+        confinement: What to lock this process in with.
+        places: What it may read.
+        memory_bytes: Private memory that it may have.
+    """
+    work: AssignedTask | ServedModel
+    try:
+        talk, text, area, *files = descriptors
+        parent = WorkerEnd(talk, area)
+        order = parent.await_order(Assignment, ServeOrder)
+        if isinstance(order, ServeOrder):
+            work = ServedModel(order, parent, files)
+        else:
+            assert isinstance(order, Assignment)
+            work = AssignedTask(order, parent, files)
+        keep_descriptors(talk, text)
+        parent.stream = TALK
+        confine_worker(confinement, places, memory_bytes)
+        if "namespaces" in confinement.parts:  # without, no place can be written
+            os.environ.update(CACHES)
+    except BaseException:
+        os._exit(NOT_CONFINED)
+    work.do()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
+    os._exit(0)
+
+
+def _bundle_files(descriptor: int, length: int) -> dict[str, bytes]:
+    """The files of a bundle that ``executor.pack_bundle`` packed."""
+    blob = parse_tensors(map_copy(descriptor, length))
+    return {name: bytes(each.content) for name, each in blob.items()}
+
+
+def _measured_first(parent: WorkerEnd) -> Notice:
+    """Has the parent measure each module before it first runs."""
+    asked: set[str] = set()
+
+    def notice(path: str) -> None:
+        if path not in asked:
+            parent.ask(Importing(path))
+            asked.add(path)
+
+    return notice
+
+
+class MappedRows:
+    """Rows of a visit, mapped to read; nobody is handed them on."""
+
+    descriptor = -1
+
+    def __init__(self, descriptor: int, length: int) -> None:
+        self.view = map_copy(descriptor, length)
+
+
+class AssignedTask:
+    """A task with everything that it needs, mapped while that is possible.
+
+    Args:
+        order: The assignment.
+        parent: Is told what there is to tell.
+        files: Descriptors: bundle, states, rows of each part.
+    """
+
+    def __init__(
+        self, order: Assignment, parent: WorkerEnd, files: Sequence[int]
+    ) -> None:
+        bundle, states, *rows = files
+        self._order = order
+        self._parent = parent
+        self._files = _bundle_files(bundle, order.bundle)
+        parts = zip(rows, order.task.parts, strict=True)
+        self._given = _read_given(
+            order, states, [MappedRows(each, p.rows * p.row_bytes) for each, p in parts]
+        )
+
+    def do(self) -> None:
+        """Do it, and say how it went."""
+        answer: object
+        try:
+            done = carry_out(
+                self._order.task,
+                self._given,
+                self._files,
+                self._order.entry,
+                guard=Containment(self._files, text=True),
+                parent=self,
+                notice=_measured_first(self._parent),
+            )
+            answer = self._put(done)
+        except (
+            BaseException
+        ) as error:  # a recipe's objects do it outside of a guard, too
+            answer = _fault(error)
+        self._parent.answer(answer)
+
+    def hand_over(self, model: int, state: TrainingState) -> None:
+        """Have the parent take a state; see ``TaskParent``."""
+        length = self._write(0, state.tensors, state.tree)
+        self._parent.ask(Handed(model, size_of(state)), length)
+
+    def measured(self, model: int, place: int, values: Mapping[str, float]) -> None:
+        """Tell numbers; JSON has no NaN, and a number that is none is no result."""
+        finite = {name: each for name, each in values.items() if math.isfinite(each)}
+        self._parent.ask(Metrics(model, place, finite))
+
+    def _put(self, done: TaskDone) -> Done:
+        at, sizes = 0, list[StateSize | None]()
+        for state in done.states:
+            sizes.append(None if state is None else size_of(state))
+            if state is not None:
+                at = self._write(at, state.tensors, state.tree)
+        self._write(at, *done.statistics)
+        return Done(tuple(sizes), tuple(map(len, done.statistics)))
+
+    def _write(self, at: int, *parts: bytes) -> int:
+        """Write them end to end; where they end."""
+        for part in parts:
+            if at + len(part) > len(self._parent.buffers):
+                raise unfit("state-bytes")
+            self._parent.buffers[at : at + len(part)] = part
+            at += len(part)
+        return at
+
+
+def _read_given(order: Assignment, states: int, rows: Sequence[MappedRows]) -> Given:
+    sizes = [size for size in order.states if size is not None]
+    total = sum(size.tensors + size.tree for size in sizes) + order.statistics
+    blob, at = bytes(map_copy(states, total)) if total else b"", 0
+    found: list[TrainingState | None] = []
+    for size in order.states:
+        if size is None:
+            found.append(None)
+            continue
+        middle = at + size.tensors
+        end = middle + size.tree
+        found.append(TrainingState(size.step, blob[at:middle], blob[middle:end]))
+        at = end
+    if len(blob) - at != order.statistics:
+        raise MalformedError("the states have another length", code="bad-message")
+    return Given(rows=rows, states=found, statistics=blob[at:])
+
+
+def warm_up() -> None:
+    """Make torch load what it loads late, so that no worker has to (1.5 s, once)."""
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+    optimizer = torch.optim.AdamW(model.parameters())
+    loss = nn.functional.cross_entropy(
+        model(torch.zeros(2, 1, 4, 4)), torch.zeros(2, dtype=torch.int64)
+    )
+    # On a device, the backward pass would start threads that no fork survives.
+    if not torch.backends.cuda.is_built():
+        loss.backward()
+        optimizer.step()
+    gc.collect()
+    gc.freeze()
+
+
+_END = object()
+
+
+class ServedModel:
+    """A model with everything that it needs, mapped while that is possible.
+
+    Args:
+        order: What to serve.
+        parent: Asks.
+        files: Descriptors: bundle, model, questions.
+    """
+
+    def __init__(
+        self, order: ServeOrder, parent: WorkerEnd, files: Sequence[int]
+    ) -> None:
+        bundle, model, room = files
+        self._order = order
+        self._parent = parent
+        self._room = map_shared(room, order.room)
+        self._files = _bundle_files(bundle, order.bundle)
+        self._state = map_copy(model, order.model)
+        self._form = form_from_plain(order.form)
+        self._streams: dict[int, tuple[Iterator[Any], int]] = {}
+
+    def do(self) -> None:
+        """Load it, say so, and answer until the parent hangs up."""
+        try:
+            self._load()
+        except BaseException as error:
+            return self._parent.answer(_fault(error))
+        self._parent.answer(ServeAnswer(0))
+        while True:
+            try:
+                step = self._parent.await_order(ServeStep)
+            except PeerError:
+                return None
+            self._parent.answer(self._answer(step))
+
+    def _load(self) -> None:
+        torch.set_num_threads(self._order.threads)
+        guard = Containment(self._files, text=True)
+        notice = _measured_first(self._parent)
+        self._recipe = Recipe(
+            self._files, self._order.entry, guard=guard, notice=notice
+        )
+        self._model = self._build()
+        state = as_tensors(bytes(self._state))
+        self._state.release()
+        _give(self._recipe, self._model, state)
+
+    def _build(self) -> nn.Module:
+        try:
+            return self._recipe.build()
+        except SealiftError:
+            if self._recipe.takes_statistics:
+                raise unfit("no-statistics") from None
+            raise
+
+    def _answer(self, step: object) -> object:
+        try:
+            assert isinstance(step, ServeStep)
+            with torch.inference_mode():
+                return ServeAnswer(self._step(step))
+        except BaseException as error:
+            return _fault(error)
+
+    def _step(self, step: ServeStep) -> int:
+        match step.work:
+            case "predict":
+                assert self._form.outputs is not None
+                found = self._recipe.predict(self._model, self._batch(step.rows))
+                return self._put(found, self._form.outputs, step.rows)
+            case "begin":
+                batch = self._batch(step.rows)
+                stream = self._recipe.generate(self._model, batch)
+                self._streams[step.stream] = (stream, step.rows)
+                return 0
+            case "next":
+                return self._next(step.stream)
+            case _:
+                self._streams.pop(step.stream, None)
+                return 0
+
+    def _next(self, number: int) -> int:
+        stream, rows = self._streams[number]
+        assert self._form.tokens is not None
+        found = self._recipe.guard(next, stream, _END)
+        if found is _END:
+            del self._streams[number]
+            return 0
+        return self._put(found, self._form.tokens, rows)
+
+    def _batch(self, rows: int) -> dict[str, Tensor]:
+        schema = self._form.inputs
+        content = bytearray(self._room[: rows * schema.row_bytes])
+        buffer = torch.frombuffer(content, dtype=torch.uint8)
+        return batch_from_rows(buffer.view(rows, schema.row_bytes), schema)
+
+    def _put(self, found: Any, fields: Fields, rows: int) -> int:
+        packed = _pack_answer(found, fields.schema, rows)
+        content = memoryview(packed.view(-1).numpy())
+        if len(content) > len(self._parent.buffers):
+            raise unfit("state-bytes")
+        self._parent.buffers[: len(content)] = content
+        return rows
+
+
+def _pack_answer(found: Any, schema: Schema, rows: int) -> Tensor:
+    """Tensors by name as rows: ``uint8`` of shape ``(rows, row_bytes)``.
+
+    Raises:
+        JobError: code ``bad-recipe``, if they are not what the form says.
+    """
+    if isinstance(found, Tensor) and len(schema.fields) == 1:
+        found = {schema.fields[0].name: found}
+    if not isinstance(found, Mapping):
+        raise unfit("answer")
+    packed = torch.zeros(rows, schema.row_bytes, dtype=torch.uint8)
+    for field, offset in zip(schema.fields, schema.offsets, strict=True):
+        column = _column(found.get(field.name), field, rows)
+        place = packed[:, offset : offset + field.size_bytes]
+        place.view(column.dtype)[:] = column
+    return packed
+
+
+def _column(found: Any, field: Field, rows: int) -> Tensor:
+    """The field's elements, one row each; kinds of numbers are never mixed up."""
+    wanted = getattr(torch, field.dtype)
+    # A subclass would bring methods of its own to where nothing contains them.
+    if type(found) is not Tensor or tuple(found.shape) != (rows, *field.shape):
+        raise unfit("answer")
+    if found.is_complex() or found.is_floating_point() != wanted.is_floating_point:
+        raise unfit("answer")
+    if (found.dtype == torch.bool) != (wanted == torch.bool):
+        raise unfit("answer")
+    return found.detach().cpu().to(wanted).reshape(rows, -1)
+
+
+def _give(recipe: Recipe, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    own = recipe.guard(model.state_dict)
+    forms = {name: (each.dtype, tuple(each.shape)) for name, each in own.items()}
+    if forms != {name: (e.dtype, tuple(e.shape)) for name, e in state.items()}:
+        raise unfit("model-differs")
+    recipe.guard(model.load_state_dict, dict(state))
+    recipe.guard(model.eval)
+
+
+def _fault(error: BaseException) -> Fault:
+    if isinstance(error, SealiftError):
+        return describe(error)
+    return Fault(kind="memory" if isinstance(error, MemoryError) else "error")
