@@ -10,41 +10,34 @@ examined whole, with its certificates and its vendor's collateral of that time.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import struct
 import time
-from base64 import urlsafe_b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, Final
+from typing import Final
 
 from sealift.attest.azure.evidence import AzureBody, parse_hcl
-from sealift.attest.azure.verifier import examine_azure
 from sealift.attest.collateral import NVIDIA_RIM_ROOTS, Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.nvidia.evidence import NvidiaBody
 from sealift.attest.nvidia.rim import read_rim
-from sealift.attest.nvidia.verifier import examine_nvidia
+from sealift.attest.policy import find_verifier
 from sealift.attest.reference import (
     Basis,
     ImaReferences,
     NvidiaReferences,
     ReferenceValues,
-    SnpReferences,
-    TdxReferences,
     TpmReferences,
 )
 from sealift.attest.snp.endorsement import parse_certificates
-from sealift.attest.snp.evidence import SnpBody, parse_report
-from sealift.attest.snp.verifier import examine_snp
-from sealift.attest.tdx.evidence import TdReport, TdxBody, parse_quote
-from sealift.attest.tdx.verifier import examine_tdx
+from sealift.attest.snp.evidence import SnpBody
+from sealift.attest.tools.asreference import Trusted, to_references
 from sealift.attest.tools.collateralfiles import import_collateral
+from sealift.attest.tools.vendorfiles import wrap
 from sealift.attest.tpm.ima import ImaState, advance
 from sealift.attest.tpm.imalist import parse_list, replay
-from sealift.attest.verifier import Examine
 from sealift.codec import decode, encode
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.crypto.identity import Identity, create_identity
@@ -63,8 +56,12 @@ REPEATS: Final = 25
 RENEWAL_ENTRIES: Final = 100
 _NOW_S: Final = 1_795_000_000
 _JUNE_2025_S: Final = 1_748_736_000
+_THEN: Final = Trusted(
+    at_s=_JUNE_2025_S,
+    collateral=Collateral(as_of_s=_JUNE_2025_S),
+    revocation=False,
+)
 _PHALA_S: Final = 1_750_332_000
-_RSASSA_SHA256: Final = bytes.fromhex("0014000b0100")
 _PCRS: Final = (0, 2, 4, 7, 8, 9)
 
 Examined = Callable[[], object]
@@ -195,112 +192,76 @@ def measure_reports(repeats: int = REPEATS) -> list[Row]:
 
 
 def _examined(
-    examine: Examine,
     evidence: Evidence,
-    references: ReferenceValues,
-    at_s: int,
-    items: Mapping[str, bytes] | None = None,
+    trusted: Trusted,
+    references: ReferenceValues | None = None,
 ) -> Examined:
-    collateral = Collateral(as_of_s=at_s, items=dict(items or {}))
-    return lambda: examine(
-        evidence,
-        Basis(bound=None, references=references, collateral=collateral, at_s=at_s),
+    """Against what it says itself, as of a machine that one trusts."""
+    basis = Basis(
+        bound=None,
+        references=references or to_references(evidence, trusted),
+        collateral=trusted.collateral,
+        at_s=trusted.at_s,
     )
+    verifier = find_verifier(evidence, trusted.verifiers)
+    return lambda: verifier.examine(evidence, basis)
 
 
 def _tdx(folder: Path) -> Examined:
     quote = (folder / "tdx/phala_tdx_quote").read_bytes()
-    items = import_collateral(
-        (folder / "tdx/phala_tdx_quote_collateral.json").read_bytes()
-    )
-    report = parse_quote(quote).body
-    assert isinstance(report, TdReport)
-    references = TdxReferences(
-        mrtd=(report.mrtd,),
-        rtmr={str(i): (report.rtmr[i],) for i in range(3)},
-        mrconfigid=(report.mrconfigid,),
-    )
-    evidence = TdxBody(quote=quote, ccel=None, events=()).to_evidence()
-    return _examined(
-        examine_tdx, evidence, ReferenceValues(tdx=references), _PHALA_S, items
-    )
+    said = (folder / "tdx/phala_tdx_quote_collateral.json").read_bytes()
+    collateral = Collateral(as_of_s=_PHALA_S, items=import_collateral(said))
+    trusted = Trusted(at_s=_PHALA_S, collateral=collateral)
+    return _examined(wrap(quote).evidence, trusted)
 
 
 def _snp(folder: Path) -> Examined:
     raw = (folder / "snp/trustee_test-report.bin").read_bytes()
     key = (folder / "snp/trustee_test-vcek.der").read_bytes()
-    issuers = parse_certificates((folder / "snp/milan_ask_ark_asvk.pem").read_bytes())
-    body = SnpBody(report=raw, certificates=(key, *(each.der for each in issuers)))
-    references = ReferenceValues(snp=_snp_references(raw))
-    return _examined(examine_snp, body.to_evidence(), references, _JUNE_2025_S)
-
-
-def _snp_references(raw: bytes) -> SnpReferences:
-    report = parse_report(raw)
-    return SnpReferences(
-        measurement=(report.measurement,),
-        host_data=(report.host_data,),
-        max_vmpl=report.vmpl,
-        min_tcb={"Milan": {"boot_loader": 2}},
-        revocation="waived",
-    )
+    return _examined(wrap(raw, (key, *_amd(folder))).evidence, _THEN)
 
 
 def _azure(folder: Path) -> Examined:
-    plain = json.loads((folder / "azvtpm/az-snp-vtpm_evidence-v1.json").read_bytes())
-    quote = plain.get("tpm_quote") or plain["quote"]
-    issuers = parse_certificates((folder / "snp/milan_ask_ark_asvk.pem").read_bytes())
-    leaf = plain["vcek"]
-    key = parse_certificates(leaf.encode() if leaf.startswith("---") else _raw(leaf))
-    body = AzureBody(
-        hcl_report=_raw(plain.get("hcl_report") or plain["report"]),
-        td_quote=b"",
-        certificates=tuple(each.der for each in (*key, *issuers)),
-        quote=_hex(quote["message"]),
-        signature=_RSASSA_SHA256 + _hex(quote["signature"]),
-        pcrs={"sha256": {str(n): _hex(v) for n, v in enumerate(quote["pcrs"])}},
+    """The report beside the quote gives its own references, the quote its registers."""
+    raw = (folder / "azvtpm/az-snp-vtpm_evidence-v1.json").read_bytes()
+    evidence = wrap(raw, _amd(folder)).evidence
+    body = AzureBody.parse(evidence.body)
+    inner = SnpBody(
+        report=parse_hcl(body.hcl_report).hardware, certificates=body.certificates
     )
-    values: dict[str, tuple[bytes, ...]] = {
+    pcrs: dict[str, tuple[bytes, ...]] = {
         str(n): (body.pcrs["sha256"][str(n)],) for n in _PCRS
     }
-    references = ReferenceValues(
-        tpm=TpmReferences(roots=(), endorsement_keys=(), pcrs=values),
-        snp=_snp_references(parse_hcl(body.hcl_report).hardware),
+    references = replace(
+        to_references(inner.to_evidence(), _THEN),
+        tpm=TpmReferences(roots=(), endorsement_keys=(), pcrs=pcrs),
     )
-    return _examined(examine_azure, body.to_evidence(), references, _JUNE_2025_S)
+    return _examined(evidence, _THEN, references)
+
+
+def _amd(folder: Path) -> tuple[bytes, ...]:
+    issuers = (folder / "snp/milan_ask_ark_asvk.pem").read_bytes()
+    return tuple(each.der for each in parse_certificates(issuers))
 
 
 def _gpu(folder: Path) -> Examined:
-    place = folder / "nvidia"
-    report = bytes.fromhex((place / "gonvtrust_attestationReport.txt").read_text())
-    chain = certificates_from_pem((place / "gonvtrust_gpuAkCertChain.txt").read_bytes())
-    body = NvidiaBody(report=report, certificates=tuple(c.der for c in chain))
-    references = ReferenceValues(
-        nvidia=NvidiaReferences(
-            drivers=("545.00",),
-            vbios=("96.00.5E.00.01",),
-            modes=("unstated",),
-            revocation="if-known",
-        )
+    raw = (folder / "nvidia/gonvtrust_attestationReport.txt").read_bytes()
+    chain = (folder / "nvidia/gonvtrust_gpuAkCertChain.txt").read_bytes()
+    certificates = tuple(each.der for each in certificates_from_pem(chain))
+    values = NvidiaReferences(
+        drivers=("545.00",),
+        vbios=("96.00.5E.00.01",),
+        modes=("unstated",),
+        revocation="if-known",
     )
-    return _examined(examine_nvidia, body.to_evidence(), references, _JUNE_2025_S)
+    references = ReferenceValues(nvidia=values)
+    return _examined(wrap(raw, certificates).evidence, _THEN, references)
 
 
 def _rim(folder: Path) -> Examined:
     raw = (folder / "nvidia/nvtrust_Driver_RIM_test_no_gpu.swidtag").read_bytes()
-    return lambda: read_rim(
-        raw, roots=tuple(NVIDIA_RIM_ROOTS.values()), at_s=_JUNE_2025_S
-    )
-
-
-def _raw(value: Any) -> bytes:
-    if isinstance(value, list):
-        return bytes(value)
-    return urlsafe_b64decode(value + "=" * (-len(value) % 4))
-
-
-def _hex(value: Any) -> bytes:
-    return bytes(value) if isinstance(value, list) else bytes.fromhex(value)
+    roots = tuple(NVIDIA_RIM_ROOTS.values())
+    return lambda: read_rim(raw, roots=roots, at_s=_JUNE_2025_S)
 
 
 KINDS: Final[dict[str, Callable[[Path], Examined]]] = {
