@@ -15,7 +15,7 @@ from sealift.attest.policy import Appraiser
 from sealift.attest.reference import ImaReferences, TpmReferences
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest
-from sealift.lab.attacks.stage import PROGRAMS, Change, Office
+from sealift.lab.attacks.world import PROGRAMS, BrokerWorld, Change
 from sealift.release.log.verify import read_entries
 
 REGISTERS = tuple(map(str, range(10)))
@@ -23,9 +23,9 @@ PATHS = ("boot_aggregate", *(path for path, _ in PROGRAMS))
 
 
 @pytest.fixture(scope="module")
-def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
-    with Office(tmp_path_factory.mktemp("o")) as office:
-        yield office
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerWorld]:
+    with BrokerWorld(tmp_path_factory.mktemp("o")) as broker:
+        yield broker
 
 
 def tpm(change: Callable[[TpmReferences], TpmReferences]) -> Change:
@@ -46,54 +46,54 @@ def allowing(path: str, *digests: Digest) -> Change:
     return tpm(changed)
 
 
-def test_control_as_agreed_the_key_comes(office: Office) -> None:
-    assert office.ask() == ""
+def test_control_as_agreed_the_key_comes(broker: BrokerWorld) -> None:
+    assert broker.ask() == ""
 
 
 @pytest.mark.parametrize("register", REGISTERS)
-def test_each_register(office: Office, register: str) -> None:
+def test_each_register(broker: BrokerWorld, register: str) -> None:
     flipped = (b"\x01" + bytes(31),)
     change = tpm(
         lambda values: replace(values, pcrs={**values.pcrs, register: flipped})
     )
-    assert office.ask(change=change) == "tpm-pcr"
+    assert broker.ask(change=change) == "tpm-pcr"
 
 
 @pytest.mark.parametrize("path", PATHS[1:])
-def test_each_file(office: Office, path: str) -> None:
+def test_each_file(broker: BrokerWorld, path: str) -> None:
     assert (
-        office.ask(change=allowing(path, Digest.of(b"other"))) == "ima-entry-unlisted"
+        broker.ask(change=allowing(path, Digest.of(b"other"))) == "ima-entry-unlisted"
     )
 
 
-def test_its_endorsement_key(office: Office) -> None:
+def test_its_endorsement_key(broker: BrokerWorld) -> None:
     other = (Digest.of(b"another TPM"),)
     change = tpm(lambda values: replace(values, endorsement_keys=other))
-    assert office.ask(change=change) == "tpm-other-host"
+    assert broker.ask(change=change) == "tpm-other-host"
 
 
-def test_its_maker(office: Office) -> None:
+def test_its_maker(broker: BrokerWorld) -> None:
     change = tpm(lambda values: replace(values, roots=()))
-    assert office.ask(change=change) == "chain-root"
+    assert broker.ask(change=change) == "chain-root"
 
 
-def test_who_enrolled_it(office: Office) -> None:
+def test_who_enrolled_it(broker: BrokerWorld) -> None:
     def change(ours: Appraiser) -> Appraiser:
         others = (SigningKey.generate().public_key,)
         return replace(ours, references=replace(ours.references, enrollers=others))
 
-    assert office.ask(change=change) not in ("", "tpm-pcr")
+    assert broker.ask(change=change) not in ("", "tpm-pcr")
 
 
-def test_its_code(office: Office) -> None:
+def test_its_code(broker: BrokerWorld) -> None:
     def change(ours: Appraiser) -> Appraiser:
         values = replace(ours.references, code_bundle=Digest.of(b"other code"))
         return replace(ours, references=values)
 
-    assert office.ask(change=change) == "code-bundle-differs"
+    assert broker.ask(change=change) == "code-bundle-differs"
 
 
-def test_every_refusal_is_in_the_log(office: Office) -> None:
-    office.ask(change=tpm(lambda values: replace(values, endorsement_keys=())))
-    *_, last = read_entries(office.folder / "audit.db")
+def test_every_refusal_is_in_the_log(broker: BrokerWorld) -> None:
+    broker.ask(change=tpm(lambda values: replace(values, endorsement_keys=())))
+    *_, last = read_entries(broker.folder / "audit.db")
     assert (last.kind, last.rule) == ("refusal", "tpm-other-host")

@@ -11,7 +11,7 @@ from sealift.attest.tpm import verifier
 from sealift.attest.tpm.evidence import TpmBody
 from sealift.errors import StaleError
 from sealift.lab.attacks.evidence import RepeatingAttester, SpoilingAttester, entries_of
-from sealift.lab.attacks.stage import PROGRAMS, Office
+from sealift.lab.attacks.world import PROGRAMS, BrokerWorld
 from tests.sim.tpmhost import BOUND, appraiser, tpm_host
 
 Entries = tuple[bytes, ...]
@@ -19,9 +19,9 @@ VIOLATION = bytes(20)
 
 
 @pytest.fixture(scope="module")
-def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
-    with Office(tmp_path_factory.mktemp("o")) as office:
-        yield office
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerWorld]:
+    with BrokerWorld(tmp_path_factory.mktemp("o")) as broker:
+        yield broker
 
 
 def altered(entry: bytes) -> bytes:
@@ -47,28 +47,28 @@ SPOILT: dict[str, Callable[[Entries], Entries]] = {
 }
 
 
-def spoilt(office: Office, change: Callable[[Entries], Entries]) -> str:
+def spoilt(broker: BrokerWorld, change: Callable[[Entries], Entries]) -> str:
     def spoil(body: TpmBody) -> TpmBody:
         found = entries_of(body.ima_list)
         assert len(found) == 1 + len(PROGRAMS)
         return replace(body, ima_list=b"".join(change(found)))
 
-    return office.ask(SpoilingAttester(office.host.attester, spoil))
+    return broker.ask(SpoilingAttester(broker.host.attester, spoil))
 
 
-def test_control_the_whole_list(office: Office) -> None:
-    assert spoilt(office, lambda entries: entries) == ""
+def test_control_the_whole_list(broker: BrokerWorld) -> None:
+    assert spoilt(broker, lambda entries: entries) == ""
 
 
 @pytest.mark.parametrize("name", SPOILT)
-def test_another_list(office: Office, name: str) -> None:
-    refused = spoilt(office, SPOILT[name])
+def test_another_list(broker: BrokerWorld, name: str) -> None:
+    refused = spoilt(broker, SPOILT[name])
     assert refused in {"ima-replay-differs", "ima-boot-aggregate", "tpm-ima-list",
                        "ima-violation"}  # fmt: skip
 
 
 def test_mutant_that_does_not_replay_takes_the_shorter_list(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     genuine = verifier.check_list
 
@@ -77,18 +77,18 @@ def test_mutant_that_does_not_replay_takes_the_shorter_list(
         return progress, tuple(replace(each, code="") for each in checks)
 
     monkeypatch.setattr(verifier, "check_list", believing)
-    assert spoilt(office, SPOILT["the last one dropped"]) == ""
+    assert spoilt(broker, SPOILT["the last one dropped"]) == ""
 
 
-def test_entries_that_nothing_quoted_are_not_believed(office: Office) -> None:
+def test_entries_that_nothing_quoted_are_not_believed(broker: BrokerWorld) -> None:
     """Appended ones wait for the next quote: they are not proved, nor refused."""
-    assert spoilt(office, lambda entries: (*entries, entries[-1])) == ""
+    assert spoilt(broker, lambda entries: (*entries, entries[-1])) == ""
 
 
-def test_a_quote_of_before(office: Office) -> None:
-    earlier = office.host.attester.collect(bytes(32))
+def test_a_quote_of_before(broker: BrokerWorld) -> None:
+    earlier = broker.host.attester.collect(bytes(32))
     assert TpmBody.parse(earlier.body).quote
-    assert office.ask(RepeatingAttester(earlier)) == "evidence-unbound"
+    assert broker.ask(RepeatingAttester(earlier)) == "evidence-unbound"
 
 
 def test_a_reboot_between_release_and_renewal() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.lab.attacks.stage import ADA, Office, train
+from sealift.lab.attacks.world import ADA, BrokerWorld, train
 from sealift.release.vault import vault as vault_module
 from sealift.release.vault.vault import Vault
 
@@ -32,37 +32,37 @@ def holds(folder: Path, key: SecretKey, frames: list[bytes]) -> bool:
 
 
 def test_nothing_holds_the_key(tmp_path: Path) -> None:
-    with Office(tmp_path / "o") as office:
-        assert office.ask() == ""
-        assert len(office.box.crossed) > 8
-        assert not holds(office.folder, office.key, office.box.crossed)
-    assert not holds(tmp_path / "o", office.key, [])  # closed: nothing left behind
+    with BrokerWorld(tmp_path / "o") as broker:
+        assert broker.ask() == ""
+        assert len(broker.box.crossed) > 8
+        assert not holds(broker.folder, broker.key, broker.box.crossed)
+    assert not holds(tmp_path / "o", broker.key, [])  # closed: nothing left behind
 
 
 def test_nor_what_wraps_it(tmp_path: Path) -> None:
     """The owner's seed: from it the wrapping keys are derived."""
-    with Office(tmp_path / "o") as office:
-        office.ask()
-        assert not holds(office.folder, office.identity._seed, office.box.crossed)
+    with BrokerWorld(tmp_path / "o") as broker:
+        broker.ask()
+        assert not holds(broker.folder, broker.identity._seed, broker.box.crossed)
 
 
 def test_mutant_that_does_not_wrap_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Office(tmp_path / "o") as office:
+    with BrokerWorld(tmp_path / "o") as broker:
         monkeypatch.setattr(
             vault_module,
             "wrap",
             lambda identity, key, context: (bytes(32), key.reveal(TOKEN)),
         )
-        plain = Vault.create(office.folder / "plain.db", office.identity)
-        plain.store(train(ADA), office.key)
+        plain = Vault.create(broker.folder / "plain.db", broker.identity)
+        plain.store(train(ADA), broker.key)
         plain.close()
-        assert holds(office.folder, office.key, [])
+        assert holds(broker.folder, broker.key, [])
 
 
 def test_mutant_that_sends_it_plain_is_found(tmp_path: Path) -> None:
-    with Office(tmp_path / "o") as office:
-        office.ask()
-        raw = office.key.reveal(TOKEN)
-        assert holds(office.folder, office.key, [*office.box.crossed, b"x" + raw])
+    with BrokerWorld(tmp_path / "o") as broker:
+        broker.ask()
+        raw = broker.key.reveal(TOKEN)
+        assert holds(broker.folder, broker.key, [*broker.box.crossed, b"x" + raw])

@@ -14,7 +14,7 @@ import pytest
 
 from sealift.attest.tpm import verifier
 from sealift.errors import PeerError, SealiftError
-from sealift.lab.attacks.stage import Office
+from sealift.lab.attacks.world import BrokerWorld
 from sealift.release.broker.messages import HEARTBEAT_MISSING
 from sealift.release.client.broker import prove_lease
 from sealift.release.log.verify import read_entries
@@ -28,48 +28,48 @@ ACTS = {
 
 
 @pytest.fixture
-def office(tmp_path: Path) -> Iterator[Office]:
-    with Office(tmp_path / "o") as office:
-        yield office
+def broker(tmp_path: Path) -> Iterator[BrokerWorld]:
+    with BrokerWorld(tmp_path / "o") as broker:
+        yield broker
 
 
-def revocations(office: Office) -> list[tuple[str, int | None]]:
-    entries = read_entries(office.folder / "audit.db")
+def revocations(broker: BrokerWorld) -> list[tuple[str, int | None]]:
+    entries = read_entries(broker.folder / "audit.db")
     return [(each.rule, each.epoch) for each in entries if each.kind == "revocation"]
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_loses_its_lease_at_the_next_renewal(office: Office, act: str) -> None:
-    with office.session() as session:
-        office.collect(session)
+def test_loses_its_lease_at_the_next_renewal(broker: BrokerWorld, act: str) -> None:
+    with broker.session() as session:
+        broker.collect(session)
         assert prove_lease(session).good  # control: it was renewed before
-        office.host.kernel.run(*ACTS[act], allow=False)
+        broker.host.kernel.run(*ACTS[act], allow=False)
         with pytest.raises(PeerError):
             prove_lease(session)
-    assert revocations(office) == [("ima-entry-unlisted", 1)]
-    assert office.box.broker.open_leases() == 0
-    assert office.ask() == "ima-entry-unlisted"  # nor does it get another key
+    assert revocations(broker) == [("ima-entry-unlisted", 1)]
+    assert broker.box.broker.open_leases() == 0
+    assert broker.ask() == "ima-entry-unlisted"  # nor does it get another key
 
 
 def test_mutant_that_judges_no_list_goes_on(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     genuine = verifier.check_list
     monkeypatch.setattr(verifier, "check_list", lambda *args: (genuine(*args)[0], ()))
-    with office.session() as session:
-        office.collect(session)
-        office.host.kernel.run(*ACTS["an unlisted program"], allow=False)
+    with broker.session() as session:
+        broker.collect(session)
+        broker.host.kernel.run(*ACTS["an unlisted program"], allow=False)
         assert prove_lease(session).good
-    assert revocations(office) == []
+    assert revocations(broker) == []
 
 
-def test_one_that_hides_is_silent_and_silence_revokes(office: Office) -> None:
+def test_one_that_hides_is_silent_and_silence_revokes(broker: BrokerWorld) -> None:
     """It cannot prove itself any more, so it says nothing: that ends the lease too."""
-    with office.session() as session:
-        office.collect(session)
-        desk = office.box.broker.leases
+    with broker.session() as session:
+        broker.collect(session)
+        desk = broker.box.broker.leases
         desk._monotonic = lambda: 10_000_000.0
         desk.look()
         with pytest.raises(SealiftError):
             prove_lease(session)
-    assert revocations(office)[0][0] == HEARTBEAT_MISSING
+    assert revocations(broker)[0][0] == HEARTBEAT_MISSING

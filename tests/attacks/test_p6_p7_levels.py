@@ -17,17 +17,17 @@ from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.ids import Digest
 from sealift.lab.attacks import evidence
-from sealift.lab.attacks.stage import Change, Stage
+from sealift.lab.attacks.world import AttackWorld, Change
 from sealift.release.log.verify import read_entries
 
 REAL = (Level.TEE, Level.GPU_TEE, Level.ATTESTED_HOST)
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    stage = Stage(tmp_path_factory.mktemp("s"))
-    yield stage
-    stage.close()
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackWorld]:
+    world = AttackWorld(tmp_path_factory.mktemp("s"))
+    yield world
+    world.close()
 
 
 def accepting(*levels: Level) -> Change:
@@ -37,34 +37,34 @@ def accepting(*levels: Level) -> Change:
     return change
 
 
-def test_control_it_rehearses_and_every_paper_says_so(stage: Stage) -> None:
-    assert evidence.agreed_host(stage)
-    *_, last = read_entries(stage.office.folder / "audit.db")
+def test_control_it_rehearses_and_every_paper_says_so(world: AttackWorld) -> None:
+    assert evidence.agreed_host(world)
+    *_, last = read_entries(world.broker.folder / "audit.db")
     assert last.kind == "release"
     assert "development" in last.level
     assert "attested-host" in last.level
 
 
 @pytest.mark.parametrize("level", REAL, ids=str)
-def test_a_real_level_alone(stage: Stage, level: Level) -> None:
-    refused = stage.office.ask(change=accepting(level))
+def test_a_real_level_alone(world: AttackWorld, level: Level) -> None:
+    refused = world.broker.ask(change=accepting(level))
     assert refused in {"level-refused", "development-refused"}
 
 
-def test_all_real_levels_together(stage: Stage) -> None:
-    assert stage.office.ask(change=accepting(*REAL)) == "development-refused"
+def test_all_real_levels_together(world: AttackWorld) -> None:
+    assert world.broker.ask(change=accepting(*REAL)) == "development-refused"
 
 
-def test_no_operators_word_makes_a_software_tpm_real(stage: Stage) -> None:
-    assert evidence.software_called_chip(stage) == "development-refused"
+def test_no_operators_word_makes_a_software_tpm_real(world: AttackWorld) -> None:
+    assert evidence.software_called_chip(world) == "development-refused"
 
 
-def test_weaker_evidence_where_more_is_rehearsed(stage: Stage) -> None:
-    assert evidence.weaker_evidence(stage) == "rehearsal-differs"
-    assert evidence.accepted_weaker(stage)
+def test_weaker_evidence_where_more_is_rehearsed(world: AttackWorld) -> None:
+    assert evidence.weaker_evidence(world) == "rehearsal-differs"
+    assert evidence.accepted_weaker(world)
 
 
-def test_our_makers_are_nobodys_vendors(stage: Stage) -> None:
+def test_our_makers_are_nobodys_vendors(world: AttackWorld) -> None:
     """No root of a software TPM is among the vendors' that are built in."""
     known = {
         digest
@@ -74,4 +74,4 @@ def test_our_makers_are_nobodys_vendors(stage: Stage) -> None:
     }
     assert all(isinstance(digest, Digest) for digest in known)
     assert len(known) >= 4
-    assert stage.office.host.maker.root.spki_digest not in known
+    assert world.broker.host.maker.root.spki_digest not in known

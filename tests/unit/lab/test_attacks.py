@@ -13,32 +13,32 @@ import pytest
 from sealift.attest.tpm import verifier
 from sealift.attest.verifier import Check
 from sealift.cli.main import main
-from sealift.lab.attacks import board
-from sealift.lab.attacks.board import Scenario, attempt
-from sealift.lab.attacks.stage import Stage
+from sealift.lab.attacks import table as table
+from sealift.lab.attacks.table import Scenario, attempt
+from sealift.lab.attacks.world import AttackWorld
 from sealift.travel.visit.lease import Frame
 from sealift.travel.visit.state import Visit
 
 
 def scenario(attack: str) -> Scenario:
-    return next(each for each in board.SCENARIOS if attack in each.attack)
+    return next(each for each in table.SCENARIOS if attack in each.attack)
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackWorld]:
     """For what needs a host: a software TPM is not made for every test."""
-    with closing(Stage(tmp_path_factory.mktemp("s"))) as stage:
-        yield stage
+    with closing(AttackWorld(tmp_path_factory.mktemp("s"))) as world:
+        yield world
 
 
 def of(letter: str) -> list[Scenario]:
-    return [each for each in board.SCENARIOS if each.name.startswith(letter)]
+    return [each for each in table.SCENARIOS if each.name.startswith(letter)]
 
 
 @pytest.mark.parametrize("each", of("T") + of("N"), ids=lambda each: each.attack)
 def test_refused_beside_a_control(tmp_path: Path, each: Scenario) -> None:
-    with closing(Stage(tmp_path)) as stage:
-        tried = attempt(each, stage)
+    with closing(AttackWorld(tmp_path)) as world:
+        tried = attempt(each, world)
     assert tried.refusal == each.expected
     assert tried.control_held
 
@@ -47,8 +47,8 @@ RULES = [rule for letter in "CHM" for rule in of(letter)]
 
 
 @pytest.mark.parametrize("each", of("P") + RULES, ids=lambda each: each.attack)
-def test_key_refused_beside_a_control(stage: Stage, each: Scenario) -> None:
-    tried = attempt(each, stage)
+def test_key_refused_beside_a_control(world: AttackWorld, each: Scenario) -> None:
+    tried = attempt(each, world)
     assert tried.refusal == each.expected
     assert tried.control_held
 
@@ -56,10 +56,10 @@ def test_key_refused_beside_a_control(stage: Stage, each: Scenario) -> None:
 def test_every_claim_is_attacked() -> None:
     claims = {"T1", "T2", "T3", "T4", "T5", "T6", "T8", "T9"}
     rules = {"C7", "C9", "H6", "M4", "N1", "N5", "N6", "N7", "N8", "N9"}
-    assert {each.name for each in board.SCENARIOS} == claims | rules | {
+    assert {each.name for each in table.SCENARIOS} == claims | rules | {
         f"P{number}" for number in range(1, 8)
     }
-    assert len(board.SCENARIOS) >= 50
+    assert len(table.SCENARIOS) >= 50
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,11 @@ def test_every_claim_is_attacked() -> None:
     ],
 )
 def test_without_the_check_the_key_is_released(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, attack: str, module: Any, rule: str
+    world: AttackWorld,
+    monkeypatch: pytest.MonkeyPatch,
+    attack: str,
+    module: Any,
+    rule: str,
 ) -> None:
     """Mutants: each comparison is the one that refuses."""
     genuine = getattr(module, rule)
@@ -81,7 +85,7 @@ def test_without_the_check_the_key_is_released(
         return _agreeing(genuine(*args))
 
     monkeypatch.setattr(module, rule, agreeing)
-    assert scenario(attack).attempt(stage) == ""
+    assert scenario(attack).attempt(world) == ""
 
 
 def _agreeing(found: Any) -> Any:
@@ -109,16 +113,16 @@ def test_without_the_rule_it_gets_through(
     rule: str,
 ) -> None:
     monkeypatch.setattr(owner, rule, lambda *_: None)
-    with closing(Stage(tmp_path)) as stage:
-        assert not attempt(scenario(attack), stage).good
+    with closing(AttackWorld(tmp_path)) as world:
+        assert not attempt(scenario(attack), world).good
 
 
 def test_a_stage_on_which_nothing_works_proves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Frame, "authenticate", lambda *_: 1 / 0)
-    with closing(Stage(tmp_path)) as stage, pytest.raises(ZeroDivisionError):
-        attempt(scenario("flips one bit"), stage)
+    with closing(AttackWorld(tmp_path)) as world, pytest.raises(ZeroDivisionError):
+        attempt(scenario("flips one bit"), world)
 
 
 def test_without_a_software_tpm_it_says_what_was_not_tried(
@@ -128,7 +132,7 @@ def test_without_a_software_tpm_it_says_what_was_not_tried(
     assert main(["attacks"]) == 0
     shown = capsys.readouterr().out
     needing = len([*of("P"), *of("N8"), *of("N9"), *of("C9")])
-    others = len(board.SCENARIOS) - needing
+    others = len(table.SCENARIOS) - needing
     assert f"{others} of {others} refused" in shown
     assert f"{needing} not tried" in shown
 
@@ -136,7 +140,7 @@ def test_without_a_software_tpm_it_says_what_was_not_tried(
 def test_the_command_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["attacks"]) == 0
     shown = capsys.readouterr().out
-    assert f"{len(board.SCENARIOS)} of {len(board.SCENARIOS)} refused" in shown
+    assert f"{len(table.SCENARIOS)} of {len(table.SCENARIOS)} refused" in shown
 
 
 def test_the_command_ends_badly_without_a_rule(

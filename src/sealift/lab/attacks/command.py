@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         IntegrityError: ``attack-succeeded``, with the first that was not refused.
     """
-    from sealift.lab.attacks.board import try_all
+    from sealift.lab.attacks.table import try_all
 
     tried = list(try_all())
     if args.json:

@@ -19,7 +19,7 @@ from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest, Role
-from sealift.lab.attacks.stage import Change, Stage, refusal
+from sealift.lab.attacks.world import AttackWorld, Change, refusal
 from sealift.release.client.broker import prove_lease
 from sealift.release.receipt import instance_bound
 
@@ -58,75 +58,75 @@ class RepeatingAttester:
 # Development evidence, appraised here (T5): each fails for a rule of its own.
 
 
-def other_challenge(stage: Stage) -> str:
+def other_challenge(world: AttackWorld) -> str:
     """Evidence of an earlier session, for one that has another challenge."""
-    return _appraised(stage, secrets.token_bytes(32))
+    return _appraised(world, secrets.token_bytes(32))
 
 
-def unbound_key(stage: Stage) -> str:
+def unbound_key(world: AttackWorld) -> str:
     """Genuine evidence that binds the instance key of another process."""
-    return _appraised(stage, _bound(stage, SigningKey.generate().public_key))
+    return _appraised(world, _bound(world, SigningKey.generate().public_key))
 
 
-def other_role(stage: Stage) -> str:
+def other_role(world: AttackWorld) -> str:
     """Evidence that the same process would show as a holder."""
-    instance, digest = stage.endpoint.instance.public_key, stage.agreement.digest
+    instance, digest = world.endpoint.instance.public_key, world.agreement.digest
     role = Role.HOLDER.encode()
     bound = labelled(Label.EVIDENCE, b"receipt", role, instance.raw, digest.raw)
-    return _appraised(stage, bound)
+    return _appraised(world, bound)
 
 
-def other_attester(stage: Stage) -> str:
+def other_attester(world: AttackWorld) -> str:
     """Evidence of a host that the agreement does not name."""
-    return _appraised(stage, _bound(stage), signer=_STAND_IN)
+    return _appraised(world, _bound(world), signer=_STAND_IN)
 
 
-def not_asked_for(stage: Stage) -> str:
+def not_asked_for(world: AttackWorld) -> str:
     """Development evidence where the agreement accepts a real level only."""
-    return _appraised(stage, _bound(stage), accept=(Level.TEE,))
+    return _appraised(world, _bound(world), accept=(Level.TEE,))
 
 
-def genuine(stage: Stage) -> bool:
+def genuine(world: AttackWorld) -> bool:
     """Evidence of the agreed host, bound to what it must be bound to, is accepted."""
-    return not _appraised(stage, _bound(stage))
+    return not _appraised(world, _bound(world))
 
 
-def _bound(stage: Stage, instance: PublicKey | None = None) -> bytes:
-    own = instance or stage.endpoint.instance.public_key
-    return instance_bound(own, stage.agreement.digest)
+def _bound(world: AttackWorld, instance: PublicKey | None = None) -> bytes:
+    own = instance or world.endpoint.instance.public_key
+    return instance_bound(own, world.agreement.digest)
 
 
 def _appraised(
-    stage: Stage,
+    world: AttackWorld,
     bound: bytes,
     signer: SigningKey | None = None,
     accept: tuple[Level, ...] = (Level.DEVELOPMENT,),
 ) -> str:
-    attester = stage.consortium.development()
+    attester = world.consortium.development()
     if signer is not None:
-        attester = _development(stage.agreement.agreement.code.digest, signer)
-    judge = replace(stage.agreement.appraiser(), accept=accept)
-    return refusal(lambda: judge.appraise(attester.collect(bound), _bound(stage)))
+        attester = _development(world.agreement.agreement.code.digest, signer)
+    judge = replace(world.agreement.appraiser(), accept=accept)
+    return refusal(lambda: judge.appraise(attester.collect(bound), _bound(world)))
 
 
 # A host with a TPM before an owner's broker: the key comes, or why not (P1, P2, N8).
 
 
-def agreed_host(stage: Stage) -> bool:
+def agreed_host(world: AttackWorld) -> bool:
     """The agreed host, as it is, gets the key."""
-    return not stage.office.ask()
+    return not world.broker.ask()
 
 
-def other_boot(stage: Stage) -> str:
+def other_boot(world: AttackWorld) -> str:
     """(P1) The host booted something else than was agreed."""
-    return stage.office.ask(
+    return world.broker.ask(
         change=_tpm(
             lambda tpm: replace(tpm, pcrs={**tpm.pcrs, "4": (bytes(31) + b"\x01",)})
         )
     )
 
 
-def other_program(stage: Stage) -> str:
+def other_program(world: AttackWorld) -> str:
     """(P1) The host ran a program that nobody agreed to."""
 
     def change(tpm: TpmReferences) -> TpmReferences:
@@ -134,38 +134,38 @@ def other_program(stage: Stage) -> str:
         *kept, _ = tpm.ima.allow.items()
         return replace(tpm, ima=replace(tpm.ima, allow=dict(kept)))
 
-    return stage.office.ask(change=_tpm(change))
+    return world.broker.ask(change=_tpm(change))
 
 
-def measures_too_little(stage: Stage) -> str:
+def measures_too_little(world: AttackWorld) -> str:
     """(N8) Nothing on the list is forbidden, and what should watch the host never ran."""
 
     def change(tpm: TpmReferences) -> TpmReferences:
         assert tpm.ima is not None
         return replace(tpm, ima=replace(tpm.ima, must=(*tpm.ima.must, WATCHER)))
 
-    return stage.office.ask(change=_tpm(change))
+    return world.broker.ask(change=_tpm(change))
 
 
-def other_host(stage: Stage) -> str:
+def other_host(world: AttackWorld) -> str:
     """(P1) A clean machine elsewhere answers: its endorsement key is not pinned."""
-    return stage.office.ask(change=_tpm(lambda tpm: replace(tpm, endorsement_keys=())))
+    return world.broker.ask(change=_tpm(lambda tpm: replace(tpm, endorsement_keys=())))
 
 
-def dropped_entry(stage: Stage) -> str:
+def dropped_entry(world: AttackWorld) -> str:
     """(P2) The list hides its last entry."""
-    return _spoilt(stage, lambda entries: entries[:-1])
+    return _spoilt(world, lambda entries: entries[:-1])
 
 
-def swapped_entries(stage: Stage) -> str:
+def swapped_entries(world: AttackWorld) -> str:
     """(P2) The list tells another order."""
-    return _spoilt(stage, lambda entries: (entries[0], *reversed(entries[1:])))
+    return _spoilt(world, lambda entries: (entries[0], *reversed(entries[1:])))
 
 
-def stale_quote(stage: Stage) -> str:
+def stale_quote(world: AttackWorld) -> str:
     """(P2) A quote of before."""
-    earlier = stage.office.host.attester.collect(bytes(32))
-    return stage.office.ask(RepeatingAttester(earlier))
+    earlier = world.broker.host.attester.collect(bytes(32))
+    return world.broker.ask(RepeatingAttester(earlier))
 
 
 def _tpm(change: Callable[[TpmReferences], TpmReferences]) -> Change:
@@ -177,11 +177,11 @@ def _tpm(change: Callable[[TpmReferences], TpmReferences]) -> Change:
     return changed
 
 
-def _spoilt(stage: Stage, change: Callable[[Entries], Entries]) -> str:
+def _spoilt(world: AttackWorld, change: Callable[[Entries], Entries]) -> str:
     def spoil(body: TpmBody) -> TpmBody:
         return replace(body, ima_list=b"".join(change(entries_of(body.ima_list))))
 
-    return stage.office.ask(SpoilingAttester(stage.office.host.attester, spoil))
+    return world.broker.ask(SpoilingAttester(world.broker.host.attester, spoil))
 
 
 def entries_of(raw: bytes) -> Entries:
@@ -199,59 +199,59 @@ def entries_of(raw: bytes) -> Entries:
 # After the release (P5), and levels (P6, P7).
 
 
-def falls_later(stage: Stage) -> str:
+def falls_later(world: AttackWorld) -> str:
     """(P5) Runs an unlisted program after its key was released."""
-    office = stage.office
-    with office.session() as session:
-        office.collect(session)
-        office.host.kernel.run(UNLISTED, b"what nobody agreed to", allow=False)
+    broker = world.broker
+    with broker.session() as session:
+        broker.collect(session)
+        broker.host.kernel.run(UNLISTED, b"what nobody agreed to", allow=False)
         with suppress(SealiftError):
             prove_lease(session)
-    stage.renew_office()
-    return office.box.refused
+    world.renew_broker()
+    return broker.box.refused
 
 
-def goes_on(stage: Stage) -> bool:
+def goes_on(world: AttackWorld) -> bool:
     """(P5) An honest host renews its lease while it runs what is listed."""
-    office = stage.office
-    with office.session() as session:
-        office.collect(session)
-        office.host.kernel.run("/usr/bin/agent", b"agent", allow=False)
+    broker = world.broker
+    with broker.session() as session:
+        broker.collect(session)
+        broker.host.kernel.run("/usr/bin/agent", b"agent", allow=False)
         return prove_lease(session).good
 
 
-def weaker_evidence(stage: Stage) -> str:
+def weaker_evidence(world: AttackWorld) -> str:
     """(P6) Development evidence where an attested host is rehearsed."""
-    return _weaker(stage, _with_attester)
+    return _weaker(world, _with_attester)
 
 
-def accepted_weaker(stage: Stage) -> bool:
+def accepted_weaker(world: AttackWorld) -> bool:
     """(P6) The same evidence where the agreement rehearses nothing."""
-    return not _weaker(stage, lambda our: replace(_with_attester(our), rehearse=None))
+    return not _weaker(world, lambda our: replace(_with_attester(our), rehearse=None))
 
 
-def software_as_hardware(stage: Stage) -> str:
+def software_as_hardware(world: AttackWorld) -> str:
     """(P7) A software TPM, and an agreement that wants a real attested host."""
-    return stage.office.ask(change=_only_real)
+    return world.broker.ask(change=_only_real)
 
 
-def software_called_chip(stage: Stage) -> str:
+def software_called_chip(world: AttackWorld) -> str:
     """(P7) The same, with the software TPM's maker called a vendor of chips."""
 
     def as_hardware(tpm: TpmReferences) -> TpmReferences:
         roots = tuple(replace(root, operator="hardware") for root in tpm.roots)
         return replace(tpm, roots=roots)
 
-    return stage.office.ask(change=lambda ours: _only_real(_tpm(as_hardware)(ours)))
+    return world.broker.ask(change=lambda ours: _only_real(_tpm(as_hardware)(ours)))
 
 
 def _only_real(ours: Appraiser) -> Appraiser:
     return replace(ours, accept=(Level.ATTESTED_HOST,), rehearse=None)
 
 
-def _weaker(stage: Stage, change: Change) -> str:
-    code = stage.office.agreement.agreement.code.digest
-    return stage.office.ask(_development(code, _STAND_IN), change)
+def _weaker(world: AttackWorld, change: Change) -> str:
+    code = world.broker.agreement.agreement.code.digest
+    return world.broker.ask(_development(code, _STAND_IN), change)
 
 
 def _development(code: Digest, signer: SigningKey) -> DevelopmentAttester:

@@ -20,12 +20,12 @@ from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import Label, SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Role
-from sealift.lab.attacks.stage import (
+from sealift.lab.attacks.world import (
     ADA,
     BERN,
     CELL_ROWS,
-    Office,
-    Stage,
+    AttackWorld,
+    BrokerWorld,
     refusal,
     train,
 )
@@ -55,102 +55,102 @@ NOTHING_FOUND: Final = "nothing found"
 # Agreements, and the broker's own machine (P3, P4).
 
 
-def one_signature_less(stage: Stage) -> str:
+def one_signature_less(world: AttackWorld) -> str:
     """(P3) Everybody but the owner signed."""
-    return refusal(lambda: verify(stage.office.consortium.signed(BERN)))
+    return refusal(lambda: verify(world.broker.consortium.signed(BERN)))
 
 
-def changed_after_signing(stage: Stage) -> str:
+def changed_after_signing(world: AttackWorld) -> str:
     """(P3) One field was changed under the signatures."""
-    signed = stage.office.consortium.signed()
+    signed = world.broker.consortium.signed()
     output = replace(ONE_HOLDER, digits=6)
     changed = replace(signed.agreement, output=output)
     return refusal(lambda: verify(replace(signed, agreement=changed)))
 
 
-def another_form(stage: Stage) -> str:
+def another_form(world: AttackWorld) -> str:
     """(P3) The same content in other bytes."""
-    raw = encode(stage.office.consortium.agreement)
+    raw = encode(world.broker.consortium.agreement)
     spaced = raw.replace(b'"number":1', b'"number":1.0', 1)
     return refusal(lambda: decode(Agreement, spaced))
 
 
-def rolled_back(stage: Stage) -> str:
+def rolled_back(world: AttackWorld) -> str:
     """(P3) The broker is started with the agreement before the one in force."""
-    office = stage.office
-    stores = _stores(office, office.key)
-    _start(office, stores, office.consortium.successor().verified())
-    return refusal(lambda: _start(office, stores, office.agreement))
+    broker = world.broker
+    stores = _stores(broker, broker.key)
+    _start(broker, stores, broker.consortium.successor().verified())
+    return refusal(lambda: _start(broker, stores, broker.agreement))
 
 
-def edited_database(stage: Stage) -> str:
+def edited_database(world: AttackWorld) -> str:
     """(P3) The broker's administrator puts another agreement and key into its files."""
-    office = stage.office
-    stores = _stores(office, SecretKey.generate())
-    return refusal(lambda: _start(office, stores, office.agreement))
+    broker = world.broker
+    stores = _stores(broker, SecretKey.generate())
+    return refusal(lambda: _start(broker, stores, broker.agreement))
 
 
-def signed_by_all(stage: Stage) -> bool:
+def signed_by_all(world: AttackWorld) -> bool:
     """(P3) What everybody signed binds, and a broker serves it."""
-    office = stage.office
-    stores = _stores(office, office.key)
-    return not refusal(lambda: _start(office, stores, office.consortium.verified()))
+    broker = world.broker
+    stores = _stores(broker, broker.key)
+    return not refusal(lambda: _start(broker, stores, broker.consortium.verified()))
 
 
-def _stores(office: Office, key: SecretKey) -> tuple[Path, Path]:
+def _stores(broker: BrokerWorld, key: SecretKey) -> tuple[Path, Path]:
     """Another vault of the same owner, with this key, and a place for its log."""
-    taken = len(list(office.folder.glob("vault*")))
-    vault = office.folder / f"vault{taken}.db"
-    keep_keys(vault, office.identity, {train(ADA): key})
-    return vault, office.folder / f"audit{taken}.db"
+    taken = len(list(broker.folder.glob("vault*")))
+    vault = broker.folder / f"vault{taken}.db"
+    keep_keys(vault, broker.identity, {train(ADA): key})
+    return vault, broker.folder / f"audit{taken}.db"
 
 
 def _start(
-    office: Office, stores: tuple[Path, Path], verified: VerifiedAgreement
+    broker: BrokerWorld, stores: tuple[Path, Path], verified: VerifiedAgreement
 ) -> None:
     """Start a broker, and end it."""
-    with opened_broker(*stores, office.identity, lambda ledger: verified, clock=now_s):
+    with opened_broker(*stores, broker.identity, lambda ledger: verified, clock=now_s):
         pass
 
 
-def search_everything(stage: Stage) -> str:
+def search_everything(world: AttackWorld) -> str:
     """(P4) Search vault, log and all that crossed for the data key."""
-    office = stage.office
-    office.ask()
-    return "" if _found(office, office.material) else NOTHING_FOUND
+    broker = world.broker
+    broker.ask()
+    return "" if _found(broker, broker.material) else NOTHING_FOUND
 
 
-def search_finds(stage: Stage) -> bool:
+def search_finds(world: AttackWorld) -> bool:
     """(P4) The same search finds what is there: the salt and the recipient's name."""
-    office = stage.office
-    with closing(sqlite3.connect(office.folder / "vault.db")) as connection:
+    broker = world.broker
+    with closing(sqlite3.connect(broker.folder / "vault.db")) as connection:
         (salt,) = connection.execute("SELECT salt FROM keys").fetchone()
-    crossed = office.agreement.digest.to_text().encode()
-    return _found(office, salt) and any(crossed in each for each in office.box.crossed)
+    crossed = broker.agreement.digest.to_text().encode()
+    return _found(broker, salt) and any(crossed in each for each in broker.box.crossed)
 
 
-def _found(office: Office, secret: bytes) -> bool:
-    files = (path for path in office.folder.glob("*.db*") if path.is_file())
-    places = (*(path.read_bytes() for path in files), *office.box.crossed)
+def _found(broker: BrokerWorld, secret: bytes) -> bool:
+    files = (path for path in broker.folder.glob("*.db*") if path.is_file())
+    places = (*(path.read_bytes() for path in files), *broker.box.crossed)
     return any(secret in place or secret.hex().encode() in place for place in places)
 
 
 # One decision, whatever kind of secret it is (N1).
 
 
-def decided(kind: Kind, **facts: Any) -> Callable[[Stage], str]:
+def decided(kind: Kind, **facts: Any) -> Callable[[AttackWorld], str]:
     """An ask for ada's first resource, where these facts are otherwise."""
-    return lambda stage: _decide(stage, kind, **facts)
+    return lambda world: _decide(world, kind, **facts)
 
 
-def lets_out(stage: Stage) -> bool:
+def lets_out(world: AttackWorld) -> bool:
     """Every one of these kinds leaves for the agreed accelerator, in time."""
     kinds = (Kind.DATA_KEY, Kind.CHECKPOINT_SHARE, Kind.ROWS, Kind.FED_DEVICE)
-    return not any(_decide(stage, kind) for kind in kinds)
+    return not any(_decide(world, kind) for kind in kinds)
 
 
 def _decide(
-    stage: Stage,
+    world: AttackWorld,
     kind: Kind,
     *,
     unproven: bool = False,
@@ -160,12 +160,12 @@ def _decide(
 ) -> str:
     """The decision, under a rule and an end of its own."""
     rule = ReleaseRule(max_uses=3, lease_s=600.0, heartbeat_s=30.0)
-    resources = stage.consortium.agreement.resources
-    verified = stage.consortium.changed(
+    resources = world.consortium.agreement.resources
+    verified = world.consortium.changed(
         resources=tuple(replace(each, rule=rule) for each in resources),
         not_after=int(now_s()) + DAY_S,
     ).verified()
-    own = stage.endpoint
+    own = world.endpoint
     assert own.attester is not None
     bound = instance_bound(own.instance.public_key, verified.digest)
     result = verified.appraiser().appraise(own.attester.collect(bound), bound)
@@ -179,7 +179,7 @@ def _decide(
         result=None if unproven else result,
     )
     known: dict[str, Any] = {
-        "owner": Owner(ADA, stage.identities[ADA].public_key),
+        "owner": Owner(ADA, world.identities[ADA].public_key),
         "verified": verified,
         "at_s": now_s() + late_s,
         "ended": None,
@@ -197,31 +197,31 @@ def _decide(
 # What parties say of their agreements (N7).
 
 
-def former_key(stage: Stage) -> str:
+def former_key(world: AttackWorld) -> str:
     """A stolen key that was changed since says that its party leaves."""
-    return _said_by(stage, former=True)
+    return _said_by(world, former=True)
 
 
-def key_of_now(stage: Stage) -> bool:
+def key_of_now(world: AttackWorld) -> bool:
     """The same words with the key of now are obeyed."""
-    return _said_by(stage, former=False) == "owner-left"
+    return _said_by(world, former=False) == "owner-left"
 
 
-def _said_by(stage: Stage, *, former: bool) -> str:
+def _said_by(world: AttackWorld, *, former: bool) -> str:
     """What becomes of "ada leaves": ``owner-left``, or the refusal of who said it."""
-    first = stage.consortium.agreement
-    stolen, fresh = stage.identities[ADA], create_identity(ADA)
+    first = world.consortium.agreement
+    stolen, fresh = world.identities[ADA], create_identity(ADA)
     parties = tuple(
         replace(each, sign=fresh.public_key) if each.name == ADA else each
         for each in first.parties
     )
-    after = stage.consortium.successor(parties=parties)
+    after = world.consortium.successor(parties=parties)
     words = encode(after.agreement)
     line = SignedAgreement(
         after.agreement,
         {
             ADA: fresh.sign(Label.AGREEMENT, words),
-            BERN: stage.identities[BERN].sign(Label.AGREEMENT, words),
+            BERN: world.identities[BERN].sign(Label.AGREEMENT, words),
         },
         {ADA: stolen.sign(Label.AGREEMENT, words)},
         before=after.before,
@@ -232,31 +232,31 @@ def _said_by(stage: Stage, *, former: bool) -> str:
     return obeyed or "former-key"
 
 
-def from_tomorrow(stage: Stage) -> str:
+def from_tomorrow(world: AttackWorld) -> str:
     """A statement that nothing said later could replace."""
-    return _timely(stage, DAY_S)
+    return _timely(world, DAY_S)
 
 
-def of_today(stage: Stage) -> bool:
+def of_today(world: AttackWorld) -> bool:
     """The same of this moment counts."""
-    return not _timely(stage, 0)
+    return not _timely(world, 0)
 
 
-def _timely(stage: Stage, ahead_s: int) -> str:
-    agreement, at_s = stage.consortium.agreement, now_s() + ahead_s
-    said = sign_statement("leave", agreement, stage.identities[ADA], at_s)
+def _timely(world: AttackWorld, ahead_s: int) -> str:
+    agreement, at_s = world.consortium.agreement, now_s() + ahead_s
+    said = sign_statement("leave", agreement, world.identities[ADA], at_s)
     return refusal(lambda: require_timely(said.statement, now_s()))
 
 
 # Keys, logs and receipts on the way (C9, H6, M4).
 
 
-def plants_a_key(stage: Stage) -> str:
+def plants_a_key(world: AttackWorld) -> str:
     """A key of one's own, sealed to the accelerator in the owner's place."""
     private, stranger = HpkePrivateKey.generate(), SigningKey.generate()
-    resource = stage.resource(train(ADA))
+    resource = world.resource(train(ADA))
     info = ReleaseInfo(
-        agreement=stage.agreement.digest,
+        agreement=world.agreement.digest,
         resource=resource.name,
         purpose="train",
         owner=ADA,
@@ -278,26 +278,26 @@ def plants_a_key(stage: Stage) -> str:
         lambda: open_release(
             release,
             expected=info,
-            owner=stage.agreement.party(ADA),
+            owner=world.agreement.party(ADA),
             resource=resource,
             private=private,
         )
     )
 
 
-def another_history(stage: Stage) -> str:
+def another_history(world: AttackWorld) -> str:
     """A log that was written anew, of the same length."""
-    return _shown(stage, b"another")
+    return _shown(world, b"another")
 
 
-def same_history(stage: Stage) -> bool:
+def same_history(world: AttackWorld) -> bool:
     """The head that was seen before is taken again."""
-    return not _shown(stage, b"first")
+    return not _shown(world, b"first")
 
 
-def _shown(stage: Stage, then: bytes) -> str:
+def _shown(world: AttackWorld, then: bytes) -> str:
     identity = create_identity("log")
-    store = HeadStore(stage.folder / f"{identity.public_key.raw.hex()[:16]}.heads")
+    store = HeadStore(world.folder / f"{identity.public_key.raw.hex()[:16]}.heads")
 
     def show(entry: bytes) -> None:
         head = TreeHead(identity.public_key, 1, Digest.of(entry), int(now_s()))
@@ -307,19 +307,19 @@ def _shown(stage: Stage, then: bytes) -> str:
     return refusal(lambda: show(then))
 
 
-def fewer_rows(stage: Stage) -> str:
+def fewer_rows(world: AttackWorld) -> str:
     """A receipt that says less than was brought."""
-    signed = _receipt(stage)
+    signed = _receipt(world)
     changed = replace(signed, receipt=replace(signed.receipt, rows=CELL_ROWS))
     return refusal(lambda: verify_receipt(changed))
 
 
-def as_signed(stage: Stage) -> bool:
+def as_signed(world: AttackWorld) -> bool:
     """The receipt as the accelerator signed it."""
-    return not refusal(lambda: verify_receipt(_receipt(stage)))
+    return not refusal(lambda: verify_receipt(_receipt(world)))
 
 
-def _receipt(stage: Stage) -> SignedReceipt:
-    receipt = stage.visit().receipt
+def _receipt(world: AttackWorld) -> SignedReceipt:
+    receipt = world.visit().receipt
     assert receipt is not None, "the honest visit gets its receipt"
     return receipt

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
-from sealift.lab.attacks.stage import CANARY, NOTHING_LEFT, Stage
+from sealift.lab.attacks.world import CANARY, NOTHING_LEFT, AttackWorld
 from sealift.train.sandbox.confine import Confinement, confine_worker, keep_descriptors
 from sealift.train.worker.requests import Area
 
@@ -26,32 +26,32 @@ _MEMORY_BYTES: Final = 1 << 40
 _MARK: Final = 0x5EA1
 
 
-def confined(act: str) -> Callable[[Stage], str]:
+def confined(act: str) -> Callable[[AttackWorld], str]:
     """What the kernel answers to an act of a confined process."""
-    return lambda _stage: _run(act, _WALLS)
+    return lambda _world: _run(act, _WALLS)
 
 
-def free(act: str) -> Callable[[Stage], bool]:
+def free(act: str) -> Callable[[AttackWorld], bool]:
     """Whether the same is done without walls."""
-    return lambda _stage: not _run(act, "")
+    return lambda _world: not _run(act, "")
 
 
-def offset_left(_stage: Stage) -> str:
+def offset_left(_world: AttackWorld) -> str:
     """Bits in the offset of whatever is open, when a worker's descriptors are closed."""
     return "" if _offset_after("") == _MARK else NOTHING_LEFT
 
 
-def offset_is_there(_stage: Stage) -> bool:
+def offset_is_there(_world: AttackWorld) -> bool:
     """With the descriptors that a worker was sent."""
     return _offset_after("kept") == _MARK
 
 
-def spoiled_overwriting(_stage: Stage) -> str:
+def spoiled_overwriting(_world: AttackWorld) -> str:
     """The flag that once made the parent's overwriting fail."""
     return "" if CANARY in _after_closing(overwrites=True) else NOTHING_LEFT
 
 
-def nothing_overwritten(_stage: Stage) -> bool:
+def nothing_overwritten(_world: AttackWorld) -> bool:
     """Without overwriting, what was handed over is still there."""
     return CANARY in _after_closing(overwrites=False)
 

@@ -10,7 +10,7 @@ from sealift.crypto.certificate import read_certificate
 from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey, Signer, SigningKey
 from sealift.ids import Buffer, Role
-from sealift.lab.attacks.stage import ADA, Stage, refusal
+from sealift.lab.attacks.world import ADA, AttackWorld, refusal
 from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.session.endpoint import PeerPolicy
 from sealift.session.relay.client import RelayClient
@@ -33,48 +33,48 @@ class _Claimed:
         return SigningKey.generate().sign(label, message)
 
 
-def claims_a_party(stage: Stage) -> str:
+def claims_a_party(world: AttackWorld) -> str:
     """A session in the name of a party whose key one does not have."""
-    return _met(stage, _Claimed(stage.identities[ADA].public_key))
+    return _met(world, _Claimed(world.identities[ADA].public_key))
 
 
-def is_that_party(stage: Stage) -> bool:
+def is_that_party(world: AttackWorld) -> bool:
     """The party itself is met."""
-    return not _met(stage, stage.identities[ADA])
+    return not _met(world, world.identities[ADA])
 
 
-def _met(stage: Stage, signer: Signer) -> str:
+def _met(world: AttackWorld, signer: Signer) -> str:
     theirs, ours = memory_pair()
-    own = replace(stage.consortium.endpoint(Role.HOLDER, ADA), identity=signer)
+    own = replace(world.consortium.endpoint(Role.HOLDER, ADA), identity=signer)
     wanted = PeerPolicy(
         roles=frozenset({Role.HOLDER}),
         require_identity=True,
-        identities={ADA: stage.identities[ADA].public_key},
+        identities={ADA: world.identities[ADA].public_key},
     )
-    expected = expect_accelerator(stage.agreement, "accelerator-0")
+    expected = expect_accelerator(world.agreement, "accelerator-0")
     caller = threading.Thread(
         target=lambda: refusal(lambda: connect(theirs, own, expected)), daemon=True
     )
     caller.start()
     try:
-        return refusal(lambda: accept(ours, stage.endpoint, wanted, WAIT_S).close())
+        return refusal(lambda: accept(ours, world.endpoint, wanted, WAIT_S).close())
     finally:
         ours.close()
         caller.join(WAIT_S)
 
 
-def squats_a_name(stage: Stage) -> str:
+def squats_a_name(world: AttackWorld) -> str:
     """A party's place at the relay, without its key."""
-    return _registered(stage, SigningKey.generate())
+    return _registered(world, SigningKey.generate())
 
 
-def takes_its_place(stage: Stage) -> bool:
+def takes_its_place(world: AttackWorld) -> bool:
     """The party itself gets it."""
-    return not _registered(stage, stage.identities[ADA])
+    return not _registered(world, world.identities[ADA])
 
 
-def _registered(stage: Stage, signer: Signer) -> str:
-    digest, key = stage.agreement.digest, stage.identities[ADA].public_key
+def _registered(world: AttackWorld, signer: Signer) -> str:
+    digest, key = world.agreement.digest, world.identities[ADA].public_key
     with Relay.listen(registry=Registry(digest, {ADA: key})) as relay:
         prove = prover(signer, digest, ADA)
         return refusal(
@@ -82,17 +82,17 @@ def _registered(stage: Stage, signer: Signer) -> str:
         )
 
 
-def hostile_certificate(stage: Stage) -> str:
+def hostile_certificate(world: AttackWorld) -> str:
     """A certificate whose key usage is of another type: libraries raise what they like."""
-    der, usage = _certificate(stage), bytes.fromhex("0603551d0f0101ff0404")
+    der, usage = _certificate(world), bytes.fromhex("0603551d0f0101ff0404")
     place = der.index(usage) + len(usage)
     return refusal(lambda: read_certificate(der[:place] + b"\x13" + der[place + 1 :]))
 
 
-def plain_certificate(stage: Stage) -> bool:
+def plain_certificate(world: AttackWorld) -> bool:
     """The same certificate as its maker wrote it is read."""
-    return not refusal(lambda: read_certificate(_certificate(stage)))
+    return not refusal(lambda: read_certificate(_certificate(world)))
 
 
-def _certificate(stage: Stage) -> bytes:
-    return stage.office.host.attester.enrolment_request().certificates[0]
+def _certificate(world: AttackWorld) -> bytes:
+    return world.broker.host.attester.enrolment_request().certificates[0]

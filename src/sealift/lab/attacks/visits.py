@@ -1,35 +1,30 @@
-"""Attacks on a visit: the lease (T1), reading (T2), the next key (T3), splicing (T4).
+"""Attacks on a visit: the lease (T1), reading (T2), splicing (T4), stalling (T8).
 
-And what the visit leaves behind (T6), stalling (T8), other rows (T9).
+And on what it leaves behind (T6), other rows (T9), single rows (N5). The next visit's key
+(T3): ``formerholder``.
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from sealift.codec import encode
-from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
-from sealift.errors import AuthenticationError, MalformedError
+from sealift.data.schedule.visits import BufferChoice
 from sealift.ids import Buffer, Digest, Handle
-from sealift.lab.attacks.follower import (
-    STEPS,
-    Recorded,
-    advance,
-    follow,
-    under_ratchet,
-)
-from sealift.lab.attacks.stage import (
+from sealift.lab.attacks.world import (
     ADA,
     BERN,
     CANARY,
+    CELL_ROWS,
     LEASE_S,
     NOTHING_LEFT,
-    Stage,
+    AttackWorld,
     refusal,
     train,
 )
@@ -39,13 +34,16 @@ from sealift.lab.worlds.holders import (
     HostileSession,
     InterposedSession,
 )
+from sealift.lab.worlds.visits import ROW_BYTES
 from sealift.session.session import Session
+from sealift.train.job.runningjob import JobShapes
+from sealift.travel.holder.visit import SERVED_NAME, ServedVisits, check_lease
 from sealift.travel.visit.lease import Frame, Lease, Placement, build_frame, parse_frame
 from sealift.travel.visit.memory import CPUPool, scrub
-from sealift.travel.visit.messages import Present, parse_message
 
 Spoil = Callable[[InterposedSession, Frame, bytes], bytes]
 STALL_S: Final = 0.3
+_CHOICE: Final = BufferChoice(1 << 20, "as the job began")
 
 
 class SpoilingSession(InterposedSession):
@@ -61,34 +59,6 @@ class SpoilingSession(InterposedSession):
         spoiled = self._spoil(self, parse_frame(whole), whole)
         if spoiled:
             super().send_raw(spoiled)
-
-
-class RecordingSession(InterposedSession):
-    """Behaves, and keeps what crossed, and every key that the holder was given."""
-
-    def __init__(self, session: Session, lease: Lease) -> None:
-        super().__init__(session, lease)
-        self.frames: list[bytes] = []
-        self.header = b""
-
-    def send(self, message: Buffer) -> None:
-        """The message as it is."""
-        super().send(message)
-        with suppress(MalformedError):
-            told = parse_message(bytes(message), (Present,))
-            self.header = told.header if isinstance(told, Present) else b""
-
-    def recorded(self) -> Recorded:
-        """The visit, for an attack on it."""
-        frames = map(parse_frame, self.frames)
-        return Recorded(
-            self.header, {each.record_index: bytes(each.record) for each in frames}
-        )
-
-    def send_raw(self, frame: Buffer) -> None:
-        """The frame as it is."""
-        self.frames.append(bytes(frame))
-        super().send_raw(frame)
 
 
 class AskingSession(InterposedSession):
@@ -109,107 +79,72 @@ class AskingSession(InterposedSession):
         return self.told[-1]
 
 
-def honest(stage: Stage) -> bool:
+def honest(world: AttackWorld) -> bool:
     """The same visit without an attack ends in a receipt."""
-    visited = stage.visit()
+    visited = world.visit()
     return not visited.refusal and visited.receipt is not None
 
 
-def next_holder(stage: Stage) -> bool:
+def next_holder(world: AttackWorld) -> bool:
     """The next holder is served."""
-    return not stage.visit(BERN).refusal
+    return not world.visit(BERN).refusal
 
 
 # The lease (T1), and reading (T2).
 
 
-def beyond_lease(stage: Stage) -> str:
+def beyond_lease(world: AttackWorld) -> str:
     """An authenticated frame behind the end of the lease."""
-    return _hostile(stage, BEYOND_LEASE)
+    return _hostile(world, BEYOND_LEASE)
 
 
-def foreign_buffer(stage: Stage) -> str:
+def foreign_buffer(world: AttackWorld) -> str:
     """An authenticated frame for another buffer."""
 
     def spoil(session: InterposedSession, frame: Frame, _raw: bytes) -> bytes:
         return _rebuilt(session, frame, frame.record, handle=Handle.generate())
 
-    return _spoiled(stage, spoil)
+    return _spoiled(world, spoil)
 
 
-def restarted_accelerator(stage: Stage) -> str:
+def restarted_accelerator(world: AttackWorld) -> str:
     """A lease for the instance key that the accelerator had before it restarted."""
     former = SigningKey.generate().public_key
-    return stage.visit(lease=lambda lease: replace(lease, accelerator=former)).refusal
+    return world.visit(lease=lambda lease: replace(lease, accelerator=former)).refusal
 
 
-def asks_for_memory(stage: Stage) -> str:
+def asks_for_memory(world: AttackWorld) -> str:
     """A request for another owner's rows, in place of a frame; and what it is told."""
-    stage.visit(BERN)
+    world.visit(BERN)
     asking: list[AskingSession] = []
 
     def between(session: Session, lease: Lease) -> Session:
         asking.append(AskingSession(session, lease))
         return asking[0]
 
-    refused = stage.visit(between=between).refusal
+    refused = world.visit(between=between).refusal
     return "" if any(CANARY in told for told in asking[0].told) else refused
 
 
-# The next key (T3), and splicing (T4).
+# Splicing (T4).
 
 
-def next_visit(stage: Stage) -> str:
-    """The former holder's key, and what a public ratchet makes of it, on later frames."""
-    former, later = _record(stage), _record(stage, BERN)
-    assert former.visit_key is not None, "the visit was verified"
-    key = former.visit_key.twin()
-    for _ in range(STEPS + 1):
-        if _authenticates(key, later):
-            return ""
-        key = advance(key)
-    return AuthenticationError.default_code
-
-
-def right_key(stage: Stage) -> bool:
-    """The key of the visit itself authenticates its frames."""
-    recorded = _record(stage, BERN)
-    return recorded.visit_key is not None and _authenticates(
-        recorded.visit_key, recorded
-    )
-
-
-def follow_records(stage: Stage) -> str:
-    """A past holder's keys, ratcheted forward, on the records of the next visit."""
-    former, later = _record(stage), _record(stage, BERN)
-    read = follow(former.keys, later.recorded())
-    return "" if read else AuthenticationError.default_code
-
-
-def follow_ratchet(stage: Stage) -> bool:
-    """Where keys are ratcheted forward, the same attack reads the next holder's rows."""
-    former, later = _record(stage), _record(stage, BERN)
-    data_key = stage.consortium.keys[train(BERN)]
-    ratcheted = under_ratchet(later.recorded(), data_key, former.keys[-1])
-    return CANARY in follow(former.keys, ratcheted)
-
-
-def replayed(stage: Stage) -> str:
+def replayed(world: AttackWorld) -> str:
     """The first frame once more, in place of the second."""
-    return _hostile(stage, REPLAY)
+    return _hostile(world, REPLAY)
 
 
-def swapped_record(stage: Stage) -> str:
+def swapped_record(world: AttackWorld) -> str:
     """Another owner's record in a frame that is authentic."""
-    other = stage.held[train(BERN)].source
+    other = world.held[train(BERN)].source
 
     def spoil(session: InterposedSession, frame: Frame, _raw: bytes) -> bytes:
         return _rebuilt(session, frame, other.record(frame.record_index))
 
-    return _spoiled(stage, spoil)
+    return _spoiled(world, spoil)
 
 
-def flipped_byte(stage: Stage) -> str:
+def flipped_byte(world: AttackWorld) -> str:
     """One bit of a record changed on the way."""
 
     def spoil(_session: InterposedSession, _frame: Frame, raw: bytes) -> bytes:
@@ -217,45 +152,45 @@ def flipped_byte(stage: Stage) -> str:
         changed[-20] ^= 1
         return bytes(changed)
 
-    return _spoiled(stage, spoil)
+    return _spoiled(world, spoil)
 
 
 # What is left (T6), stalling (T8), other rows than those committed to (T9).
 
 
-def look_for_rows(stage: Stage) -> str:
+def look_for_rows(world: AttackWorld) -> str:
     """Look for the rows in the visit's memory after it has ended."""
-    visited = stage.visit()
+    visited = world.visit()
     return "" if CANARY in visited.after or any(visited.after) else NOTHING_LEFT
 
 
-def rows_are_found(stage: Stage) -> bool:
+def rows_are_found(world: AttackWorld) -> bool:
     """The same search finds them while the visit goes on."""
-    return CANARY in stage.visit().inside
+    return CANARY in world.visit().inside
 
 
-def idle_scrub(_stage: Stage) -> str:
+def idle_scrub(_world: AttackWorld) -> str:
     """A scrub that does not write is noticed when the memory is read back."""
     return _scrub_refusal(writes=False)
 
 
-def scrub_works(_stage: Stage) -> bool:
+def scrub_works(_world: AttackWorld) -> bool:
     """The real one passes."""
     return not _scrub_refusal(writes=True)
 
 
-def late_frames(stage: Stage) -> str:
+def late_frames(world: AttackWorld) -> str:
     """Frames after the lease's seconds have passed, suspension included."""
 
     def spoil(_session: InterposedSession, frame: Frame, raw: bytes) -> bytes:
         if frame.sequence == 1:
-            stage.added_s += LEASE_S
+            world.added_s += LEASE_S
         return raw
 
-    return _spoiled(stage, spoil)
+    return _spoiled(world, spoil)
 
 
-def stalled(stage: Stage) -> str:
+def stalled(world: AttackWorld) -> str:
     """A holder that says nothing any more, with the lease in its hands."""
 
     def spoil(_session: InterposedSession, frame: Frame, raw: bytes) -> bytes:
@@ -264,17 +199,84 @@ def stalled(stage: Stage) -> str:
         time.sleep(2 * STALL_S)
         return b""
 
-    return _spoiled(stage, spoil, lambda lease: replace(lease, lease_s=STALL_S))
+    return _spoiled(world, spoil, lambda lease: replace(lease, lease_s=STALL_S))
 
 
-def changed_rows(stage: Stage) -> str:
+def changed_rows(world: AttackWorld) -> str:
     """Other rows than those committed to, properly sealed by the holder of the key."""
-    agreed = stage.held[train(ADA)]
-    stage.change_rows(ADA)
+    agreed = world.held[train(ADA)]
+    world.change_rows(ADA)
     try:
-        return stage.visit().refusal
+        return world.visit().refusal
     finally:
-        stage.held[train(ADA)] = agreed
+        world.held[train(ADA)] = agreed
+
+
+# Single rows (N5): an orchestrator that asks for other cuts, once more, after a restart.
+
+
+def offered_cut(world: AttackWorld) -> str:
+    """A cell and one row more, asked of the accelerator."""
+    return refusal(lambda: world.visit(rows=CELL_ROWS + 1))
+
+
+def whole_cell(world: AttackWorld) -> bool:
+    """The cell alone."""
+    return not world.visit(rows=CELL_ROWS).refusal
+
+
+def leased_cut(world: AttackWorld) -> str:
+    """The same, asked of the holder."""
+    return refusal(lambda: _serve(world, CELL_ROWS + 1))
+
+
+def leased_cell(world: AttackWorld) -> bool:
+    """The cell alone."""
+    return not refusal(lambda: _serve(world, CELL_ROWS))
+
+
+def other_shape(_world: AttackWorld) -> str:
+    """The job once more, with another buffer."""
+    shapes = _begun()
+    return refusal(lambda: shapes.hold("a job", Digest.of(b"another"), _CHOICE))
+
+
+def same_shape(_world: AttackWorld) -> bool:
+    """As it began, whatever memory is free by now."""
+    later = BufferChoice(1 << 30, "half of the memory")
+    return _begun().hold("a job", Digest.of(b"shape"), later) == _CHOICE
+
+
+def visited_again(world: AttackWorld) -> str:
+    """The last visit once more, after every process was started anew."""
+    return _served(world, times=2)
+
+
+def visited_once(world: AttackWorld) -> bool:
+    """By a holder that served nothing yet."""
+    return not _served(world, times=1)
+
+
+def _serve(world: AttackWorld, rows: int) -> None:
+    lease = replace(world.visit().lease, shape=(rows, ROW_BYTES))
+    held = {train(ADA): world.held[train(ADA)]}
+    check_lease(world.signed(lease), held, holder=ADA, terms=world.terms)
+
+
+def _begun() -> JobShapes:
+    shapes = JobShapes()
+    shapes.hold("a job", Digest.of(b"shape"), _CHOICE)
+    return shapes
+
+
+def _served(world: AttackWorld, *, times: int) -> str:
+    """What a holder says that serves a visit so often, each time in a new process."""
+    lease = world.visit().lease
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / SERVED_NAME
+        for _ in range(times - 1):
+            ServedVisits(path).take(lease, 1)
+        return refusal(lambda: ServedVisits(path).take(lease, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,39 +302,21 @@ def _rebuilt(
     return build_frame(session.visit_key, lease, place, record)
 
 
-def _hostile(stage: Stage, attack: str) -> str:
-    return stage.visit(
+def _hostile(world: AttackWorld, attack: str) -> str:
+    return world.visit(
         between=lambda session, lease: HostileSession(session, lease, attack=attack)
     ).refusal
 
 
 def _spoiled(
-    stage: Stage, spoil: Spoil, lease: Callable[[Lease], Lease] = lambda lease: lease
+    world: AttackWorld,
+    spoil: Spoil,
+    lease: Callable[[Lease], Lease] = lambda lease: lease,
 ) -> str:
-    return stage.visit(
+    return world.visit(
         between=lambda session, lease: SpoilingSession(session, lease, spoil),
         lease=lease,
     ).refusal
-
-
-def _record(stage: Stage, owner: str = ADA) -> RecordingSession:
-    found: list[RecordingSession] = []
-
-    def between(session: Session, lease: Lease) -> Session:
-        found.append(RecordingSession(session, lease))
-        return found[0]
-
-    stage.visit(owner, between=between)
-    return found[0]
-
-
-def _authenticates(key: SecretKey, recorded: RecordingSession) -> bool:
-    """Whether a key authenticates any recorded frame."""
-    for raw in recorded.frames:
-        with suppress(AuthenticationError):
-            parse_frame(raw).authenticate(key, recorded.lease.digest)
-            return True
-    return False
 
 
 def _scrub_refusal(*, writes: bool) -> str:

@@ -157,7 +157,7 @@ class HolderEnd(End):
         self._files.close()
 
 
-class Stage(VisitWorld):
+class CargoWorld(VisitWorld):
     """Everything but the holder; its data set lies in plaintext, too, for the baselines."""
 
     direct: DirectHost
@@ -203,8 +203,8 @@ class AcceleratorEnd(End):
         save_identity(world.identities[OWNER], place / "holder.key", words)
         rows = total_bytes // ROW_BYTES
         clock = time.perf_counter  # for phases of less than a millisecond
-        stage = Stage(place, world, rows=rows, lease_s=LEASE_S, clock=clock)
-        self._world = self._stack.enter_context(stage)
+        made = CargoWorld(place, world, rows=rows, lease_s=LEASE_S, clock=clock)
+        self._world = self._stack.enter_context(made)
         self._world.rules = VisitRules(max_visits=MAX_VISITS)
         (held,) = self._world.held.values()
         signed = pack(encode(self._world.consortium.signed()))

@@ -1,4 +1,4 @@
-"""Where attacks are tried: a world of visits, and an office where keys are asked for.
+"""Where attacks are tried: a world of visits, and a broker that is asked for keys.
 
 Two owners with sealed rows and one accelerator, without a network; and an owner's broker
 with a host that proves what it runs, made when an attack first needs it.
@@ -101,8 +101,8 @@ class Visited:
         return self.ended.reason
 
 
-class Stage(VisitWorld):
-    """Two owners' visits, and the office.
+class AttackWorld(VisitWorld):
+    """Two owners' visits, and an owner's broker.
 
     Args:
         folder: Gets everything; its path must be short.
@@ -123,26 +123,26 @@ class Stage(VisitWorld):
         self.identities = self.consortium.identities
         self._memory = b""
         self._pools: list[KeptPool] = []
-        self._office: Office | None = None
-        self._offices = 0
+        self._broker: BrokerWorld | None = None
+        self._brokers = 0
 
     @property
-    def office(self) -> Office:
+    def broker(self) -> BrokerWorld:
         """Where keys are asked for; made when it is first needed."""
-        if self._office is None:
-            self._offices += 1
-            self._office = Office(self.folder / f"o{self._offices}")
-        return self._office
+        if self._broker is None:
+            self._brokers += 1
+            self._broker = BrokerWorld(self.folder / f"o{self._brokers}")
+        return self._broker
 
-    def renew_office(self) -> None:
+    def renew_broker(self) -> None:
         """The next one finds a clean host."""
-        if self._office is not None:
-            self._office.close()
-            self._office = None
+        if self._broker is not None:
+            self._broker.close()
+            self._broker = None
 
     def close(self) -> None:
         """Switch off what was started."""
-        self.renew_office()
+        self.renew_broker()
         super().close()
 
     def rows_of(self, _resource: Resource) -> bytes:
@@ -213,7 +213,7 @@ class Stage(VisitWorld):
             return  # the accelerator's side says how it ended
 
 
-class Office:
+class BrokerWorld:
     """One owner's broker and one host, whose kernel measures what it is told.
 
     Args:
@@ -294,7 +294,7 @@ class Office:
         """Switch the host off, close vault and log."""
         self._stack.close()
 
-    def __enter__(self) -> Office:
+    def __enter__(self) -> BrokerWorld:
         return self
 
     def __exit__(self, *exc: object) -> None:

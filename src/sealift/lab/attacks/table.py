@@ -10,15 +10,22 @@ from pathlib import Path
 from typing import Final
 
 from sealift.errors import UnavailableError
-from sealift.lab.attacks import evidence, release, rows, sandbox, sessions, visits
+from sealift.lab.attacks import (
+    evidence,
+    formerholder,
+    release,
+    sandbox,
+    sessions,
+    visits,
+)
 from sealift.lab.attacks.release import DAY_S, NOTHING_FOUND, decided
 from sealift.lab.attacks.sandbox import NOT_PERMITTED, confined, free
-from sealift.lab.attacks.stage import NOTHING_LEFT, Stage
+from sealift.lab.attacks.world import NOTHING_LEFT, AttackWorld
 from sealift.release.facts import Kind
 
 NO_TPM: Final = "guest-tpm"
-Attempt = Callable[[Stage], str]
-Control = Callable[[Stage], bool]
+Attempt = Callable[[AttackWorld], str]
+Control = Callable[[AttackWorld], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +35,7 @@ class Scenario:
     Attributes:
         name: Number of the threat, as in the tests.
         claim: What must hold.
-        control: The same without the attack, which must succeed: a stage on which
+        control: The same without the attack, which must succeed: a world on which
             nothing works refuses everything.
         shown: What the control shows, in words.
         attack: What is tried, in words.
@@ -65,10 +72,10 @@ class Tried:
         return refused or bool(self.missing)
 
 
-def attempt(scenario: Scenario, stage: Stage) -> Tried:
+def attempt(scenario: Scenario, world: AttackWorld) -> Tried:
     """Try one attack and its control, on a machine that has what it takes."""
     try:
-        return Tried(scenario, scenario.attempt(stage), scenario.control(stage))
+        return Tried(scenario, scenario.attempt(world), scenario.control(world))
     except UnavailableError as error:
         if error.code != NO_TPM:
             raise
@@ -76,13 +83,13 @@ def attempt(scenario: Scenario, stage: Stage) -> Tried:
 
 
 def try_all() -> Iterator[Tried]:
-    """Try every attack on one stage; an attack that ruins it fails what follows."""
+    """Try every attack on one world; an attack that ruins it fails what follows."""
     with (
         tempfile.TemporaryDirectory(prefix="sealift-attacks-") as folder,
-        closing(Stage(Path(folder))) as stage,
+        closing(AttackWorld(Path(folder))) as world,
     ):
         for scenario in SCENARIOS:
-            yield attempt(scenario, stage)
+            yield attempt(scenario, world)
 
 
 def _claim(
@@ -121,12 +128,12 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
          visits.asks_for_memory),
     ),
     *_claim(
-        "T3", _NEXT, visits.right_key, "the visit's own key fits its frames",
-        ("ratchets its visit key forward", "authentication", visits.next_visit),
+        "T3", _NEXT, formerholder.right_key, "the visit's own key fits its frames",
+        ("ratchets its visit key forward", "authentication", formerholder.next_visit),
     ),
     *_claim(
-        "T3", _NEXT, visits.follow_ratchet, "under a vendor's ratchet it reads the rows",
-        ("opens the records with what it had", "authentication", visits.follow_records),
+        "T3", _NEXT, formerholder.follow_ratchet, "under a vendor's ratchet it reads the rows",
+        ("opens the records with what it had", "authentication", formerholder.follow_records),
     ),
     *_claim(
         "T4", "a cargo arrives whole, in order, unchanged, or not at all", *_HONEST,
@@ -167,21 +174,21 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
         ("changes its rows after it signed", "content-mismatch", visits.changed_rows),
     ),
     *_claim(
-        "N5", _ROWS, rows.whole_cell, "the cell alone is served",
-        ("asks the accelerator for one row more", "off-grid", rows.offered_cut),
+        "N5", _ROWS, visits.whole_cell, "the cell alone is served",
+        ("asks the accelerator for one row more", "off-grid", visits.offered_cut),
     ),
     *_claim(
-        "N5", _ROWS, rows.leased_cell, "the cell alone is served",
-        ("asks the holder for one row more", "off-grid", rows.leased_cut),
+        "N5", _ROWS, visits.leased_cell, "the cell alone is served",
+        ("asks the holder for one row more", "off-grid", visits.leased_cut),
     ),
     *_claim(
-        "N5", _ROWS, rows.same_shape, "in its own shape it goes on",
-        ("resumes the job with another cut", "other-shape", rows.other_shape),
+        "N5", _ROWS, visits.same_shape, "in its own shape it goes on",
+        ("resumes the job with another cut", "other-shape", visits.other_shape),
     ),
     *_claim(
-        "N5", _ROWS, rows.visited_once, "the agreed visit is served",
+        "N5", _ROWS, visits.visited_once, "the agreed visit is served",
         ("restarts all roles for one more visit", "too-many-visits",
-         rows.visited_again),
+         visits.visited_again),
     ),
     *_claim(
         "N6", _SLICE, sandbox.offset_is_there, "with the descriptors it was sent it does",
