@@ -17,7 +17,8 @@ from safetensors.numpy import save
 
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import SealiftError
-from sealift.serve.hosted import HostedModel, HostLimits
+from sealift.serve.modelworker import ModelWorker
+from sealift.train.job.settings import ServingTable
 from sealift.train.loop.tasks import Given
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker import taskprocess
@@ -191,8 +192,10 @@ def served(worker_gone: bool = False) -> Iterator[tuple[int, int]]:
     """Question and answer of a model, spied on, once it was closed."""
     weights = save({"weight": 2 * np.eye(2, dtype=np.float32)})
     with Workshop({"recipe.py": SERVED}, "recipe.py") as shop:
-        limits = HostLimits(max_batch_rows=16, work_s=60.0)
-        model = HostedModel(shop, FORM, lambda: SharedBuffer.of(weights), limits=limits)
+        settings = ServingTable(max_batch_rows=16, work_s=60.0)
+        model = ModelWorker(
+            shop, FORM, lambda: SharedBuffer.of(weights), settings=settings
+        )
         model.start()
         model.predict([rows(41.5).tobytes()], 1)
         worker = model._worker

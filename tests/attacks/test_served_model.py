@@ -34,8 +34,8 @@ from sealift.serve import client as client_module
 from sealift.serve.client import connect as connect_client
 from sealift.serve.client import meet
 from sealift.serve.clientpolicy import load_policy, require_known
-from sealift.serve.desk import Desk
-from sealift.serve.packets import Answered, Ask, send_packet
+from sealift.serve.protocol import Answered, Ask, send_packet
+from sealift.serve.scheduler import Scheduler
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import accept, connect
 from tests.sim.served import Served, greeting, rows
@@ -278,12 +278,14 @@ def test_a_server_that_answers_something_else(answer: Answered, payload: bytes) 
 
 def test_each_client_gets_its_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not _mixed_up()
-    route = Desk._route
+    route = Scheduler._route
 
-    def shifted(self: Desk, batch: list, found: memoryview, row_bytes: int) -> None:
+    def shifted(
+        self: Scheduler, batch: list, found: memoryview, row_bytes: int
+    ) -> None:
         route(self, batch[::-1], found, row_bytes)  # the mutant
 
-    monkeypatch.setattr(Desk, "_route", shifted)
+    monkeypatch.setattr(Scheduler, "_route", shifted)
     assert _mixed_up()
 
 
@@ -302,7 +304,7 @@ def _mixed_up() -> bool:
         assert served.model.entered.wait(300)
         for thread in threads[1:]:
             thread.start()
-        while served.desk.waiting()[0] < 4:
+        while served.scheduler.waiting()[0] < 4:
             time.sleep(0.001)
         served.model.gate.set()
         for thread in threads:

@@ -16,8 +16,8 @@ import pytest
 from sealift.channel.transport.tcp import TcpListener
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import PeerError
-from sealift.serve.backlog import Limits
 from sealift.serve.client import Client, connect
+from sealift.train.job.settings import ServingTable
 from sealift.train.output.modelform import Fields
 from tests.sim.served import FORM, Doubler, Served, rows
 
@@ -63,13 +63,15 @@ class Attacked(Served):
 
 
 def attacked(*, stall_s: float, streams_each: int = 0, request_s: float) -> Attacked:
-    limits = Limits(streams=4, streams_each=streams_each, max_delay_s=0.0)
-    form = replace(FORM, tokens=TOKENS, max_steps=200)
+    patient = {"stall_s": stall_s, "request_s": request_s}  # of any length
+    settings = ServingTable(streams=4, streams_each=streams_each, max_delay_ms=0.0)
     served = Attacked(
-        form=form, limits=limits, stall_s=stall_s, request_s=request_s,
+        form=replace(FORM, tokens=TOKENS, max_steps=200),
+        settings=settings.model_copy(update=patient),
         model=Doubler(WIDTH),
-    )  # fmt: skip
-    served.desk._patience_s = FOR_EVER_S
+    )
+    unhurried = {**patient, "request_s": FOR_EVER_S}
+    served.scheduler._settings = settings.model_copy(update=unhurried)
     return served
 
 
@@ -81,15 +83,15 @@ def stall(client: Client) -> Iterator[object]:
 
 
 def places(served: Served) -> int:
-    with served.desk._changed:
-        return len(served.desk._streams)
+    with served.scheduler._changed:
+        return len(served.scheduler._streams)
 
 
 def wait_until_all_stall(served: Served, number: int) -> None:
     until = time.monotonic() + 300
     while time.monotonic() < until:
-        with served.desk._changed:
-            found = [each.question.room() for each in served.desk._streams]
+        with served.scheduler._changed:
+            found = [each.question.room() for each in served.scheduler._streams]
         if len(found) == number and not any(found):
             return
         time.sleep(0.01)
@@ -113,7 +115,7 @@ def test_four_that_take_nothing_do_not_keep_out_a_fifth() -> None:
     with besieged(served, ["a", "b", "c", "d"]) as (streams, listener):
         with served.meet(listener, "fifth") as fifth:
             assert len(list(fifth.generate(ROWS, steps=3, timeout_s=20.0))) == 3
-        assert served.tally.numbers()["refused_tokens_not_taken"] == 1
+        assert served.metrics.numbers()["refused_tokens_not_taken"] == 1
         assert places(served) == 3  # who keeps nobody out is waited for
         ends = [end_of(stream) for stream in streams]
         (ended,) = (each for each in ends if each)  # the others went on

@@ -1,4 +1,4 @@
-"""A served model without processes: real agreement, sessions, desk; arithmetic for a model."""
+"""A served model without processes: real agreement, sessions, scheduler; arithmetic for a model."""
 
 from __future__ import annotations
 
@@ -33,15 +33,14 @@ from sealift.release.agreement.signed import (
     add_signature,
     verify,
 )
-from sealift.serve.backlog import Limits
-from sealift.serve.caller import Caller, CallerLimits
 from sealift.serve.client import Client, meet
 from sealift.serve.clientpolicy import ClientPolicy
-from sealift.serve.desk import Desk
-from sealift.serve.packets import VERSION, Welcome
-from sealift.serve.tally import Tally
+from sealift.serve.clientsession import ClientSession
+from sealift.serve.protocol import VERSION, Welcome
+from sealift.serve.scheduler import Metrics, Scheduler
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import accept
+from sealift.train.job.settings import ServingTable
 from sealift.train.output.modelform import Fields, ModelForm
 
 CODE = {"recipe.py": b"def build():\n    return None\n"}
@@ -100,23 +99,23 @@ class Served:
 
     form: ModelForm = FORM
     accept: tuple[Level, ...] = (Level.DEVELOPMENT,)
-    limits: Limits = field(default_factory=lambda: Limits(mixed=True, max_delay_s=0.0))
+    settings: ServingTable = field(
+        default_factory=lambda: ServingTable(max_delay_ms=0.0)
+    )
+    mixed: bool = True
     lab: Identity = field(default_factory=lambda: create_identity("lab"))
     attester: SigningKey = field(default_factory=SigningKey.generate)
     model: Doubler = field(default_factory=Doubler)
     welcome: Callable[[Welcome], Welcome] = lambda w: w
-    stall_s: float = 10.0
-    request_s: float = 30.0
 
     def __post_init__(self) -> None:
-        self.tally = Tally()
-        self.desk = Desk(
+        self.metrics = Metrics()
+        self.scheduler = Scheduler(
             self.model,
-            self.limits,
+            self.settings.model_copy(update={"request_s": 5.0}),
+            mixed=self.mixed,
             clock=time.monotonic,
-            tally=self.tally,
-            patience_s=5,
-            stall_s=self.stall_s,
+            metrics=self.metrics,
         )
         self.verified = verify(
             add_signature(SignedAgreement(self.agreement()), self.lab)
@@ -178,28 +177,28 @@ class Served:
         policy = PeerPolicy(roles=frozenset({Role.CLIENT}), anonymous=True)
         with suppress(SealiftError):
             session = accept(transport, endpoint, policy)
-            caller = Caller(
+            client_session = ClientSession(
                 session,
                 session,
-                self.desk,
+                self.scheduler,
                 self.form,
-                limits=CallerLimits(request_s=self.request_s),
+                settings=self.settings,
                 clock=time.monotonic,
-                tally=self.tally,
+                metrics=self.metrics,
                 identity=identity,
             )
-            caller.serve(self.welcome(greeting(self.verified)))
+            client_session.serve(self.welcome(greeting(self.verified)))
 
     @contextmanager
     def running(self) -> Iterator[Served]:
-        """With the desk at work."""
-        worker = threading.Thread(target=self.desk.run, daemon=True)
+        """With the scheduler at work."""
+        worker = threading.Thread(target=self.scheduler.run, daemon=True)
         worker.start()
         try:
             yield self
         finally:
             self.model.gate.set()
-            self.desk.stop(JobError("the test is over", code="recipe-killed"))
+            self.scheduler.stop(JobError("the test is over", code="recipe-killed"))
             worker.join(300)
             assert not worker.is_alive()
 

@@ -16,8 +16,8 @@ from sealift.errors import SealiftError
 from sealift.events import discard
 from sealift.ids import Role
 from sealift.lab.worlds.memorytransport import memory_pair
+from sealift.serve.admission import Admission
 from sealift.serve.client import Client, meet
-from sealift.serve.door import Door, DoorLimits
 from sealift.serve.server import Server
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.relay.server import Relay
@@ -84,19 +84,19 @@ class Started:
     def listening(self) -> Iterator[tuple[str, int]]:
         """Behind its real door, until the block ends; where clients dial."""
         with Relay(None) as relay, closing(TcpListener()) as listener:
-            door = Door(
+            admission = Admission(
                 listener,
                 relay,
                 self.server.meet,
-                limits=DoorLimits(),
-                tally=self.server.tally,
+                settings=ServingTable(),
+                metrics=self.server.metrics,
             )
             self.thread.start()
             assert self.ready.wait(300)
-            door.open()
+            admission.open()
             try:
                 yield listener.address
             finally:
                 self.server.end()
                 self.thread.join(300)
-                door.close()
+                admission.close()

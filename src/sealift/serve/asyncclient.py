@@ -24,7 +24,7 @@ from typing import Any, Final, Self, TypeVar
 from sealift.errors import PeerError, UsageError
 from sealift.serve.client import Client, connect
 from sealift.serve.clientpolicy import ClientPolicy, Seen
-from sealift.serve.mailbox import Arrays, Withdrawal
+from sealift.serve.pending import Arrays, Withdrawal
 from sealift.train.output.modelform import ModelForm
 
 MAX_THREADS: Final = 64

@@ -39,16 +39,16 @@ from sealift.serve.clientpolicy import (
     require_model,
     what_was_seen,
 )
-from sealift.serve.mailbox import (
+from sealift.serve.pending import (
     Arrays,
-    Mailbox,
     PackedQuestion,
+    PendingRequests,
     Withdrawal,
     pack_question,
     unexpected,
     unpack_answer,
 )
-from sealift.serve.packets import (
+from sealift.serve.protocol import (
     VERSION,
     Answered,
     Refused,
@@ -86,7 +86,7 @@ class Client:
         result = _appraised(session, policy)
         self.form = form_of(policy.resource)
         self.max_waiting = welcome.max_waiting
-        self._mail = Mailbox(session, self.form, welcome.max_request_bytes)
+        self._pending = PendingRequests(session, self.form, welcome.max_request_bytes)
         self.seen = what_was_seen(result, policy, welcome)
 
     def predict(
@@ -164,7 +164,7 @@ class Client:
             RefusedError: the server does not prove itself again; the session is over.
         """
         try:
-            self._mail.renew()
+            self._pending.renew()
             _appraised(self._session, self._policy)
         except BaseException:
             self.close()
@@ -192,19 +192,19 @@ class Client:
         until = time.monotonic() + patience_s
         while True:
             withdrawal.demand_wanted()
-            id_ = self._mail.ask("predict", part, pad=pad)
-            withdrawal.asked(self._mail, id_)
+            id_ = self._pending.ask("predict", part, pad=pad)
+            withdrawal.asked(self._pending, id_)
             try:
-                return bytes(self._mail.await_answer(id_, timeout_s).payload)
+                return bytes(self._pending.await_answer(id_, timeout_s).payload)
             except PeerError as error:
                 if error.code == "peer-timeout":
-                    self._mail.cancel(id_)
+                    self._pending.cancel(id_)
                 pause_s = getattr(error, "retry_s", 0.0)
                 late = time.monotonic() + pause_s > until
                 if error.code != "busy" or late or withdrawal.pause(pause_s):
                     raise
             finally:
-                self._mail.forget(id_)
+                self._pending.forget(id_)
 
     def _stream(
         self,
@@ -217,12 +217,12 @@ class Client:
         pad: bool,
     ) -> Generator[dict[str, Any], None, None]:
         withdrawal.demand_wanted()
-        id_ = self._mail.ask("generate", question, steps, pad=pad)
-        withdrawal.asked(self._mail, id_)
+        id_ = self._pending.ask("generate", question, steps, pad=pad)
+        withdrawal.asked(self._pending, id_)
         number, final = 0, False
         try:
             while not final:
-                packet = self._mail.await_answer(id_, timeout_s)
+                packet = self._pending.await_answer(id_, timeout_s)
                 header = packet.header
                 assert isinstance(header, Answered)
                 if header.number != number:
@@ -235,9 +235,9 @@ class Client:
                         as_tensors=question.of_tensors,
                     )
         finally:
-            self._mail.forget(id_)
+            self._pending.forget(id_)
             if not final:
-                self._mail.cancel(id_)
+                self._pending.cancel(id_)
 
 
 def connect(

@@ -27,7 +27,7 @@ from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.equip import equip
 from sealift.release.files import read_whole
 from sealift.release.log.entries import verify_head
-from sealift.serve.packets import Welcome
+from sealift.serve.protocol import Welcome
 from sealift.train.output.modelform import choose_model
 
 

@@ -1,4 +1,4 @@
-"""``sealift serve``'s process put together: key, model, desk, door.
+"""``sealift serve``'s process put together: key, model, scheduler, admission.
 
 The accelerator proves itself to the broker of the model's owner, who logs the release
 before the key leaves; opens the model, checked against the agreement, into a sandboxed
@@ -26,14 +26,12 @@ from sealift.ids import Role
 from sealift.release.agreement import KeyLease, Resource
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.log.entries import SignedTreeHead
-from sealift.serve.backlog import Limits
-from sealift.serve.caller import Caller, CallerLimits
-from sealift.serve.desk import Desk, stopping
-from sealift.serve.door import FirstFrame
-from sealift.serve.hosted import HostedModel, HostLimits
-from sealift.serve.packets import VERSION, Welcome
+from sealift.serve.admission import FirstFrame
+from sealift.serve.clientsession import ClientSession
+from sealift.serve.modelworker import ModelWorker
+from sealift.serve.protocol import VERSION, Welcome
+from sealift.serve.scheduler import Metrics, Scheduler, stopping
 from sealift.serve.sealedmodel import ModelSource, find_model
-from sealift.serve.tally import Tally
 from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, accept
@@ -84,7 +82,7 @@ class Server:
     """Serves one model.
 
     Args:
-        relay: The connection to it behind the door, under the accelerator's name.
+        relay: The connection to it behind the port, under the accelerator's name.
         endpoint: With the attester.
         agreement: Verified, equipped.
         subject: The model.
@@ -94,7 +92,7 @@ class Server:
         sink: Where events go.
 
     Attributes:
-        tally: Numbers.
+        metrics: Numbers.
     """
 
     def __init__(
@@ -117,10 +115,10 @@ class Server:
         self._workshop = workshop
         self._clock = clock
         self._sink = sink
-        self.tally = Tally()
-        self._desk: Desk | None = None
+        self.metrics = Metrics()
+        self._scheduler: Scheduler | None = None
         self._head: SignedTreeHead | None = None
-        self._callers: set[Caller] = set()
+        self._sessions: set[ClientSession] = set()
         self._changed = threading.Condition()
         self._ended = threading.Event()
         self._lost: BaseException | None = None  # the first thing that went wrong
@@ -148,8 +146,8 @@ class Server:
         with ExitStack() as stack:
             keys = self._collect(stack)
             model = stack.enter_context(closing(self._load(keys)))
-            self._desk = self._make_desk(model)
-            worker = threading.Thread(target=self._work, name="desk", daemon=True)
+            self._scheduler = self._make_scheduler(model)
+            worker = threading.Thread(target=self._work, name="scheduler", daemon=True)
             worker.start()
             stack.callback(self._close, worker)
             ready()
@@ -158,9 +156,9 @@ class Server:
                 emit(self._sink, "serve.health", **self.health())
 
     def _work(self) -> None:
-        assert self._desk is not None
+        assert self._scheduler is not None
         try:
-            self._desk.run()
+            self._scheduler.run()
         except BaseException as error:  # a bug of ours: nobody would be answered
             self._lose(error)
 
@@ -174,11 +172,11 @@ class Server:
 
     def health(self) -> dict[str, int | float]:
         """Numbers, for people and programs: nothing of anybody's rows."""
-        waiting, rows = self._desk.waiting() if self._desk else (0, 0)
+        waiting, rows = self._scheduler.waiting() if self._scheduler else (0, 0)
         with self._changed:
-            clients = len(self._callers)
+            clients = len(self._sessions)
         found = {"clients": clients, "waiting": waiting, "waiting_rows": rows}
-        return {**found, **self.tally.numbers()}
+        return {**found, **self.metrics.numbers()}
 
     def meet(self, transport: FirstFrame, address: str) -> None:
         """Serve one client, from handshake to end.
@@ -198,35 +196,30 @@ class Server:
         self, session: Session, client: object, identity: object = None
     ) -> None:
         """Answer a client in its established session; places are its identity's."""
-        assert self._desk is not None, "the door is open once the model is there"
-        settings = self._settings
-        caller = Caller(
+        assert self._scheduler is not None, "clients are let in once the model is there"
+        client_session = ClientSession(
             session,
             client,
-            self._desk,
+            self._scheduler,
             self._subject.form,
-            limits=CallerLimits(
-                max_request_bytes=settings.max_request_bytes,
-                request_s=settings.request_s,
-                idle_s=settings.idle_s,
-            ),
+            settings=self._settings,
             clock=self._clock,
-            tally=self.tally,
+            metrics=self.metrics,
             identity=identity,
         )
-        with self._here(caller):
-            caller.serve(self._welcome())
+        with self._here(client_session):
+            client_session.serve(self._welcome())
 
     @contextmanager
-    def _here(self, caller: Caller) -> Iterator[None]:
-        self.tally.add("sessions")
+    def _here(self, client_session: ClientSession) -> Iterator[None]:
+        self.metrics.add("sessions")
         with self._changed:
-            self._callers.add(caller)
+            self._sessions.add(client_session)
         try:
             yield
         finally:
             with self._changed:
-                self._callers.discard(caller)
+                self._sessions.discard(client_session)
                 self._changed.notify_all()
 
     def _expect_client(self) -> PeerPolicy:
@@ -286,23 +279,19 @@ class Server:
         self._head = next(iter(keys.heads()), None)
         return keys
 
-    def _load(self, keys: ReleasedKeys) -> HostedModel:
-        subject, settings = self._subject, self._settings
+    def _load(self, keys: ReleasedKeys) -> ModelWorker:
+        subject = self._subject
         source = ModelSource(
             subject.resource,
             subject.paths.sealed,
             subject.card.leaves,
             keys.released[subject.resource.name].data_key,
         )
-        model = HostedModel(
+        model = ModelWorker(
             self._workshop,
             subject.form,
             source.open,
-            limits=HostLimits(
-                max_batch_rows=max(settings.max_batch_rows, subject.form.max_rows),
-                work_s=settings.work_s,
-                threads=settings.threads,
-            ),
+            settings=self._settings,
             lost=self._lose,
             clock=self._clock,
             sink=self._sink,
@@ -314,41 +303,30 @@ class Server:
             raise
         return model
 
-    def _make_desk(self, model: HostedModel) -> Desk:
-        settings = self._settings
-        limits = Limits(
-            max_batch_rows=settings.max_batch_rows,
-            max_delay_s=settings.max_delay_ms / 1000,
-            max_waiting_rows=settings.max_waiting_rows,
-            max_waiting=settings.max_waiting,
-            streams=settings.streams,
-            streams_each=settings.streams_each,
-            mixed=self._subject.form.mixed,
-        )
-        return Desk(
+    def _make_scheduler(self, model: ModelWorker) -> Scheduler:
+        return Scheduler(
             model,
-            limits,
+            self._settings,
+            mixed=self._subject.form.mixed,
             clock=self._clock,
-            tally=self.tally,
-            patience_s=settings.request_s,
-            stall_s=settings.stall_s,
+            metrics=self.metrics,
         )
 
     def _close(self, worker: threading.Thread) -> None:
         """Finish what is under way, if it ends soon; refuse the rest; tell everybody."""
-        assert self._desk is not None
-        self._desk.stop(stopping())
+        assert self._scheduler is not None
+        self._scheduler.stop(stopping())
         worker.join(FINISH_S)
         if worker.is_alive():
             self._workshop.interrupt()
             worker.join(FINISH_S)
         with self._changed:
-            callers = list(self._callers)
-        for caller in callers:
+            sessions = list(self._sessions)
+        for each in sessions:
             with suppress(SealiftError):
-                caller.dismiss(stopping())
+                each.dismiss(stopping())
         with self._changed:
-            self._changed.wait_for(lambda: not self._callers, TELL_S)
+            self._changed.wait_for(lambda: not self._sessions, TELL_S)
 
     def _keep_leases(self) -> LeaseKeeper:
         def lose(error: SealiftError) -> None:

@@ -38,19 +38,19 @@ class House(Started):
 
     @property
     def generations(self) -> int:
-        desk = self.server._desk
-        assert desk is not None
-        with desk._changed:
-            return len(desk._streams)
+        scheduler = self.server._scheduler
+        assert scheduler is not None
+        with scheduler._changed:
+            return len(scheduler._streams)
 
     @property
     def waiting(self) -> int:
-        desk = self.server._desk
-        assert desk is not None
-        return desk.waiting()[0]
+        scheduler = self.server._scheduler
+        assert scheduler is not None
+        return scheduler.waiting()[0]
 
     def refused(self, code: str) -> int | float:
-        return self.server.tally.numbers().get(f"refused_{code}", 0)
+        return self.server.metrics.numbers().get(f"refused_{code}", 0)
 
 
 async def until(met: Callable[[], bool]) -> None:
@@ -101,8 +101,8 @@ def test_a_cancelled_question_is_never_worked_on(cancelled: bool) -> None:
         await until(house.model.entered.is_set)
         second = asyncio.create_task(model.predict(rows(2.0, 3.0)))
         await until(lambda: house.waiting == 1)
-        desk: Any = house.server._desk
-        (question,) = desk._backlog.everything()
+        scheduler: Any = house.server._scheduler
+        (question,) = scheduler._queue.everything()
         if cancelled:
             second.cancel()
             await until(lambda: question.gone)
@@ -153,12 +153,12 @@ def test_a_cancelled_generation_gives_its_place_back() -> None:
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        desk: Any = house.server._desk
-        await until(lambda: desk._streams[0].question.gone)
+        scheduler: Any = house.server._scheduler
+        await until(lambda: scheduler._streams[0].question.gone)
         house.model.steps.set()
         await until(lambda: house.generations == 0)
         assert house.refused("cancelled") == 1
-        await until(lambda: not model._found._mail._inbox)  # type: ignore[union-attr]
+        await until(lambda: not model._found._pending._inbox)  # type: ignore[union-attr]
         assert (await model.predict(rows(4.0)))["y"].tolist() == [[8.0, 9.0]]
 
     in_house(body)
@@ -187,7 +187,7 @@ def test_a_cancelled_connection_leaves_no_session() -> None:
             await entering
         with pytest.raises(UsageError):
             _ = client.seen
-        await until(lambda: not house.server._callers)
+        await until(lambda: not house.server._sessions)
 
     with house.open() as client:
         asyncio.run(visit(client))
@@ -205,7 +205,7 @@ def test_fresh_evidence() -> None:
 def server_takes_nothing(model: AsyncClient) -> Iterator[Any]:
     """Somebody is in the midst of sending, and a cancellation cannot be sent either."""
     found: Any = model._found
-    with found._mail._sending:
+    with found._pending._sending:
         yield found
 
 
@@ -264,17 +264,17 @@ def test_the_rest_of_a_cancelled_question_is_not_sent(cancelled: bool) -> None:
         if cancelled:
             asked.cancel()
             withdrawn: Any = model._found
-            desk: Any = house.server._desk
+            scheduler: Any = house.server._scheduler
             await asyncio.sleep(0.1)  # it is too late for the part that is worked on
-            assert desk.waiting()[0] == 0
-            assert withdrawn._mail._last_id == 1
+            assert scheduler.waiting()[0] == 0
+            assert withdrawn._pending._last_id == 1
         house.model.gate.set()
         with suppress(asyncio.CancelledError):
             await asked
-        inbox: Any = model._found._mail._inbox  # type: ignore[union-attr]
+        inbox: Any = model._found._pending._inbox  # type: ignore[union-attr]
         await until(lambda: not inbox)
         await asyncio.sleep(0.05)
-        last_id = model._found._mail._last_id  # type: ignore[union-attr]
+        last_id = model._found._pending._last_id  # type: ignore[union-attr]
         assert last_id == (1 if cancelled else 2)
         assert house.model.batches == ([[16]] if cancelled else [[16], [4]])
 
@@ -286,13 +286,13 @@ def test_a_generation_that_is_thrown_at_ends_at_the_server() -> None:
         steps = model.generate(rows(1.0))
         assert await anext(steps)
         threads: list[str] = []
-        cancel = model._found._mail.cancel  # type: ignore[union-attr]
+        cancel = model._found._pending.cancel  # type: ignore[union-attr]
 
         def seen(id_: int) -> None:
             threads.append(threading.current_thread().name)
             cancel(id_)
 
-        model._found._mail.cancel = seen  # type: ignore[union-attr,method-assign]
+        model._found._pending.cancel = seen  # type: ignore[union-attr,method-assign]
         with pytest.raises(ZeroDivisionError):
             await steps.athrow(ZeroDivisionError())
         await until(lambda: house.generations == 0)

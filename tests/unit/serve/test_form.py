@@ -11,7 +11,7 @@ from sealift.codec import decode, encode
 from sealift.crypto.identity import create_identity
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import JobError, MalformedError
-from sealift.serve.hosted import let_out_rows
+from sealift.serve.modelworker import let_out_rows
 from sealift.train.output.modelform import Fields, form_from_plain, load_form
 from tests.sim.served import FORM
 from tests.sim.servinghowto import boxes

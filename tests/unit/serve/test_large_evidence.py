@@ -20,9 +20,9 @@ from sealift.attest.tdx.attester import TdxAttester
 from sealift.attest.tpm.eventlog import parse
 from sealift.errors import PeerError, PolicyError, RefusedError
 from sealift.release.agreement.signed import VerifiedAgreement
-from sealift.serve import door
+from sealift.serve import admission
+from sealift.serve.admission import SHORT_FRAME_BYTES
 from sealift.serve.client import connect
-from sealift.serve.door import SHORT_FRAME_BYTES
 from tests.sim.intel_world import IntelWorld
 from tests.sim.made_chain import AT_S
 from tests.sim.served import Served, rows
@@ -107,6 +107,6 @@ def test_a_changed_register_is_refused(guest: TdxServed) -> None:
 def test_control_a_door_with_short_frames_both_ways(
     guest: TdxServed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "LONG_FRAME_BYTES", SHORT_FRAME_BYTES)
+    monkeypatch.setattr(admission, "LONG_FRAME_BYTES", SHORT_FRAME_BYTES)
     with guest.started.listening() as address, pytest.raises(PeerError):
         connect(address, guest.served.policy())

@@ -21,10 +21,10 @@ from sealift.errors import (
     UnavailableError,
     UsageError,
 )
-from sealift.serve.backlog import Limits
-from sealift.serve.caller import UNTAKEN, Caller, CallerLimits
 from sealift.serve.client import connect, meet
-from sealift.serve.packets import Ask, send_packet
+from sealift.serve.clientsession import UNTAKEN, ClientSession
+from sealift.serve.protocol import Ask, send_packet
+from sealift.train.job.settings import ServingTable
 from tests.sim.served import POISON, Served, greeting, rows
 
 
@@ -49,7 +49,11 @@ def test_who_stops_listening_ends_the_generation() -> None:
         stream = client.generate(rows(1.0))
         next(stream)
         stream.close()
-        wait_until(lambda: served.desk.waiting() == (0, 0) and not served.desk._streams)
+        wait_until(
+            lambda: (
+                served.scheduler.waiting() == (0, 0) and not served.scheduler._streams
+            )
+        )
         assert client.predict(rows(1.0))["y"].tolist() == [[2.0, 3.0]]
 
 
@@ -58,7 +62,7 @@ def test_a_client_that_leaves_frees_what_it_held() -> None:
         client = served.connect()
         next(client.generate(rows(1.0)))
         client.close()
-        wait_until(lambda: not served.desk._streams)
+        wait_until(lambda: not served.scheduler._streams)
 
 
 def test_poison_fails_alone() -> None:
@@ -82,7 +86,7 @@ def test_poison_fails_alone() -> None:
         assert served.model.entered.wait(300)
         for thread in threads[1:]:
             thread.start()
-        wait_until(lambda: served.desk.waiting()[0] == 2)
+        wait_until(lambda: served.scheduler.waiting()[0] == 2)
         served.model.gate.set()
         for thread in threads:
             thread.join(300)
@@ -95,8 +99,8 @@ def test_poison_fails_alone() -> None:
 
 
 def test_busy_says_when_and_patience_comes_again() -> None:
-    limits = Limits(max_waiting=1, max_delay_s=0.0)
-    with (served := Served(limits=limits)).running(), served.connect() as client:
+    settings = ServingTable(max_waiting=1, max_delay_ms=0.0)
+    with (served := Served(settings=settings)).running(), served.connect() as client:
         served.model.gate.clear()
         waiting = threading.Thread(target=client.predict, args=(rows(1.0),))
         waiting.start()
@@ -115,7 +119,7 @@ def test_a_server_that_is_stopped_says_so() -> None:
     with served.running():
         client = served.connect()
         client.predict(rows(1.0))
-    with pytest.raises(JobError):  # as the desk of this test was told
+    with pytest.raises(JobError):  # as the scheduler of this test was told
         client.predict(rows(1.0))
     client.close()
 
@@ -159,7 +163,7 @@ def test_what_the_server_checks_itself() -> None:
     """A client that sends what ours would not."""
     with (served := Served()).running(), served.connect() as client:
         for rows_, payload in ((2, bytes(8)), (17, bytes(17 * 8)), (0, b"")):
-            mail = client._mail
+            mail = client._pending
             mail._last_id += 1
             mail._inbox[mail._last_id] = deque()
             header = Ask(id=mail._last_id, work="predict", rows=rows_)
@@ -245,12 +249,12 @@ class _Kept:
 
 def test_who_takes_nothing_is_not_read_for_ever() -> None:
     served, deaf = Served(), Deaf()
-    caller = Caller(
-        deaf, deaf, served.desk, served.form,
-        limits=CallerLimits(), clock=time.monotonic, tally=served.tally,
+    client_session = ClientSession(
+        deaf, deaf, served.scheduler, served.form,
+        settings=ServingTable(), clock=time.monotonic, metrics=served.metrics,
     )  # fmt: skip
     thread = threading.Thread(
-        target=caller.serve, args=(greeting(served.verified),), daemon=True
+        target=client_session.serve, args=(greeting(served.verified),), daemon=True
     )
     thread.start()
     wait_until(lambda: deaf.asked >= UNTAKEN)

@@ -43,7 +43,7 @@ def test_when_it_has_ended_every_client_was_told() -> None:
             each.predict(rows(1.0))
         started.server.end()
         started.thread.join(300)
-        assert not started.server._callers
+        assert not started.server._sessions
         for each in clients:
             with pytest.raises(PeerError) as caught:
                 each.predict(rows(1.0))
@@ -67,9 +67,9 @@ def test_places_are_an_address_s_or_a_named_client_s() -> None:
             streams = [each.generate(rows(1.0)) for each in (one, other)]
             for each in streams:
                 next(each)
-            desk: Any = started.server._desk
-            with desk._changed:
-                assert desk._places() == {identity: 2}
+            scheduler: Any = started.server._scheduler
+            with scheduler._changed:
+                assert scheduler._places() == {identity: 2}
 
 
 def test_a_lease_lost_while_it_loads_is_what_it_ends_with() -> None:

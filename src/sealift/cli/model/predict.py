@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     """Judge, ask, write; the exit code."""
     from sealift.cli.model.files import read_columns, require_writable
     from sealift.serve.client import connect
-    from sealift.serve.mailbox import pack_question
+    from sealift.serve.pending import pack_question
 
     if args.steps and not args.stream:
         raise UsageError("--steps is for generations", fix="Say --stream as well")

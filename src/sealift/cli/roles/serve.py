@@ -21,8 +21,8 @@ from sealift.cli.signals import on_second_signal
 from sealift.events import emit
 from sealift.ids import Role
 from sealift.release.agreement.code import load_bundle
-from sealift.serve.door import Door, DoorLimits
-from sealift.serve.hosted import overwrite_live_rooms
+from sealift.serve.admission import Admission
+from sealift.serve.modelworker import overwrite_live_rooms
 from sealift.serve.server import Server, find_subject
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.server import Relay
@@ -101,23 +101,20 @@ def run(args: argparse.Namespace) -> int:
 def _serve(
     setup: RoleSetup, server: Server, listener: TcpListener, relay: Relay
 ) -> None:
-    settings = setup.job.serving
-    door = Door(
+    admission = Admission(
         listener,
         relay,
         server.meet,
-        limits=DoorLimits(
-            max_sessions=settings.max_sessions, max_each=settings.max_sessions_each
-        ),
-        tally=server.tally,
+        settings=setup.job.serving,
+        metrics=server.metrics,
         sink=setup.sink,
     )
     host, port = listener.address
     emit(setup.sink, "serve.listening", address=f"{host}:{port}")
     try:
-        server.serve(door.open)
+        server.serve(admission.open)
     finally:
-        door.close()
+        admission.close()
         emit(setup.sink, "serve.ended", **server.health())
         print_result(json.dumps(server.health()))
 

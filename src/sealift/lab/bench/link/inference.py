@@ -38,7 +38,7 @@ from sealift.lab.bench.link.server import (
 )
 from sealift.lab.bench.report import Row, interleaved
 from sealift.lab.bench.shipping import make_certificate
-from sealift.serve.packets import (
+from sealift.serve.protocol import (
     Answered,
     Ask,
     receive_packet,

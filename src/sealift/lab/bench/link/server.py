@@ -2,7 +2,7 @@
 
 What differs between the arms is the session alone: none (``plain``), the attested
 session's own sealing (``sealed``), or TLS to a process in between that opens and seals
-again (``tls``). Desk, worker, packets and checks are the same. The models are those of
+again (``tls``). Scheduler, worker, packets and checks are the same. The models are those of
 ``models.py``; what they are asked is said here.
 """
 
@@ -39,14 +39,13 @@ from sealift.lab.bench.link.models import (
     make,
 )
 from sealift.lab.bench.report import Row
-from sealift.serve.backlog import Limits
-from sealift.serve.caller import Caller, CallerLimits
-from sealift.serve.desk import Desk
-from sealift.serve.hosted import HostedModel, HostLimits
-from sealift.serve.packets import VERSION, Welcome
-from sealift.serve.tally import Tally
+from sealift.serve.clientsession import ClientSession
+from sealift.serve.modelworker import ModelWorker
+from sealift.serve.protocol import VERSION, Welcome
+from sealift.serve.scheduler import Metrics, Scheduler
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import Session, accept, connect
+from sealift.train.job.settings import ServingTable
 from sealift.train.output.modelform import Fields, ModelForm
 from sealift.train.worker.executor import Workshop
 
@@ -55,6 +54,9 @@ MAX_REQUEST_BYTES: Final = 64 << 20
 LENGTH_BYTES: Final = 4
 LOOPBACK: Final = "127.0.0.1"
 MAX_ROWS: Final = 32
+SETTINGS: Final = ServingTable(
+    max_batch_rows=MAX_ROWS, max_request_bytes=MAX_REQUEST_BYTES
+)
 _INPUT: Final = {
     "mlp": Field("x", "float32", (MLP_IN,)),
     "resnet18": Field("x", "float32", (3, IMAGE, IMAGE)),
@@ -177,24 +179,24 @@ class ModelServer(Listening):
         super().__init__()
         self._form = form_for(name)
         self._key = SigningKey(SecretKey(bytes.fromhex(seed)))
-        self._tally = Tally()
-        self._model = HostedModel(
+        self._metrics = Metrics()
+        self._model = ModelWorker(
             Workshop(_bundle_for(name), "recipe.py"),
             self._form,
             lambda: SharedBuffer.of(Path(weights).read_bytes()),
-            limits=HostLimits(max_batch_rows=MAX_ROWS),
+            settings=SETTINGS,
         )
-        self._desk = Desk(
+        self._scheduler = Scheduler(
             self._model,
-            Limits(max_batch_rows=MAX_ROWS),
+            SETTINGS,
             clock=time.monotonic,
-            tally=self._tally,
+            metrics=self._metrics,
         )
 
     def start(self) -> Answer:
         """Load the model and begin to serve; where."""
         self._model.start()
-        threading.Thread(target=self._desk.run, daemon=True).start()
+        threading.Thread(target=self._scheduler.run, daemon=True).start()
         return super().start()
 
     def serve(self, sock: socket.socket) -> None:
@@ -204,16 +206,16 @@ class ModelServer(Listening):
         session: Session = (
             self._sealed(transport) if sealed else PlainSession(transport)
         )
-        caller = Caller(
+        client_session = ClientSession(
             session,
             session,
-            self._desk,
+            self._scheduler,
             self._form,
-            limits=CallerLimits(max_request_bytes=MAX_REQUEST_BYTES),
+            settings=SETTINGS,
             clock=time.monotonic,
-            tally=self._tally,
+            metrics=self._metrics,
         )
-        caller.serve(
+        client_session.serve(
             Welcome(
                 version=VERSION,
                 model="bench",

@@ -19,13 +19,57 @@ from functools import partial
 from typing import Final
 
 from sealift.errors import PeerError, SealiftError
-from sealift.serve.backlog import Backlog, Limits, Question
-from sealift.serve.hosted import HostedModel
-from sealift.serve.packets import busy
-from sealift.serve.tally import Tally
+from sealift.serve.batching import Question, RequestQueue
+from sealift.serve.modelworker import ModelWorker
+from sealift.serve.protocol import busy
+from sealift.train.job.settings import ServingTable
 
 ACTIVE_DELAYS: Final = 10
 LOOK_S: Final = 0.25  # how often late questions and slow clients are looked for
+
+
+MAX_CODES: Final = 100  # refusals by name; strangers choose what fails
+KEPT: Final = 2048  # newest latencies, for percentiles
+
+
+class Metrics:
+    """Counts since the start, and the newest latencies."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
+        self._latencies_s: deque[float] = deque(maxlen=KEPT)
+
+    def add(self, name: str, number: int = 1) -> None:
+        """Count something."""
+        with self._lock:
+            self._numbers[name] += number
+
+    def answered(self, latency_s: float) -> None:
+        """A question was answered, so long after it arrived."""
+        with self._lock:
+            self._numbers["answered"] += 1
+            self._latencies_s.append(latency_s)
+
+    def refused(self, code: str) -> None:
+        """A question or a client was refused."""
+        with self._lock:
+            known = code in self._refused or len(self._refused) < MAX_CODES
+            self._refused[code if known else "other"] += 1
+
+    def numbers(self) -> dict[str, int | float]:
+        """Everything by name; percentiles are of the newest questions."""
+        with self._lock:
+            found: dict[str, int | float] = dict(sorted(self._numbers.items()))
+            for code, count in sorted(self._refused.items()):
+                found[f"refused_{code.replace('-', '_')}"] = count
+            newest = sorted(self._latencies_s)
+        for share, name in ((0.5, "p50_ms"), (0.99, "p99_ms")):
+            if newest:
+                place = min(len(newest) - 1, int(share * len(newest)))
+                found[name] = round(newest[place] * 1000, 3)
+        return found
 
 
 @dataclass(eq=False, slots=True)
@@ -38,34 +82,32 @@ class _Stream:
     overdue: bool = False
 
 
-class Desk:
+class Scheduler:
     """Works one model for many clients.
 
     Args:
         model: Answers; used by the thread of ``run`` alone.
-        limits: Of what waits, and of batches.
+        settings: How much waits, and how long: a generation whose client takes nothing
+            waits ``request_s``; ``stall_s`` in all its time while others want its place.
+        mixed: Whether a batch may have several clients' rows.
         clock: Monotonic seconds.
-        tally: Counts.
-        patience_s: How long a generation waits for a client that takes nothing.
-        stall_s: For how long of that, in all its time, while others wait for its place.
+        metrics: Counts.
     """
 
     def __init__(
         self,
-        model: HostedModel,
-        limits: Limits,
+        model: ModelWorker,
+        settings: ServingTable,
         *,
+        mixed: bool = False,
         clock: Callable[[], float],
-        tally: Tally,
-        patience_s: float = 30.0,
-        stall_s: float = 10.0,
+        metrics: Metrics,
     ) -> None:
         self._model = model
         self._clock = clock
-        self._tally = tally
-        self._patience_s = patience_s
-        self._stall_s = stall_s
-        self._backlog = Backlog(limits)
+        self._metrics = metrics
+        self._settings = settings
+        self._queue = RequestQueue(settings, mixed=mixed)
         self._streams: deque[_Stream] = deque()
         self._changed = threading.Condition()
         self._asked_s: dict[object, float] = {}
@@ -83,11 +125,11 @@ class Desk:
             if self._stopping is not None:
                 raise self._stopping
             now_s = self._clock()
-            displaced = self._backlog.admit(question, now_s)
+            displaced = self._queue.admit(question, now_s)
             self._asked_s[question.client] = now_s
             self._changed.notify_all()
         for each in displaced:
-            self._tally.refused("busy")
+            self._metrics.refused("busy")
             each.refuse(busy("others have fewer rows waiting", LOOK_S))
 
     def cancel(self, question: Question) -> None:
@@ -110,7 +152,7 @@ class Desk:
     def waiting(self) -> tuple[int, int]:
         """(questions, rows) that wait now."""
         with self._changed:
-            return self._backlog.waiting, self._backlog.waiting_rows
+            return self._queue.waiting, self._queue.waiting_rows
 
     def run(self) -> None:
         """Work until stopped."""
@@ -123,29 +165,29 @@ class Desk:
         with self._changed:
             streams = [each.question for each in self._streams]
             self._streams.clear()
-            return [*self._backlog.everything(), *streams]
+            return [*self._queue.everything(), *streams]
 
     def _next(self) -> Callable[[], None] | None:
         with self._changed:
             while self._stopping is None:
                 now_s = self._clock()
-                late = self._backlog.late(now_s)
+                late = self._queue.late(now_s)
                 if late:
                     return partial(self._give_up, late)
                 if (found := self._choose(now_s)) is not None:
                     return found
-                wait_s = self._backlog.wait_s(now_s, self._callers(now_s))
+                wait_s = self._queue.wait_s(now_s, self._active(now_s))
                 self._changed.wait(LOOK_S if wait_s is None else min(wait_s, LOOK_S))
             return None
 
     def _choose(self, now_s: float) -> Callable[[], None] | None:
         """Batches and steps in turn; a new generation is begun before either."""
-        question = self._backlog.take_stream(self._places())
+        question = self._queue.take_stream(self._places())
         if question is not None:
             return partial(self._begin, question)
         stream = self._ready_stream(now_s) if self._streams_next else None
         if stream is None:
-            batch = self._backlog.take_batch(now_s, self._callers(now_s))
+            batch = self._queue.take_batch(now_s, self._active(now_s))
             if batch:
                 self._streams_next = True
                 return partial(self._predict, batch)
@@ -153,9 +195,9 @@ class Desk:
         self._streams_next = False
         return partial(self._step, stream) if stream is not None else None
 
-    def _callers(self, now_s: float) -> int:
+    def _active(self, now_s: float) -> int:
         """Clients that asked just now: a batch waits for such, not for silent ones."""
-        since_s = now_s - ACTIVE_DELAYS * self._backlog.limits.max_delay_s
+        since_s = now_s - ACTIVE_DELAYS * self._settings.max_delay_ms / 1000
         self._asked_s = {c: at for c, at in self._asked_s.items() if at >= since_s}
         return len(self._asked_s)
 
@@ -177,13 +219,13 @@ class Desk:
         question = stream.question
         if question.room():
             return False
-        if now_s - stream.moved_s > self._patience_s:
+        if now_s - stream.moved_s > self._settings.request_s:
             return True
-        if question.stalled_s() - stream.stalled_s <= self._stall_s:
+        if question.stalled_s() - stream.stalled_s <= self._settings.stall_s:
             return False
         without = self._places()
         without[question.identity] -= 1
-        return self._backlog.awaits_place(without)
+        return self._queue.awaits_place(without)
 
     def _predict(self, batch: list[Question]) -> None:
         began_s = self._clock()
@@ -196,9 +238,9 @@ class Desk:
             self._fail(batch, error)
             return
         with self._changed:
-            self._backlog.note_batch(rows, self._clock() - began_s)
-        self._tally.add("batches")
-        self._tally.add("rows", rows)
+            self._queue.note_batch(rows, self._clock() - began_s)
+        self._metrics.add("batches")
+        self._metrics.add("rows", rows)
         self._route(batch, found, len(found) // rows)
 
     def _route(self, batch: list[Question], found: memoryview, row_bytes: int) -> None:
@@ -253,7 +295,7 @@ class Desk:
             return
         stream.steps += 1
         stream.moved_s = self._clock()
-        self._tally.add("steps")
+        self._metrics.add("steps")
         if found is None or stream.steps >= question.steps:
             self._close(stream, found)
         else:
@@ -284,17 +326,17 @@ class Desk:
 
     def _finish(self, question: Question) -> None:
         self._forget(question)
-        self._tally.answered(self._clock() - question.arrived_s)
+        self._metrics.answered(self._clock() - question.arrived_s)
 
     def _refuse(self, question: Question, error: SealiftError) -> None:
         self._forget(question)
-        self._tally.refused("cancelled" if question.gone else error.code)
+        self._metrics.refused("cancelled" if question.gone else error.code)
         question.refuse(error)
 
     def _forget(self, question: Question) -> None:
         question.payload = b""
         with self._changed:
-            self._backlog.forget(question)
+            self._queue.forget(question)
 
 
 def stopping() -> PeerError:

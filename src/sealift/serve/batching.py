@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from sealift.ids import Buffer
-from sealift.serve.packets import Work, busy
+from sealift.serve.protocol import Work, busy
+from sealift.train.job.settings import ServingTable
 
 WEIGHT: Final = 0.2  # of the newest batch in the running mean of times
 LEAST_RETRY_S: Final = 0.01
@@ -64,32 +65,9 @@ class Question:
     arrived_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How much may wait, and how batches are made.
-
-    Attributes:
-        max_batch_rows: Most rows of a batch.
-        max_delay_s: Longest that a question waits for others to join it.
-        max_waiting_rows: Most rows that wait in all.
-        max_waiting: Most questions of one client that wait or are worked on.
-        streams: Most generations under way: places.
-        streams_each: Of them for one identity; 0 for all but one.
-        mixed: Whether a batch may have several clients' rows.
-    """
-
-    max_batch_rows: int = 64
-    max_delay_s: float = 0.002
-    max_waiting_rows: int = 1024
-    max_waiting: int = 8
-    streams: int = 4
-    streams_each: int = 0
-    mixed: bool = False
-
-    @property
-    def places_each(self) -> int:
-        """Most places of one identity; whoever is alone needs one at least."""
-        return self.streams_each or max(1, self.streams - 1)
+def places_each(settings: ServingTable) -> int:
+    """Most places of one identity; whoever is alone needs one at least."""
+    return settings.streams_each or max(1, settings.streams - 1)
 
 
 @dataclass(slots=True)
@@ -124,15 +102,17 @@ class _Turns:
         return [each for queue in self.waiting.values() for each in queue]
 
 
-class Backlog:
+class RequestQueue:
     """What waits at a server.
 
     Args:
-        limits: How much, and how batches are made.
+        settings: How much, and how batches are made.
+        mixed: Whether a batch may have several clients' rows.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, settings: ServingTable, *, mixed: bool = False) -> None:
+        self._settings = settings
+        self._mixed = mixed
         self._turns: dict[Work, _Turns] = {"predict": _Turns(), "generate": _Turns()}
         self._rows = 0
         self._held: dict[object, int] = {}
@@ -159,7 +139,7 @@ class Backlog:
             PeerError: code ``busy``; ``retry_s`` says when to come again.
         """
         held = self._held.get(question.client, 0)
-        if held >= self.limits.max_waiting:
+        if held >= self._settings.max_waiting:
             raise busy(f"{held} of your questions wait", self._retry_s())
         displaced = self._displaced_by(question)
         for each in displaced:
@@ -177,7 +157,7 @@ class Backlog:
         for each in waiting:
             rows[each.client] += each.rows
         own = rows[question.client] + question.rows
-        excess = self._rows + question.rows - self.limits.max_waiting_rows
+        excess = self._rows + question.rows - self._settings.max_waiting_rows
         while excess > 0 and waiting:
             heaviest, most = rows.most_common(1)[0]
             if most <= own or heaviest == question.client:
@@ -189,16 +169,16 @@ class Backlog:
             excess -= newest.rows
         return found
 
-    def take_batch(self, now_s: float, callers: int) -> list[Question]:
+    def take_batch(self, now_s: float, clients: int) -> list[Question]:
         """Questions to answer together now; none if others may still join them.
 
         Args:
             now_s: Monotonic seconds.
-            callers: Clients that are here; when each of them waits, no other can join.
+            clients: Clients that are here; when each of them waits, no other can join.
         """
         turns = self._turns["predict"]
         first = turns.first()
-        if first is None or not self._ripe(now_s, callers):
+        if first is None or not self._ripe(now_s, clients):
             return []
         taken, rows = [], 0
         while (each := self._fitting(first, rows)) is not None:
@@ -227,21 +207,21 @@ class Backlog:
         return bool(self._with_place(held))
 
     def _with_place(self, held: Counter[object]) -> list[Question]:
-        if held.total() >= self.limits.streams:
+        if held.total() >= self._settings.streams:
             return []
         firsts = [queue[0] for queue in self._turns["generate"].waiting.values()]
-        most = self.limits.places_each
+        most = places_each(self._settings)
         return [each for each in firsts if held[each.identity] < most]
 
-    def wait_s(self, now_s: float, callers: int) -> float | None:
+    def wait_s(self, now_s: float, clients: int) -> float | None:
         """How long until a batch is ripe; None if nothing waits for one."""
         waiting = self._turns["predict"].all()
         if not waiting:
             return None
-        if self._ripe(now_s, callers):
+        if self._ripe(now_s, clients):
             return 0.0
         oldest_s = min(each.arrived_s for each in waiting)
-        return max(0.0, oldest_s + self.limits.max_delay_s - now_s)
+        return max(0.0, oldest_s + self._settings.max_delay_ms / 1000 - now_s)
 
     def forget(self, question: Question) -> None:
         """It was answered, refused, or nobody wants it any more."""
@@ -268,22 +248,22 @@ class Backlog:
         old = self._row_s or row_s
         self._row_s = (1 - WEIGHT) * old + WEIGHT * row_s
 
-    def _ripe(self, now_s: float, callers: int) -> bool:
-        turns, limits = self._turns["predict"], self.limits
+    def _ripe(self, now_s: float, clients: int) -> bool:
+        turns, settings = self._turns["predict"], self._settings
         waiting = turns.all()
-        if len(turns.waiting) >= callers:
+        if len(turns.waiting) >= clients:
             return True
-        if sum(each.rows for each in waiting) >= limits.max_batch_rows:
+        if sum(each.rows for each in waiting) >= settings.max_batch_rows:
             return True
         oldest_s = min(each.arrived_s for each in waiting)
-        return now_s - oldest_s >= limits.max_delay_s
+        return now_s - oldest_s >= settings.max_delay_ms / 1000
 
     def _fitting(self, first: Question, rows: int) -> Question | None:
         """The next one that fits; the first always does."""
         for client, queue in self._turns["predict"].waiting.items():
-            alone = not self.limits.mixed and client != first.client
+            alone = not self._mixed and client != first.client
             if not alone and (
-                not rows or rows + queue[0].rows <= self.limits.max_batch_rows
+                not rows or rows + queue[0].rows <= self._settings.max_batch_rows
             ):
                 return queue[0]
         return None

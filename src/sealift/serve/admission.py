@@ -10,19 +10,19 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer
-from sealift.serve.tally import Tally
+from sealift.serve.scheduler import Metrics
 from sealift.session.frames import MAX_MESSAGE_BYTES, pack_abort
 from sealift.session.relay.envelope import VERSION as ENVELOPE_VERSION
 from sealift.session.relay.envelope import EnvelopeKind
 from sealift.session.relay.server import Relay
 from sealift.session.transcript import MAX_HELLO_BYTES
+from sealift.train.job.settings import ServingTable
 
 FIRST_FRAME_S: Final = 5.0
 SHORT_FRAME_BYTES: Final = MAX_HELLO_BYTES + 64
@@ -31,19 +31,6 @@ SESSION_FRAME_BYTES: Final = MAX_MESSAGE_BYTES + 4096
 SEND_S: Final = 20.0  # a client that takes nothing for so long is gone
 ACCEPT_PAUSE_S: Final = 0.05
 _REGISTER: Final = bytes([ENVELOPE_VERSION, EnvelopeKind.REGISTER])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoorLimits:
-    """How many may be here.
-
-    Attributes:
-        max_sessions: Connections in all, half-open ones included.
-        max_each: Of them from one address.
-    """
-
-    max_sessions: int = 64
-    max_each: int = 32
 
 
 class FirstFrame:
@@ -72,15 +59,15 @@ class FirstFrame:
         self._transport.close()
 
 
-class Door:
+class Admission:
     """Lets in who comes, a thread each, until closed.
 
     Args:
         listener: Listens.
         relay: For brokers.
         serve: Handshake and all that follows, with a client.
-        limits: How many may be here.
-        tally: Counts.
+        settings: How many may be here, half-open connections included, and of one address.
+        metrics: Counts.
         sink: Gets ``client.refused``.
     """
 
@@ -90,21 +77,23 @@ class Door:
         relay: Relay,
         serve: Callable[[FirstFrame, str], None],
         *,
-        limits: DoorLimits,
-        tally: Tally,
+        settings: ServingTable,
+        metrics: Metrics,
         sink: Sink = discard,
     ) -> None:
         self._listener = listener
         self._relay = relay
         self._serve = serve
-        self._limits = limits
-        self._tally = tally
+        self._settings = settings
+        self._metrics = metrics
         self._sink = sink
         self._here: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._open = False
-        self._thread = threading.Thread(target=self._accept, name="door", daemon=True)
+        self._thread = threading.Thread(
+            target=self._accept, name="admission", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -162,7 +151,7 @@ class Door:
                 loading = PeerError("the model is not there yet", code="server-loading")
                 _turn_away(transport, loading)
         except SealiftError as error:
-            self._tally.refused(error.code)
+            self._metrics.refused(error.code)
             emit(self._sink, "client.refused", rule=error.code)
         finally:
             transport.close()  # nothing, if it is the relay's by now
@@ -170,9 +159,9 @@ class Door:
 
     def _take_place(self, address: str) -> bool:
         with self._lock:
-            full = self._here.total() >= self._limits.max_sessions
-            if full or self._here[address] >= self._limits.max_each:
-                self._tally.refused("too-many-clients")
+            full = self._here.total() >= self._settings.max_sessions
+            if full or self._here[address] >= self._settings.max_sessions_each:
+                self._metrics.refused("too-many-clients")
                 return False
             self._here[address] += 1
             return True

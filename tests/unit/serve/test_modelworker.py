@@ -12,12 +12,12 @@ from safetensors.numpy import save
 
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import JobError, SealiftError, UnavailableError
-from sealift.serve.hosted import (
+from sealift.serve.modelworker import (
     MAX_RESTARTS,
     RESTARTS_S,
-    HostedModel,
-    HostLimits,
+    ModelWorker,
 )
+from sealift.train.job.settings import ServingTable
 from sealift.train.loop.recipe import Recipe
 from sealift.train.worker.executor import Workshop
 from sealift.train.worker.recipeworker import ServedModel
@@ -75,12 +75,14 @@ def weights(width: int = 2) -> bytes:
     return save({"weight": 2 * np.eye(2, width, dtype=np.float32)})
 
 
-def host(workshop: Workshop, content: bytes) -> HostedModel:
-    limits = HostLimits(max_batch_rows=16, work_s=2.0)
-    return HostedModel(workshop, FORM, lambda: SharedBuffer.of(content), limits=limits)
+def host(workshop: Workshop, content: bytes) -> ModelWorker:
+    settings = ServingTable(max_batch_rows=16, work_s=2.0)
+    return ModelWorker(
+        workshop, FORM, lambda: SharedBuffer.of(content), settings=settings
+    )
 
 
-def ask(model: HostedModel, first: float) -> np.ndarray:
+def ask(model: ModelWorker, first: float) -> np.ndarray:
     x = rows(first)
     found = model.predict([x.tobytes()], 1)
     return np.frombuffer(found, np.float32).reshape(1, 2)
@@ -126,9 +128,9 @@ def test_whoever_kills_it_often_is_stopped_for_a_while_and_not_for_ever(
     workshop: Workshop,
 ) -> None:
     now_s, lost = 0.0, list[SealiftError]()
-    limits = HostLimits(max_batch_rows=1)
-    model = HostedModel(
-        workshop, FORM, lambda: SharedBuffer.of(b""), limits=limits,
+    settings = ServingTable(max_batch_rows=1)
+    model = ModelWorker(
+        workshop, FORM, lambda: SharedBuffer.of(b""), settings=settings,
         lost=lost.append, clock=lambda: now_s,
     )  # fmt: skip
     model.start = lambda: None  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sealift.errors import MalformedError, PeerError
 from sealift.ids import Buffer
-from sealift.serve.packets import (
+from sealift.serve.protocol import (
     Answered,
     Ask,
     Cancel,

@@ -1,6 +1,6 @@
 """One client at the server: reads its questions, writes its answers, in its own session.
 
-Nothing is shared between callers but the desk; answers are queued for the session that
+Nothing is shared between clients but the scheduler; answers are queued for the session that
 the question came in and for no other. Whoever floods, or sends what does not parse, is
 told why and loses its session; a question that does not fit the form is refused alone.
 """
@@ -12,16 +12,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from sealift.data.schema.rows import demand_rows
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.ids import Buffer
 from sealift.release.visible import visible
-from sealift.serve.backlog import Question
-from sealift.serve.desk import Desk
-from sealift.serve.packets import (
+from sealift.serve.batching import Question
+from sealift.serve.protocol import (
     MAX_LINE_CHARACTERS,
     Answered,
     Ask,
@@ -35,8 +33,9 @@ from sealift.serve.packets import (
     send_packet,
     too_large,
 )
-from sealift.serve.tally import Tally
+from sealift.serve.scheduler import Metrics, Scheduler
 from sealift.session.session import Session
+from sealift.train.job.settings import ServingTable
 from sealift.train.output.modelform import ModelForm
 
 OUTBOX: Final = 4  # answers that wait for a client before its generations pause
@@ -49,55 +48,40 @@ _TOLD: Final = frozenset({
 })  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallerLimits:
-    """What one client may do.
-
-    Attributes:
-        max_request_bytes: Longest payload.
-        request_s: How long a question may wait to be answered.
-        idle_s: How long a client may say nothing.
-    """
-
-    max_request_bytes: int = 16 << 20
-    request_s: float = 30.0
-    idle_s: float = 600.0
-
-
-class Caller:
+class ClientSession:
     """Serves one session until its client leaves or the server does.
 
     Args:
         session: Established.
         client: Whose it is, for limits and batches.
         identity: Whose it is, for a share of the places; the client if nothing else is.
-        desk: Works the model.
+        scheduler: Works the model.
         form: Of the model.
-        limits: What it may do.
+        settings: What it may do.
         clock: Monotonic seconds.
-        tally: Counts.
+        metrics: Counts.
     """
 
     def __init__(
         self,
         session: Session,
         client: object,
-        desk: Desk,
+        scheduler: Scheduler,
         form: ModelForm,
         *,
-        limits: CallerLimits,
+        settings: ServingTable,
         clock: Callable[[], float],
-        tally: Tally,
+        metrics: Metrics,
         identity: object = None,
     ) -> None:
         self._session = session
         self._client = client
         self._identity = client if identity is None else identity
-        self._desk = desk
+        self._scheduler = scheduler
         self._form = form
-        self._limits = limits
+        self._settings = settings
         self._clock = clock
-        self._tally = tally
+        self._metrics = metrics
         self._open: dict[int, Question] = {}
         self._outbox: deque[tuple[Header, Buffer, bool]] = deque()
         self._full_s, self._full_since_s = 0.0, math.inf
@@ -129,14 +113,14 @@ class Caller:
                 self._take(
                     receive_packet(
                         self._session,
-                        self._limits.idle_s,
-                        max_payload=lambda _: self._limits.max_request_bytes,
+                        self._settings.idle_s,
+                        max_payload=lambda _: self._settings.max_request_bytes,
                     )
                 )
         except PeerError:
             return
         except SealiftError as error:  # nothing can be made of what follows
-            self._tally.refused(error.code)
+            self._metrics.refused(error.code)
             self._put(_refusal(0, error))
 
     def _await_taken(self) -> bool:
@@ -151,7 +135,7 @@ class Caller:
             with self._changed:
                 question = self._open.get(header.id)
             if question is not None:
-                self._desk.cancel(question)
+                self._scheduler.cancel(question)
             return
         if not isinstance(header, Ask):
             raise MalformedError("a packet that only servers send", code="bad-packet")
@@ -161,7 +145,7 @@ class Caller:
         try:
             self._ask(header, packet.payload)
         except SealiftError as error:
-            self._tally.refused(error.code)
+            self._metrics.refused(error.code)
             self._close(header.id)
             self._put(_refusal(header.id, error))
 
@@ -174,7 +158,7 @@ class Caller:
             rows=header.rows,
             payload=payload,
             steps=min(header.steps or self._form.max_steps, self._form.max_steps),
-            deadline_s=self._clock() + self._limits.request_s,
+            deadline_s=self._clock() + self._settings.request_s,
             deliver=_Delivery(self, header.id, pad=header.pad),
             refuse=lambda error: self._refuse(header.id, error),
             room=self._has_room,
@@ -182,8 +166,8 @@ class Caller:
         )
         with self._changed:
             self._open[header.id] = question
-        self._tally.add("questions")
-        self._desk.ask(question)
+        self._metrics.add("questions")
+        self._scheduler.ask(question)
 
     def _check(self, header: Ask, payload: Buffer) -> None:
         form = self._form
@@ -195,8 +179,8 @@ class Caller:
         if not 1 <= header.rows <= form.max_rows:
             raise _bad_request(f"{header.rows} rows; 1 to {form.max_rows} are taken")
         wanted = header.rows * form.inputs.row_bytes
-        if wanted > self._limits.max_request_bytes:
-            raise too_large(wanted, self._limits.max_request_bytes)
+        if wanted > self._settings.max_request_bytes:
+            raise too_large(wanted, self._settings.max_request_bytes)
         if len(payload) != wanted:
             raise _bad_request(f"{len(payload)} bytes; these rows have {wanted}")
         try:
@@ -235,7 +219,7 @@ class Caller:
         with self._changed:
             left, self._open = list(self._open.values()), {}
         for question in left:
-            self._desk.cancel(question)
+            self._scheduler.cancel(question)
 
     def _put(self, header: Header, payload: Buffer = b"", *, pad: bool = False) -> None:
         with self._changed:
@@ -255,7 +239,7 @@ class Caller:
             while (packet := self._next()) is not None:
                 header, payload, pad = packet
                 send_packet(self._session, header, payload, pad=pad)
-                self._desk.wake()
+                self._scheduler.wake()
         # Nobody takes anything any more: the reader ends with the session.
         self._end()
         self._session.close()
@@ -274,8 +258,8 @@ class Caller:
 class _Delivery:
     """Numbers the answers to one question."""
 
-    def __init__(self, caller: Caller, id_: int, *, pad: bool) -> None:
-        self._caller = caller
+    def __init__(self, session: ClientSession, id_: int, *, pad: bool) -> None:
+        self._session = session
         self._id = id_
         self._pad = pad
         self._number = 0
@@ -283,7 +267,7 @@ class _Delivery:
     def __call__(self, rows: Buffer, count: int, *, final: bool) -> None:
         answered = Answered(id=self._id, number=self._number, rows=count, final=final)
         self._number += 1
-        self._caller.deliver(self._id, answered, rows, pad=self._pad)
+        self._session.deliver(self._id, answered, rows, pad=self._pad)
 
 
 def _refusal(id_: int, error: SealiftError) -> Refused:

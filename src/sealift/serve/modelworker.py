@@ -26,6 +26,7 @@ from sealift.data.schema.rows import demand_rows, numpy_dtype
 from sealift.errors import JobError, MalformedError, PeerError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer
+from sealift.train.job.settings import ServingTable
 from sealift.train.loop.faults import Fault, believable, explain
 from sealift.train.output.modelform import Fields, ModelForm
 from sealift.train.worker.executor import Workshop
@@ -78,34 +79,17 @@ RESTARTS_S: Final = 600.0  # within which there are so many: who kills it can do
 FATAL: Final = frozenset({"recipe-killed", "recipe-timeout", "recipe-garbled"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostLimits:
-    """What the model's process may take.
-
-    Attributes:
-        max_batch_rows: Most rows at one time.
-        work_s: Longest time for one batch, or one step of a generation.
-        threads: Of torch.
-        memory_bytes: Private memory; 0 for what is free when it starts.
-    """
-
-    max_batch_rows: int
-    work_s: float = 60.0
-    threads: int = 1
-    memory_bytes: int = 0
+_LIVE: weakref.WeakSet[ModelWorker] = weakref.WeakSet()
 
 
-_LIVE: weakref.WeakSet[HostedModel] = weakref.WeakSet()
-
-
-class HostedModel:
+class ModelWorker:
     """A model in its sandbox.
 
     Args:
         workshop: Starts the worker; runs no task meanwhile.
         form: Of the model.
         open_model: Opens the sealed model, again after a restart.
-        limits: Of the process.
+        settings: Of the process: rows, time and threads of a step.
         lost: Told what went wrong when no worker can be had any more.
         clock: Monotonic seconds.
         sink: Gets ``serve.restarted``.
@@ -117,7 +101,7 @@ class HostedModel:
         form: ModelForm,
         open_model: Callable[[], SharedBuffer],
         *,
-        limits: HostLimits,
+        settings: ServingTable,
         lost: Callable[[SealiftError], None] = lambda error: None,
         clock: Callable[[], float] = time.monotonic,
         sink: Sink = discard,
@@ -125,17 +109,16 @@ class HostedModel:
         self._workshop = workshop
         self._form = form
         self._open_model = open_model
-        self._limits = limits
         self._sink = sink
         self._lost = lost
         self._clock = clock
         self._restarts: deque[float] = deque(maxlen=MAX_RESTARTS)
         self._worker: _Worker | None = None
         found = [each for each in (form.outputs, form.tokens) if each is not None]
-        rows = limits.max_batch_rows
+        rows = max(settings.max_batch_rows, form.max_rows)
         self._room = SharedBuffer(rows * form.inputs.row_bytes)
         area_bytes = rows * max(each.schema.row_bytes for each in found)
-        self._terms = _Terms(form, self._room, area_bytes, limits)
+        self._terms = _Terms(form, self._room, area_bytes, settings)
         _LIVE.add(self)
 
     def start(self) -> None:
@@ -241,7 +224,7 @@ class _Terms:
     form: ModelForm
     room: SharedBuffer
     area_bytes: int
-    limits: HostLimits
+    settings: ServingTable
 
     def order(self, equipment: TaskEquipment, model: SharedBuffer) -> ServeOrder:
         return ServeOrder(
@@ -250,7 +233,7 @@ class _Terms:
             model=model.length,
             form=self.form.to_plain(),
             room=self.room.length,
-            threads=self.limits.threads,
+            threads=self.settings.threads,
         )
 
 
@@ -263,7 +246,7 @@ class _Worker:
         open_model: Callable[[], SharedBuffer],
         terms: _Terms,
     ) -> None:
-        self._limits = terms.limits
+        self._settings = terms.settings
         with ExitStack() as stack:
             control, self._equipment = stack.enter_context(workshop.lend())
             self._area = stack.enter_context(closing(Area(terms.area_bytes)))
@@ -271,10 +254,9 @@ class _Worker:
             self._process = WorkerProcess(control, self._equipment, self._area)
             stack.callback(self._process.end, 0.0)
             model = stack.enter_context(overwritten(open_model()))
-            memory_bytes = terms.limits.memory_bytes or free_memory_bytes()
             files = [model.descriptor, terms.room.descriptor]
             try:
-                self._process.start(memory_bytes, text, files)
+                self._process.start(free_memory_bytes(), text, files)
             except PeerError:
                 raise killed("nothing starts it any more") from None
             self._converse(terms.order(self._equipment, model), (0,), LOAD_S)
@@ -285,9 +267,9 @@ class _Worker:
         """Have one step done; the rows of its answer.
 
         Raises:
-            JobError: see ``HostedModel.predict``.
+            JobError: see ``ModelWorker.predict``.
         """
-        return self._converse(step, expected, self._limits.work_s)
+        return self._converse(step, expected, self._settings.work_s)
 
     def copy(self, length: int) -> bytearray:
         """The answer, in memory of our own."""

@@ -10,11 +10,12 @@ import pytest
 
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.errors import PeerError, SealiftError
-from sealift.serve.door import SHORT_FRAME_BYTES, Door, DoorLimits, FirstFrame
-from sealift.serve.tally import Tally
+from sealift.serve.admission import SHORT_FRAME_BYTES, Admission, FirstFrame
+from sealift.serve.scheduler import Metrics
 from sealift.session.frames import raise_abort, unpack
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
+from sealift.train.job.settings import ServingTable
 
 
 class House:
@@ -22,17 +23,17 @@ class House:
 
     def __init__(self, relay: Relay, **limits: int) -> None:
         self.listener = TcpListener()
-        self.tally = Tally()
+        self.metrics = Metrics()
         self.gate = threading.Event()
         self.took, self.failed = threading.Event(), threading.Event()
         self.answer, self.lengthens = b"", False
         self.guests: list[TcpTransport] = []
-        self.door = Door(
+        self.door = Admission(
             self.listener,
             relay,
             self.serve,
-            limits=DoorLimits(**limits),
-            tally=self.tally,
+            settings=ServingTable(**limits),
+            metrics=self.metrics,
         )
 
     def serve(self, transport: FirstFrame, address: str) -> None:
@@ -110,12 +111,12 @@ def test_evidence_is_longer_than_what_strangers_may_send() -> None:
 
 
 def test_so_many_of_one_address_and_no_more() -> None:
-    with house(max_each=2) as made:
+    with house(max_sessions_each=2) as made:
         inside = [made.knock() for _ in range(2)]
         for each in inside:
             each.receive(5)
         assert refusal(made.knock()) == "too-many-clients"
-        assert made.tally.numbers()["refused_too_many_clients"] == 1
+        assert made.metrics.numbers()["refused_too_many_clients"] == 1
 
 
 def test_a_long_first_frame_is_refused() -> None:

@@ -22,7 +22,7 @@ from sealift.data.schema.rows import numpy_dtype, pack, row_dtype
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.ids import Buffer
-from sealift.serve.packets import (
+from sealift.serve.protocol import (
     Answered,
     Ask,
     Cancel,
@@ -151,7 +151,7 @@ class Withdrawal:
     def __init__(self) -> None:
         self._over = threading.Event()
         self._lock = threading.Lock()
-        self._asked: tuple[Mailbox, int] | None = None
+        self._asked: tuple[PendingRequests, int] | None = None
 
     def demand_wanted(self) -> None:
         """Send nothing that nobody waits for.
@@ -162,7 +162,7 @@ class Withdrawal:
         if self._over.is_set():
             raise PeerError("the question was withdrawn", code="withdrawn")
 
-    def asked(self, mail: Mailbox, id_: int) -> None:
+    def asked(self, mail: PendingRequests, id_: int) -> None:
         """This question is under way now, instead of the one before."""
         with self._lock:
             self._asked = (mail, id_)
@@ -182,7 +182,7 @@ class Withdrawal:
         return self._over.wait(seconds)
 
 
-class Mailbox:
+class PendingRequests:
     """Questions and answers of one session.
 
     Args:
