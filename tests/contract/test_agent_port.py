@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sealift.attest.agent import AgentAttester
 from sealift.attest.runtimelog import RuntimeEvent
+from sealift.attest.tpm.agent import AgentAttester
 from sealift.attest.tpm.evidence import TpmBody
 from sealift.lab.guest.agentport import AgentPort
 from tests.sim.guest import BOUND, GuestHost

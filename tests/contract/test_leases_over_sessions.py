@@ -76,7 +76,6 @@ class Host:
     def __init__(self, consortium: Consortium) -> None:
         self._attester = consortium.attester
         self._code = consortium.agreement.code.digest
-        self.media_type = DevelopmentAttester.media_type
 
     def borrow(self, attester: SigningKey) -> None:
         self._attester = attester

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from sealift.attest.agent import AgentAttester
 from sealift.attest.level import Level
 from sealift.attest.reference import TpmReferences
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
+from sealift.attest.tpm.agent import AgentAttester
 from sealift.attest.tpm.evidence import TpmBody
 from sealift.attest.tpm.imalist import parse_list
 from sealift.errors import PolicyError, SealiftError

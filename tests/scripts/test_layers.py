@@ -28,7 +28,7 @@ MODULES = [
     "crypto.aead",
     *PURE,
     "attest.tpm.attester",
-    "attest.agent",
+    "attest.tpm.agent",
     "attest.configfs",
     "attest.tools.written",
     "channel.record",

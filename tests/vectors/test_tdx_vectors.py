@@ -13,9 +13,8 @@ import dcap_qvl
 import pytest
 
 from sealift.attest.collateral import DAY_S, INTEL_SGX_ROOTS
-from sealift.attest.configfs import TsmReader
+from sealift.attest.configfs import TdxAttester, TsmReader
 from sealift.attest.level import Level, Tier
-from sealift.attest.tdx.attester import TdxAttester
 from sealift.attest.tdx.evidence import TdxBody, parse_quote
 from sealift.attest.tdx.platform import (
     Source,

@@ -6,7 +6,8 @@ lengths in their shortest form, no bytes after the end.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+import struct
+from typing import Any, Final, Literal
 
 from sealift.errors import MalformedError
 
@@ -45,6 +46,10 @@ class Cursor:
     def number(self, size: int) -> int:
         """The next ``size`` bytes as an unsigned number."""
         return int.from_bytes(self.take(size), self._order)
+
+    def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
+        """The fields of the next structure, as its layout declares them."""
+        return layout.unpack(self.take(layout.size))
 
     def rest(self) -> bytes:
         """Everything that is left."""

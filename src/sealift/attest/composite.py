@@ -87,8 +87,6 @@ class CompositeAttester:
         devices: GPUs and switches, in the order in which they were bound.
     """
 
-    media_type = MEDIA_TYPE
-
     def __init__(self, lead: Attester, devices: Sequence[Attester]) -> None:
         if not devices:
             raise UsageError("a composite has devices; without, let the lead answer")

@@ -1,10 +1,14 @@
-"""Collects reports through Linux's configfs-tsm, the one interface to TDX and SEV-SNP.
+"""Collects evidence of TDX and SEV-SNP through configfs-tsm, Linux's one interface to both.
 
 A report is a folder: what is written to ``inblob`` comes back signed in ``outblob``.
 Writes take effect when the file is closed, and the kernel tells nobody if it refused
 them; every write that took effect counts ``generation`` up by one. So the count is
 compared before and after reading: a lost write, or one by somebody else, is noticed.
-Source: Linux Documentation/ABI/testing/configfs-tsm-report, drivers/virt/coco.
+TDX adds the firmware's log and our own events. These go into RTMR 3, which nobody can
+reset while the guest runs: an agent that is started anew in the same guest has lost its
+events and gives evidence that is refused.
+Source: Linux Documentation/ABI/testing/configfs-tsm-report, drivers/virt/coco,
+Documentation/ABI/testing/sysfs-devices-virtual-misc-tdx_guest.
 """
 
 from __future__ import annotations
@@ -15,10 +19,17 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
+from sealift.attest.evidence import Evidence, require_bound
+from sealift.attest.runtimelog import RuntimeEvent, event_digest
+from sealift.attest.snp.endorsement import parse_table
+from sealift.attest.snp.evidence import SnpBody, parse_report
+from sealift.attest.tdx.evidence import REGISTER_HASH, TdReport, TdxBody, parse_quote
+from sealift.attest.tpm.eventlog import parse
 from sealift.errors import MalformedError, UnavailableError
 
 REPORT_FOLDER: Final = Path("/sys/kernel/config/tsm/report")
@@ -178,22 +189,148 @@ def write_once(path: Path, content: bytes) -> None:
         os.close(descriptor)
 
 
-def require_provider(report: TsmReport, wanted: str) -> None:
-    """Refuse a report of another kind of platform.
-
-    Raises:
-        UnavailableError: ``tsm-provider``.
-    """
-    if report.provider != wanted:
-        raise UnavailableError(
-            f"this machine makes no reports of {wanted}",
-            why=f"its provider of reports is {report.provider}",
-            code="tsm-provider",
-        )
-
-
 def interfered(why: str) -> UnavailableError:
     """The refusal of a report that is not surely ours: ``tsm-interfered``."""
     return UnavailableError(
         "the platform gave no report of its own", why=why, code="tsm-interfered"
     )
+
+
+TDX_GUEST: Final = "tdx_guest"
+SEV_GUEST: Final = "sev_guest"
+
+
+def _report(
+    reader: TsmReader,
+    bound: bytes,
+    provider: str,
+    report_data: Callable[[bytes], bytes],
+    privlevel: int | None = None,
+) -> TsmReport:
+    """The provider's report of this guest, if it carries what was asked for."""
+    require_bound(bound)
+    inblob = bound.ljust(INBLOB_BYTES, b"\0")
+    report = reader.report(inblob, privlevel=privlevel)
+    if report.provider != provider:
+        raise UnavailableError(
+            f"this machine makes no reports of {provider}",
+            why=f"its provider of reports is {report.provider}",
+            code="tsm-provider",
+        )
+    if report_data(report.outblob) != inblob:
+        raise interfered("its report is not over what was asked for")
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class SnpAttester:
+    """Attests the SEV-SNP guest that this process runs in.
+
+    Attributes:
+        reader: Makes reports.
+        vmpl: The privilege level that asks; the guest cannot ask for a lower number
+            than its own.
+    """
+
+    reader: TsmReader = field(default_factory=TsmReader)
+    vmpl: int = 0
+
+    def collect(self, bound: bytes) -> Evidence:
+        """Evidence over ``bound``; certificates that the host kept come by collateral.
+
+        Raises:
+            UsageError: if ``bound`` has not 2 to 64 bytes.
+            UnavailableError: if the platform gives no report.
+        """
+        report = _report(
+            self.reader,
+            bound,
+            SEV_GUEST,
+            lambda raw: parse_report(raw).report_data,
+            privlevel=self.vmpl,
+        )
+        certificates = parse_table(report.auxblob) if report.auxblob else ()
+        body = SnpBody(report=report.outblob, certificates=certificates)
+        return body.to_evidence()
+
+
+CCEL_FILE: Final = Path("/sys/firmware/acpi/tables/data/CCEL")
+REGISTER_FILE: Final = Path(
+    "/sys/devices/virtual/misc/tdx_guest/measurements/rtmr3:sha384"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeRegister:
+    """The kernel's file of RTMR 3 (Linux 6.16 or later): a register that only grows."""
+
+    path: Path = REGISTER_FILE
+
+    def extend(self, digest: bytes) -> None:
+        """Hash ``digest`` (48 bytes) into the register; OSError as the kernel has it."""
+        write_once(self.path, digest)
+
+
+@dataclass(slots=True)
+class TdxAttester:
+    """Attests the TDX guest that this process runs in.
+
+    Attributes:
+        reader: Makes reports.
+        register: RTMR 3.
+        ccel: The firmware's event log; a guest may have none.
+    """
+
+    reader: TsmReader = field(default_factory=TsmReader)
+    register: RuntimeRegister = field(default_factory=RuntimeRegister)
+    ccel: Path = CCEL_FILE
+    _events: list[RuntimeEvent] = field(default_factory=list, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False)
+
+    @property
+    def events(self) -> tuple[RuntimeEvent, ...]:
+        """What this process measured, in order."""
+        return tuple(self._events)
+
+    def measure(self, event: RuntimeEvent) -> None:
+        """Extend RTMR 3 with an event, and keep it for the evidence.
+
+        Raises:
+            UnavailableError: ``rtmr-unavailable``.
+        """
+        with self._lock:
+            try:
+                self.register.extend(event_digest(event, REGISTER_HASH))
+            except OSError as error:
+                raise UnavailableError(
+                    "RTMR 3 cannot be extended",
+                    why=error,
+                    code="rtmr-unavailable",
+                ) from None
+            self._events.append(event)
+
+    def collect(self, bound: bytes) -> Evidence:
+        """Evidence over ``bound`` and everything measured so far.
+
+        Raises:
+            UsageError: if ``bound`` has not 2 to 64 bytes.
+            UnavailableError: if the platform gives no quote.
+        """
+        with self._lock:
+            quote = _report(self.reader, bound, TDX_GUEST, _report_data).outblob
+            body = TdxBody(
+                quote=quote, ccel=self._read_ccel(), events=tuple(self._events)
+            )
+        return body.to_evidence()
+
+    def _read_ccel(self) -> bytes | None:
+        try:
+            raw = self.ccel.read_bytes()
+        except OSError:
+            return None  # without firmware's log the registers are compared alone
+        return raw[: len(raw) - parse(raw).padding]
+
+
+def _report_data(raw: bytes) -> bytes:
+    body = parse_quote(raw).body
+    return body.report_data if isinstance(body, TdReport) else b""

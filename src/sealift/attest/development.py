@@ -64,8 +64,6 @@ class DevelopmentAttester:
         software: Free text (name and version), at most 200 characters.
     """
 
-    media_type = MEDIA_TYPE
-
     def __init__(
         self,
         signer: Signer,

@@ -115,11 +115,6 @@ Measure = Callable[[RuntimeEvent], None]
 class Attester(Protocol):
     """Makes evidence about the process and machine that it runs in."""
 
-    @property
-    def media_type(self) -> str:
-        """Format of the evidence that ``collect`` returns."""
-        ...
-
     def collect(self, bound: bytes) -> Evidence:
         """Evidence that carries ``bound`` (2 to 64 bytes) in its signed field.
 

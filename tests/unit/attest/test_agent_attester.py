@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from sealift import codec
-from sealift.attest.agent import (
+from sealift.attest.evidence import ContinuingAttester, Evidence, MeasuringAttester
+from sealift.attest.runtimelog import RuntimeEvent
+from sealift.attest.tpm.agent import (
     AGENT,
     MAX_REQUEST_BYTES,
     AgentAttester,
@@ -25,8 +27,6 @@ from sealift.attest.agent import (
     encode_reply,
     read_frame,
 )
-from sealift.attest.evidence import ContinuingAttester, Evidence, MeasuringAttester
-from sealift.attest.runtimelog import RuntimeEvent
 from sealift.errors import MalformedError, SealiftError, UnavailableError
 
 BOUND = bytes(32)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from sealift.attest import Appraiser, Level
-from sealift.attest.configfs import TsmReader
-from sealift.attest.snp.attester import SnpAttester
+from sealift.attest.configfs import SnpAttester, TsmReader
 from sealift.attest.snp.evidence import MEDIA_TYPE, SnpBody
 from sealift.errors import MalformedError, UnavailableError, UsageError
 from tests.sim import snp_made as made

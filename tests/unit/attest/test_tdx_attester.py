@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from sealift.attest import Appraiser, Claims, Evidence, Level
-from sealift.attest.configfs import TsmReader
+from sealift.attest.configfs import RuntimeRegister, TdxAttester, TsmReader
 from sealift.attest.policy import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.reference import Basis
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
-from sealift.attest.tdx.attester import RuntimeRegister, TdxAttester
 from sealift.attest.tdx.evidence import MEDIA_TYPE, TdxBody
 from sealift.errors import EvidenceError, UnavailableError, UsageError
 from sealift.ids import Digest

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sealift.attest.agent import (
+from sealift.attest.tpm.agent import (
     AGENT,
     MAX_REQUEST_BYTES,
     Answer,

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sealift.attest.configfs import TsmReader
+from sealift.attest.configfs import TdxAttester, TsmReader
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent, module_event
 from sealift.attest.tdx import evidence as tdx
-from sealift.attest.tdx.attester import TdxAttester
 from sealift.attest.tpm.eventlog import parse
 from sealift.errors import PeerError, PolicyError, RefusedError
 from sealift.release.agreement.signed import VerifiedAgreement

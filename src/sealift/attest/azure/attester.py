@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealift.attest.azure.evidence import (
-    MEDIA_TYPE,
     USER_DATA_BYTES,
     AzureBody,
     parse_claims,
@@ -165,8 +164,6 @@ class AzureAttester:
     Raises:
         UnavailableError: ``azure-paravisor`` if this is no confidential guest of Azure.
     """
-
-    media_type = MEDIA_TYPE
 
     def __init__(self, sources: AzureSources) -> None:
         self._sources = sources

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from sealift.attest.evidence import Evidence, require_bound
 from sealift.attest.nvidia.evidence import (
-    MEDIA_TYPE,
     NONCE_BYTES,
     NvidiaBody,
     parse_report,
@@ -65,8 +64,6 @@ class NvidiaAttester:
         nvml: The module ``pynvml``, initialised, or what behaves like it.
         place: Index of the GPU in NVML's order.
     """
-
-    media_type = MEDIA_TYPE
 
     def __init__(self, nvml: Any, place: int) -> None:
         self._nvml = nvml

@@ -9,6 +9,7 @@ API (versions 4 and 5, appendix A); Intel TDX module ABI, TDREPORT_STRUCT.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,8 +45,6 @@ class TdxBody(Body):
 
 
 MAX_QUOTE_BYTES: Final = 64 << 10
-HEADER_BYTES: Final = 48
-REPORT_DATA_BYTES: Final = 64
 SGX: Final = 0x00
 TDX: Final = 0x81
 _INTEL_QE: Final = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")
@@ -53,7 +52,16 @@ _ECDSA_P256: Final = 2
 _QE_CERTIFICATION: Final = 6
 _PCK_CHAIN: Final = 5
 _ENCLAVE, _TD_1_0, _TD_1_5 = 1, 2, 3
-_BODY_BYTES: Final = {_ENCLAVE: 384, _TD_1_0: 584, _TD_1_5: 648}
+_HEADER: Final = struct.Struct("<HHI4x16s20x")  # version, kind of key, TEE, vendor
+# SGX REPORTBODY, and TDX's; fields as the classes below have them.
+_ENCLAVE_BODY: Final = struct.Struct("<16sI28x16s32s32x32s96xHH60x64s")
+_TD_BODY: Final = struct.Struct("<16s48s48s8sQQ" + 8 * "48s" + "64s")
+_TD_1_5_MORE: Final = 64  # the module's security versions now, service TDs
+_BODY_BYTES: Final = {
+    _ENCLAVE: _ENCLAVE_BODY.size,
+    _TD_1_0: _TD_BODY.size,
+    _TD_1_5: _TD_BODY.size + _TD_1_5_MORE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +150,6 @@ class Quote:
     chain: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Signature:
-    signature: bytes
-    key: bytes
-    qe_signed: bytes
-    qe_signature: bytes
-    qe_auth: bytes
-    chain: bytes
-
-
 def parse_quote(raw: bytes) -> Quote:
     """Parse a quote; zeros may follow it, as some platforms fill up their buffer.
 
@@ -166,64 +164,44 @@ def parse_quote(raw: bytes) -> Quote:
     parse = parse_enclave_report if kind == _ENCLAVE else parse_td_report
     body = parse(cursor.take(size))
     signed = raw[: cursor.offset]
-    parts = _parse_signature(cursor.take(cursor.number(4)), version)
+    inner = Cursor(cursor.take(cursor.number(4)), "the quote's signature")
     if any(cursor.rest()):
         raise MalformedError("bytes follow the quote")
+    signature, key = inner.take(64), inner.take(64)
+    if version > 3:
+        certification = _take_certification(inner, _QE_CERTIFICATION)
+        inner.require_end()
+        inner = Cursor(certification, "the quoting enclave's certification")
+    qe_signed, qe_signature = inner.take(_ENCLAVE_BODY.size), inner.take(64)
+    qe_auth = inner.take(inner.number(2))
+    chain = _take_certification(inner, _PCK_CHAIN)
+    inner.require_end()
     return Quote(
-        version=version,
-        body=body,
-        signed=signed,
-        signature=parts.signature,
-        key=parts.key,
-        qe=parse_enclave_report(parts.qe_signed),
-        qe_signed=parts.qe_signed,
-        qe_signature=parts.qe_signature,
-        qe_auth=parts.qe_auth,
-        chain=parts.chain,
-    )
+        version, body, signed, signature, key, parse_enclave_report(qe_signed),
+        qe_signed, qe_signature, qe_auth, chain,
+    )  # fmt: skip
 
 
 def parse_enclave_report(raw: bytes) -> EnclaveReport:
     """Parse the 384 bytes of an SGX report's body; reserved parts are skipped."""
     cursor = Cursor(raw, "the enclave's report")
-    cpusvn, miscselect = cursor.take(16), cursor.number(4)
-    cursor.take(28)
-    attributes, mrenclave = cursor.take(16), cursor.take(32)
-    cursor.take(32)
-    mrsigner = cursor.take(32)
-    cursor.take(96)
-    product, svn = cursor.number(2), cursor.number(2)
-    cursor.take(60)
-    report_data = cursor.take(REPORT_DATA_BYTES)
+    found = EnclaveReport(*cursor.unpack(_ENCLAVE_BODY))
     cursor.require_end()
-    return EnclaveReport(
-        cpusvn, miscselect, attributes, mrenclave, mrsigner, product, svn, report_data
-    )
+    return found
 
 
 def parse_td_report(raw: bytes) -> TdReport:
     """Parse a TD report's body: 584 bytes (1.0) or 648 (1.5)."""
     cursor = Cursor(raw, "the TD report")
-    tee_tcb_svn, mrseam, mrsignerseam = (cursor.take(n) for n in (16, 48, 48))
-    seam_attributes = cursor.take(8)
-    attributes, xfam = cursor.number(8), cursor.number(8)
-    mrtd, mrconfigid, mrowner, mrownerconfig = (cursor.take(48) for _ in range(4))
-    rtmr = tuple(cursor.take(48) for _ in range(4))
-    report_data = cursor.take(REPORT_DATA_BYTES)
-    tail = cursor.rest()  # 1.5: the module's security versions now, service TDs
-    return TdReport(
-        tee_tcb_svn, mrseam, mrsignerseam, seam_attributes, attributes, xfam,
-        mrtd, mrconfigid, mrowner, mrownerconfig, rtmr, report_data,
-        mrservicetd=tail[16:] if tail else None,
-    )  # fmt: skip
+    *head, r0, r1, r2, r3, report_data = cursor.unpack(_TD_BODY)
+    service_td = cursor.rest()[16:] or None
+    fields = (*head, (r0, r1, r2, r3), report_data, service_td)
+    return TdReport(*fields)
 
 
 def _take_header(cursor: Cursor) -> tuple[int, int]:
     """Version and kind of TEE; the rest of the header is signed, and says little."""
-    version, key_kind, tee = cursor.number(2), cursor.number(2), cursor.number(4)
-    cursor.take(4)
-    vendor = cursor.take(16)
-    cursor.take(20)
+    version, key_kind, tee, vendor = cursor.unpack(_HEADER)
     if version not in {3, 4, 5}:
         raise MalformedError(f"a quote of version {version}", field="version")
     if key_kind != _ECDSA_P256 or vendor != _INTEL_QE:
@@ -242,20 +220,6 @@ def _take_body_kind(cursor: Cursor, version: int, tee: int) -> tuple[int, int]:
     if _BODY_BYTES.get(kind) != size or (kind == _ENCLAVE) != (tee == SGX):
         raise MalformedError(f"a quote's body of type {kind} and {size} bytes")
     return kind, size
-
-
-def _parse_signature(raw: bytes, version: int) -> _Signature:
-    cursor = Cursor(raw, "the quote's signature")
-    signature, key = cursor.take(64), cursor.take(64)
-    if version > 3:
-        inner = _take_certification(cursor, _QE_CERTIFICATION)
-        cursor.require_end()
-        cursor = Cursor(inner, "the quoting enclave's certification")
-    qe_signed, qe_signature = cursor.take(_BODY_BYTES[_ENCLAVE]), cursor.take(64)
-    qe_auth = cursor.take(cursor.number(2))
-    chain = _take_certification(cursor, _PCK_CHAIN)
-    cursor.require_end()
-    return _Signature(signature, key, qe_signed, qe_signature, qe_auth, chain)
 
 
 def _take_certification(cursor: Cursor, expected: int) -> bytes:

@@ -182,8 +182,6 @@ class TpmAttester:
         UnavailableError: if there is no TPM, or it has no certificate or no such bank.
     """
 
-    media_type = MEDIA_TYPE
-
     def __init__(self, sources: TpmSources) -> None:
         self._sources = sources
         self._folder = StateFolder(sources.state)

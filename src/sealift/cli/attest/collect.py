@@ -13,10 +13,10 @@ from typing import Any, Final
 from sealift import __version__, codec
 from sealift.attest.azure.attester import AzureAttester
 from sealift.attest.composite import CompositeAttester
+from sealift.attest.configfs import SnpAttester
 from sealift.attest.development import DevelopmentAttester
 from sealift.attest.evidence import BOUND_BYTES, Attester, Evidence
 from sealift.attest.nvidia.attester import gpu_attesters
-from sealift.attest.snp.attester import SnpAttester
 from sealift.attest.tpm.attester import TpmAttester
 from sealift.cli.attest.reference import Source, add_set_arguments, write_set
 from sealift.cli.console import read_passphrase

@@ -14,14 +14,22 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from sealift import __version__
-from sealift.attest.agent import AgentAttester
 from sealift.attest.azure.attester import (
     AzureAttester,
     AzureSources,
     MetadataService,
 )
 from sealift.attest.composite import CompositeAttester
-from sealift.attest.configfs import INBLOB_BYTES, TsmReader
+from sealift.attest.configfs import (
+    CCEL_FILE,
+    INBLOB_BYTES,
+    SEV_GUEST,
+    TDX_GUEST,
+    RuntimeRegister,
+    SnpAttester,
+    TdxAttester,
+    TsmReader,
+)
 from sealift.attest.development import DevelopmentAttester
 from sealift.attest.evidence import Attester, MeasuringAttester
 from sealift.attest.level import Level
@@ -32,14 +40,7 @@ from sealift.attest.runtimelog import (
     RuntimeEvent,
     measured_bundle,
 )
-from sealift.attest.snp.attester import PROVIDER as SNP_PROVIDER
-from sealift.attest.snp.attester import SnpAttester
-from sealift.attest.tdx.attester import (
-    CCEL_FILE,
-    RuntimeRegister,
-    TdxAttester,
-)
-from sealift.attest.tdx.attester import PROVIDER as TDX_PROVIDER
+from sealift.attest.tpm.agent import AgentAttester
 from sealift.attest.tpm.attester import EVENT_LOG, IMA_LIST, TpmAttester, TpmSources
 from sealift.cli.roles import RoleSetup
 from sealift.crypto.certificate import certificates_from_pem
@@ -148,9 +149,9 @@ def open_tee(args: argparse.Namespace, platform: Platform, state: Path) -> Attes
             return open_azure(args, platform, state)
         except UnavailableError:
             raise no_interface from None
-    if provider == TDX_PROVIDER:
+    if provider == TDX_GUEST:
         return open_tdx(platform)
-    if provider == SNP_PROVIDER:
+    if provider == SEV_GUEST:
         return SnpAttester(platform.reader)
     raise UnavailableError(
         f"reports of {provider} are not known here", code="tsm-provider"

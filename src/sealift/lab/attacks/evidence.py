@@ -13,7 +13,7 @@ from sealift.attest.evidence import Attester, Evidence
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.reference import TpmReferences
-from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
+from sealift.attest.tpm.evidence import TpmBody
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey, SigningKey
@@ -35,7 +35,6 @@ class SpoilingAttester:
 
     host: Attester
     spoil: Callable[[TpmBody], TpmBody]
-    media_type: str = MEDIA_TYPE
 
     def collect(self, bound: bytes) -> Evidence:
         """The host's, spoilt."""
@@ -48,7 +47,6 @@ class RepeatingAttester:
     """Shows evidence of an earlier session."""
 
     earlier: Evidence
-    media_type: str = MEDIA_TYPE
 
     def collect(self, bound: bytes) -> Evidence:
         """What was collected then."""

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from sealift import codec
-from sealift.attest.agent import (
+from sealift.attest.evidence import Evidence
+from sealift.attest.runtimelog import RuntimeEvent
+from sealift.attest.tpm.agent import (
     MAX_REQUEST_BYTES,
     AgentRequest,
     Answer,
@@ -31,8 +33,6 @@ from sealift.attest.agent import (
     error_reply,
     read_frame,
 )
-from sealift.attest.evidence import Evidence
-from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm.attester import TpmAttester, TpmSources
 from sealift.attest.tpm.enrolment import SignedEnrolment
 from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from sealift.attest.agent import (
+from sealift.attest.tpm.agent import (
     AGENT,
     MAX_REQUEST_BYTES,
     SCHEME,

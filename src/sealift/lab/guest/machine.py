@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from sealift import codec
-from sealift.attest.agent import (
+from sealift.attest.evidence import Evidence
+from sealift.attest.runtimelog import RuntimeEvent
+from sealift.attest.tpm.agent import (
     MAX_REPLY_BYTES,
     Answer,
     Collect,
@@ -28,8 +30,6 @@ from sealift.attest.agent import (
     decode_reply,
     read_frame,
 )
-from sealift.attest.evidence import Evidence
-from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
 from sealift.crypto.certificate import Certificate
@@ -73,8 +73,6 @@ class Guest:
     Raises:
         UnavailableError: ``guest-start``, ``guest-tpm``, or what the guest lacks.
     """
-
-    media_type = MEDIA_TYPE
 
     def __init__(self, image: GuestImage, maker: Maker | None = None) -> None:
         self.image = image

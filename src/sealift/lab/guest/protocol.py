@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sealift.attest.agent import (
+from sealift.attest.tpm.agent import (
     AGENT_VERBS,
     AgentRequest,
     Read,

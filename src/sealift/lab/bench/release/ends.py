@@ -162,7 +162,6 @@ class FallibleAttester:
             DevelopmentAttester(each, role=Role.ACCELERATOR, code_bundle=bundle)
             for each in (key, SigningKey.generate())
         )
-        self.media_type = self._good.media_type
         self.fallen = False
 
     def collect(self, bound: bytes) -> Evidence:

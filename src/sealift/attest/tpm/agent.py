@@ -237,11 +237,6 @@ class AgentAttester:
             raise
 
     @property
-    def media_type(self) -> str:
-        """Format of its evidence."""
-        return self._about.media_type
-
-    @property
     def events(self) -> tuple[RuntimeEvent, ...]:
         """The runtime log of its boot."""
         return self._describe().events
