@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from sealift.channel.cuda.confidential import GpuProtection
+from sealift.channel.cuda.copies import GpuProtection
 from sealift.cli import doctor
 from sealift.cli.doctor import cipher as probecipher
 from sealift.cli.doctor import gpu as probegpu

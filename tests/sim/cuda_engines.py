@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 
 from sealift.channel.cuda.compilers import CudaKernels
-from sealift.channel.cuda.confidential import Crossings, GpuProtection
+from sealift.channel.cuda.copies import CopySettings, GpuProtection
 from sealift.channel.cuda.driver import Argument, CudaError, GpuFacts, Grid
 from sealift.channel.cuda.engine import CudaEngine
 from sealift.channel.cuda.opening import open_cuda
@@ -16,10 +16,10 @@ from tests.sim.gcc_kernels import loaded
 from tests.sim.model_kernels import ModelKernels, ModelRunner
 
 PIECE = 16 << 10  # small, so that a test's few bytes take several slots
-WAYS: dict[str, Crossings] = {
-    "pinned": Crossings(False, 1, PIECE, True, "as a test says"),
-    "staged": Crossings(True, 1, PIECE, False, "as a test says"),
-    "confidential": Crossings(True, 3, PIECE, True, "as a test says"),
+WAYS: dict[str, CopySettings] = {
+    "pinned": CopySettings(False, 1, PIECE, True, "as a test says"),
+    "staged": CopySettings(True, 1, PIECE, False, "as a test says"),
+    "confidential": CopySettings(True, 3, PIECE, True, "as a test says"),
 }
 
 

@@ -11,7 +11,6 @@ import struct
 from collections.abc import Callable, Sequence
 
 from sealift.channel.cuda.driver import Argument, GpuFacts, Grid
-from sealift.channel.cuda.pinned import view_at
 from sealift.channel.cuda.plan import (
     BatchShape,
     Launch,
@@ -20,6 +19,7 @@ from sealift.channel.cuda.plan import (
     Word32,
     Word64,
 )
+from sealift.channel.cuda.staging import view_at
 from sealift.crypto.aead import Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError

@@ -1,35 +1,177 @@
-"""Open and seal batches of records: what is queued, and what a refusal leaves.
+"""Keys in a GPU's memory, and the batches of records that are opened and sealed under them.
 
 One step of the crypto lane is one batch: the table crosses, kernels run, and if a tag of
 the batch is wrong, a last kernel zeroes the plaintext of all of it before anything that
-was queued later can read it. The host then reads the zeroes back.
+was queued later can read it. The host then reads the zeroes back. The verdicts of a batch
+are asked for once, and answered the same for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sealift.channel.cuda.core import Core
-from sealift.channel.cuda.devicekey import CudaKey
 from sealift.channel.cuda.driver import Grid
 from sealift.channel.cuda.memory import CudaMemory
-from sealift.channel.cuda.plan import Launch, Plan, Word32
-from sealift.channel.cuda.streams import Awaited, HoldsUp, Ticket, on_device
-from sealift.channel.cuda.tables import (
-    CudaVerdicts,
-    Table,
-    plain_hull,
-    sealed_hull,
-    shape_of,
-    table_of,
+from sealift.channel.cuda.plan import Launch, Plan, Word32, shape_of, table_of
+from sealift.channel.cuda.staging import HostBlock, Table
+from sealift.channel.cuda.streams import HoldsUp, Ticket, on_device
+from sealift.channel.device.device import DeviceKey, Event, RecordPlace
+from sealift.crypto.aead import TAG_BYTES, Suite
+from sealift.crypto.keys import KEY_BYTES, TOKEN, SecretKey
+from sealift.errors import (
+    AuthenticationError,
+    SealiftError,
+    UnavailableError,
+    UsageError,
 )
-from sealift.channel.device.device import RecordPlace
-from sealift.errors import SealiftError
 
 _THREADS: Final = 128
 _MOST_BLOCKS: Final = 512  # each reads all verdicts
+GENUINE: Final = 1
+
+
+class CudaKey:
+    """Round keys, powers and whatever else the kernels make of a key.
+
+    ``close`` overwrites it on the GPU and reads that back; so does the engine's own
+    close, also when the process ends. On a GPU that was lost nothing can be shown.
+    """
+
+    def __init__(self, suite: Suite, memory: CudaMemory) -> None:
+        self.suite = suite
+        self.memory = memory
+        self._closed = False
+
+    def require_open(self) -> None:
+        """Refuse after ``close``."""
+        if self._closed:
+            raise UsageError("this key was taken off the device", code="dead-key")
+
+    def close(self) -> None:
+        """Overwrite it after what is queued, and read that back. Idempotent.
+
+        Raises:
+            IntegrityError: if it is not zeroes then.
+        """
+        if not self._closed:
+            self._closed = True
+            self.memory.close()
+
+
+def own_key(key: DeviceKey) -> CudaKey:
+    """The key, if it is on a GPU."""
+    if not isinstance(key, CudaKey):
+        raise UsageError("this key is on another device")
+    key.require_open()
+    return key
+
+
+def expand_key(core: Core, suite: Suite, key: SecretKey) -> CudaKey:
+    """Put a key on the GPU.
+
+    The 32 bytes cross the bus as they are: outside of confidential mode whoever reads
+    the bus reads them. They are overwritten on the host and on the GPU at once.
+    """
+    if suite not in core.kernels.suites():
+        raise UnavailableError(
+            f"engine cuda does not compute {suite.name}", code="no-such-suite"
+        )
+    if len(key) != KEY_BYTES:
+        raise UsageError(f"an AEAD key has {KEY_BYTES} bytes")
+    expanded = core.allocate(core.kernels.key_bytes(suite))
+    try:
+        _expand(core, suite, key, expanded)
+    except BaseException:
+        expanded.close()
+        raise
+    return CudaKey(suite, expanded)
+
+
+def _expand(core: Core, suite: Suite, key: SecretKey, expanded: CudaMemory) -> None:
+    raw = core.allocate(KEY_BYTES)
+    block = HostBlock(core.driver, KEY_BYTES, pinned=core.copies.pinned)
+    try:
+        block.view[:] = key.reveal(TOKEN)
+        plan = core.kernels.expand(suite)
+        places = {"raw_key": raw.address, "key": expanded.address}
+
+        def put(stream: object) -> None:
+            core.driver.copy_to_device(raw.address, block.address, KEY_BYTES, stream)
+            core.run(plan, places, stream)
+
+        core.crypto.submit(put).wait()
+    finally:
+        block.close()
+        raw.close()
+
+
+class CudaVerdicts:
+    """See ``channel.device.device.Verdicts``.
+
+    Args:
+        ticket: Behind the way back of the verdicts.
+        read: Reads them, one byte a record; called once.
+        refuse: Makes sure that nothing is left of the plaintext of the batch, when a
+            record was not genuine. Takes the engine's lock, so it is called under none;
+            several threads may call it at once.
+    """
+
+    def __init__(
+        self,
+        ticket: Ticket,
+        read: Callable[[], bytes],
+        refuse: Callable[[], None],
+    ) -> None:
+        self._ticket = ticket
+        self._read = read
+        self._refuse = refuse
+        self._lock = threading.Lock()
+        self._answer: bytes | None = None
+        self._refused = False
+        self._failed: SealiftError | None = None
+
+    def collect(self) -> bytes:
+        """One byte a record, whatever they say; waits for them.
+
+        Raises:
+            UnavailableError: code ``device-lost``.
+        """
+        with self._lock:
+            self._ask()
+        if self._answer is None:
+            assert self._failed is not None
+            raise self._failed
+        return self._answer
+
+    def _ask(self) -> None:
+        if self._answer is None and self._failed is None:
+            try:
+                self._ticket.wait()
+                self._answer = self._read()
+            except SealiftError as error:
+                self._failed = error
+
+    def wait(self) -> None:
+        """Return when every tag verified (see ``channel.device.device.Verdicts``).
+
+        Raises:
+            AuthenticationError: if one did not; the plaintext of all is zeroes.
+            IntegrityError: if the plaintext of a refused batch could not be removed.
+            UnavailableError: code ``device-lost``.
+        """
+        answer = self.collect()
+        if answer == bytes([GENUINE]) * len(answer):
+            return
+        # Not under the lock: whoever takes this table back holds the engine's, which a
+        # refusal wants, and waits for this one.
+        if not self._refused:
+            self._refuse()
+            self._refused = True
+        raise AuthenticationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +185,10 @@ class Batch:
 
     def uses(self, *, opens: bool) -> tuple[_Use, _Use]:
         """What is read, and what is written."""
-        sealed = _Use(self.sealed, *sealed_hull(self.places))
-        plain = _Use(self.plain, *plain_hull(self.places))
+        spans = [(p.sealed_offset, p.plaintext_bytes + TAG_BYTES) for p in self.places]
+        sealed = _Use(self.sealed, *_hull(spans))
+        spans = [(p.plain_offset, p.plaintext_bytes) for p in self.places]
+        plain = _Use(self.plain, *_hull(spans))
         return (sealed, plain) if opens else (plain, sealed)
 
     def require_open(self) -> None:
@@ -67,17 +211,12 @@ class _Use:
         return self.memory.hazards.before_write(self.start, self.end)
 
 
-@dataclass(frozen=True, slots=True)
-class _SealUser:
-    """A table is free again when its batch is sealed."""
-
-    ticket: Ticket
-
-    def collect(self) -> None:
-        self.ticket.wait()
+def _hull(spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """First and last byte of ranges (start, length)."""
+    return min(start for start, _ in spans), max(sum(span) for span in spans)
 
 
-def open_batch(core: Core, batch: Batch, after: Sequence[Awaited]) -> CudaVerdicts:
+def open_batch(core: Core, batch: Batch, after: Sequence[Event]) -> CudaVerdicts:
     """Queue a batch to open."""
     first = on_device(after)
     if not batch.places:
@@ -93,11 +232,11 @@ def open_batch(core: Core, batch: Batch, after: Sequence[Awaited]) -> CudaVerdic
             table.verdicts,
             lambda: _prove_refused(core, batch, ticket),
         )
-        table.user = verdicts
+        table.settle = verdicts.collect
     return verdicts
 
 
-def seal_batch(core: Core, batch: Batch, after: Sequence[Awaited]) -> Ticket:
+def seal_batch(core: Core, batch: Batch, after: Sequence[Event]) -> Ticket:
     """Queue a batch to seal."""
     first = on_device(after)
     if not batch.places:
@@ -107,7 +246,7 @@ def seal_batch(core: Core, batch: Batch, after: Sequence[Awaited]) -> Ticket:
     with core.lock:
         table = core.tables.take()
         ticket = _submit(core, batch, table, plan, first, opens=False)
-        table.user = _SealUser(ticket)
+        table.settle = ticket.wait
     return ticket
 
 

@@ -1,9 +1,12 @@
-"""The real driver, through ``cuda.bindings`` (NVIDIA's public interface).
+"""The one door to NVIDIA's packages, and the real driver behind it.
+
+Packages are loaded when first asked for, never on import; the extra ``cuda`` brings them,
+the driver library itself comes with the machine.
 
 The first context is the GPU's primary one, which torch uses as well: memory and streams
 of torch are valid here by their pointers. Every call makes its context current and
 restores the one before, so torch never finds another than its own.
-Source: CUDA driver API reference.
+Source: CUDA driver API reference (``cuda.bindings`` is NVIDIA's public interface to it).
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from sealift.channel.cuda.door import driver_bindings
 from sealift.channel.cuda.driver import (
     NEEDED_DRIVER,
     NOT_READY,
@@ -50,6 +52,60 @@ def open_driver(ordinal: int = 0) -> CudaDriver:
         return CudaDriver(cu, device, context, primary=True)
     except CudaError as fault:
         raise fault.to_error() from None
+
+
+def driver_bindings() -> Any:
+    """``cuda.bindings.driver``: the driver interface, call for call.
+
+    Raises:
+        UnavailableError: if the package is not installed.
+    """
+    try:
+        import cuda.bindings.driver as driver
+    except ImportError as error:
+        raise _missing("cuda-bindings", error) from None
+    return driver
+
+
+def nvrtc_bindings() -> Any:
+    """``cuda.bindings.nvrtc``: the run-time compiler.
+
+    Raises:
+        UnavailableError: if the package is not installed.
+    """
+    try:
+        import cuda.bindings.nvrtc as nvrtc
+    except ImportError as error:
+        raise _missing("cuda-bindings", error) from None
+    return nvrtc
+
+
+def nvml() -> Any:
+    """``pynvml``, initialised; it asks the driver about the machine's state.
+
+    Raises:
+        UnavailableError: without the package, or without a driver that answers.
+    """
+    try:
+        import pynvml
+    except ImportError as error:
+        raise _missing("nvidia-ml-py", error) from None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise UnavailableError(
+            "the NVIDIA driver does not answer", why=error, code="no-gpu"
+        ) from None
+    return pynvml
+
+
+def _missing(package: str, error: ImportError) -> UnavailableError:
+    return UnavailableError(
+        "NVIDIA GPUs cannot be used here",
+        why=f"{package} cannot be imported ({error})",
+        fix="pip install 'sealift[cuda]'",
+        code="extra-missing",
+    )
 
 
 class CudaDriver:

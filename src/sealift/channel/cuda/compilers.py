@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from sealift.channel.cuda import plan as geometry
-from sealift.channel.cuda.door import nvrtc_bindings
+from sealift.channel.cuda.bindings import nvrtc_bindings
 from sealift.channel.cuda.driver import GpuFacts
-from sealift.channel.cuda.plan import BatchShape, Plan
 from sealift.crypto.aead import Suite
 from sealift.crypto.hash import sha256
 from sealift.errors import UnavailableError
@@ -204,6 +203,11 @@ class CudaKernels:
         compilers: Tried in this order; those of this machine by default.
     """
 
+    expand = staticmethod(geometry.expand_plan)
+    open = staticmethod(geometry.open_plan)
+    seal = staticmethod(geometry.seal_plan)
+    count_nonzero = staticmethod(geometry.count_plan)
+
     def __init__(self, compilers: Sequence[Compiler] | None = None) -> None:
         self._compilers = compilers
         self.origin = f"sources {source_digest()[:16]}"
@@ -226,22 +230,6 @@ class CudaKernels:
     def key_bytes(self, suite: Suite) -> int:
         """Size of an expanded key."""
         return geometry.SHAPES[suite].key_bytes
-
-    def expand(self, suite: Suite) -> Plan:
-        """``raw_key`` to ``key``."""
-        return geometry.expand_plan(suite)
-
-    def open(self, suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
-        """``sealed`` to ``plain`` and ``verdicts``."""
-        return geometry.open_plan(suite, shape, gpu)
-
-    def seal(self, suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
-        """``plain`` to ``sealed``."""
-        return geometry.seal_plan(suite, shape, gpu)
-
-    def count_nonzero(self, nbytes: int, gpu: GpuFacts) -> Plan:
-        """Add the bytes of ``target`` that are not zero to the u64 at ``count``."""
-        return geometry.count_plan(nbytes, gpu)
 
     def _compiler(self) -> Compiler:
         if self._compilers is None:

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, Final, Protocol, TypeVar
 
-from sealift.channel.cuda.confidential import Crossings
-from sealift.channel.cuda.driver import CudaError, Driver, told
+from sealift.channel.cuda.copies import CopySettings
+from sealift.channel.cuda.driver import CudaError, Driver, faults_as_errors
 from sealift.channel.cuda.memory import CudaMemory
 from sealift.channel.cuda.plan import Kernels, Plan, to_arguments
-from sealift.channel.cuda.staging import Ring, host_block
+from sealift.channel.cuda.staging import HostBlock, Ring, TableRing
 from sealift.channel.cuda.streams import EventPool, Lane
-from sealift.channel.cuda.tables import TableRing
 from sealift.channel.device.device import device_lost
 from sealift.errors import IntegrityError, SealiftError
 
@@ -32,7 +31,7 @@ class Upward:
     """One way to the GPU: a lane, its ring, and but for the first a context of its own."""
 
     def __init__(
-        self, home: Driver, slots: int, number: int, crossings: Crossings
+        self, home: Driver, slots: int, number: int, copies: CopySettings
     ) -> None:
         with ExitStack() as made:
             driver = home
@@ -40,10 +39,8 @@ class Upward:
                 driver = _kept(made, home.another_context())
             pool = _kept(made, EventPool(driver))
             name = f"sealift-copy-{number}"
-            self.ring = _kept(made, _ring_of(driver, home, slots, crossings))
-            self.lane = _kept(
-                made, Lane(driver, pool, name, threaded=crossings.threads)
-            )
+            self.ring = _kept(made, _ring_of(driver, home, slots, copies))
+            self.lane = _kept(made, Lane(driver, pool, name, threaded=copies.threads))
             self._made = made.pop_all()
 
     def close(self) -> None:
@@ -51,10 +48,10 @@ class Upward:
         self._made.close()
 
 
-def _ring_of(driver: Driver, home: Driver, slots: int, crossings: Crossings) -> Ring:
+def _ring_of(driver: Driver, home: Driver, slots: int, copies: CopySettings) -> Ring:
     """A ring of the usual size."""
-    size = crossings.piece_bytes
-    return Ring(driver, home, slots, size, pinned=crossings.pinned)
+    size = copies.piece_bytes
+    return Ring(driver, home, slots, size, pinned=copies.pinned)
 
 
 class Core:
@@ -63,16 +60,16 @@ class Core:
     Args:
         driver: The GPU's primary context.
         kernels: What runs on it.
-        crossings: How copies are made.
+        copies: How copies are made.
         slots: Slots of every ring, and batches that may be under way.
     """
 
     def __init__(
-        self, driver: Driver, kernels: Kernels, crossings: Crossings, slots: int
+        self, driver: Driver, kernels: Kernels, copies: CopySettings, slots: int
     ) -> None:
         self.driver = driver
         self.kernels = kernels
-        self.crossings = crossings
+        self.copies = copies
         self.lock = threading.RLock()
         self._handles: dict[str, Any] = {}
         self._live: list[CudaMemory] = []
@@ -84,23 +81,23 @@ class Core:
             self._made = made.pop_all()
 
     def _make(self, made: ExitStack, slots: int) -> None:
-        driver, crossings = self.driver, self.crossings
+        driver, copies = self.driver, self.copies
         self._module = driver.load(self.kernels.code(driver.facts))
         made.callback(driver.release, self._module)
         self._pool = _kept(made, EventPool(driver))
         self._count = driver.allocate(_WORD)
         made.callback(driver.free, self._count)
-        self._word = _kept(made, host_block(driver, _WORD, pinned=crossings.pinned))
-        self.tables = _kept(made, TableRing(driver, slots, pinned=crossings.pinned))
-        self.back_ring = _kept(made, _ring_of(driver, driver, slots, crossings))
+        self._word = _kept(made, HostBlock(driver, _WORD, pinned=copies.pinned))
+        self.tables = _kept(made, TableRing(driver, slots, pinned=copies.pinned))
+        self.back_ring = _kept(made, _ring_of(driver, driver, slots, copies))
         made.callback(self._landing_room.free)
         made.callback(self._scratch.free)
         self.up = [
-            _kept(made, Upward(driver, slots, number, crossings))
-            for number in range(crossings.contexts)
+            _kept(made, Upward(driver, slots, number, copies))
+            for number in range(copies.contexts)
         ]
-        self.crypto = _kept(made, self._lane("crypto", threaded=crossings.threads))
-        self.answers = _kept(made, self._lane("answers", threaded=crossings.threads))
+        self.crypto = _kept(made, self._lane("crypto", threaded=copies.threads))
+        self.answers = _kept(made, self._lane("answers", threaded=copies.threads))
         self.back = _kept(made, self._lane("back", threaded=True))
 
     def require_open(self) -> None:
@@ -114,7 +111,7 @@ class Core:
         Raises:
             UnavailableError: code ``device-out-of-memory``.
         """
-        with told():
+        with faults_as_errors():
             address = self.driver.allocate(max(nbytes, 1))
         memory = CudaMemory(
             address, nbytes, scrub=self.scrub, give_back=self._give_back
@@ -238,7 +235,7 @@ def _kept(made: ExitStack, part: Closing) -> Closing:
 
 
 def _unclean(memory: CudaMemory) -> IntegrityError | None:
-    """Close it; what a scrub left is told, what a lost GPU cannot do is not."""
+    """Close it; what a scrub left is faults_as_errors, what a lost GPU cannot do is not."""
     try:
         memory.close()
     except IntegrityError as error:

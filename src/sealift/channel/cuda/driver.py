@@ -247,7 +247,7 @@ class CudaError(Exception):
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def faults_as_errors() -> Iterator[None]:
     """Faults inside become errors for people."""
     try:
         yield

@@ -15,17 +15,22 @@ import os
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sealift.channel.cuda.batches import Batch, open_batch, seal_batch
-from sealift.channel.cuda.confidential import Crossings
-from sealift.channel.cuda.core import Core
-from sealift.channel.cuda.crossing import is_small, send, send_packed
-from sealift.channel.cuda.devicekey import CudaKey, expand_key, own_key
-from sealift.channel.cuda.driver import Driver, GpuFacts, told
+from sealift.channel.cuda.batches import (
+    Batch,
+    CudaKey,
+    CudaVerdicts,
+    expand_key,
+    open_batch,
+    own_key,
+    seal_batch,
+)
+from sealift.channel.cuda.copies import SMALL_BYTES, CopySettings
+from sealift.channel.cuda.core import Core, Upward
+from sealift.channel.cuda.driver import Driver, GpuFacts, faults_as_errors
 from sealift.channel.cuda.memory import CudaMemory, array_range, check_range, own_memory
-from sealift.channel.cuda.pinned import PinnedBlock
 from sealift.channel.cuda.plan import Kernels
-from sealift.channel.cuda.streams import Joined, Ticket, on_device
-from sealift.channel.cuda.tables import CudaVerdicts
+from sealift.channel.cuda.staging import HostBlock, writable_address
+from sealift.channel.cuda.streams import HoldsUp, Joined, Point, Step, Ticket, on_device
 from sealift.channel.device.device import (
     DeviceKey,
     DeviceMemory,
@@ -41,6 +46,7 @@ from sealift.errors import SealiftError
 from sealift.ids import Buffer
 
 SLOTS: Final = 4
+_ALIGNED: Final = 16
 
 
 class CudaEngine:
@@ -49,7 +55,7 @@ class CudaEngine:
     Args:
         driver: The GPU's primary context; the engine closes it.
         kernels: What runs on it.
-        crossings: How copies are made.
+        copies: How copies are made.
         slots: Slots of each ring, and batches under way at once.
     """
 
@@ -59,14 +65,14 @@ class CudaEngine:
         self,
         driver: Driver,
         kernels: Kernels,
-        crossings: Crossings,
+        copies: CopySettings,
         *,
         slots: int = SLOTS,
     ) -> None:
         self.facts: GpuFacts = driver.facts
-        self.crossings = crossings
-        self._core = Core(driver, kernels, crossings, slots)
-        self._blocks: list[PinnedBlock] = []
+        self.copies = copies
+        self._core = Core(driver, kernels, copies, slots)
+        self._blocks: list[HostBlock] = []
         self._process = os.getpid()
         atexit.register(self.close)
 
@@ -91,7 +97,7 @@ class CudaEngine:
             raise
         return memory
 
-    @told()
+    @faults_as_errors()
     def borrow(self, array: Any) -> CudaMemory:
         """The memory of a torch tensor or another ``__cuda_array_interface__``.
 
@@ -105,43 +111,54 @@ class CudaEngine:
         address, nbytes = array_range(array, core.driver)
         return core.borrow(address, nbytes, array)
 
-    @told()
-    def pinned(self, nbytes: int) -> PinnedBlock | None:
+    @faults_as_errors()
+    def pinned(self, nbytes: int) -> HostBlock | None:
         """Host memory that ``upload`` needs not copy; None where none is proven."""
         core = self.core
-        if not core.crossings.pinned:
+        if not core.copies.pinned:
             return None
-        block = PinnedBlock(core.driver, nbytes)
+        block = HostBlock(core.driver, nbytes, pinned=True)
         self._blocks.append(block)
         return block
 
-    @told()
+    @faults_as_errors()
     def key(self, suite: Suite, key: SecretKey) -> CudaKey:
         """Put a key on the GPU; it crosses the bus as it is (see above)."""
         return expand_key(self.core, suite, key)
 
-    @told()
-    def upload(
-        self, host: Buffer, to: DeviceMemory, offset: int = 0
-    ) -> Ticket | Joined:
+    @faults_as_errors()
+    def upload(self, host: Buffer, to: DeviceMemory, offset: int = 0) -> Point:
         """Copy from the host; ``host`` must stay as it is until the event."""
         core, memory = self.core, own_memory(to)
         source = memoryview(host).cast("B")
         check_range(memory, offset, source.nbytes)
-        return send(core, source, memory, offset, self._blocks)
+        end = offset + source.nbytes
+        with core.lock:
+            after = memory.hazards.before_write(offset, end)
+            path = _straight if _lies_in(self._blocks, source) else _through_rings
+            ticket = path(core, source, memory.address + offset, after)
+            memory.hazards.writes(offset, end, ticket)
+        return ticket
 
-    @told()
+    @faults_as_errors()
     def upload_packed(self, parts: Sequence[Part]) -> Joined:
-        """Copy many small buffers in as few crossings as they fit into.
+        """Copy many small buffers in as few copies as they fit into.
 
         Args:
             parts: Each a buffer, the memory it goes to, and the offset there.
         """
-        small = [part for part in parts if is_small(part)]
-        large = [self.upload(*part) for part in parts if not is_small(part)]
-        return Joined([*large, *send_packed(self.core, small)])
+        small, tickets, core = [], list[Point](), self.core
+        for part in parts:
+            if memoryview(part[0]).nbytes <= SMALL_BYTES:
+                small.append(part)
+            else:
+                tickets.append(self.upload(*part))
+        for pack in _packs(small, core.copies.piece_bytes):
+            with core.lock:
+                tickets.append(_send_pack(core, pack))
+        return Joined(tickets)
 
-    @told()
+    @faults_as_errors()
     def download(
         self,
         source: DeviceMemory,
@@ -165,7 +182,7 @@ class CudaEngine:
             memory.hazards.reads(offset, end, ticket)
         return ticket
 
-    @told()
+    @faults_as_errors()
     def open(
         self,
         key: DeviceKey,
@@ -180,7 +197,7 @@ class CudaEngine:
         batch = Batch(own_key(key), own_memory(sealed), own_memory(plain), places)
         return open_batch(self.core, batch, after)
 
-    @told()
+    @faults_as_errors()
     def seal(
         self,
         key: DeviceKey,
@@ -195,7 +212,7 @@ class CudaEngine:
         batch = Batch(own_key(key), own_memory(sealed), own_memory(plain), places)
         return seal_batch(self.core, batch, after)
 
-    @told()
+    @faults_as_errors()
     def follow(self, stream: int) -> None:
         """From now on, wait for what somebody else's stream (its pointer) was given."""
         core = self.core
@@ -206,7 +223,7 @@ class CudaEngine:
                 lane.driver.wait(lane.stream, event)
         core.driver.release(event)
 
-    @told()
+    @faults_as_errors()
     def lead(self, stream: int) -> None:
         """Let somebody else's stream wait for all that was queued for kernels here."""
         core = self.core
@@ -232,3 +249,96 @@ class CudaEngine:
         if os.getpid() != self._process:
             raise device_lost("a GPU cannot be used in a forked process")
         self._core.require_open()
+
+
+def _straight(
+    core: Core, source: memoryview, address: int, after: Sequence[HoldsUp]
+) -> Point:
+    way, origin, nbytes = core.up[0], writable_address(source), source.nbytes
+    return way.lane.submit(
+        lambda stream: core.driver.copy_to_device(address, origin, nbytes, stream),
+        after=after,
+    )
+
+
+def _through_rings(
+    core: Core, source: memoryview, address: int, after: Sequence[HoldsUp]
+) -> Point:
+    """One way takes all; several take a piece each in turn."""
+    if len(core.up) == 1:
+        return core.up[0].lane.submit(
+            _sending(core.up[0], address, source), after=after
+        )
+    size = core.copies.piece_bytes
+    tickets = []
+    for number, at in enumerate(range(0, source.nbytes, size)):
+        way = core.up[number % len(core.up)]
+        step = _sending(way, address + at, source[at : at + size])
+        tickets.append(way.lane.submit(step, after=after))
+    return Joined(tickets)
+
+
+def _sending(way: Upward, address: int, source: memoryview) -> Step:
+    return lambda stream: way.ring.send(address, source, stream)
+
+
+def _packs(parts: Sequence[Part], limit: int) -> list[list[Part]]:
+    packs: list[list[Part]] = []
+    room = 0
+    for part in parts:
+        nbytes = _padded(memoryview(part[0]).nbytes)
+        if not packs or nbytes > room:
+            packs.append([])
+            room = limit
+        packs[-1].append(part)
+        room -= nbytes
+    return packs
+
+
+def _send_pack(core: Core, parts: Sequence[Part]) -> Ticket:
+    packed = bytearray()
+    spread: list[tuple[int, int, int]] = []
+    after: list[Any] = []
+    for buffer, target, offset in parts:
+        source, memory = memoryview(buffer).cast("B"), own_memory(target)
+        check_range(memory, offset, source.nbytes)
+        after += memory.hazards.before_write(offset, offset + source.nbytes)
+        spread.append((memory.address + offset, len(packed), source.nbytes))
+        packed += source
+        packed += bytes(_padded(source.nbytes) - source.nbytes)
+    ticket = _queue_pack(core, packed, spread, after)
+    for buffer, target, offset in parts:
+        end = offset + memoryview(buffer).nbytes
+        own_memory(target).hazards.writes(offset, end, ticket)
+    return ticket
+
+
+def _queue_pack(
+    core: Core,
+    packed: bytearray,
+    spread: Sequence[tuple[int, int, int]],
+    after: Sequence[HoldsUp],
+) -> Ticket:
+    """The pack lands in memory of the engine, and is spread out by copies there."""
+    way, landing = core.up[0], core.landing(len(packed))
+
+    def step(stream: Any) -> None:
+        way.ring.send(landing, memoryview(packed), stream)
+        for to, at, nbytes in spread:
+            core.driver.copy_on_device(to, landing + at, nbytes, stream)
+
+    return way.lane.submit(step, after=after)
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNED) * _ALIGNED
+
+
+def _lies_in(blocks: Sequence[HostBlock], source: memoryview) -> bool:
+    if source.readonly or not source.nbytes:
+        return False
+    start = writable_address(source)
+    return any(
+        block.address <= start and start + source.nbytes <= block.address + block.nbytes
+        for block in blocks
+    )

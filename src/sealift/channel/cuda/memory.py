@@ -13,24 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sealift.channel.cuda.driver import Driver, Residence
-from sealift.channel.cuda.streams import Passed
+from sealift.channel.cuda.streams import Passed, Point
 from sealift.channel.device.device import DeviceMemory
 from sealift.errors import UnavailableError, UsageError
 
 MANY: Final = 64
-
-
-class Point(Protocol):
-    """A point in a queue."""
-
-    def is_done(self) -> bool:
-        """Whether it is past."""
-
-    def hold_up(self, driver: Driver, stream: Any) -> None:
-        """Let ``stream`` wait for it."""
 
 
 Use = tuple[int, int, Point]

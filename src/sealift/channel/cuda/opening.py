@@ -1,25 +1,75 @@
-"""Make the CUDA engine of this machine ready, or say in one line why there is none."""
+"""Make the CUDA engine of this machine ready, or say in one line why there is none.
+
+It is compared with the CPU before anybody relies on it: both suites, lengths around every
+edge the kernels have, associated data of odd lengths. What the CPU sealed must open on
+the device, what the device seals must be the CPU's bytes, and after one flipped bit
+exactly that record must fail, leaving zeroes.
+An engine that fails is refused by name; nothing else takes its place by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
 
+from sealift.channel.cuda.batches import CudaKey, CudaVerdicts
 from sealift.channel.cuda.bindings import open_driver
 from sealift.channel.cuda.compilers import CudaKernels
-from sealift.channel.cuda.confidential import (
+from sealift.channel.cuda.copies import (
     GpuProtection,
-    choose_crossings,
+    choose_copies,
+    prove_pinned,
     read_protection,
 )
-from sealift.channel.cuda.driver import Driver, told
+from sealift.channel.cuda.driver import Driver, faults_as_errors
 from sealift.channel.cuda.engine import SLOTS, CudaEngine
-from sealift.channel.cuda.pinned import prove_pinned
+from sealift.channel.cuda.memory import CudaMemory
 from sealift.channel.cuda.plan import Kernels
-from sealift.channel.cuda.selftest import self_test
-from sealift.errors import UnavailableError
+from sealift.channel.device.device import RecordPlace
+from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Aead, Suite
+from sealift.crypto.keys import SecretKey
+from sealift.errors import AuthenticationError, UnavailableError
 from sealift.events import Sink, discard, emit
 
 LEAST_CAPABILITY = (8, 0)  # asynchronous copies into shared memory
+EDGES: Final = (
+    0, 1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256, 257, 2047, 2048, 2049,
+    8191, 8192, 8193, 16383, 16384, 16385, 65536,
+)  # fmt: skip
+LARGE: Final = (1 << 20, (1 << 20) + 5, 4 << 20)
+_ASSOCIATED: Final = (73, 0, 1, 16, 17, 255, 256)
+_ALIGNED: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A batch that the CPU sealed."""
+
+    suite: Suite
+    key: SecretKey
+    plain: bytes
+    sealed: bytes
+    places: tuple[RecordPlace, ...]
+
+
+def self_test(engine: CudaEngine, *, lengths: Sequence[int] = (*EDGES, *LARGE)) -> None:
+    """Compare an engine with the CPU's.
+
+    Raises:
+        UnavailableError: code ``engine-self-test``, naming what came out wrong.
+    """
+    for suite in engine.suites():
+        case = make_case(suite, lengths)
+        for what, works in _checks(engine, case):
+            if not works:
+                raise UnavailableError(
+                    f"engine {engine.name} failed its self-test",
+                    why=f"{suite.name}: {what}",
+                    code="engine-self-test",
+                )
 
 
 def open_cuda(
@@ -69,20 +119,20 @@ def _build(
     slots: int,
     sink: Sink,
 ) -> CudaEngine:
-    with told():
+    with faults_as_errors():
         truth = prove_pinned(driver)
         state = protection()
-        crossings = choose_crossings(state, truth)
-        engine = CudaEngine(driver, kernels, crossings, slots=slots)
+        copies = choose_copies(state, truth)
+        engine = CudaEngine(driver, kernels, copies, slots=slots)
     emit(
         sink,
         "cuda.opened",
         gpu=driver.facts.name,
         confidential=state.confidential,
         pinned=truth.proven,
-        threads=crossings.threads,
-        contexts=crossings.contexts,
-        copies=crossings.why,
+        threads=copies.threads,
+        contexts=copies.contexts,
+        copies=copies.why,
         kernels=kernels.origin,
     )
     return engine
@@ -101,3 +151,134 @@ def _require_supported(driver: Driver) -> None:
 
 def _say(capability: tuple[int, int]) -> str:
     return ".".join(str(part) for part in capability)
+
+
+def make_case(suite: Suite, lengths: Sequence[int]) -> Case:
+    """Records of these lengths under a fresh key, some at odd addresses."""
+    key, plain, sealed = SecretKey.generate(), bytearray(), bytearray()
+    cipher, places = Aead(suite, key), []
+    for number, nbytes in enumerate(lengths):
+        _pad(plain, odd=number % 5 == 4)
+        _pad(sealed, odd=number % 7 == 6)
+        text, nonce = secrets.token_bytes(nbytes), secrets.token_bytes(NONCE_BYTES)
+        associated = secrets.token_bytes(_ASSOCIATED[number % len(_ASSOCIATED)])
+        places.append(RecordPlace(nonce, associated, len(sealed), len(plain), nbytes))
+        out = bytearray(nbytes + TAG_BYTES)
+        cipher.seal_into(nonce, text, associated, out)
+        plain += text
+        sealed += out
+    return Case(suite, key, bytes(plain), bytes(sealed), tuple(places))
+
+
+def _checks(engine: CudaEngine, case: Case) -> Iterator[tuple[str, bool]]:
+    yield "what the CPU sealed does not open to its plaintext", _opens(engine, case)
+    yield "it does not seal to the CPU's bytes", _seals(engine, case)
+    for what, spoilt in _spoilt(case):
+        yield f"a flipped bit in the {what} is not noticed", _refuses(engine, spoilt)
+
+
+@contextmanager
+def _on_device(
+    engine: CudaEngine, case: Case
+) -> Iterator[tuple[CudaKey, CudaMemory, CudaMemory]]:
+    """The batch's key on the device, and room for it, sealed and plain."""
+    with ExitStack() as made:
+        key = engine.key(case.suite, case.key)
+        made.callback(key.close)
+        sealed = engine.allocate(len(case.sealed))
+        made.callback(sealed.close)
+        plain = engine.allocate(len(case.plain))
+        made.callback(plain.close)
+        yield key, sealed, plain
+
+
+def _opens(engine: CudaEngine, case: Case) -> bool:
+    found = bytearray(len(case.plain))
+    with _on_device(engine, case) as (key, sealed, plain):
+        engine.upload(case.sealed, sealed)
+        if not _verifies(engine.open(key, sealed, plain, case.places)):
+            return False
+        engine.download(plain, 0, found).wait()
+    return all(_part(found, place) == _part(case.plain, place) for place in case.places)
+
+
+def _seals(engine: CudaEngine, case: Case) -> bool:
+    found = bytearray(len(case.sealed))
+    with _on_device(engine, case) as (key, sealed, plain):
+        engine.upload(case.plain, plain)
+        event = engine.seal(key, plain, sealed, case.places)
+        engine.download(sealed, 0, found, after=[event]).wait()
+    return all(
+        _sealed_part(found, place) == _sealed_part(case.sealed, place)
+        for place in case.places
+    )
+
+
+def _refuses(engine: CudaEngine, spoilt: tuple[Case, int]) -> bool:
+    """Exactly the spoilt record fails, and nothing is left of the whole batch."""
+    case, wrong = spoilt
+    with _on_device(engine, case) as (key, sealed, plain):
+        engine.upload(case.sealed, sealed)
+        verdicts = engine.open(key, sealed, plain, case.places)
+        expected = [number != wrong for number in range(len(case.places))]
+        # Before anybody waits: the kernels alone must have left nothing.
+        return (
+            list(verdicts.collect()) == expected
+            and engine.core.count_nonzero(plain, 0, plain.nbytes) == 0
+            and not _verifies(verdicts)
+        )
+
+
+def _verifies(verdicts: CudaVerdicts) -> bool:
+    try:
+        verdicts.wait()
+    except AuthenticationError:
+        return False
+    return True
+
+
+def _spoilt(case: Case) -> Iterator[tuple[str, tuple[Case, int]]]:
+    """The batch with one bit flipped in one record; which record, in turn."""
+    total = len(case.places)
+    last = total - 1
+    middle = max(range(total), key=lambda n: min(case.places[n].plaintext_bytes, 9000))
+    for what, number, at in (
+        ("first byte", middle, 0),
+        ("last byte", last, case.places[last].plaintext_bytes - 1),
+        ("tag", 0, case.places[0].plaintext_bytes + TAG_BYTES - 1),
+    ):
+        sealed = bytearray(case.sealed)
+        sealed[case.places[number].sealed_offset + at] ^= 1 << number % 8
+        yield what, (replace(case, sealed=bytes(sealed)), number)
+    for what, changed in (
+        ("associated data", _replace_associated(case.places[middle])),
+        ("nonce", _replace_nonce(case.places[middle])),
+    ):
+        places = (*case.places[:middle], changed, *case.places[middle + 1 :])
+        yield what, (replace(case, places=places), middle)
+
+
+def _replace_associated(place: RecordPlace) -> RecordPlace:
+    """One bit of the associated data flipped, or one byte more where there is none."""
+    text = place.associated_data
+    flipped = bytes([text[0] ^ 4]) + text[1:] if text else b"\0"
+    return place._replace(associated_data=flipped)
+
+
+def _replace_nonce(place: RecordPlace) -> RecordPlace:
+    """One bit of the nonce flipped."""
+    return place._replace(nonce=place.nonce[:-1] + bytes([place.nonce[-1] ^ 1]))
+
+
+def _pad(out: bytearray, *, odd: bool) -> None:
+    out += bytes(-len(out) % _ALIGNED + (3 if odd else 0))
+
+
+def _part(found: bytes | bytearray, place: RecordPlace) -> bytes:
+    start = place.plain_offset
+    return bytes(found[start : start + place.plaintext_bytes])
+
+
+def _sealed_part(found: bytes | bytearray, place: RecordPlace) -> bytes:
+    end = place.sealed_offset + place.plaintext_bytes + TAG_BYTES
+    return bytes(found[place.sealed_offset : end])

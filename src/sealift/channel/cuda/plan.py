@@ -1,9 +1,11 @@
-"""What is launched for one call: pure values between the kernels' side and the host's.
+"""What is launched for one call, and what a batch tells the kernels: pure values.
 
 Whoever wrote a kernel knows its grid and its arguments; the engine knows where things
 lie. A plan names addresses, the engine fills them in.
 
-Launch shapes of the kernels: pure functions of lengths.
+A batch's table is one struct ``sealift_record`` of the kernels for each record (offsets,
+lengths and the nonce, 48 bytes, little endian); the associated data of all follow, each
+on a multiple of 16 bytes.
 
 A record is cut into *segments* of whole tiles; a block of 128 threads hashes and ciphers
 one segment, and a second kernel combines the parts of a record's hash. Small batches get
@@ -15,12 +17,14 @@ Numbers here are those of ``kernels/abi.cuh``; tests compare the two.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from sealift.channel.cuda.driver import Argument, GpuFacts, Grid
-from sealift.crypto.aead import Suite
+from sealift.channel.device.device import RecordPlace
+from sealift.crypto.aead import TAG_BYTES, Suite
 from sealift.errors import UsageError
 
 Place = Literal[
@@ -36,7 +40,9 @@ Place = Literal[
     "count",  # where a u64 goes
 ]
 
-RECORD_BYTES: Final = 48
+_RECORD: Final = struct.Struct("<QQIIQ12sI")
+RECORD_BYTES: Final = _RECORD.size
+_ALIGNED: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,29 @@ class BatchShape:
     total_bytes: int
 
 
+def shape_of(places: Sequence[RecordPlace]) -> BatchShape:
+    """What decides the grid."""
+    lengths = [place.plaintext_bytes for place in places]
+    return BatchShape(len(lengths), max(lengths, default=0), sum(lengths))
+
+
+def table_of(places: Sequence[RecordPlace]) -> bytes:
+    """The table; associated data begin at ``RECORD_BYTES * len(places)``."""
+    records, associated, at = [], [], 0
+    for place in places:
+        text = place.associated_data
+        records.append(
+            _RECORD.pack(
+                place.sealed_offset, place.plain_offset, place.plaintext_bytes,
+                len(text), at, place.nonce, 0,
+            )
+        )  # fmt: skip
+        padded = text.ljust(-(-len(text) // _ALIGNED) * _ALIGNED, b"\0")
+        associated.append(padded)
+        at += len(padded)
+    return b"".join((*records, *associated))
+
+
 class Kernels(Protocol):
     """What the engine needs of the kernels' side."""
 
@@ -138,7 +167,6 @@ def _to_argument(each: Place | Word32 | Word64, places: Mapping[str, int]) -> Ar
 
 THREADS: Final = 128
 MAX_PLAINTEXT_BYTES: Final = 4 << 20
-TAG_BYTES: Final = 16
 PART_BYTES: Final = 32
 CHACHA_ONE_TIME_BYTES: Final = 2704
 _RECORDS_OF_MASK_BLOCK: Final = 8 * THREADS

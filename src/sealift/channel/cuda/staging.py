@@ -1,53 +1,87 @@
-"""Copies between the host and a GPU, through slots that are proven pinned or not.
+"""Host memory that copies to and from a GPU are made of: blocks, rings of slots, tables.
 
-Proven: a copy goes on by itself while the next slot is filled. Not proven: every copy is
-waited for, from ordinary memory, so that nothing depends on what pinned memory promised.
-A crossing of another context lands in that context and is moved over on the device.
+Where pinned memory is proven (``copies.py``), a copy goes on by itself while the next slot
+is filled. Where it is not, every copy is waited for, from ordinary memory, so that nothing
+depends on what pinned memory promised. A copy by another context lands in that context
+and is moved over on the device. A table is what one batch tells the kernels, in one copy.
+Addresses of host memory, and copies into it that leave the interpreter free, are here.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import ctypes
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
 
-from sealift.channel.cuda.driver import Driver
-from sealift.channel.cuda.pinned import (
-    PinnedBlock,
-    copy_in,
-    copy_out,
-    view_at,
-    writable_address,
-)
+from sealift.channel.cuda.driver import CudaError, Driver
+from sealift.channel.cuda.plan import RECORD_BYTES
 from sealift.channel.record.opener import scrub
+from sealift.errors import SealiftError
+from sealift.ids import Buffer
+
+_FIRST_BYTES: Final = 32 << 10
 
 
-class HostBlock(Protocol):
-    """Host memory at an address."""
-
-    address: int
-    nbytes: int
-    view: memoryview
-
-    def close(self) -> None:
-        """Overwrite and give back."""
+def writable_address(view: bytearray | memoryview) -> int:
+    """Where a writable, contiguous buffer begins; it must live as long as it is used."""
+    flat = memoryview(view).cast("B")
+    if not flat.nbytes:
+        return 0
+    return ctypes.addressof(ctypes.c_char.from_buffer(flat))
 
 
-class OrdinaryBlock:
-    """Host memory that nobody pinned."""
+def view_at(address: int, nbytes: int) -> memoryview:
+    """Memory that somebody else owns, as bytes."""
+    return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B")
 
-    def __init__(self, nbytes: int) -> None:
-        self._memory = bytearray(nbytes)
+
+def copy_in(address: int, source: Buffer) -> None:
+    """Copy a buffer to ``address``; what is large does not hold up other threads."""
+    flat = memoryview(source).cast("B")
+    if flat.readonly or not flat.nbytes:
+        view_at(address, flat.nbytes)[:] = flat
+    else:
+        ctypes.memmove(address, writable_address(flat), flat.nbytes)
+
+
+def copy_out(out: bytearray | memoryview, address: int) -> None:
+    """Copy from ``address`` into a buffer."""
+    flat = memoryview(out).cast("B")
+    if flat.nbytes:
+        ctypes.memmove(writable_address(flat), address, flat.nbytes)
+
+
+class HostBlock:
+    """Host memory at an address; overwritten before it is given back.
+
+    Args:
+        driver: Gives it, if it is pinned.
+        nbytes: How long it is.
+        pinned: Whether the driver is asked for it; else nobody pinned it.
+    """
+
+    def __init__(self, driver: Driver, nbytes: int, *, pinned: bool) -> None:
         self.nbytes = nbytes
-        self.view = memoryview(self._memory)
-        self.address = writable_address(self._memory) if nbytes else 0
+        self._from = driver if pinned else None
+        if pinned:
+            self.address = driver.allocate_host(nbytes)
+            self.view = view_at(self.address, nbytes)
+        else:
+            self.view = memoryview(bytearray(nbytes))
+            self.address = writable_address(self.view)
+        self._closed = False
 
     def close(self) -> None:
-        """Overwrite it."""
-        scrub(self._memory)
-
-
-def host_block(driver: Driver, nbytes: int, *, pinned: bool) -> HostBlock:
-    """Memory for staging."""
-    return PinnedBlock(driver, nbytes) if pinned else OrdinaryBlock(nbytes)
+        """Overwrite and give back. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        scrub(self.view)
+        self.view.release()
+        if self._from is not None:
+            with suppress(CudaError):  # a lost GPU keeps it until the process ends
+                self._from.free_host(self.address)
 
 
 class _Slot:
@@ -56,7 +90,7 @@ class _Slot:
     def __init__(self, driver: Driver, nbytes: int, *, pinned: bool, lands: bool):
         self.landing = driver.allocate(nbytes) if lands else 0
         try:
-            self.host = host_block(driver, nbytes, pinned=pinned)
+            self.host = HostBlock(driver, nbytes, pinned=pinned)
         except BaseException:
             if lands:
                 driver.free(self.landing)
@@ -148,3 +182,94 @@ class Ring:
         self._driver.synchronize(slot.free)
         copy_out(out, slot.host.address)
         scrub(view_at(slot.host.address, out.nbytes))
+
+
+class Table:
+    """Room for one batch's records, associated data and verdicts.
+
+    On the host it is a block to copy from, on the GPU the same layout.
+
+    Attributes:
+        settle: Waits for the batch that uses it, and keeps what that needs of it.
+    """
+
+    def __init__(self, driver: Driver, *, pinned: bool) -> None:
+        self._driver = driver
+        self._pinned = pinned
+        self._block: HostBlock | None = None
+        self._device = 0
+        self._text_bytes = 0
+        self._num_records = 0
+        self.settle: Callable[[], object] | None = None
+
+    def fill(self, text: bytes, num_records: int) -> None:
+        """Write the table of a batch; no verdict is genuine yet."""
+        block = self._room(len(text) + num_records)
+        block.view[: len(text)] = text
+        block.view[len(text) : len(text) + num_records] = bytes(num_records)
+        self._text_bytes, self._num_records = len(text), num_records
+
+    def places(self) -> dict[str, int]:
+        """Addresses on the GPU."""
+        return {
+            "records": self._device,
+            "aad": self._device + RECORD_BYTES * self._num_records,
+            "verdicts": self._device + self._text_bytes,
+        }
+
+    def send(self, stream: Any) -> None:
+        """Queue the one crossing: the table, and verdicts that say no."""
+        assert self._block is not None
+        nbytes = self._text_bytes + self._num_records
+        self._driver.copy_to_device(self._device, self._block.address, nbytes, stream)
+
+    def fetch_verdicts(self, stream: Any) -> None:
+        """Queue the way back of the verdicts."""
+        assert self._block is not None
+        to = self._block.address + self._text_bytes
+        origin = self._device + self._text_bytes
+        self._driver.copy_to_host(to, origin, self._num_records, stream)
+
+    def verdicts(self) -> bytes:
+        """One byte a record, once they were fetched."""
+        assert self._block is not None
+        end = self._text_bytes + self._num_records
+        return bytes(self._block.view[self._text_bytes : end])
+
+    def close(self) -> None:
+        """Give the room back."""
+        if self._block is not None:
+            self._block.close()
+            self._driver.free(self._device)
+            self._block = None
+
+    def _room(self, nbytes: int) -> HostBlock:
+        if self._block is None or self._block.nbytes < nbytes:
+            self.close()
+            size = max(_FIRST_BYTES, 1 << (nbytes - 1).bit_length())
+            self._device = self._driver.allocate(size)
+            self._block = HostBlock(self._driver, size, pinned=self._pinned)
+        return self._block
+
+
+class TableRing:
+    """Tables in turn; the one that was used longest ago is waited for."""
+
+    def __init__(self, driver: Driver, count: int, *, pinned: bool) -> None:
+        self._tables = [Table(driver, pinned=pinned) for _ in range(count)]
+        self._next = 0
+
+    def take(self) -> Table:
+        """A table that nobody uses now."""
+        table = self._tables[self._next]
+        self._next = (self._next + 1) % len(self._tables)
+        if table.settle is not None:
+            with suppress(SealiftError):  # its own user is told when it asks
+                table.settle()
+            table.settle = None
+        return table
+
+    def close(self) -> None:
+        """Give all back."""
+        for table in self._tables:
+            table.close()

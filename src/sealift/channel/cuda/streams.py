@@ -2,7 +2,7 @@
 
 A lane queues either in the caller's thread or in a thread of its own. The latter is for
 confidential GPUs, where a copy returns only when everything before it is done (NVIDIA
-says so of CC mode; ``pinned.py`` measures it): nothing but that thread may wait then.
+says so of CC mode; ``copies.py`` measures it): nothing but that thread may wait then.
 """
 
 from __future__ import annotations
@@ -12,30 +12,16 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sealift.channel.cuda.driver import CudaError, Driver
-from sealift.channel.device.device import device_lost
+from sealift.channel.device.device import Event, device_lost
 from sealift.errors import SealiftError
 
 Step = Callable[[Any], None]
 """Queues something on the stream that it is given."""
 
 _END: Final = None
-
-
-class Awaited(Protocol):
-    """What a caller can name as coming first: a point in a lane, or verdicts."""
-
-    def wait(self) -> None:
-        """Wait on the host."""
-
-
-class HoldsUp(Protocol):
-    """What a lane can be told to wait for."""
-
-    def hold_up(self, driver: Driver, stream: Any) -> None:
-        """Let ``stream`` wait for it."""
 
 
 class EventPool:
@@ -131,8 +117,8 @@ class Ticket:
 class Joined:
     """Several tickets as one."""
 
-    def __init__(self, tickets: Sequence[Ticket | Joined]) -> None:
-        self.tickets = tuple(tickets)
+    def __init__(self, points: Sequence[Point]) -> None:
+        self.tickets = [ticket for point in points for ticket in _tickets_of(point)]
 
     def hold_up(self, driver: Driver, stream: Any) -> None:
         """Let ``stream`` wait for all."""
@@ -161,17 +147,22 @@ class Passed:
     Otherwise what one call could not do would forbid to scrub what another left.
     """
 
-    def __init__(self, point: Any) -> None:
-        self._point = point
+    def __init__(self, point: Point) -> None:
+        self._tickets = _tickets_of(point)
 
     def hold_up(self, driver: Driver, stream: Any) -> None:
         """Let ``stream`` wait for it."""
-        for ticket in _flat(self._point):
+        for ticket in self._tickets:
             with suppress(SealiftError):
                 ticket.hold_up(driver, stream)
 
 
-def on_device(after: Sequence[Awaited]) -> list[Ticket | Joined]:
+Point = Ticket | Joined
+HoldsUp = Point | Passed
+"""What a lane can be told to wait for."""
+
+
+def on_device(after: Sequence[Event]) -> list[Point]:
     """Wait here for what is no point in a lane, so that no lane has to.
 
     Verdicts are such: what follows a refusal needs the lanes itself.
@@ -181,7 +172,7 @@ def on_device(after: Sequence[Awaited]) -> list[Ticket | Joined]:
     """
     points = []
     for each in after:
-        if isinstance(each, Ticket | Joined):
+        if isinstance(each, Point):
             points.append(each)
         else:
             each.wait()
@@ -269,7 +260,5 @@ class Lane:
             step()
 
 
-def _flat(point: Any) -> list[Ticket]:
-    if isinstance(point, Joined):
-        return [ticket for each in point.tickets for ticket in _flat(each)]
-    return [point]
+def _tickets_of(point: Point) -> list[Ticket]:
+    return point.tickets if isinstance(point, Joined) else [point]

@@ -13,10 +13,14 @@ from typing import Any, Final
 
 from sealift.channel.cuda.bindings import open_driver
 from sealift.channel.cuda.compilers import installed_compilers
-from sealift.channel.cuda.confidential import GpuProtection, read_protection
-from sealift.channel.cuda.driver import Driver, told
-from sealift.channel.cuda.pinned import PinnedBlock, PinnedTruth, prove_pinned
-from sealift.channel.cuda.staging import HostBlock, host_block
+from sealift.channel.cuda.copies import (
+    GpuProtection,
+    PinnedTruth,
+    prove_pinned,
+    read_protection,
+)
+from sealift.channel.cuda.driver import Driver, faults_as_errors
+from sealift.channel.cuda.staging import HostBlock
 from sealift.channel.select import shows_gpu
 from sealift.cli.doctor.probe import Figure, Finding, say_rate, say_time
 from sealift.errors import SealiftError, UnavailableError
@@ -43,7 +47,7 @@ def look_at_gpu(open_gpu: Callable[[], Driver] = open_driver) -> Iterator[Findin
         )
         return
     try:
-        with told():
+        with faults_as_errors():
             truth = prove_pinned(driver)
             found = [_named(driver), _pinned(truth)]
             found += [_rates(driver, truth.proven), _toll(driver, truth.proven)]
@@ -134,21 +138,20 @@ def _pinned(truth: PinnedTruth) -> Finding:
 
 def _rates(driver: Driver, pinned: bool) -> Finding:
     """Both ways, from memory as it is proven."""
-    with _crossing(driver, _NBYTES, pinned) as (block, cross):
+    with _crossing(driver, _NBYTES, pinned) as cross:
         up_s, down_s = (_best_s(cross, up, 1, _REPEATS) for up in (True, False))
-        is_pinned = isinstance(block, PinnedBlock)
     up, down = (round(_NBYTES / spent_s) for spent_s in (up_s, down_s))
     return Finding(
         "to and from the GPU",
         f"{say_rate(up)} there, {say_rate(down)} back",
         "no transfer to this GPU is faster",
-        figures={"h2d_bytes_per_s": up, "d2h_bytes_per_s": down, "pinned": is_pinned},
+        figures={"h2d_bytes_per_s": up, "d2h_bytes_per_s": down, "pinned": pinned},
     )
 
 
 def _toll(driver: Driver, pinned: bool) -> Finding:
     """What a crossing costs before its first byte."""
-    with _crossing(driver, _SMALL, pinned) as (_, cross):
+    with _crossing(driver, _SMALL, pinned) as cross:
         each_s = _best_s(cross, True, _CROSSINGS, 1) / _CROSSINGS
     return Finding(
         "toll of a crossing",
@@ -161,9 +164,9 @@ def _toll(driver: Driver, pinned: bool) -> Finding:
 @contextmanager
 def _crossing(
     driver: Driver, nbytes: int, pinned: bool
-) -> Iterator[tuple[HostBlock, Callable[[bool], None]]]:
+) -> Iterator[Callable[[bool], None]]:
     """Memory at both ends, and a copy there (true) or back that is waited for."""
-    block = host_block(driver, nbytes, pinned=pinned)
+    block = HostBlock(driver, nbytes, pinned=pinned)
     device, stream = driver.allocate(nbytes), driver.stream()
 
     def cross(up: bool) -> None:
@@ -177,7 +180,7 @@ def _crossing(
         driver.release(event)
 
     try:
-        yield block, cross
+        yield cross
     finally:
         driver.free(device)
         driver.release(stream)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from sealift.channel.cuda.devicekey import CudaKey
+from sealift.channel.cuda.batches import CudaKey
 from sealift.channel.cuda.engine import CudaEngine
 from sealift.channel.cuda.memory import CudaMemory
 from sealift.channel.cuda.opening import open_cuda
@@ -120,7 +120,7 @@ def run(
         return report
     facts = engine.facts
     real = facts.name if facts.real else f"no GPU: {facts.name}"
-    report.real = [real, HEADING, f"copies: {engine.crossings.why}"]
+    report.real = [real, HEADING, f"copies: {engine.copies.why}"]
     report.machine |= {"gpu": facts.name, "driver": facts.driver}
     try:
         for size in sizes or (QUICK_SIZES if quick else SIZES):

@@ -69,9 +69,9 @@ driver.close()
 
 WHOLE = """
 import sys
-from sealift.channel.cuda.confidential import GpuProtection
+from sealift.channel.cuda.copies import GpuProtection
 from sealift.channel.cuda.opening import open_cuda
-from sealift.channel.cuda.selftest import EDGES, self_test
+from sealift.channel.cuda.opening import EDGES, self_test
 from tests.sim.cuda_engines import GccKernels
 for confidential in (False, True):
     engine = open_cuda(

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sealift.channel.cuda import bindings, door
+from sealift.channel.cuda import bindings
 from sealift.channel.select import select_device
 from sealift.crypto.aead import Suite
 from sealift.errors import UnavailableError
@@ -126,7 +126,7 @@ def test_no_driver_and_an_old_one_are_told_apart(monkeypatch):
     assert "it speaks CUDA 12.8, needed is 13.0" in str(caught.value)
 
 
-@pytest.mark.parametrize("ask", [door.driver_bindings, door.nvrtc_bindings])
+@pytest.mark.parametrize("ask", [bindings.driver_bindings, bindings.nvrtc_bindings])
 def test_the_door_says_what_is_missing(ask, monkeypatch):
     for name in ("cuda.bindings.driver", "cuda.bindings.nvrtc"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -7,14 +7,15 @@ import threading
 
 import pytest
 
-from sealift.channel.cuda.confidential import (
+from sealift.channel.cuda.copies import (
     GpuProtection,
-    choose_crossings,
+    PinnedTruth,
+    choose_copies,
+    prove_pinned,
     read_protection,
 )
 from sealift.channel.cuda.driver import Residence
-from sealift.channel.cuda.pinned import PinnedTruth, prove_pinned
-from sealift.channel.cuda.selftest import make_case
+from sealift.channel.cuda.opening import make_case
 from sealift.crypto.aead import Suite
 from sealift.errors import (
     AuthenticationError,
@@ -75,13 +76,13 @@ def test_with_pinned_memory_that_lies_bytes_are_right_and_it_is_said(lie):
 
 def test_confidential_mode_gets_threads_and_contexts():
     proven, not_proven = PinnedTruth(True, "yes"), PinnedTruth(False, "no")
-    chosen = choose_crossings(GpuProtection(True), not_proven)
+    chosen = choose_copies(GpuProtection(True), not_proven)
     assert (chosen.threads, chosen.contexts, chosen.pinned) == (True, 3, False)
     assert chosen.piece_bytes == 1 << 20
-    assert choose_crossings(GpuProtection(True), proven).threads
-    assert not choose_crossings(GpuProtection(False), proven).threads
-    assert not choose_crossings(GpuProtection(None), proven).threads
-    assert choose_crossings(GpuProtection(False), not_proven).threads
+    assert choose_copies(GpuProtection(True), proven).threads
+    assert not choose_copies(GpuProtection(False), proven).threads
+    assert not choose_copies(GpuProtection(None), proven).threads
+    assert choose_copies(GpuProtection(False), not_proven).threads
     gpu = model_gpu()
     engine = opened_on(gpu, confidential=True, test=lambda _: None)
     assert gpu.contexts == 3

@@ -207,19 +207,19 @@ class Mutant:
 
 
 def accept_all(_records, count, *rest):
-    from sealift.channel.cuda.pinned import view_at
+    from sealift.channel.cuda.staging import view_at
 
     view_at(rest[-2], count)[:] = b"\1" * count
 
 
 def flip_plaintext(*numbers):
-    from sealift.channel.cuda.pinned import view_at
+    from sealift.channel.cuda.staging import view_at
 
     view_at(numbers[6], 1000)[999] ^= 1
 
 
 def flip_sealed(*numbers):
-    from sealift.channel.cuda.pinned import view_at
+    from sealift.channel.cuda.staging import view_at
 
     view_at(numbers[5], 1000)[999] ^= 1
 
@@ -234,7 +234,7 @@ MUTANTS = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_an_engine_with_wrong_kernels_is_refused_by_name(name):
-    from sealift.channel.cuda.selftest import EDGES, self_test
+    from sealift.channel.cuda.opening import EDGES, self_test
 
     kernel, spoil, said = MUTANTS[name]
     gpu = model_gpu()

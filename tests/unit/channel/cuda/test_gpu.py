@@ -7,11 +7,10 @@ import os
 import pytest
 
 from sealift.channel.cuda.bindings import open_driver
-from sealift.channel.cuda.confidential import read_protection
+from sealift.channel.cuda.copies import prove_pinned, read_protection
 from sealift.channel.cuda.driver import Residence
-from sealift.channel.cuda.opening import open_cuda
-from sealift.channel.cuda.pinned import PinnedBlock, prove_pinned
-from sealift.channel.cuda.selftest import make_case, self_test
+from sealift.channel.cuda.opening import make_case, open_cuda, self_test
+from sealift.channel.cuda.staging import HostBlock
 from sealift.crypto.aead import Suite
 from sealift.errors import AuthenticationError, UnavailableError
 
@@ -34,7 +33,7 @@ def test_pinned_memory_is_what_the_driver_says(engine):
     driver = open_driver()
     truth = prove_pinned(driver)
     print(f"pinned: {truth}; protection: {read_protection()}")
-    block = PinnedBlock(driver, 4096)
+    block = HostBlock(driver, 4096, pinned=True)
     assert driver.residence(block.address) in (Residence.PINNED, Residence.MANAGED)
     assert truth.proven or truth.why
     block.close()
