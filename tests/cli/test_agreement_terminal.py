@@ -25,7 +25,7 @@ from sealift.crypto.identity import (
 )
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.document import parse_schema
-from sealift.data.seal.seal import seal_table
+from sealift.data.sealing import seal_table
 from sealift.release.agreement.signed import load_signed
 from tests.cli.test_text import SOURCE
 

@@ -11,7 +11,7 @@ import pytest
 from sealift.cli import data
 from sealift.cli.main import main
 from sealift.crypto.identity import create_identity
-from sealift.data.seal import staging
+from sealift.data import staging
 
 IDENTITY = create_identity("north")
 

@@ -17,7 +17,7 @@ from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.document import schema_to_plain
 from sealift.data.schema.schema import Field, Schema
-from sealift.data.seal.seal import seal_table
+from sealift.data.sealing import seal_table
 from sealift.errors import MalformedError
 from sealift.release.vault.vault import Vault
 from sealift.travel.holder.visit import HeldResource

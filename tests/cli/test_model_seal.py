@@ -14,9 +14,9 @@ from sealift.cli.main import main
 from sealift.cli.vault import OwnersVault
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
+from sealift.data import staging
 from sealift.data.schema.schema import Field, Schema
-from sealift.data.seal import staging
-from sealift.data.seal.seal import seal_shards
+from sealift.data.sealing import seal_shards
 from tests.sim.servinghowto import boxes
 
 IDENTITY = create_identity("lab")

@@ -35,7 +35,7 @@ MODULES = [
     "session.handshake",
     "release.broker",
     "travel.holder",
-    "data.seal",
+    "data.sealing",
     "train.loop",
     "lab.bench.report",
     "lab.demo.run",

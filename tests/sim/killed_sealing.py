@@ -25,10 +25,9 @@ from sealift.cli.main import main
 from sealift.cli.vault import OwnersVault
 from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.data import SealedDataset
+from sealift.data import SealedDataset, sealing
 from sealift.data.schema.document import load_schema
-from sealift.data.seal import seal
-from sealift.data.seal.staging import Staging
+from sealift.data.staging import Staging
 from sealift.errors import SealiftError
 from sealift.release import database
 from sealift.release.broker.stores import keep_keys
@@ -51,7 +50,7 @@ def mutate(mode: str) -> None:
     if mode == "one-by-one":
         OwnersVault.keep = one_by_one  # type: ignore[method-assign,assignment]
     if mode == "places-first":
-        place, original, staged = Staging.place, seal.seal_shards, seal.staged
+        place, original, staged = Staging.place, sealing.seal_shards, sealing.staged
         inside: list[Staging] = []
 
         @contextmanager
@@ -68,8 +67,8 @@ def mutate(mode: str) -> None:
             return original(*words, keep=first, **named)
 
         Staging.place = lambda folder: None  # type: ignore[method-assign]
-        seal.staged = seen  # type: ignore[assignment]
-        seal.seal_shards = swapped
+        sealing.staged = seen  # type: ignore[assignment]
+        sealing.seal_shards = swapped
 
 
 def is_inside(place: object, folder: Path) -> bool:

@@ -53,11 +53,9 @@ def test_a_holder_loads_nothing_heavy() -> None:
 def test_what_seals_and_opens_has_no_torch() -> None:
     """Nor numpy, before a name of it is used; workers that open have no torch."""
     assert not loaded_by("sealift.data") & (HEAVY | {"cryptography"})
-    assert not loaded_by("sealift.data.loader.worker.__main__") & {
-        "torch",
-        "pyarrow",
-        "PIL",
-    }
+    extras = {"torch", "pyarrow", "PIL", "aiohttp"}
+    assert not loaded_by("sealift.data.loader.worker") & extras
+    assert not loaded_by("sealift.data.sealing") & extras
 
 
 def test_a_door_to_a_device_has_no_torch() -> None:

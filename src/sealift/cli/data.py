@@ -117,7 +117,7 @@ def _add_inspect(verbs: Any) -> None:
 
 
 def _seal(args: argparse.Namespace) -> None:
-    from sealift.data.seal.seal import (
+    from sealift.data.sealing import (
         check_cell_rows,
         record_bytes_for,
         seal_shards,
@@ -167,7 +167,7 @@ def _finished(
 ) -> tuple[ResourceCard, ...]:
     """What an earlier run had sealed when it was stopped, if it is what is asked for."""
     from sealift.data.schema.card import read_card
-    from sealift.data.seal.staging import finish_interrupted, sealed_paths
+    from sealift.data.staging import finish_interrupted, sealed_paths
 
     if not finish_interrupted(args.out, args.name, vault.kept):
         return ()
@@ -193,7 +193,7 @@ def _finished(
 
 def _show_sealed(args: argparse.Namespace, cards: Sequence[ResourceCard]) -> None:
     """What was sealed; where --shards was said, as a list (JSON) or one by one."""
-    from sealift.data.seal.staging import sealed_paths
+    from sealift.data.staging import sealed_paths
 
     every = []
     if args.schema is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import ResourceCard, read_card
-from sealift.data.seal.staging import sealed_paths
+from sealift.data.staging import sealed_paths
 from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Digest
 from sealift.release.broker.stores import keep_keys, opened_vault

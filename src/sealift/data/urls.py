@@ -5,11 +5,6 @@ Paths and ``file://`` are read by ``pread``; everything else through fsspec (ext
 can change (rule H3). What a server says is not believed: records are verified. Over HTTP
 an answer is read as far as was asked and no further (``boundedhttp``); what a package of
 another scheme keeps in memory of an answer that is too long is that package's.
-
-An HTTP answer that is read as far as its request asked for, and no further.
-
-fsspec reads whole answers into memory, and a server may send without end. Loaded when
-the first URL of that kind is opened: aiohttp comes with the extra ``urls``.
 """
 
 from __future__ import annotations
@@ -21,8 +16,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
-
-from aiohttp import ClientPayloadError, ClientResponse
 
 from sealift.channel.record.rawfile import ByteSource, FileSource
 from sealift.errors import UnavailableError, UsageError
@@ -210,7 +203,7 @@ def _bounded(scheme: str, options: StorageOptions) -> StorageOptions:
     """Options under which an answer over HTTP cannot be longer than what was asked."""
     if scheme not in ("http", "https"):
         return options
-    response = importlib.import_module("sealift.data.urls").BoundedResponse
+    response = importlib.import_module("sealift.data.boundedhttp").BoundedResponse
     client = {**options.get("client_kwargs", {}), "response_class": response}
     return {**options, "client_kwargs": client}
 
@@ -249,42 +242,3 @@ def _without_secrets(url: str) -> str:
     scheme, mark, rest = bare.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
-
-
-MAX_PAGE_BYTES: Final = 8 << 20  # of a page that lists files
-_RANGE: Final = re.compile(r"bytes=(\d+)-(\d+)")
-_PARTIAL_CONTENT: Final = 206
-
-
-class BoundedResponse(ClientResponse):
-    """Refuses what is longer than the range in its request, before it is in memory."""
-
-    async def read(self) -> bytes:
-        """The body.
-
-        Raises:
-            ClientPayloadError: if it is longer than was asked for.
-        """
-        if self._body is None:
-            try:
-                self._body = await self._read_up_to(self._wanted_bytes())
-            except BaseException:
-                self.close()
-                raise
-        return await super().read()
-
-    def _wanted_bytes(self) -> int:
-        asked = _RANGE.fullmatch(self.request_info.headers.get("Range", ""))
-        if asked is None or self.status >= 400:
-            return MAX_PAGE_BYTES
-        if self.status != _PARTIAL_CONTENT:
-            raise ClientPayloadError("the server does not send parts of a file")
-        return int(asked[2]) - int(asked[1]) + 1
-
-    async def _read_up_to(self, most_bytes: int) -> bytes:
-        body = bytearray()
-        while part := await self.content.read(most_bytes + 1 - len(body)):
-            body += part
-            if len(body) > most_bytes:
-                raise ClientPayloadError("the server sends more than was asked for")
-        return bytes(body)

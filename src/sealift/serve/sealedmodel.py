@@ -30,7 +30,7 @@ from sealift.data.schema.card import (
     commitment_of,
     read_card,
 )
-from sealift.data.seal.staging import Kept, SealedPaths, Staging, sealed_paths, staged
+from sealift.data.staging import Kept, SealedPaths, Staging, sealed_paths, staged
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,

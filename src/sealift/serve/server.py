@@ -19,7 +19,7 @@ from typing import Final
 
 from sealift import __version__
 from sealift.data.schema.card import ResourceCard
-from sealift.data.seal.staging import SealedPaths
+from sealift.data.staging import SealedPaths
 from sealift.errors import SealiftError, UnavailableError
 from sealift.events import Sink, emit
 from sealift.ids import Role

@@ -14,7 +14,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import ResourceCard
 from sealift.data.schema.rows import pack
 from sealift.data.schema.schema import Field, Schema
-from sealift.data.seal.seal import seal_table
+from sealift.data.sealing import seal_table
 from sealift.data.shards.dataset import SealedDataset
 from sealift.data.shards.inspect import inspect_file, verify_table
 from sealift.errors import (

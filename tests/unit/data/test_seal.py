@@ -15,7 +15,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import ResourceCard, read_card
 from sealift.data.schema.rows import unpack
 from sealift.data.schema.schema import Field, Schema
-from sealift.data.seal.seal import record_bytes_for, seal_table
+from sealift.data.sealing import record_bytes_for, seal_table
 from sealift.errors import (
     MalformedError,
     RefusedError,

@@ -17,7 +17,7 @@ from sealift.data import SealedDataset
 from sealift.data.schema.card import ResourceCard
 from sealift.data.schema.document import schema_to_plain
 from sealift.data.schema.schema import Field, Schema
-from sealift.data.seal.seal import seal_table
+from sealift.data.sealing import seal_table
 from sealift.data.shards.inspect import verify_table
 from sealift.errors import AuthenticationError, MalformedError
 

@@ -15,7 +15,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.data import SealedDataset
 from sealift.data.schema.card import ResourceCard
 from sealift.data.schema.rows import Array
-from sealift.data.seal.seal import seal_shards, shard_names
+from sealift.data.sealing import seal_shards, shard_names
 from sealift.errors import MalformedError, UnavailableError, UsageError
 from tests.sim.sealed_shards import ID_SCHEMA, arrays_of
 

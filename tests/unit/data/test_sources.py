@@ -15,7 +15,7 @@ import pytest
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.document import parse_schema, schema_to_toml
 from sealift.data.schema.schema import Field, Schema
-from sealift.data.seal.seal import seal_table
+from sealift.data.sealing import seal_table
 from sealift.data.sources.source import SourceOptions
 from sealift.data.sources.table import SOURCES, infer_schema
 from sealift.errors import MalformedError, UnavailableError, UsageError

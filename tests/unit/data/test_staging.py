@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from sealift.crypto.keys import SecretKey
+from sealift.data import staging
 from sealift.data.schema.card import ResourceCard
 from sealift.data.schema.document import schema_from_plain
-from sealift.data.seal import staging
-from sealift.data.seal.seal import seal_table
+from sealift.data.sealing import seal_table
 from sealift.errors import MalformedError, SealiftError, UnavailableError
 
 

@@ -18,7 +18,7 @@ import pytest
 from sealift.crypto.keys import SecretKey
 from sealift.data import SealedDataLoader, SealedDataset, urls
 from sealift.data.schema.schema import Field, Schema
-from sealift.data.seal.seal import seal_table
+from sealift.data.sealing import seal_table
 from sealift.data.urls import expand, open_place
 from sealift.errors import (
     MalformedError,

@@ -21,7 +21,7 @@ from sealift.crypto.keys import TOKEN
 from sealift.data import SealedDataLoader
 from sealift.data.loader.opening import Extent
 from sealift.data.loader.windows import WindowArena
-from sealift.data.loader.worker.process import SpawnedOpener
+from sealift.data.loader.worker import SpawnedOpener
 from sealift.errors import AuthenticationError, PeerError, UsageError
 from tests.sim.sealed_shards import Shards, seal_shards
 
@@ -160,7 +160,7 @@ import os, signal, sys
 from pathlib import Path
 from sealift.crypto.keys import SecretKey
 from sealift.data.loader.windows import WindowArena
-from sealift.data.loader.worker.process import SpawnedOpener
+from sealift.data.loader.worker import SpawnedOpener
 opener = SpawnedOpener([], WindowArena(1, 64, shared=True))
 print(opener.process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -96,7 +96,7 @@ def _finished(
 ) -> ResourceCard | None:
     """What an earlier run had sealed when it was stopped, if it is what is asked for."""
     from sealift.data.schema.card import read_card
-    from sealift.data.seal.staging import finish_interrupted, sealed_paths
+    from sealift.data.staging import finish_interrupted, sealed_paths
 
     if not finish_interrupted(args.out, args.name, vault.kept):
         return None
@@ -128,7 +128,7 @@ def _content(args: argparse.Namespace, owner: Identity) -> bytes:
 
 
 def _show(args: argparse.Namespace, card: ResourceCard) -> None:
-    from sealift.data.seal.staging import sealed_paths
+    from sealift.data.staging import sealed_paths
 
     paths = sealed_paths(args.out, args.name)
     facts: dict[str, Any] = {"sealed": str(paths.sealed), "card": str(paths.card)}

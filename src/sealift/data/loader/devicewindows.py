@@ -12,7 +12,6 @@ hold whole rows here; others are opened on the host.
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from sealift.channel.device.device import (
     RecordPlace,
     Verdicts,
 )
-from sealift.channel.device.keys import DeviceKeys
 from sealift.channel.record.layout import sealed_bytes
 from sealift.channel.record.opener import scrub
 from sealift.crypto.hash import keyed_hash
@@ -35,7 +33,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.data.loader.opening import OPEN_SHARDS, AllOf
 from sealift.data.loader.windows import Pending
 from sealift.data.schedule.order import Indices, Window
-from sealift.data.shards.shard import ShardReader
+from sealift.data.shards.shard import OpenShards
 from sealift.data.shards.shardset import ShardSet
 from sealift.errors import AuthenticationError, SealiftError, UsageError
 
@@ -83,7 +81,7 @@ class DeviceWindows:
         self._engine = engine
         self._defers = defers
         self._out: list[AllOf | None] = [None] * SLOTS
-        self._readers: OrderedDict[int, tuple[ShardReader, DeviceKeys]] = OrderedDict()
+        self._readers = OpenShards(shards.shards, shards.leaves, OPEN_SHARDS)
         self._seen: dict[tuple[int, int], bytes] = {}
         self._seen_key = SecretKey.generate()
         records = -(-window_bytes // min(s.record_bytes for s in shards.layout.shards))
@@ -122,8 +120,7 @@ class DeviceWindows:
             if out is not None:  # told already, or to whoever asks later
                 with contextlib.suppress(SealiftError):
                     out.wait()
-        while self._readers:
-            self._let_go(*self._readers.popitem()[1])
+        self._readers.close()
         self._close_memories()
         self._seen_key.wipe()
 
@@ -135,7 +132,7 @@ class DeviceWindows:
         records, places = self._placed(window)
         staging, used = memoryview(self._staging), 0
         for record in records:
-            reader = self._reader(record.shard)[0]
+            reader = self._readers[record.shard]
             used += reader.read_sealed(record.index, staging[record.sealed :])
         self._engine.upload(staging[:used], sealed).wait()
         opened = AllOf(
@@ -182,8 +179,8 @@ class DeviceWindows:
         """Places in calls of one key each, in the order of the records."""
         key, group = None, list[RecordPlace]()
         for record in records:
-            reader, keys = self._reader(record.shard)
-            found, place = keys.place(
+            reader = self._readers[record.shard]
+            found, place = reader.device_keys(self._engine).place(
                 record.index,
                 record.index,
                 final=reader.header.is_final(record.index),
@@ -202,7 +199,7 @@ class DeviceWindows:
     def _demand_content(self, record: _Record, plain: DeviceMemory) -> None:
         if self._is_known(record):
             return
-        reader = self._reader(record.shard)[0]
+        reader = self._readers[record.shard]
         copy = bytearray(record.plaintext_bytes)
         try:
             self._engine.download(plain, record.plain, copy).wait()
@@ -213,7 +210,7 @@ class DeviceWindows:
 
     def _is_known(self, record: _Record) -> bool:
         """No card says what it is, or its very bytes were compared with the card."""
-        if self._reader(record.shard)[0].leaves is None:
+        if self._readers[record.shard].leaves is None:
             return True
         seen = self._seen.get((record.shard, record.index))
         return seen is not None and seen == self._digest(record)
@@ -227,31 +224,13 @@ class DeviceWindows:
     def _name_the_record(self, records: Sequence[_Record]) -> None:
         """A device tells no record; the processor finds it, and raises with its name."""
         for record in records:
-            reader = self._reader(record.shard)[0]
+            reader = self._readers[record.shard]
             start = record.index * reader.header.record_bytes
             out = bytearray(record.plaintext_bytes)
             try:
                 reader.open_range(start, start + len(out), memoryview(out))
             finally:
                 scrub(out)
-
-    def _reader(self, shard: int) -> tuple[ShardReader, DeviceKeys]:
-        if shard not in self._readers:
-            if len(self._readers) >= OPEN_SHARDS:
-                self._let_go(*self._readers.popitem(last=False)[1])
-            leaves = self._shards.leaves[shard]
-            reader = ShardReader(self._shards.shards[shard], leaves)
-            try:
-                self._readers[shard] = reader, reader.device_keys(self._engine)
-            except BaseException:
-                reader.close()
-                raise
-        self._readers.move_to_end(shard)
-        return self._readers[shard]
-
-    def _let_go(self, reader: ShardReader, keys: DeviceKeys) -> None:
-        keys.close()
-        reader.close()
 
     def _close_memories(self) -> None:
         while self._memories:

@@ -27,7 +27,7 @@ from sealift.data.loader.windows import (
     record_window_bytes,
     window_bytes,
 )
-from sealift.data.loader.worker.process import SpawnedOpener
+from sealift.data.loader.worker import SpawnedOpener
 from sealift.data.schedule.order import OrderOptions
 from sealift.data.shards.dataset import SealedDataset
 from sealift.data.shards.shardset import ShardSet

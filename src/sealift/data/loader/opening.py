@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Final, Protocol
 from sealift.channel.device.device import Verdicts
 from sealift.channel.record.commitment import VerifiedLeaves
 from sealift.data.schedule.order import Run
-from sealift.data.shards.shard import Shard, ShardReader
+from sealift.data.shards.shard import OpenShards, Shard
 from sealift.errors import AuthenticationError, SealiftError
 
 OPEN_SHARDS: Final = 32  # open files per thread or process
@@ -64,30 +63,18 @@ class ShardOpener:
         leaves: Sequence[VerifiedLeaves | None],
         part: PartOf,
     ) -> None:
-        self._shards = shards
-        self._leaves = leaves
+        self._readers = OpenShards(shards, leaves, OPEN_SHARDS)
         self._part = part
-        self._readers: OrderedDict[int, ShardReader] = OrderedDict()
 
     def open(self, extents: Sequence[Extent]) -> None:
         """See ``Opener``."""
         for extent in extents:
             out = self._part(extent.at, extent.end - extent.start)
-            self._reader(extent.shard).open_range(extent.start, extent.end, out)
+            self._readers[extent.shard].open_range(extent.start, extent.end, out)
 
     def close(self) -> None:
         """See ``Opener``."""
-        while self._readers:
-            self._readers.popitem()[1].close()
-
-    def _reader(self, shard: int) -> ShardReader:
-        if shard not in self._readers:
-            if len(self._readers) >= OPEN_SHARDS:
-                self._readers.popitem(last=False)[1].close()
-            leaves = self._leaves[shard]
-            self._readers[shard] = ShardReader(self._shards[shard], leaves)
-        self._readers.move_to_end(shard)
-        return self._readers[shard]
+        self._readers.close()
 
 
 class OpenerPool:

@@ -28,7 +28,7 @@ from sealift.data.schedule.order import EpochOrder, OrderOptions
 from sealift.data.schema.card import ResourceCard
 from sealift.data.schema.rows import Array, unpack
 from sealift.data.schema.schema import Schema
-from sealift.data.shards.shard import ShardReader
+from sealift.data.shards.shard import OpenShards
 from sealift.data.shards.shardset import Keys, Place, ShardOptions, open_shards
 from sealift.data.urls import StorageOptions
 from sealift.errors import UsageError
@@ -94,7 +94,8 @@ class SealedDataset:
         self.shards = open_shards(shards, keys, options)
         self.schema = self.shards.schema
         self._process = os.getpid()
-        self._readers: OrderedDict[int, ShardReader] = OrderedDict()
+        found = self.shards
+        self._readers = OpenShards(found.shards, found.leaves, OPEN_SHARDS)
         self._cache: OrderedDict[tuple[int, int], bytearray] = OrderedDict()
         self._cached_records = max(1, cached_records)
         self._closed = False
@@ -142,8 +143,7 @@ class SealedDataset:
         self._closed = True
         while self._cache:
             _scrub(self._cache.popitem()[1])
-        while self._readers:
-            self._readers.popitem()[1].close()
+        self._readers.close()
 
     def __enter__(self) -> Self:
         return self
@@ -187,7 +187,7 @@ class SealedDataset:
         if place in self._cache:
             self._cache.move_to_end(place)
             return self._cache[place]
-        reader = self._reader(shard)
+        reader = self._readers[shard]
         opened = bytearray(reader.header.plaintext_bytes(index))
         start = index * reader.header.record_bytes
         reader.open_range(start, start + len(opened), memoryview(opened))
@@ -195,15 +195,6 @@ class SealedDataset:
             _scrub(self._cache.popitem(last=False)[1])
         self._cache[place] = opened
         return opened
-
-    def _reader(self, shard: int) -> ShardReader:
-        if shard not in self._readers:
-            if len(self._readers) >= OPEN_SHARDS:
-                self._readers.popitem(last=False)[1].close()
-            leaves = self.shards.leaves[shard]
-            self._readers[shard] = ShardReader(self.shards.shards[shard], leaves)
-        self._readers.move_to_end(shard)
-        return self._readers[shard]
 
 
 def _other_process() -> UsageError:

@@ -9,6 +9,8 @@ later is the one that was read first.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -78,6 +80,7 @@ class ShardReader:
     def __init__(self, shard: Shard, leaves: VerifiedLeaves | None = None) -> None:
         self.shard = shard
         self._slot: Slot | None = None
+        self._device_keys: DeviceKeys | None = None
         self._reader = _open_reader(shard)
         try:
             self.header = self._reader.header
@@ -129,8 +132,11 @@ class ShardReader:
             raise moved(self.shard.name, error) from error
 
     def device_keys(self, engine: DeviceEngine) -> DeviceKeys:
-        """The shard's keys on a device; the caller closes them."""
-        return DeviceKeys(self._reader.keys, self.header.suite, engine)
+        """The shard's keys on the device that opens it, until ``close``."""
+        if self._device_keys is None:
+            keys, suite = self._reader.keys, self.header.suite
+            self._device_keys = DeviceKeys(keys, suite, engine)
+        return self._device_keys
 
     def demand_content(self, index: int, opened: memoryview) -> None:
         """Demand that a record opened elsewhere is what the card commits to.
@@ -149,6 +155,8 @@ class ShardReader:
         """Close the file, scrub this reader's memory, forget its keys."""
         if self._slot is not None:
             self._slot.scrub()
+        if self._device_keys is not None:
+            self._device_keys.close()
         self._reader.close()
 
     def __enter__(self) -> Self:
@@ -205,6 +213,41 @@ class ShardReader:
             check_card_fits(
                 self.header.total_bytes, self.header.record_bytes, self.shard
             )
+
+
+class OpenShards:
+    """Readers of a dataset's shards, those used last; for one thread at a time.
+
+    Args:
+        shards: Of the dataset.
+        leaves: Per shard, its verified leaves, or None.
+        most: How many files are open at once.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        leaves: Sequence[VerifiedLeaves | None],
+        most: int,
+    ) -> None:
+        self._shards = shards
+        self._leaves = leaves
+        self._most = most
+        self._readers: OrderedDict[int, ShardReader] = OrderedDict()
+
+    def __getitem__(self, shard: int) -> ShardReader:
+        if shard not in self._readers:
+            if len(self._readers) >= self._most:
+                self._readers.popitem(last=False)[1].close()
+            reader = ShardReader(self._shards[shard], self._leaves[shard])
+            self._readers[shard] = reader
+        self._readers.move_to_end(shard)
+        return self._readers[shard]
+
+    def close(self) -> None:
+        """Close every reader. Idempotent."""
+        while self._readers:
+            self._readers.popitem()[1].close()
 
 
 def leaves_of(card: ResourceCard | None, key: SecretKey) -> VerifiedLeaves | None:

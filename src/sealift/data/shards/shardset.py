@@ -29,9 +29,9 @@ from sealift.data.schema.card import (
     schema_of,
 )
 from sealift.data.schema.schema import Schema
-from sealift.data.seal.staging import demand_all_placed
 from sealift.data.shards.inspect import check_same, demand_sealed_as
 from sealift.data.shards.shard import Shard, ShardReader, moved
+from sealift.data.staging import demand_all_placed
 from sealift.data.urls import (
     StorageOptions,
     exists,

@@ -18,7 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from shlex import quote
+from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
@@ -34,23 +34,35 @@ from sealift.data.schema.rows import (
     check_names,
 )
 from sealift.data.schema.schema import DTYPES, Field, Schema
-from sealift.data.sources.source import SourceOptions, unclear
-from sealift.errors import MalformedError
+from sealift.data.sources.source import (
+    Source,
+    SourceOptions,
+    made_field,
+    refuse_image_options,
+    unclear,
+    with_suffix,
+)
 
 Layout = tuple[np.dtype[Any], tuple[int, ...]]
-ReadBlocks = Callable[[int], Iterator[Columns]]
+ReadBlocks = Callable[["ArrayTable", int], Iterator[Columns]]
+Look = Callable[[Path, SourceOptions, str | None], dict[str, Layout]]
+"""(file, options, name of an array that has none of its own) to layouts by field."""
 
 
 @dataclass(frozen=True)
 class ArrayTable:
     """An opened array file; see ``TableReader``."""
 
+    path: Path
+    schema: Schema
+    options: SourceOptions
+    layouts: Mapping[str, Layout]
     rows: int
     read: ReadBlocks
 
     def columns(self, rows_per_block: int) -> Iterator[Columns]:
         """See ``TableReader.columns``."""
-        return self.read(rows_per_block)
+        return self.read(self, rows_per_block)
 
     def locate(self, first_row: int) -> Locate:
         """See ``TableReader.locate``; rows and elements count from 0."""
@@ -62,8 +74,44 @@ class ArrayTable:
 
         return words
 
+    def demand_same(self, layouts: Mapping[str, Layout]) -> None:
+        """Demand what was there when it was opened.
 
-def check_layouts(layouts: Mapping[str, Layout], schema: Schema, source: str) -> int:
+        Raises:
+            MalformedError: if the file has other arrays now.
+        """
+        if layouts != self.layouts:
+            raise bad_table(
+                f"{self.path.name} changed while it was read",
+                fix="Seal a copy that nothing writes to",
+            )
+
+
+def array_source(suffix: str, look: Look, read: ReadBlocks) -> Source:
+    """A kind of array file.
+
+    Args:
+        suffix: How its names end.
+        look: The layouts by field.
+        read: The rows of one that was opened.
+    """
+
+    def open_table(place: str, schema: Schema, options: SourceOptions) -> ArrayTable:
+        refuse_image_options(options, f"a {suffix} file")
+        path = Path(place)
+        layouts = look(path, options, schema.fields[0].name)
+        rows = _check_layouts(layouts, schema, path.name)
+        return ArrayTable(path, schema, options, layouts, rows, read)
+
+    def infer(place: str, options: SourceOptions) -> Schema:
+        only = options.fields[0][0] if len(options.fields) == 1 else None
+        path = Path(place)
+        return _schema_from_layouts(look(path, options, only), path.name)
+
+    return Source(f"{suffix} file", with_suffix(suffix), open_table, infer)
+
+
+def _check_layouts(layouts: Mapping[str, Layout], schema: Schema, source: str) -> int:
     """Demand the schema's arrays; the number of their rows.
 
     Raises:
@@ -91,7 +139,7 @@ def chosen_layouts(
     return {field: layouts[column] for field, column in chosen}
 
 
-def schema_from_layouts(layouts: Mapping[str, Layout], source: str) -> Schema:
+def _schema_from_layouts(layouts: Mapping[str, Layout], source: str) -> Schema:
     """The schema that array headers say: dtypes and shapes, no bounds.
 
     Raises:
@@ -117,14 +165,7 @@ def field_of(
         )
     if not shape:
         raise unclear(f"{source}: {name[:80]} is a single number, not one per row")
-    try:
-        return Field(name, dtype.newbyteorder("<").name, shape[1:])
-    except MalformedError as error:
-        raise unclear(
-            f"{source}: {name[:80]!r} makes no field",
-            why=error.what,
-            fix=f"Give it a name with --fields {quote('NAME=' + name[:80])}",
-        ) from None
+    return made_field(name, dtype.newbyteorder("<").name, shape[1:], source)
 
 
 MAX_NPY_HEADER_BYTES: Final = 10_000  # numpy's own limit

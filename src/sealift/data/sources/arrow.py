@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,8 @@ from sealift.data.schema.schema import DTYPES, Field, Schema
 from sealift.data.sources.source import (
     Source,
     SourceOptions,
+    demand_distinct,
+    made_field,
     refuse_image_options,
     require,
     unclear,
@@ -67,24 +68,6 @@ def field_of_type(name: str, column: str, kind: Any, source: str) -> Field:
             + ", ".join(DTYPES),
         )
     return made_field(name, dtype, tuple(shape), source)
-
-
-def made_field(
-    name: str, dtype: str, shape: tuple[int, ...], source: str, **more: Any
-) -> Field:
-    """A field, or why there is none of that name.
-
-    Raises:
-        MalformedError: ``no-schema``.
-    """
-    try:
-        return Field(name, dtype, shape, **more)
-    except MalformedError as error:
-        raise unclear(
-            f"{source}: {name[:80]!r} makes no field",
-            why=error.what,
-            fix=f"Give it a name with --fields {quote('NAME=' + name[:80])}",
-        ) from None
 
 
 def _to_array(column: Any, field: Field, *, source: str, first_row: int) -> Array:
@@ -297,19 +280,6 @@ def check_columns(
     """
     chosen = [name for name, _ in options.chosen(columns)]
     check_names(chosen, schema, source=source)
-
-
-def demand_distinct(names: list[str], source: str) -> None:
-    """Refuse a table in which a name does not say which column it is.
-
-    Raises:
-        MalformedError: names the column.
-    """
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise bad_table(
-                f"{source} has two columns {name[:80]!r}", fix="Rename one of them"
-            )
 
 
 def _schema_of_arrow(kinds: Any, options: SourceOptions, source: str) -> Schema:

@@ -22,6 +22,7 @@ from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.source import (
     Source,
     SourceOptions,
+    demand_distinct,
     refuse_options,
     with_suffix,
 )
@@ -153,11 +154,7 @@ def _places(
     header: tuple[str, ...], schema: Schema, source: str
 ) -> tuple[tuple[int, ...], ...]:
     """Which columns make each field; every column is used exactly once."""
-    for index, name in enumerate(header):
-        if name in header[:index]:
-            raise bad_table(
-                f"{source} has two columns {name[:80]!r}", fix="Rename one of them"
-            )
+    demand_distinct(header, source)
     position = {name: index for index, name in enumerate(header)}
     wanted = [_column_names(spec, position) for spec in schema.fields]
     used = [name for names in wanted for name in names]

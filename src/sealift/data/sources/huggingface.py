@@ -21,13 +21,18 @@ from sealift.data.sources.arrow import (
     ArrowTable,
     Convert,
     check_columns,
-    demand_distinct,
     field_of_type,
-    made_field,
     reading,
 )
 from sealift.data.sources.images import decode, first_form, form_of
-from sealift.data.sources.source import Source, SourceOptions, require, unclear
+from sealift.data.sources.source import (
+    Source,
+    SourceOptions,
+    demand_distinct,
+    made_field,
+    require,
+    unclear,
+)
 from sealift.errors import MalformedError, UnavailableError
 from sealift.release.files import read_whole
 

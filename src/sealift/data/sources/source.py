@@ -7,13 +7,14 @@ kind may need a package that sealift itself does not (``packages``).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, Protocol
 
-from sealift.data.schema.rows import Columns, Locate
-from sealift.data.schema.schema import Schema
+from sealift.data.schema.rows import Columns, Locate, bad_table
+from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError, UnavailableError, UsageError
 
 
@@ -114,6 +115,37 @@ def unclear(what: str, *, why: str = "", fix: str = "") -> MalformedError:
         fix=fix,
         code="no-schema",
     )
+
+
+def made_field(
+    name: str, dtype: str, shape: tuple[int, ...], source: str, **more: Any
+) -> Field:
+    """A field, or why there is none of that name.
+
+    Raises:
+        MalformedError: ``no-schema``.
+    """
+    try:
+        return Field(name, dtype, shape, **more)
+    except MalformedError as error:
+        raise unclear(
+            f"{source}: {name[:80]!r} makes no field",
+            why=error.what,
+            fix=f"Give it a name with --fields {quote('NAME=' + name[:80])}",
+        ) from None
+
+
+def demand_distinct(names: Sequence[str], source: str) -> None:
+    """Refuse a table in which a name does not say which column it is.
+
+    Raises:
+        MalformedError: names the column.
+    """
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise bad_table(
+                f"{source} has two columns {name[:80]!r}", fix="Rename one of them"
+            )
 
 
 def require(module: str, *, extra: str, what: str) -> Any:

@@ -15,14 +15,12 @@ from typing import Final, TypeVar
 from sealift.data.schema.rows import bad_table, pack
 from sealift.data.schema.schema import Schema
 from sealift.data.sources import (
+    arrayfiles,
     arrow,
     csvtable,
     huggingface,
     images,
     mapstyle,
-    npy,
-    npz,
-    safetensorsfile,
 )
 from sealift.data.sources.source import (
     NO_OPTIONS,
@@ -36,9 +34,9 @@ from sealift.errors import UnavailableError, UsageError, unreadable
 # The first that claims a place gets it: folders with files of their own before images.
 SOURCES: Final[tuple[Source, ...]] = (
     csvtable.SOURCE,
-    npy.SOURCE,
-    npz.SOURCE,
-    safetensorsfile.SOURCE,
+    arrayfiles.NPY,
+    arrayfiles.NPZ,
+    arrayfiles.SAFETENSORS,
     arrow.SOURCE,
     huggingface.SOURCE,
     images.SOURCE,

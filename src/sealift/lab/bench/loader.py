@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from sealift.channel.device.host import HostDevice
 from sealift.crypto.keys import SecretKey
 from sealift.data.loader.torchloader import SealedDataLoader
-from sealift.data.seal.seal import seal_table
+from sealift.data.sealing import seal_table
 from sealift.data.shards.dataset import SealedDataset
 from sealift.data.sources.table import infer_schema
 from sealift.lab.bench.report import Arm, BenchReport, interleaved, start_report

@@ -25,7 +25,7 @@ from sealift.crypto.identity import Identity, create_identity, save_identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import read_card
 from sealift.data.schema.document import load_schema
-from sealift.data.seal.seal import seal_table
+from sealift.data.sealing import seal_table
 from sealift.lab.worlds.folder import HOST, MODEL_OWNER, OPERATOR, OWNERS, World, clear
 from sealift.release.agreement import Part
 from sealift.release.agreement.document import compile_document

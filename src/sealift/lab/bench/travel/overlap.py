@@ -22,7 +22,7 @@ from typing import Final, Literal
 import numpy as np
 
 from sealift.channel.record.layout import DEFAULT_RECORD_BYTES
-from sealift.data.seal.seal import DEFAULT_CELL_ROWS
+from sealift.data.sealing import DEFAULT_CELL_ROWS
 from sealift.lab.bench.report import BenchReport, Row
 from sealift.lab.demo.tasks.task import write_parts
 from sealift.lab.worlds.folder import World

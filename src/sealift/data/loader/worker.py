@@ -1,19 +1,20 @@
-"""Start a process that opens records, hand it keys through a pipe, end it.
+"""Processes that open records for a loader: how one is started, asked, and what it does.
 
 Keys go over an unnamed socket pair that the process inherits: never through a file, an
 argument or the environment. Rows come back in a memory file that it inherits as well.
+Frames over the pair: a u32 length and bytes. First the assignment (canonical JSON) and, in
+a frame of their own, the data keys; then requests, which are extents, each answered by an
+empty frame, or by the error that opening raised.
+``python -m sealift.data.loader.worker SOCKET MEMORY`` is the process: both numbers are
+descriptors that the loader left open for it. Ctrl-C is the loader's business.
 Guarantees: a process that is gone is an error that says so; none outlives the loader,
 also where the loader was killed.
-
-What a loader and its opening processes say to each other.
-
-Frames over an unnamed socket pair: a u32 length and bytes. First the assignment
-(canonical JSON) and, in a frame of their own, the data keys; then requests, which are
-extents, each answered by an empty frame, or by the error that opening raised.
 """
 
 from __future__ import annotations
 
+import os
+import resource
 import signal
 import socket
 import struct
@@ -25,10 +26,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sealift import codec
-from sealift.crypto.keys import TOKEN
-from sealift.data.loader.opening import Extent
-from sealift.data.loader.windows import WindowArena
-from sealift.data.shards.shard import Shard, ShardRefusedError
+from sealift.crypto.keys import KEY_BYTES, TOKEN, SecretKey
+from sealift.data.loader.opening import Extent, ShardOpener
+from sealift.data.loader.windows import WindowArena, map_arena
+from sealift.data.schema.card import parse_card
+from sealift.data.shards.shard import Shard, ShardRefusedError, leaves_of
 from sealift.errors import (
     IntegrityError,
     MalformedError,
@@ -50,7 +52,7 @@ _KINDS: Final[dict[str, type[SealiftError]]] = {
 
 
 @dataclass(frozen=True)
-class AssignedShard:
+class _AssignedShard:
     """A shard, without its key."""
 
     place: str
@@ -60,11 +62,11 @@ class AssignedShard:
 
 
 @dataclass(frozen=True)
-class Assignment:
+class _Assignment:
     """What an opening process is to open."""
 
     arena_bytes: int
-    shards: tuple[AssignedShard, ...]
+    shards: tuple[_AssignedShard, ...]
 
 
 @dataclass(frozen=True)
@@ -261,7 +263,7 @@ def _start(theirs: socket.socket, memory: int) -> subprocess.Popen[bytes]:
 
 def _assignment(shards: Sequence[Shard], arena: WindowArena) -> bytes:
     entries = [
-        AssignedShard(
+        _AssignedShard(
             place=shard.place,
             header=shard.header,
             card=codec.encode(shard.card) if shard.card else b"",
@@ -270,7 +272,7 @@ def _assignment(shards: Sequence[Shard], arena: WindowArena) -> bytes:
         for shard in shards
     ]
     try:
-        return codec.encode(Assignment(arena.total_bytes, tuple(entries)))
+        return codec.encode(_Assignment(arena.total_bytes, tuple(entries)))
     except MalformedError as error:
         raise UsageError(
             "storage_options cannot be handed to another process",
@@ -283,3 +285,62 @@ def _words(status: int) -> str:
     if status >= 0:
         return f"it ended with exit code {status}"
     return f"it was killed by {signal.Signals(-status).name}"
+
+
+_WATCH_S: Final = 1.0
+
+
+def main() -> None:
+    """Serve one loader."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    parent = os.getppid()
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    sock.settimeout(_WATCH_S)
+
+    def parent_lives() -> bool:
+        return os.getppid() == parent
+
+    assigned = receive_frame(sock, parent_lives)
+    keys = receive_frame(sock, parent_lives)
+    if assigned is None or keys is None:
+        return
+    opener = _opener(bytes(assigned), keys, int(sys.argv[2]))
+    try:
+        while (request := receive_frame(sock, parent_lives)) is not None:
+            send_frame(sock, _answer(opener, request))
+    except ConnectionError:
+        pass
+    finally:
+        opener.close()
+
+
+def _answer(opener: ShardOpener, request: bytearray) -> bytes:
+    try:
+        opener.open(unpack_extents(request))
+    except SealiftError as error:
+        return failure_of(error)
+    return b""
+
+
+def _opener(assigned: bytes, keys: bytearray, memory: int) -> ShardOpener:
+    assignment = codec.decode(_Assignment, assigned, max_bytes=MAX_FRAME_BYTES)
+    arena = memoryview(map_arena(memory, assignment.arena_bytes))
+    shards = [
+        _shard(entry, keys[index * KEY_BYTES : (index + 1) * KEY_BYTES])
+        for index, entry in enumerate(assignment.shards)
+    ]
+    keys[:] = bytes(len(keys))
+    leaves = [leaves_of(shard.card, shard.key) for shard in shards]
+    return ShardOpener(shards, leaves, lambda at, length: arena[at : at + length])
+
+
+def _shard(entry: _AssignedShard, key: bytearray) -> Shard:
+    card = parse_card(entry.card, source="the card") if entry.card else None
+    secret = SecretKey(key)
+    key[:] = bytes(len(key))
+    return Shard(entry.place, secret, card, entry.options, entry.header)
+
+
+if __name__ == "__main__":
+    main()

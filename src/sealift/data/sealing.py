@@ -25,15 +25,15 @@ from sealift.channel.record.layout import (
     RECORD_ALIGNMENT_BYTES,
 )
 from sealift.channel.record.outputfile import open_output
-from sealift.channel.record.sealedfile import SealedFileCard, write_sealed_file
+from sealift.channel.record.sealedfile import write_sealed_file
 from sealift.codec import MAX_INTEGER
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import ResourceCard
 from sealift.data.schema.document import schema_to_plain, schema_to_toml
 from sealift.data.schema.schema import Schema
-from sealift.data.seal.staging import Kept, Staging, sealed_paths, staged
 from sealift.data.sources.source import NO_OPTIONS, SourceOptions
 from sealift.data.sources.table import Table, open_table
+from sealift.data.staging import Kept, Staging, sealed_paths, staged
 from sealift.errors import UsageError
 from sealift.events import Sink, discard, emit
 from sealift.ids import check_name
@@ -210,23 +210,11 @@ class _Sealing:
             key=key, total_bytes=size, record_bytes=self.record_bytes,
             description=schema.columns, folder=folder.descriptor,
         )  # fmt: skip
-        card = self._make_card(schema, share, sealed, named)
-        _write(paths.card, folder, codec.encode(card))
-        return card
-
-    def _make_card(
-        self,
-        schema: Schema,
-        rows: int,
-        sealed: SealedFileCard,
-        named: tuple[str, SecretKey],
-    ) -> ResourceCard:
-        name, key = named
         resource = Resource(
             name=name,
             owner=self.owner,
             part=self.part,
-            rows=rows,
+            rows=share,
             row_bytes=schema.row_bytes,
             cell_rows=self.cell_rows,
             total_bytes=sealed.total_bytes,
@@ -235,7 +223,9 @@ class _Sealing:
             content=sealed.content.digest,
             key=key_commitment(key, name),
         )
-        return ResourceCard(resource=resource, leaves=sealed.leaves)
+        card = ResourceCard(resource=resource, leaves=sealed.leaves)
+        _write(paths.card, folder, codec.encode(card))
+        return card
 
 
 def check_cell_rows(cell_rows: int) -> None:

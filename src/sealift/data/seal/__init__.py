@@ -1,1 +1,0 @@
-"""Seal a table at home, and put its files in place together or not at all."""
