@@ -54,8 +54,8 @@ record travel/accelerator/load.py:Hashing._hash
   crypto/hash.py:keyed_hash
 record travel/accelerator/visit.py:work_together
   data/schedule/memory.py:SharedBuffer.descriptor train/worker/messages.py:send_with
-record train/worker/zygote.py:_run_worker
-  train/worker/memory.py:map_copy data/schema/rows.py:demand_rows
+record train/worker/recipeworker.py:run_worker
+  train/worker/requests.py:map_copy data/schema/rows.py:demand_rows
   data/loader/rowtensors.py:batch_from_rows train/loop/recipe.py:_plain
 key release/broker/server.py:Broker.serve
   release/vault/vault.py:Vault.fetch crypto/hpke.py:HpkePublicKey.seal
@@ -71,17 +71,17 @@ key session/relay/server.py:Relay._serve
   session/relay/connection.py:Connection.put
 key session/relay/client.py:RelayClient._read
   channel/transport/tcp.py:TcpTransport.receive session/relay/circuit.py:Circuit.deliver
-key train/job/keyring.py:Keyring._collect_from
+key train/job/releasedkeys.py:ReleasedKeys._collect_from
   release/client/broker.py:collect_release
 key release/client/broker.py:collect_release
   session/relay/circuit.py:Circuit.receive channel/record/opener.py:StreamOpener.open_frame
   crypto/aead.py:Aead.open_into codec/reading.py:decode crypto/hpke.py:HpkePrivateKey.open
   channel/record/commitment.py:key_commitment
 train cli/main.py:main
-  train/worker/process.py:WorkerProcess.start train/worker/process.py:WorkerProcess.ask
-train train/worker/__main__.py:main
+  train/worker/process.py:WorkerProcess.start
+train train/worker/zygote.py:main
   train/worker/zygote.py:Zygote._run
-train train/worker/zygote.py:_run_worker
+train train/worker/recipeworker.py:run_worker
   train/loop/training.py:Training._descend
 """
 SLOT, SLOTS = 1 << 16, 4096  # bytes of one process's notes, and processes

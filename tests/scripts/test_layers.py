@@ -44,13 +44,13 @@ MODULES = [
     "health.reporting",
     "health.server",
     "health.status",
-    "cli.accelerator",
-    "cli.broker",
+    "cli.roles.accelerator",
+    "cli.roles.broker",
     "cli.health",
-    "cli.join",
+    "cli.roles.join",
     "cli.main",
-    "cli.orchestrator",
-    "cli.serve",
+    "cli.roles.orchestrator",
+    "cli.roles.serve",
     "cli.train",
 ]
 PLANTED = {
@@ -75,7 +75,7 @@ PLANTED = {
         "What speaks HTTP",
     ),
     "HTTP beside a key": (
-        "cli.broker",
+        "cli.roles.broker",
         "import sealift.health.server",
         "What may hold a key",
     ),
