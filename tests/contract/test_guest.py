@@ -21,10 +21,9 @@ from sealift.attest.tpm.imalist import parse_list
 from sealift.crypto.hash import sha256
 from sealift.errors import PolicyError, UnavailableError
 from sealift.ids import Digest
+from sealift.lab.guest.agent import BUNDLE, MODULE, PYTHON, Act
 from sealift.lab.guest.contents import archive, file_entry
-from sealift.lab.guest.image import build_image
-from sealift.lab.guest.protocol import BUNDLE, MODULE, PYTHON, Act
-from sealift.lab.guest.references import KERNEL_PCR, kernel_register
+from sealift.lab.guest.image import KERNEL_PCR, build_image, kernel_register
 from tests.sim.guest import (
     BOUND,
     GuestHost,

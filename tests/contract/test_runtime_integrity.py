@@ -27,11 +27,9 @@ from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Digest, Role
 from sealift.lab.demo.rehearsal import run_second_act
 from sealift.lab.demo.tasks.digits import DIGITS
-from sealift.lab.guest.agentport import AgentPort
-from sealift.lab.guest.image import build_image
-from sealift.lab.guest.machine import Guest
-from sealift.lab.guest.protocol import Act
-from sealift.lab.guest.references import guest_references
+from sealift.lab.guest.agent import Act
+from sealift.lab.guest.image import build_image, guest_references
+from sealift.lab.guest.machine import AgentPort, Guest
 from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.lab.worlds.job import make_world, second_act
 from sealift.release.agreement import ReleaseRule

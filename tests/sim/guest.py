@@ -29,9 +29,8 @@ from sealift.attest.tpm.enrolment import (
 from sealift.attest.tpm.verifier import examine_tpm
 from sealift.attest.verifier import Claims
 from sealift.crypto.sign import SigningKey
-from sealift.lab.guest.image import build_image, fetched
+from sealift.lab.guest.image import build_image, fetched, guest_references
 from sealift.lab.guest.machine import Guest
-from sealift.lab.guest.references import guest_references
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {

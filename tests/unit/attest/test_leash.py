@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.worlds.softwaretpm import end_leashed, start_leashed
+from sealift.lab.worlds.softwarehost import end_leashed, start_leashed
 
 PROGRAM = "echo $$ > {place}; exec sleep 60"
 LEASHED = """
-from sealift.lab.worlds.softwaretpm import start_leashed
+from sealift.lab.worlds.softwarehost import start_leashed
 child = start_leashed(["sh", "-c", {program!r}])
 """
 FREE = """

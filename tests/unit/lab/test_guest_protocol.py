@@ -24,7 +24,7 @@ from sealift.attest.tpm.agent import (
 )
 from sealift.errors import MalformedError, PeerError
 from sealift.ids import Digest
-from sealift.lab.guest.protocol import (
+from sealift.lab.guest.agent import (
     GUEST,
     PREAMBLE,
     Misbehave,

@@ -17,11 +17,14 @@ from typing import Final
 from sealift.attest.evidence import BOUND_BYTES
 from sealift.attest.reference import TpmReferences
 from sealift.errors import JobError, PeerError, SealiftError
-from sealift.lab.guest.agentport import AgentPort
-from sealift.lab.guest.image import build_image, find_image, guest_folder
-from sealift.lab.guest.machine import Guest
-from sealift.lab.guest.protocol import Act
-from sealift.lab.guest.references import guest_references
+from sealift.lab.guest.agent import Act
+from sealift.lab.guest.image import (
+    build_image,
+    find_image,
+    guest_folder,
+    guest_references,
+)
+from sealift.lab.guest.machine import AgentPort, Guest
 from sealift.lab.worlds.folder import OWNERS, World
 from sealift.lab.worlds.job import HEARTBEAT_S
 from sealift.lab.worlds.roles import SLOW, started

@@ -22,7 +22,7 @@ from typing import Final
 import sealift
 from sealift.errors import UnavailableError
 from sealift.ids import Digest
-from sealift.lab.guest.protocol import (
+from sealift.lab.guest.agent import (
     BUNDLE,
     BUSYBOX,
     CODE,
@@ -187,7 +187,7 @@ _OUR_ROOMS: Final = ("attest", "codec", "crypto")
 # A package that imports all of appraisal; the agent needs none, and importing under
 # emulation is slow. Inside it is empty.
 _BARE: Final = ("attest/__init__.py",)
-_OUR_GUEST: Final = ("__init__.py", "agent.py", "protocol.py")
+_OUR_GUEST: Final = ("__init__.py", "agent.py")
 
 
 def system_entries(root: Path) -> Iterator[Entry]:

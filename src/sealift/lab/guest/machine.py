@@ -3,6 +3,10 @@
 Every process is started here and ended by ``close``; every file lies in one temporary
 folder. QEMU has no network. A power cycle is a new QEMU over the same TPM state. To a verifier's
 side it is an attested host: evidence, enrolment, and bad acts on demand.
+
+``AgentPort`` offers its agent to one process of this machine at a time, over a socket in a
+folder that its owner alone can enter. Only an agent's requests pass: whoever connects can
+neither switch the guest off nor have it misbehave.
 """
 
 from __future__ import annotations
@@ -21,22 +25,27 @@ from sealift import codec
 from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm.agent import (
+    AGENT,
     MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
+    SCHEME,
     Answer,
     Collect,
     Enrol,
     Keep,
     Measure,
+    Reply,
     decode_reply,
+    encode_reply,
+    error_reply,
     read_frame,
 )
 from sealift.attest.tpm.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.tpmcredential import Credential
-from sealift.errors import PeerError, UnavailableError
-from sealift.lab.guest.image import GuestImage
-from sealift.lab.guest.protocol import (
+from sealift.errors import PeerError, SealiftError, UnavailableError
+from sealift.lab.guest.agent import (
     COMMAND_LINE,
     GUEST,
     Act,
@@ -46,7 +55,8 @@ from sealift.lab.guest.protocol import (
     Start,
     skip_to_preamble,
 )
-from sealift.lab.worlds.softwaretpm import (
+from sealift.lab.guest.image import GuestImage
+from sealift.lab.worlds.softwarehost import (
     Maker,
     end_leashed,
     manufacture,
@@ -271,3 +281,63 @@ def _qemu_command(image: GuestImage, folder: Path) -> list[str]:
 
 def _unavailable(why: str) -> UnavailableError:
     return UnavailableError("the guest did not start", why=why, code="guest-start")
+
+
+_END_S: Final = 2.0
+
+
+class AgentPort:
+    """Serves until ``close``; use as a context manager.
+
+    Args:
+        guest: Whose agent it is.
+    """
+
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+        self._folder = Path(tempfile.mkdtemp(prefix="agent-"))  # for us alone: 0700
+        self._line: socket.socket | None = None
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self._folder / "agent"))
+        self._listener.listen(1)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> AgentPort:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def place(self) -> str:
+        """What ``sealift accelerator --agent`` is told."""
+        return f"{SCHEME}{self._folder / 'agent'}"
+
+    def close(self) -> None:
+        """Hang up and take no more calls."""
+        for line in (self._listener, self._line):
+            if line is not None:
+                with contextlib.suppress(OSError):
+                    line.shutdown(socket.SHUT_RDWR)
+        self._thread.join(_END_S)
+        self._listener.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self._line, _ = self._listener.accept()
+                with self._line, contextlib.suppress(OSError, SealiftError):
+                    self._converse(self._line)
+
+    def _converse(self, line: socket.socket) -> None:
+        while True:
+            request = AGENT.decode(read_frame(line.recv, MAX_REQUEST_BYTES))
+            try:
+                reply = Reply(self._guest.ask(request))
+            except PeerError:
+                return  # the guest is gone, and so is its agent
+            except SealiftError as error:
+                reply = error_reply(error)
+            line.sendall(encode_reply(reply))

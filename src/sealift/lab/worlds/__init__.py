@@ -7,8 +7,9 @@ keys, sealed files, signatures, brokers, sessions.
 * ``consortium``: identities, data keys, resources and an agreement, in memory.
 * ``brokers``: an owner's broker on disk, and a session with it.
 * ``visits``: sealed files, an accelerator and its visits, without a network.
-* ``softwarehost``, ``softwaretpm``: a host that attests, wherever swtpm is.
+* ``softwarehost``: a host that attests, wherever swtpm is.
 * ``folder``: where the files of real processes lie, a folder for each party.
+* ``machine``: what a report says of the machine that it was made on.
 * ``job``: everything that a job of real processes starts from, made there.
 * ``roles``, ``progress``: those processes, and what they told.
 * ``holders``: holders that attack, or are slow.

@@ -15,7 +15,7 @@ from sealift.lab.bench.harness import End, Peer
 from sealift.lab.bench.shipping import make_certificate
 from sealift.lab.bench.travel import network, visits
 from sealift.lab.bench.travel.ends import RECORD_BYTES
-from sealift.lab.bench.travel.table import RECORDED
+from sealift.lab.bench.travel.visits import RECORDED
 
 pytestmark = pytest.mark.distributed
 

@@ -13,7 +13,7 @@ from sealift.lab.bench.travel.overlap import (
     read_overlap,
     wide_work,
 )
-from sealift.lab.bench.travel.table import (
+from sealift.lab.bench.travel.visits import (
     CARGO_BYTES,
     PAPER_TRAIN_S,
     RECORDED,
