@@ -16,6 +16,7 @@ from pathlib import Path
 from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.crypto.identity import Identity, load_identity
 from sealift.data.schema.card import read_card
+from sealift.events import Sink, discard
 from sealift.lab.demo.tasks.digits import DIGITS
 from sealift.lab.worlds.folder import OWNERS, World
 from sealift.lab.worlds.job import make_world
@@ -170,7 +171,7 @@ def write_job(world: World, wishes: Wishes) -> None:
     world.job.write_text(JOB.format(**vars(wishes)))
 
 
-def train_here(world: World) -> LocalRun:
+def train_here(world: World, sink: Sink = discard) -> LocalRun:
     """The job by the plan ``local``, in this process: what others are compared with."""
     job = read_job(world.job)
     agreement = verify(load_signed(world.agreement)).agreement
@@ -186,4 +187,6 @@ def train_here(world: World) -> LocalRun:
             readers[name] = stack.enter_context(closing(reader))
         rows = SealedTables(agreement, readers, cards, keys)
         workplace = InPlace(files, agreement.code.entry)
-        return train_local(agreement, job.settings, workplace, read_rows=rows)
+        return train_local(
+            agreement, job.settings, workplace, read_rows=rows, sink=sink
+        )

@@ -10,6 +10,7 @@ import pytest
 from sealift import codec
 from sealift.data.schema.card import read_card
 from sealift.errors import MalformedError, PolicyError
+from sealift.events import Event
 from sealift.lab.demo.tasks.digits import ROW_BYTES
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.train.loop.trainer import mean_over_rows
@@ -56,6 +57,19 @@ def test_the_output_rule_holds_here_too(tmp_path: Path) -> None:
     with pytest.raises(PolicyError) as caught:
         train_here(world)
     assert caught.value.code == "output-withheld"
+
+
+def test_what_is_told_of_a_window_keeps_the_rule(tmp_path: Path) -> None:
+    """As it ends, and as at the end: named, rounded, over enough rows."""
+    events: list[Event] = []
+    world = fresh_world(tmp_path, Wishes(epochs=1, rule={"digits": "2"}))
+    train_here(world, events.append)
+    windows = [each.fields for each in events if each.kind == "local.window"]
+    losses = [float(str(each["loss"])) for each in windows]
+    assert losses == [round(each, 2) for each in losses]
+    assert {each["holder"] for each in windows} >= {"north"}
+    kinds = [each.kind for each in events]
+    assert kinds.index("local.window") < kinds.index("local.slice")
 
 
 def test_a_model_that_must_be_approved_of_is_not_made_in_the_open(

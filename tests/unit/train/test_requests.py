@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from sealift.errors import MalformedError, PeerError
+from sealift.errors import JobError, MalformedError, PeerError
 from sealift.train.loop.states import TrainingState
+from sealift.train.loop.statistics import Measured, let_out
 from sealift.train.loop.tasks import Given, SliceId, SliceTask, TaskModel, TaskPart
 from sealift.train.worker.messages import (
     MAX_REQUEST_BYTES,
@@ -30,8 +31,11 @@ from sealift.train.worker.messages import (
 from sealift.train.worker.process import ModuleLog, WorkerProcess
 from sealift.train.worker.requests import Area, ParentEnd, Request, WorkerEnd
 from sealift.train.worker.taskprocess import TaskAnswers
+from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import TrainingSettings
-from tests.unit.train.joints import SCHEMA, joint
+from tests.unit.train.joints import SCHEMA, cargo, joint
+from tests.unit.train.recipes import PLAIN
+from tests.unit.train.test_output import RULE
 
 ROOM = 1 << 16
 ASKED = Importing("a.py")
@@ -301,3 +305,26 @@ def test_a_module_is_asked_for_once_and_is_the_bundles() -> None:
             with pytest.raises(MalformedError):
                 process._measure(path)
         process.end(0.0)
+
+
+def test_numbers_are_told_window_by_window_and_a_crash_loses_none() -> None:
+    told: list[tuple[str, Measured]] = []
+
+    def watch(cargo: LoadedCargo, found: Measured) -> None:
+        told.append((cargo.resource.name, found))
+
+    whole = joint(values=3, value_rows=16)
+    found = whole.work([cargo("north", 50)])["north-train"]
+    failing = PLAIN.replace(
+        "def loss(model, batch):",
+        "LEFT = [5]\n\n\ndef loss(model, batch):\n"
+        "    LEFT[0] -= 1\n    assert LEFT[0], 'after two windows'\n",
+    )
+    assert failing != PLAIN
+    with pytest.raises(JobError):
+        joint(failing, values=3, value_rows=16, watch=watch).work([cargo("north", 50)])
+    assert [name for name, _ in told] == ["north-train"] * 2
+    assert [each.metrics["loss"] for _, each in told] == list(found.curve[:2])
+    assert [each.rows for _, each in told] == [16, 16]
+    rule = replace(RULE, metric_rows=17)
+    assert let_out(told[0][1], rule).metrics == {}  # as ever: too few rows

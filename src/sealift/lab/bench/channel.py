@@ -29,6 +29,7 @@ from sealift.channel.transport.tcp import TcpTransport
 from sealift.channel.transport.transport import SlotTransport
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import KEY_BYTES, SecretKey, derive
+from sealift.lab.bench import requests
 from sealift.lab.bench.harness import Answer, End, Peer, pack, unpack
 from sealift.lab.bench.report import Arm, BenchReport, interleaved, start_report
 from sealift.session.pipe import RECORD_BYTES, Pipe
@@ -64,6 +65,7 @@ def run(*, quick: bool = False) -> BenchReport:
             _measure(report, "tcp", size, arms, repeats)
     for kind, names in ARMS.items():
         _measure_both_ways(report, kind, names, repeats)
+    requests.measure(report, quick=quick)
     return report
 
 

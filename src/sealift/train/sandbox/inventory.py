@@ -20,7 +20,7 @@ DESCRIPTORS: Final[Mapping[int, str]] = {
     0: "a null device that this process opened: nothing to read",
     1: "prints: the agreement says whether they leave; a pipe of this task, or nowhere",
     2: "as 1",
-    TALK: "the stream of this task to its parent: orders and answers",
+    TALK: "the stream of this task to its parent: a byte is a bell",
 }
 
 # Of what a machine has; where Python lives is for ``places`` to find out.

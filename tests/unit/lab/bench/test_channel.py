@@ -29,10 +29,15 @@ def test_the_report_has_the_agreed_form(tmp_path, monkeypatch, capsys):
     assert list(report) == FIELDS
     carriers = ("memfd", "tcp", "relay")
     pipes = {f"pipe {kind}" for kind in carriers}
-    assert {row["where"] for row in report["rows"]} == {"one core", "tcp", *pipes}
+    asked = {"bell there and back", "bucket there and back"}
+    rows = {row["where"]: row for row in report["rows"]}
+    assert set(rows) == {"one core", "tcp", *pipes, *asked}
+    copies = rows["bucket there and back"]
+    assert (copies["copies_out"], copies["copies_in"]) == (1.0, 1.0)
     assert set(report["ratios"]) == {
         "seal_vs_memcpy",
         "sealed_vs_plain_tcp",
+        "bell_p50_ms",
         *(f"pipe_{kind}_sealed_vs_plain_time" for kind in carriers),
     }
     assert all(ratio > 0 for ratio in report["ratios"].values())
