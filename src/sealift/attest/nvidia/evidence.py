@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
+from sealift.attest.binary import Cursor
 from sealift.attest.evidence import Body
 from sealift.crypto.certificate import Certificate
 from sealift.errors import MalformedError
@@ -56,7 +57,6 @@ SIGNATURE_BYTES: Final = 96
 DIGEST_BYTES: Final = 48
 NONCE_BYTES: Final = 32
 PDI_BYTES: Final = 8
-_REQUEST_BYTES: Final = 37
 _REQUEST_HEAD: Final = bytes.fromhex("11e001ff")  # 1.1, signed, all measurements
 _RESPONSE_HEAD: Final = bytes.fromhex("11600000")
 _BLOCK_BYTES: Final = 7 + DIGEST_BYTES
@@ -187,64 +187,54 @@ def parse_report(raw: bytes) -> DeviceReport:
     Raises:
         MalformedError: with the offset of the first offence.
     """
-    blocks, fields_at, end = _layout(raw)
-    if any(raw[end + SIGNATURE_BYTES :]):
+    if len(raw) > MAX_REPORT_BYTES:
+        raise MalformedError(f"a report of {len(raw)} bytes")
+    cursor = Cursor(raw, "a report")
+    _expect(cursor, _REQUEST_HEAD, "not a request for signed measurements")
+    nonce = cursor.take(NONCE_BYTES)
+    _expect(cursor, b"\0", "a key slot other than 0")
+    _expect(cursor, _RESPONSE_HEAD, "not a response with measurements")
+    at, blocks, record = cursor.offset, cursor.number(1), cursor.number(3)
+    if blocks not in _KIND_BY_BLOCKS or record != blocks * _BLOCK_BYTES:
+        raise MalformedError("not the blocks of a GPU or switch", offset=at)
+    measurements = []
+    for number in range(1, blocks + 1):
+        # Index, DMTF's format, its size; a digest (bit 7 clear) of mutable firmware.
+        head = bytes((number, 1, 3 + DIGEST_BYTES, 0, 1, DIGEST_BYTES, 0))
+        _expect(cursor, head, f"block {number} is not a digest")
+        measurements.append(cursor.take(DIGEST_BYTES))
+    cursor.take(NONCE_BYTES)
+    fields = _read_fields(cursor.take(cursor.number(2)))
+    end, signature = cursor.offset, cursor.take(SIGNATURE_BYTES)
+    if any(cursor.rest()):
         raise MalformedError("a report does not end behind its signature", offset=end)
-    fields = _read_fields(raw[fields_at + 2 : end], fields_at + 2)
     report = DeviceReport(
         kind=_KIND_BY_BLOCKS[blocks],
-        nonce=raw[4 : 4 + NONCE_BYTES],
-        measurements=_read_blocks(raw, blocks),
+        nonce=nonce,
+        measurements=tuple(measurements),
         fields=MappingProxyType(fields),
         signed=raw[:end],
-        signature=raw[end : end + SIGNATURE_BYTES],
+        signature=signature,
     )
     _check_kind(report)
     return report
 
 
-def _layout(raw: bytes) -> tuple[int, int, int]:
-    """Number of blocks, where the length of the fields stands, where they end."""
-    if len(raw) > MAX_REPORT_BYTES:
-        raise MalformedError(f"a report of {len(raw)} bytes")
-    _require(raw, 0, _REQUEST_HEAD, "not a request for signed measurements")
-    _require(raw, _REQUEST_BYTES - 1, b"\0", "a key slot other than 0")
-    _require(raw, _REQUEST_BYTES, _RESPONSE_HEAD, "not a response with measurements")
-    at = _REQUEST_BYTES + len(_RESPONSE_HEAD)
-    blocks = int.from_bytes(raw[at : at + 1])
-    record = int.from_bytes(raw[at + 1 : at + 4], "little")
-    if blocks not in _KIND_BY_BLOCKS or record != blocks * _BLOCK_BYTES:
-        raise MalformedError("not the blocks of a GPU or switch", offset=at)
-    fields_at = at + 4 + record + NONCE_BYTES
-    length = int.from_bytes(raw[fields_at : fields_at + 2], "little")
-    end = fields_at + 2 + length
-    if len(raw) < end + SIGNATURE_BYTES:
-        raise MalformedError("a report is cut short", offset=len(raw))
-    return blocks, fields_at, end
+def _expect(cursor: Cursor, expected: bytes, why: str) -> None:
+    at = cursor.offset
+    if cursor.raw[at : at + len(expected)] != expected:
+        raise MalformedError(why, offset=at)
+    cursor.take(len(expected))
 
 
-def _read_blocks(raw: bytes, blocks: int) -> tuple[bytes, ...]:
-    start = _REQUEST_BYTES + len(_RESPONSE_HEAD) + 4
-    found = []
-    for number in range(1, blocks + 1):
-        at = start + (number - 1) * _BLOCK_BYTES
-        # Index, DMTF's format, its size; a digest (bit 7 clear) of mutable firmware.
-        head = bytes((number, 1, 3 + DIGEST_BYTES, 0, 1, DIGEST_BYTES, 0))
-        _require(raw, at, head, f"block {number} is not a digest")
-        found.append(raw[at + 7 : at + _BLOCK_BYTES])
-    return tuple(found)
-
-
-def _read_fields(raw: bytes, offset: int) -> dict[int, bytes]:
+def _read_fields(raw: bytes) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
-    at = 0
-    while at < len(raw):
-        number = int.from_bytes(raw[at : at + 2], "little")
-        size = int.from_bytes(raw[at + 2 : at + 4], "little")
-        if at + 4 + size > len(raw) or number in found:
-            raise MalformedError("fields of a report do not fit", offset=offset + at)
-        found[number] = raw[at + 4 : at + 4 + size]
-        at += 4 + size
+    cursor = Cursor(raw, "fields of a report")
+    while cursor.offset < len(raw):
+        number = cursor.number(2)
+        if number in found:
+            raise cursor.malformed("stand twice")
+        found[number] = cursor.take(cursor.number(2))
     return found
 
 
@@ -261,11 +251,6 @@ def _pieces(raw: bytes) -> list[bytes]:
     if len(raw) % PDI_BYTES:
         raise MalformedError("a list of PDIs is cut short")
     return [raw[at : at + PDI_BYTES] for at in range(0, len(raw), PDI_BYTES)]
-
-
-def _require(raw: bytes, at: int, expected: bytes, what: str) -> None:
-    if raw[at : at + len(expected)] != expected:
-        raise MalformedError(what, offset=at)
 
 
 # What the certificates say of a device.

@@ -9,6 +9,7 @@ TCB_VERSION, guest policy, PLATFORM_INFO.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -53,6 +54,18 @@ _SIGNING_KEYS: Final[dict[int, SigningKey]] = {0: "VCEK", 1: "VLEK", 7: "NONE"}
 _ECDSA_P384_SHA384: Final = 1
 _NUMBER_BYTES: Final = 72  # r and s: 48 bytes little-endian, padded with zeros
 _FIELD_BYTES: Final = 48
+# Every field in its place, little-endian; what has no name is reserved.
+_FIELDS: Final = {
+    "version": "I", "guest_svn": "I", "policy": "Q", "family_id": "16s",
+    "image_id": "16s", "vmpl": "I", "algorithm": "I", "current_tcb": "8s",
+    "platform": "Q", "flags": "I", "report_data": "4x64s", "measurement": "48s",
+    "host_data": "32s", "id_key_digest": "48s", "author_key_digest": "48s",
+    "report_id": "32s", "report_id_ma": "32s", "reported_tcb": "8s", "cpuid": "3s",
+    "chip_id": "21x64s", "committed_tcb": "8s", "current_build": "3s",
+    "committed_build": "x3s", "launch_tcb": "x8s", "launch_mitigations": "Q",
+    "current_mitigations": "Q",
+}  # fmt: skip
+_LAYOUT: Final = struct.Struct(f"<{''.join(_FIELDS.values())}")
 # Where each version's layout has bytes that must be zero, besides those of all.
 _RESERVED: Final = ((0x4C, 0x50), (0x1EB, 0x1EC), (0x1EF, 0x1F0), (0x208, 0x2A0))
 _RESERVED_BEFORE: Final = {3: (0x188, 0x18B), 5: (0x1F8, 0x208)}
@@ -210,49 +223,32 @@ def parse_report(raw: bytes) -> Report:
     """
     if len(raw) != REPORT_BYTES:
         raise MalformedError(f"an SNP report has {REPORT_BYTES} bytes, not {len(raw)}")
-    version = _number(raw, 0x00, 4)
+    found = dict(zip(_FIELDS, _LAYOUT.unpack_from(raw), strict=True))
+    version, flags, platform = found["version"], found["flags"], found["platform"]
     if version not in VERSIONS:
         raise MalformedError(f"an SNP report of version {version}", offset=0)
-    if _number(raw, 0x34, 4) != _ECDSA_P384_SHA384:
+    if found.pop("algorithm") != _ECDSA_P384_SHA384:
         raise MalformedError("not signed by ECDSA P-384 with SHA-384", offset=0x34)
     _require_zero(raw, version)
-    flags, platform = _number(raw, 0x48, 4), _number(raw, 0x40, 8)
-    if flags >> 5 or flags >> 2 not in _SIGNING_KEYS:
+    if found.pop("flags") >> 5 or flags >> 2 not in _SIGNING_KEYS:
         raise MalformedError(f"SNP report flags {flags:#x}", offset=0x48)
+    mitigations = found.pop("launch_mitigations"), found.pop("current_mitigations")
     return Report(
+        **found
+        | {
+            "policy": _parse_policy(found["policy"]),
+            "platform": Platform(
+                platform, platform >> 6, *(platform >> bit & 1 == 1 for bit in range(6))
+            ),
+            "cpuid": tuple(found["cpuid"]) if version >= 3 else None,
+            "current_build": tuple(found["current_build"][::-1]),
+            "committed_build": tuple(found["committed_build"][::-1]),
+        },
         raw=raw,
-        version=version,
-        guest_svn=_number(raw, 0x04, 4),
-        policy=_parse_policy(_number(raw, 0x08, 8)),
-        family_id=raw[0x10:0x20],
-        image_id=raw[0x20:0x30],
-        vmpl=_number(raw, 0x30, 4),
-        platform=Platform(
-            platform,
-            platform >> 6,
-            *(platform >> bit & 1 == 1 for bit in range(6)),
-        ),
         author_key_enabled=bool(flags & 1),
         mask_chip_key=bool(flags & 2),
         signing_key=_SIGNING_KEYS[flags >> 2],
-        report_data=raw[0x50:0x90],
-        measurement=raw[0x90:0xC0],
-        host_data=raw[0xC0:0xE0],
-        id_key_digest=raw[0xE0:0x110],
-        author_key_digest=raw[0x110:0x140],
-        report_id=raw[0x140:0x160],
-        report_id_ma=raw[0x160:0x180],
-        chip_id=raw[0x1A0:0x1E0],
-        current_tcb=raw[0x38:0x40],
-        reported_tcb=raw[0x180:0x188],
-        committed_tcb=raw[0x1E0:0x1E8],
-        launch_tcb=raw[0x1F0:0x1F8],
-        cpuid=(raw[0x188], raw[0x189], raw[0x18A]) if version >= 3 else None,
-        current_build=(raw[0x1EA], raw[0x1E9], raw[0x1E8]),
-        committed_build=(raw[0x1EE], raw[0x1ED], raw[0x1EC]),
-        mitigations=(_number(raw, 0x1F8, 8), _number(raw, 0x200, 8))
-        if version >= 5
-        else None,
+        mitigations=mitigations if version >= 5 else None,
         signature=_parse_signature(raw),
     )
 
@@ -312,7 +308,3 @@ def _require_zero(raw: bytes, version: int) -> None:
     for start, end in spans:
         if any(raw[start:end]):
             raise MalformedError("a reserved byte is not zero", offset=start)
-
-
-def _number(raw: bytes, start: int, size: int) -> int:
-    return int.from_bytes(raw[start : start + size], "little")

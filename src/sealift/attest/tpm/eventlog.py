@@ -16,19 +16,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from sealift.attest.binary import Cursor
 from sealift.attest.tpm.structures import HASHES
 from sealift.crypto.hash import HashName, digest, digest_bytes
 from sealift.errors import MalformedError
 
 MAX_LOG_BYTES: Final = 4 << 20
 MAX_EVENTS: Final = 16_384
-MAXHASHES: Final = 8
+MAX_ALGORITHMS: Final = 8
 
 EV_NO_ACTION: Final = 0x3
 _SPEC_ID_03: Final = b"Spec ID Event03\0"
 _SPEC_ID_OLDER: Final = (b"Spec ID Event00\0", b"Spec ID Event02\0")
 _STARTUP_LOCALITY: Final = b"StartupLocality\0"
-_LOCALITIES: Final = frozenset({0, 3, 4})
+_LOCALITIES: Final = (b"\0", b"\3", b"\4")
 _PCRS: Final = frozenset(range(17)) | {23}  # 17 to 22 begin with a dynamic launch
 _LEGACY: Final = struct.Struct("<II20sI")
 _AGILE: Final = struct.Struct("<III")
@@ -106,15 +107,16 @@ class EventLog:
         Raises:
             MalformedError: if it is named twice, too late, or is another.
         """
-        found = 0
-        seen = False
+        found, seen = b"\0", False
         for event in self.events:
             if event.extends:
                 seen = seen or event.register == 0
             elif event.content.startswith(_STARTUP_LOCALITY):
-                found = _locality(event, too_late=seen)
+                found = event.content.removeprefix(_STARTUP_LOCALITY)
+                if seen or found not in _LOCALITIES:
+                    raise _malformed("a startup locality that cannot be", event.offset)
                 seen = True
-        return found
+        return found[0]
 
 
 def rtmrs(log: EventLog) -> dict[int, bytes]:
@@ -160,53 +162,64 @@ def parse(raw: bytes) -> EventLog:
     """
     if len(raw) > MAX_LOG_BYTES:
         raise _malformed(f"{len(raw)} bytes", MAX_LOG_BYTES)
-    first, end = _legacy_event(raw, 0)
-    sizes = _spec_id(first)
+    cursor = _LogCursor(raw, "boot event log")
+    sizes = _spec_id(_legacy_event(cursor))
     if sizes is None:
-        return _events(raw, 0, ("sha1",), {})
+        cursor.offset = 0
+        return _events(cursor, ("sha1",), {})
     known = tuple(HASHES[each] for each in sizes if each in HASHES)
-    return _events(raw, end, known, sizes)
+    return _events(cursor, known, sizes)
+
+
+class _LogCursor(Cursor):
+    __slots__ = ()
+
+    def malformed(self, why: str) -> MalformedError:
+        return _malformed(why, self.offset)
 
 
 def _events(
-    raw: bytes, at: int, banks: tuple[HashName, ...], sizes: Mapping[int, int]
+    cursor: Cursor, banks: tuple[HashName, ...], sizes: Mapping[int, int]
 ) -> EventLog:
     events: list[Event] = []
+    raw = cursor.raw
     # A rest of one byte over and over is padding: no event looks like that, its digest
     # count would be zero or 2 ** 32 - 1. Looked for once, not at every event.
     padded = {byte: len(raw.rstrip(bytes((byte,)))) for byte in (0x00, 0xFF)}
-    while at < len(raw) and at < padded.get(raw[at], len(raw)):
+    while (at := cursor.offset) < len(raw) and at < padded.get(raw[at], len(raw)):
         if len(events) == MAX_EVENTS:
             raise _malformed(f"more than {MAX_EVENTS} events", at)
-        event, at = _agile_event(raw, at, sizes) if sizes else _legacy_event(raw, at)
-        _check_register(event)
+        event = _agile_event(cursor, sizes) if sizes else _legacy_event(cursor)
+        if event.extends and event.register not in _PCRS:
+            raise MalformedError(
+                f"the event log extends register {event.register}",
+                why="only PCR 0 to 16 and 23, or the registers of a TD, are reset at boot",
+                offset=at,
+                code="eventlog-register",
+            )
         events.append(event)
     return EventLog(banks, tuple(events), len(raw) - at)
 
 
-def _legacy_event(raw: bytes, at: int) -> tuple[Event, int]:
-    if len(raw) - at < _LEGACY.size:
-        raise _malformed("an event is cut off", at)
-    register, kind, sha1, size = _LEGACY.unpack_from(raw, at)
-    content, end = _take(raw, at + _LEGACY.size, size)
-    return Event(at, register, kind, {"sha1": sha1}, content), end
+def _legacy_event(cursor: Cursor) -> Event:
+    at = cursor.offset
+    register, kind, sha1, size = cursor.unpack(_LEGACY)
+    return Event(at, register, kind, {"sha1": sha1}, cursor.take(size))
 
 
-def _agile_event(raw: bytes, at: int, sizes: Mapping[int, int]) -> tuple[Event, int]:
-    head, cursor = _take(raw, at, _AGILE.size)
-    register, kind, count = _AGILE.unpack(head)
+def _agile_event(cursor: Cursor, sizes: Mapping[int, int]) -> Event:
+    at = cursor.offset
+    register, kind, count = cursor.unpack(_AGILE)
     if count != len(sizes):
         raise _malformed(f"an event with {count} digests, not {len(sizes)}", at)
     found: dict[int, bytes] = {}
     for _ in range(count):
-        name, cursor = _number(raw, cursor, 2)
+        name = cursor.number(2)
         if name in found or name not in sizes:
-            raise _malformed(f"a digest of algorithm 0x{name:04x}", cursor)
-        found[name], cursor = _take(raw, cursor, sizes[name])
-    size, cursor = _number(raw, cursor, 4)
-    content, cursor = _take(raw, cursor, size)
+            raise cursor.malformed(f"a digest of algorithm 0x{name:04x}")
+        found[name] = cursor.take(sizes[name])
     digests = {HASHES[name]: each for name, each in found.items() if name in HASHES}
-    return Event(at, register, kind, digests, content), cursor
+    return Event(at, register, kind, digests, cursor.take(cursor.number(4)))
 
 
 def _spec_id(first: Event) -> dict[int, int] | None:
@@ -216,42 +229,21 @@ def _spec_id(first: Event) -> dict[int, int] | None:
         return None
     if not content.startswith(_SPEC_ID_03) or any(first.digests["sha1"]):
         raise _malformed("it begins with no Spec ID event", 0)
-    head, cursor = _take(content, 0, _SPEC_ID.size)
-    count = _SPEC_ID.unpack(head)[-1]
-    if not 0 < count <= MAXHASHES:
+    cursor = _LogCursor(content, "Spec ID event")
+    *_, count = cursor.unpack(_SPEC_ID)
+    if not 0 < count <= MAX_ALGORITHMS:
         raise _malformed(f"{count} algorithms", 0)
     sizes = {}
     for _ in range(count):
-        name, cursor = _number(content, cursor, 2)
-        sizes[name], cursor = _number(content, cursor, 2)
-        _check_size(name, sizes[name])
-    vendor, cursor = _number(content, cursor, 1)
-    if len(sizes) != count or cursor + vendor != len(content):
+        name, size = cursor.number(2), cursor.number(2)
+        known = HASHES.get(name)
+        if not 0 < size <= 128 or (known and digest_bytes(known) != size):
+            raise _malformed(f"digests of {size} bytes for algorithm 0x{name:04x}", 0)
+        sizes[name] = size
+    vendor = cursor.number(1)
+    if len(sizes) != count or cursor.offset + vendor != len(content):
         raise _malformed("a Spec ID event that does not fit its own numbers", 0)
     return sizes
-
-
-def _check_size(name: int, size: int) -> None:
-    known = HASHES.get(name)
-    if not 0 < size <= 128 or (known and digest_bytes(known) != size):
-        raise _malformed(f"digests of {size} bytes for algorithm 0x{name:04x}", 0)
-
-
-def _check_register(event: Event) -> None:
-    if event.extends and event.register not in _PCRS:
-        raise MalformedError(
-            f"the event log extends register {event.register}",
-            why="only PCR 0 to 16 and 23, or the registers of a TD, are reset at boot",
-            offset=event.offset,
-            code="eventlog-register",
-        )
-
-
-def _locality(event: Event, *, too_late: bool) -> int:
-    locality = event.content[len(_STARTUP_LOCALITY) :]
-    if too_late or len(locality) != 1 or locality[0] not in _LOCALITIES:
-        raise _malformed("a startup locality that cannot be", event.offset)
-    return locality[0]
 
 
 def _candidates(content: bytes) -> list[bytes]:
@@ -276,17 +268,6 @@ def _tagged(content: bytes) -> list[bytes]:
         return []
     size = int.from_bytes(content[4:8], "little")
     return [content[8:]] if 8 + size == len(content) else []
-
-
-def _take(raw: bytes, at: int, size: int) -> tuple[bytes, int]:
-    if size > len(raw) - at:
-        raise _malformed(f"{size} bytes are named, {len(raw) - at} are left", at)
-    return raw[at : at + size], at + size
-
-
-def _number(raw: bytes, at: int, size: int) -> tuple[int, int]:
-    taken, end = _take(raw, at, size)
-    return int.from_bytes(taken, "little"), end
 
 
 def _malformed(what: str, offset: int) -> MalformedError:
