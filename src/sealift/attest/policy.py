@@ -227,8 +227,23 @@ class Appraiser:
         require_passed(claims.checks)
         proven = frozenset({claims.level}) if claims.level else frozenset()
         _require_level(proven, self.accept)
-        _require_rehearsal(claims, self.rehearse)
-        _require_tier(claims, Tier(self.references.lowest_tier))
+        if self.rehearse is not None and claims.rehearsing is not self.rehearse:
+            raise PolicyError(
+                f"the evidence does not rehearse {self.rehearse}",
+                why=f"it rehearses {claims.rehearsing or 'nothing'}",
+                code="rehearsal-differs",
+            )
+        trust, lowest = claims.trust, Tier(self.references.lowest_tier)
+        if claims.level is Level.ATTESTED_HOST:
+            # That memory is visible to whoever holds the host is what this level says.
+            trust = replace(trust, runtime_opaque=0)
+        taken = {Tier.AFFIRMING, lowest}
+        if claims.level is not Level.DEVELOPMENT and trust.tier not in taken:
+            raise PolicyError(
+                f"evidence is not {lowest}",
+                why=f"its tier is {trust.tier}; {'; '.join(claims.notes)}",
+                code="tier-refused",
+            )
 
     def examine(
         self,
@@ -299,26 +314,3 @@ def _require_level(possible: frozenset[Level], accepted: tuple[Level, ...]) -> N
         f"the agreement accepts {', '.join(accepted)}",
         code="level-refused",
     )
-
-
-def _require_rehearsal(claims: Claims, rehearse: Level | None) -> None:
-    if rehearse is not None and claims.rehearsing is not rehearse:
-        raise PolicyError(
-            f"the evidence does not rehearse {rehearse}",
-            why=f"it rehearses {claims.rehearsing or 'nothing'}",
-            code="rehearsal-differs",
-        )
-
-
-def _require_tier(claims: Claims, lowest: Tier) -> None:
-    trust = claims.trust
-    if claims.level is Level.ATTESTED_HOST:
-        # That memory is visible to whoever holds the host is what this level says.
-        trust = replace(trust, runtime_opaque=0)
-    taken = {Tier.AFFIRMING, lowest}
-    if claims.level is not Level.DEVELOPMENT and trust.tier not in taken:
-        raise PolicyError(
-            f"evidence is not {lowest}",
-            why=f"its tier is {trust.tier}; {'; '.join(claims.notes)}",
-            code="tier-refused",
-        )

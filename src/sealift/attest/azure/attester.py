@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,14 +25,11 @@ from sealift.attest.azure.evidence import (
     parse_hcl,
 )
 from sealift.attest.evidence import Evidence, require_bound
-from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm.attester import EVENT_LOG, read_log
-from sealift.attest.tpm.client import TpmClient, open_link
+from sealift.attest.tpm.client import TpmClient
 from sealift.attest.tpm.keys import LoadedKey, read_index, read_persistent, write_index
 from sealift.attest.tpm.registers import (
-    LogPlace,
-    MeasuredLog,
-    StateFolder,
+    TpmHost,
     quote,
     require_log_register,
 )
@@ -158,8 +154,8 @@ class _Endorsed:
     td_quote: bytes = b""
 
 
-class AzureAttester:
-    """Quotes the virtual TPM; use as a context manager, or call ``close``.
+class AzureAttester(TpmHost):
+    """Quotes the virtual TPM.
 
     Raises:
         UnavailableError: ``azure-paravisor`` if this is no confidential guest of Azure.
@@ -167,28 +163,11 @@ class AzureAttester:
 
     def __init__(self, sources: AzureSources) -> None:
         self._sources = sources
-        self._lock = threading.Lock()
         self._endorsed: _Endorsed | None = None
-        self._client = TpmClient(open_link(sources.tpm))
-        place = LogPlace(StateFolder(sources.state), _BANK, sources.register)
-        try:
-            self._client.begin()
-            self._key = _find_key(self._client)
-            self._log = MeasuredLog(self._client, place)
-        except BaseException:
-            self._client.close()
-            raise
+        super().__init__(sources.tpm, sources.state, _BANK, sources.register)
 
-    def __enter__(self) -> AzureAttester:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    @property
-    def client(self) -> TpmClient:
-        """The virtual TPM, for counters beside the evidence."""
-        return self._client
+    def _find_keys(self) -> None:
+        self._key = _find_key(self._client)
 
     def collect(self, bound: bytes) -> Evidence:
         """A quote over ``bound``, with the paravisor's report.
@@ -202,7 +181,7 @@ class AzureAttester:
         with self._lock:
             endorsed = self._endorse(user_data.ljust(USER_DATA_BYTES, b"\0"))
             quoted = quote(self._client, self._key, bound, _BANK, self._sources.pcrs)
-            events = self._log.events
+            events = self._events
         return AzureBody(
             hcl_report=endorsed.hcl_report,
             td_quote=endorsed.td_quote,
@@ -213,20 +192,6 @@ class AzureAttester:
             event_log=read_log(self._sources.event_log),
             events=events,
         ).to_evidence()
-
-    def measure(self, event: RuntimeEvent) -> None:
-        """Extend the runtime log's register with ``event``."""
-        with self._lock:
-            self._log.measure(event)
-
-    @property
-    def events(self) -> tuple[RuntimeEvent, ...]:
-        """The runtime log of this boot."""
-        return self._log.events
-
-    def close(self) -> None:
-        """Let go of the TPM."""
-        self._client.close()
 
     def _endorse(self, user_data: bytes) -> _Endorsed:
         """The paravisor's report with that user data, and the host's part of it."""

@@ -128,28 +128,16 @@ def check_report(
 
 def _check_attributes(report: TdReport, references: TdxReferences) -> Iterator[Check]:
     found = f"attributes {report.attributes:#018x}"
-    yield check(not report.attributes & DEBUG, "TDX debug", "off", found, "tdx-debug")
-    yield check(
-        not report.attributes & MIGRATABLE,
-        "TDX migration",
-        "the guest cannot be migrated",
-        found,
-        "tdx-migratable",
-    )
-    yield check(
-        not references.sept_ve_disable or bool(report.attributes & SEPT_VE_DISABLE),
-        "TDX SEPT_VE_DISABLE",
-        "set" if references.sept_ve_disable else "any",
-        found,
-        "tdx-sept-ve",
-    )
-    yield check(
-        not report.attributes & ~_KNOWN,
-        "TDX attributes",
-        "none that is unknown here",
-        found,
-        "tdx-attributes",
-    )
+    wanted = references.sept_ve_disable
+    set_or_any = not wanted or bool(report.attributes & SEPT_VE_DISABLE)
+    movable, unknown = report.attributes & MIGRATABLE, report.attributes & ~_KNOWN
+    for holds, subject, expected, code in (
+        (not report.attributes & DEBUG, "debug", "off", "tdx-debug"),
+        (not movable, "migration", "the guest cannot be migrated", "tdx-migratable"),
+        (set_or_any, "SEPT_VE_DISABLE", "set" if wanted else "any", "tdx-sept-ve"),
+        (not unknown, "attributes", "none that is unknown here", "tdx-attributes"),
+    ):
+        yield check(holds, f"TDX {subject}", expected, found, code)
 
 
 def check_logs(report: TdReport, body: TdxBody) -> tuple[Check, ...]:

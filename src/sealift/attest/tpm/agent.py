@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from sealift import codec
 from sealift.attest.evidence import Evidence
@@ -106,14 +106,7 @@ class Reply:
 
 AgentRequest = Collect | Enrol | Answer | Keep | Measure | Describe
 AGENT_VERBS: Final[Mapping[str, type[Any]]] = MappingProxyType(
-    {
-        "collect": Collect,
-        "enrol": Enrol,
-        "answer": Answer,
-        "keep": Keep,
-        "measure": Measure,
-        "describe": Describe,
-    }
+    {each.__name__.lower(): each for each in get_args(AgentRequest)}
 )
 
 

@@ -7,7 +7,6 @@ that has been running for months.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +14,14 @@ from typing import Final
 
 from sealift import codec
 from sealift.attest.evidence import MAX_BODY_BYTES, Evidence, require_bound
-from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm import keys
-from sealift.attest.tpm.client import TpmClient, TpmError, open_link
+from sealift.attest.tpm.client import TpmError
 from sealift.attest.tpm.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.attest.tpm.evidence import IMA_PCR, MEDIA_TYPE, TpmBody
 from sealift.attest.tpm.imalist import parse_list, replay_until
 from sealift.attest.tpm.registers import (
-    LogPlace,
-    MeasuredLog,
     Quoted,
-    StateFolder,
+    TpmHost,
     quote,
     require_log_register,
 )
@@ -172,8 +168,8 @@ class TpmSources:
         require_log_register(self.register, self.pcrs)
 
 
-class TpmAttester:
-    """Quotes a TPM; use as a context manager, or call ``close``.
+class TpmAttester(TpmHost):
+    """Quotes a host's TPM.
 
     Args:
         sources: Where everything comes from.
@@ -184,32 +180,13 @@ class TpmAttester:
 
     def __init__(self, sources: TpmSources) -> None:
         self._sources = sources
-        self._folder = StateFolder(sources.state)
-        self._lock = threading.RLock()
         self._ima = ImaReader(sources.ima_list, sources.bank)
-        self._client = TpmClient(open_link(sources.tpm))
-        try:
-            self._client.begin()
-            self._kind, self._certificate = keys.find_endorsement(
-                self._client, sources.endorsement
-            )
-            self._key = self._load_key()
-            place = LogPlace(self._folder, sources.bank, sources.register)
-            self._log = MeasuredLog(self._client, place)
-        except BaseException:
-            self._client.close()
-            raise
+        super().__init__(sources.tpm, sources.state, sources.bank, sources.register)
 
-    def __enter__(self) -> TpmAttester:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    @property
-    def client(self) -> TpmClient:
-        """The TPM, for counters beside the evidence."""
-        return self._client
+    def _find_keys(self) -> None:
+        kinds = self._sources.endorsement
+        self._kind, self._certificate = keys.find_endorsement(self._client, kinds)
+        self._key = self._load_key()
 
     def collect(self, bound: bytes) -> Evidence:
         """A quote over ``bound``, with all logs.
@@ -223,11 +200,6 @@ class TpmAttester:
     def continue_from(self, earlier: Evidence, bound: bytes) -> Evidence:
         """The same, without entries of the list that ``earlier`` proved."""
         return self._collect(bound, self._ima.place_behind(earlier.digest))
-
-    def measure(self, event: RuntimeEvent) -> None:
-        """Extend the runtime log's register with ``event``, in every bank in use."""
-        with self._lock:
-            self._log.measure(event)
 
     def enrolment_request(self) -> EnrolmentRequest:
         """What a broker needs to enrol this host."""
@@ -254,11 +226,6 @@ class TpmAttester:
                 keys.forget(self._client, ek)
         return secret
 
-    @property
-    def events(self) -> tuple[RuntimeEvent, ...]:
-        """The runtime log of this boot."""
-        return self._log.events
-
     def enrolments(self) -> tuple[SignedEnrolment, ...]:
         """Every enrolment of the attestation key in use."""
         name = self._key.public.name
@@ -268,10 +235,6 @@ class TpmAttester:
     def keep_enrolment(self, signed: SignedEnrolment) -> None:
         """Keep an enrolment, to show it in evidence from now on."""
         self._folder.keep_enrolment(signed)
-
-    def close(self) -> None:
-        """Let go of the TPM; what was loaded is flushed by the next user or the kernel."""
-        self._client.close()
 
     def _collect(self, bound: bytes, place: Position | None) -> Evidence:
         require_bound(bound)
@@ -297,7 +260,7 @@ class TpmAttester:
             event_log=read_log(self._sources.event_log),
             ima_list=ima_list,
             ima_from=ima_from,
-            events=self._log.events,
+            events=self._events,
         )
 
     def _certificates(self) -> tuple[bytes, ...]:

@@ -121,7 +121,14 @@ def find_enrolment(
         it = signed.enrolment
         pair = (it.attestation_key, it.endorsement_key, it.root)
         if pair == (name, endorsement_key, root) and signed.enroller in enrollers:
-            _require_signature(signed)
+            try:
+                verify_enrolment(signed)
+            except AuthenticationError:
+                raise EvidenceError(
+                    "an enrolment is not genuine",
+                    why=f"{signed.enroller} did not sign it so",
+                    code="tpm-not-enrolled",
+                ) from None
             return signed
     raise EvidenceError(
         "the attestation key is not enrolled",
@@ -180,17 +187,6 @@ def check_answer(secret: SecretKey, answer: bytes) -> None:
             "the host could not open the credential",
             why="its attestation key is not in the TPM of that endorsement key",
             code="tpm-not-activated",
-        ) from None
-
-
-def _require_signature(signed: SignedEnrolment) -> None:
-    try:
-        verify_enrolment(signed)
-    except AuthenticationError:
-        raise EvidenceError(
-            "an enrolment is not genuine",
-            why=f"{signed.enroller} did not sign it so",
-            code="tpm-not-enrolled",
         ) from None
 
 

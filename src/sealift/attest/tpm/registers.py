@@ -9,15 +9,16 @@ Source: TPM 2.0 Library part 3, sections 18.4 (quote) and 22 (PCRs).
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from sealift import codec
 from sealift.attest.evidence import MAX_BODY_BYTES
 from sealift.attest.runtimelog import RuntimeEvent, event_digest, replay
-from sealift.attest.tpm.client import PASSWORD, Command, TpmClient
+from sealift.attest.tpm.client import PASSWORD, Command, TpmClient, open_link
 from sealift.attest.tpm.enrolment import MAX_ENROLMENTS, SignedEnrolment
 from sealift.attest.tpm.evidence import parse_quote, parse_selections
 from sealift.attest.tpm.keys import LoadedKey, WrappedKey
@@ -218,21 +219,6 @@ def _checked(act: Callable[[], T]) -> T:
 _RESETTABLE: Final = frozenset({16, 20, 21, 22, 23})
 
 
-@dataclass(frozen=True, slots=True)
-class LogPlace:
-    """Where a runtime log is kept.
-
-    Attributes:
-        folder: Remembers the events.
-        bank: The bank that is quoted.
-        register: The PCR that is extended.
-    """
-
-    folder: StateFolder
-    bank: HashName
-    register: int
-
-
 def require_log_register(register: int, quoted: Sequence[int]) -> None:
     """Refuse a register that cannot carry the runtime log (rule M7).
 
@@ -247,31 +233,76 @@ def require_log_register(register: int, quoted: Sequence[int]) -> None:
         )
 
 
-class MeasuredLog:
-    """The log of this boot; what the register does not confirm is forgotten."""
+class TpmHost:
+    """What attesters have that quote a TPM: the TPM, the folder, the log of this boot.
 
-    def __init__(self, client: TpmClient, place: LogPlace) -> None:
-        self._client = client
-        self._place = place
-        self.events = self._find()
+    Use as a context manager, or call ``close``.
+
+    Args:
+        tpm: ``/dev/tpmrm0``, ``unix:PATH`` or ``tcp:HOST:PORT``.
+        state: The folder that remembers the events.
+        bank: The bank that is quoted.
+        register: The PCR that the log extends.
+
+    Raises:
+        UnavailableError: if there is no TPM, or it lacks a key or the bank.
+    """
+
+    def __init__(self, tpm: str, state: Path, bank: HashName, register: int) -> None:
+        self._folder = StateFolder(state)
+        self._bank, self._register = bank, register
+        self._lock = threading.RLock()
+        self._client = TpmClient(open_link(tpm))
+        try:
+            self._client.begin()
+            self._find_keys()
+            self._events = self._find_events()
+        except BaseException:
+            self._client.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def client(self) -> TpmClient:
+        """The TPM, for counters beside the evidence."""
+        return self._client
+
+    @property
+    def events(self) -> tuple[RuntimeEvent, ...]:
+        """The runtime log of this boot."""
+        return self._events
 
     def measure(self, event: RuntimeEvent) -> None:
-        """Extend the register with ``event``, in every bank in use."""
-        # The log first: after a crash, an event too many is found and dropped.
-        self._place.folder.append_event(event)
-        banks: tuple[HashName, ...] = ("sha256", self._place.bank)
-        digests = {name: event_digest(event, name) for name in banks}
-        extend(self._client, self._place.register, digests)
-        self.events = (*self.events, event)
+        """Extend the runtime log's register with ``event``, in every bank in use."""
+        with self._lock:
+            # The log first: after a crash, an event too many is found and dropped.
+            self._folder.append_event(event)
+            banks: tuple[HashName, ...] = ("sha256", self._bank)
+            digests = {name: event_digest(event, name) for name in banks}
+            extend(self._client, self._register, digests)
+            self._events = (*self._events, event)
 
-    def _find(self) -> tuple[RuntimeEvent, ...]:
-        bank, register = self._place.bank, self._place.register
+    def close(self) -> None:
+        """Let go of the TPM; what was loaded is flushed by the next user or the kernel."""
+        self._client.close()
+
+    def _find_keys(self) -> None:
+        """Find what quotes are signed with; there may be no TPM of the right kind."""
+
+    def _find_events(self) -> tuple[RuntimeEvent, ...]:
+        """The log of this boot; what the register does not confirm is forgotten."""
+        bank, register = self._bank, self._register
         now = read_registers(self._client, bank, [register])[register]
-        kept, start = self._place.folder.events(), bytes(digest_bytes(bank))
+        kept, start = self._folder.events(), bytes(digest_bytes(bank))
         found: tuple[RuntimeEvent, ...] = ()
         for events in (kept, kept[:-1]):
             if replay(events, bank, start) == now:
                 found = events
                 break
-        self._place.folder.keep_events(found)
+        self._folder.keep_events(found)
         return found
