@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any, Final
 
 from sealift.attest.level import protects_nobody
+from sealift.cli.console import say
 from sealift.cli.judging import (
     add_judging_arguments,
     add_time_argument,
@@ -109,11 +109,9 @@ def _run_line(
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `audit`."""
-    noun = subparsers.add_parser(
+    verbs = subparsers.add_parser(
         "audit", help="verify and show a broker's log of releases and refusals"
-    )
-    noun.set_defaults(run=run)
-    verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
+    ).add_verbs()
     verify = verbs.add_parser(
         "verify",
         help="check a log against a head that you kept, or the level of a run",
@@ -121,32 +119,23 @@ def add_parser(subparsers: Any) -> None:
         "self-consistent, and could still be another one than it was. A run's folder "
         "is verified with --agreement: which level its evidence proves.",
     )
-    verify.add_argument(
-        "log", type=Path, help="a log; or a run's folder, whose level is proved"
-    )
-    verify.add_argument(
-        "--agreement", type=Path, metavar="FILE", help="the signed agreement of a run"
-    )
-    verify.add_argument(
+    verify.add_path("log", help="a log; or a run's folder, whose level is proved")
+    verify.add_file("--agreement", help="the signed agreement of a run")
+    verify.add_path(
         "--with-log",
-        type=Path,
-        action="append",
-        default=[],
+        many=True,
         metavar="LOG",
         help="of an owner: what it released to the run, on which evidence",
     )
     add_judging_arguments(verify)
     add_time_argument(verify)
-    verify.add_argument(
-        "--head",
-        type=Path,
-        metavar="FILE",
-        help="a signed head, or the file of heads that a holder keeps",
+    verify.add_file(
+        "--head", help="a signed head, or the file of heads that a holder keeps"
     )
-    verify.add_argument("--json", action="store_true", help="print one line of JSON")
+    verify.add_json()
     show = verbs.add_parser("show", help="print every entry, without checking it")
-    show.add_argument("log", type=Path)
-    show.add_argument("--json", action="store_true", help="one line of JSON per entry")
+    show.add_path("log")
+    show.add_flag("--json", "one line of JSON per entry")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -168,10 +157,7 @@ def _verify(args: argparse.Namespace) -> None:
         return
     _print_report(report)
     if outside is None:
-        print(
-            "sealift: compare with a head that somebody else kept: --head FILE",
-            file=sys.stderr,
-        )
+        say("compare with a head that somebody else kept: --head FILE")
 
 
 def _print_report(report: LogReport) -> None:

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import json
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sealift.errors import UnavailableError, UsageError
 from sealift.release.files import read_secret_line
-from sealift.release.visible import ascii_only
+from sealift.release.visible import ascii_only, visible
 
 YES: Final = frozenset({"y", "yes"})
 
@@ -77,18 +79,10 @@ def confirm(
         raise UsageError("nothing was done", why="not yes", code="not-confirmed")
 
 
+if TYPE_CHECKING:
+    from sealift.crypto.identity import Identity
+
 VARIABLE: Final = "SEALIFT_PASSPHRASE"
-
-
-def add_passphrase_argument(parser: argparse.ArgumentParser) -> None:
-    """Add ``--passphrase-file``."""
-    parser.add_argument(
-        "--passphrase-file",
-        type=Path,
-        metavar="FILE",
-        help="read the identity's passphrase from the first line of FILE; without it "
-        f"{VARIABLE} is used, or the terminal is asked",
-    )
 
 
 def read_passphrase(file: Path | None, *, prompt: str, twice: bool = False) -> str:
@@ -127,6 +121,22 @@ def ask_terminal(prompt: str) -> str:
     return getpass.getpass(f"{prompt}: ")
 
 
+def say(line: str) -> None:
+    """A line for people, beside the result."""
+    print(f"sealift: {line}", file=sys.stderr, flush=True)
+
+
+def show(
+    facts: Mapping[str, Any], *, as_json: bool, width: int, gap: str = "  "
+) -> None:
+    """The result: one line of JSON, or a line for each fact, its name ``width`` wide."""
+    if as_json:
+        print(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        print(visible(f"{name:<{width}}{gap}{value}"))
+
+
 def print_result(line: str) -> None:
     """Print a line now, for whoever reads along.
 
@@ -163,3 +173,25 @@ def _unwritten(error: OSError) -> Exception:
         return error
     forget_stdout()
     return UnavailableError("cannot write the output", why=error, code="cannot-write")
+
+
+def unlock(args: argparse.Namespace, key: Path, prompt: str = "") -> Identity:
+    """The identity of a file, opened with the passphrase of ``--passphrase-file``.
+
+    Raises:
+        SealiftError: as ``read_passphrase`` and ``load_identity``.
+    """
+    from sealift.crypto.identity import load_identity
+
+    prompt = prompt or f"passphrase of {key.name}"
+    return load_identity(key, read_passphrase(args.passphrase_file, prompt=prompt))
+
+
+def require_absent(path: Path) -> None:
+    """Refuse to replace a file.
+
+    Raises:
+        UsageError: ``exists``.
+    """
+    if path.exists():
+        raise UsageError(f"{path} exists", code="exists")

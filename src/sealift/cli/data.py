@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift import codec
-from sealift.cli.console import add_passphrase_argument, read_passphrase
+from sealift.cli.console import say, unlock
 from sealift.cli.vault import OwnersVault
-from sealift.crypto.identity import Identity, load_identity
+from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError
 from sealift.events import Event, Sink, discard
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `data`."""
-    noun = subparsers.add_parser("data", help="seal a table, inspect a sealed file")
-    noun.set_defaults(run=run)
-    verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = subparsers.add_parser(
+        "data", help="seal a table, inspect a sealed file"
+    ).add_verbs()
     _add_seal(verbs)
     _add_inspect(verbs)
 
@@ -60,7 +60,7 @@ def _add_seal(verbs: Any) -> None:
         help=".csv, .npy, .npz, .safetensors or .parquet file; folder of images by "
         "class, of Parquet files, or of Dataset.save_to_disk; MODULE:DATASET",
     )
-    parser.add_argument("--schema", type=Path, metavar="TOML")
+    parser.add_path("--schema", metavar="TOML")
     parser.add_argument(
         "--fields",
         metavar="NAME[=COLUMN],...",
@@ -76,14 +76,10 @@ def _add_seal(verbs: Any) -> None:
         metavar="N",
         help="seal as NAME-0 to NAME-(N-1), of about as many rows each, in their order",
     )
-    parser.add_argument(
-        "--vault", type=Path, required=True, help="made if it does not exist"
-    )
-    parser.add_argument("--key", type=Path, required=True, help="the owner's identity")
-    add_passphrase_argument(parser)
-    parser.add_argument(
-        "-o", "--out", type=Path, default=Path(), metavar="DIR", help="default: here"
-    )
+    parser.add_path("--vault", required=True, help="made if it does not exist")
+    parser.add_path("--key", required=True, help="the owner's identity")
+    parser.add_passphrase()
+    parser.add_path("-o", "--out", default=Path(), metavar="DIR", help="default: here")
     parser.add_argument(
         "--record-bytes", type=int, default=1 << 20, metavar="N", help="default: 1 MiB"
     )
@@ -95,7 +91,7 @@ def _add_seal(verbs: Any) -> None:
         help="rows of a cell of the grid along which visits may cut it, for ever; an "
         "agreement's metric_rows may be no more; default: 64",
     )
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_json()
 
 
 def _add_inspect(verbs: Any) -> None:
@@ -106,14 +102,12 @@ def _add_inspect(verbs: Any) -> None:
         "With --vault and --key: every record is opened, and compared with the "
         "commitment in its card.",
     )
-    parser.add_argument("file", type=Path, help="a .sealed file")
-    parser.add_argument(
-        "--card", type=Path, help="default: NAME.resource.json beside the file"
-    )
-    parser.add_argument("--vault", type=Path, help="where the data key is")
-    parser.add_argument("--key", type=Path, help="the owner's identity")
-    add_passphrase_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_path("file", help="a .sealed file")
+    parser.add_path("--card", help="default: NAME.resource.json beside the file")
+    parser.add_path("--vault", help="where the data key is")
+    parser.add_path("--key", help="the owner's identity")
+    parser.add_passphrase()
+    parser.add_json()
 
 
 def _seal(args: argparse.Namespace) -> None:
@@ -171,7 +165,7 @@ def _finished(
 
     if not finish_interrupted(args.out, args.name, vault.kept):
         return ()
-    _say(
+    say(
         f"an earlier run had sealed {args.name} when it was stopped: it is in place now"
     )
     paths = [sealed_paths(args.out, name).card for name in names]
@@ -187,7 +181,7 @@ def _finished(
         given is not None and any(card.schema != given for card in cards)
     ):
         return ()
-    _say(f"{args.source} was not read again")
+    say(f"{args.source} was not read again")
     return cards
 
 
@@ -197,10 +191,10 @@ def _show_sealed(args: argparse.Namespace, cards: Sequence[ResourceCard]) -> Non
 
     every = []
     if args.schema is None:
-        _say(f"the schema is in {sealed_paths(args.out, args.name).schema}")
+        say(f"the schema is in {sealed_paths(args.out, args.name).schema}")
     for card in cards:
         paths = sealed_paths(args.out, card.name)
-        _say(f"the data key is in {args.vault}; {paths.card.name} is for the agreement")
+        say(f"the data key is in {args.vault}; {paths.card.name} is for the agreement")
         resource = codec.to_plain(card.resource)
         facts: dict[str, Any] = {"sealed": str(paths.sealed), "card": str(paths.card)}
         facts |= {k: v for k, v in resource.items() if k not in ("schema", "rule")}
@@ -224,7 +218,7 @@ def _said_schema(args: argparse.Namespace, options: SourceOptions) -> Schema:
     from sealift.data.sources.table import infer_schema
 
     schema = infer_schema(args.source, options)
-    _say(f"no --schema: {args.source} itself says")
+    say(f"no --schema: {args.source} itself says")
     print(schema_to_toml(schema), file=sys.stderr)
     return schema
 
@@ -260,7 +254,7 @@ def _inspect(args: argparse.Namespace) -> None:
         facts["cell_rows"] = card.resource.cell_rows
     facts["verified"] = _verify(args, card)
     if facts["verified"] == "no":
-        _say("the header is not authenticated; with --vault and --key all is verified")
+        say("the header is not authenticated; with --vault and --key all is verified")
     _show(facts, as_json=args.json)
 
 
@@ -289,9 +283,7 @@ def _card_of(args: argparse.Namespace) -> ResourceCard | None:
 
 
 def _identity(args: argparse.Namespace) -> Identity:
-    prompt = f"Passphrase of {args.key}"
-    passphrase = read_passphrase(args.passphrase_file, prompt=prompt)
-    return load_identity(args.key, passphrase)
+    return unlock(args, args.key, f"Passphrase of {args.key}")
 
 
 def _progress(label: str) -> AbstractContextManager[Sink]:
@@ -320,10 +312,6 @@ class _Bar(AbstractContextManager[Sink]):
         done, total = event.fields["done_bytes"], event.fields["total_bytes"]
         if isinstance(done, int) and isinstance(total, int):
             self._bars.update(self._task, completed=done, total=total)
-
-
-def _say(line: str) -> None:
-    print(f"sealift: {line}", file=sys.stderr)
 
 
 def _show(facts: dict[str, Any], *, as_json: bool) -> None:

@@ -15,9 +15,10 @@ WIDTH = 80
 def add_parser(subparsers: Any) -> None:
     """Add the noun `explain`."""
     parser = subparsers.add_parser(
-        "explain", help="what an error's name in brackets means, and what to do"
+        "explain",
+        run=run,
+        help="what an error's name in brackets means, and what to do",
     )
-    parser.set_defaults(run=run)
     parser.add_argument(
         "name", nargs="?", help="as it stands in brackets; without it, all names"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ from sealift.attest.referenceset import (
 )
 from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.tools.vendorfiles import wrap
+from sealift.cli.arguments import Parser
+from sealift.cli.console import say
 from sealift.codec import decode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, UsageError
@@ -45,30 +46,26 @@ class LoadedEvidence:
     form: str = ""
 
 
-def add_collateral_argument(parser: argparse.ArgumentParser) -> None:
+def add_collateral_argument(parser: Parser) -> None:
     """Add the bundle."""
-    parser.add_argument("--collateral", type=Path, metavar="FILE", help="a bundle")
+    parser.add_file("--collateral", help="a bundle")
 
 
-def add_time_argument(parser: argparse.ArgumentParser) -> None:
+def add_time_argument(parser: Parser) -> None:
     """Add the time to judge at."""
     parser.add_argument("--at", metavar="TIME", help="judge at this time (RFC 3339)")
 
 
-def add_evidence_arguments(parser: argparse.ArgumentParser) -> None:
+def add_evidence_arguments(parser: Parser) -> None:
     """Add the file, and what a vendor's form has no place for."""
-    parser.add_argument(
+    parser.add_path(
         "file",
-        type=Path,
         help="what `attest collect` wrote, or a vendor's own: a TDX quote, an SNP "
         "report, evidence of NVIDIA's, Trustee's or dstack's tools, in hex or base64",
     )
-    parser.add_argument(
+    parser.add_file(
         "--certificates",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
+        many=True,
         help="of the key that signed a vendor's file (PEM or DER)",
     )
     parser.add_argument(
@@ -96,7 +93,7 @@ def load_evidence(args: argparse.Namespace) -> LoadedEvidence:
         raise MalformedError(
             f"{args.file} is not a file of evidence", why=why, code="bad-evidence-file"
         ) from None
-    _say(f"{args.file} is {wrapped.form}: taken as {wrapped.evidence.kind} evidence")
+    say(f"{args.file} is {wrapped.form}: taken as {wrapped.evidence.kind} evidence")
     return LoadedEvidence(wrapped.evidence, wrapped.form)
 
 
@@ -138,37 +135,18 @@ def parse_time(text: str | None, option: str = "--at") -> float:
     return (at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp()
 
 
-def require_absent(path: Path) -> None:
-    """Refuse to replace a file.
-
-    Raises:
-        UsageError: ``exists``.
-    """
-    if path.exists():
-        raise UsageError(f"{path} exists", code="exists")
-
-
-def _say(line: str) -> None:
-    print(f"sealift: {line}", file=sys.stderr)
-
-
 JUDGING: Final = ("collateral", "references")
 
 
-def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
+def add_judging_arguments(parser: Parser) -> None:
     """Add what evidence is judged with."""
-    parser.add_argument(
+    parser.add_file(
         "--collateral",
-        type=Path,
-        metavar="FILE",
         help="what vendors say of their hardware (a bundle), to judge evidence offline",
     )
-    parser.add_argument(
+    parser.add_file(
         "--references",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
+        many=True,
         help="a signed set of reference values that the agreement names",
     )
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from sealift.channel.record.outputfile import open_output
-from sealift.cli.console import (
-    add_passphrase_argument,
-    ask_terminal,
-    read_passphrase,
-)
+from sealift.cli.console import ask_terminal, read_passphrase, say, unlock
 from sealift.codec import encode
 from sealift.crypto.identity import (
     Identity,
     backup_identity,
     create_identity,
-    load_identity,
     restore_identity,
     save_identity,
 )
@@ -30,9 +24,9 @@ CARD_SUFFIX = ".card.json"
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `key`."""
-    noun = subparsers.add_parser("key", help="make, back up and restore an identity")
-    noun.set_defaults(run=run)
-    verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = subparsers.add_parser(
+        "key", help="make, back up and restore an identity"
+    ).add_verbs()
     _add_make(verbs)
     _add_backup(verbs)
     _add_restore(verbs)
@@ -52,10 +46,8 @@ def _add_make(verbs: Any) -> None:
         "which the others put into the agreement.",
     )
     parser.add_argument("name", help="the party's name: a-z, 0-9 and '-'")
-    parser.add_argument(
-        "-o", "--out", type=Path, default=Path(), metavar="DIR", help="default: here"
-    )
-    add_passphrase_argument(parser)
+    parser.add_path("-o", "--out", default=Path(), metavar="DIR", help="default: here")
+    parser.add_passphrase()
 
 
 def _add_backup(verbs: Any) -> None:
@@ -65,9 +57,9 @@ def _add_backup(verbs: Any) -> None:
         description="Write a second, sealed copy of an identity and print the recovery "
         "code that opens it. Keep the two in different places.",
     )
-    parser.add_argument("key", type=Path, help="NAME.key")
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE")
-    add_passphrase_argument(parser)
+    parser.add_path("key", help="NAME.key")
+    parser.add_file("-o", "--out", required=True)
+    parser.add_passphrase()
 
 
 def _add_restore(verbs: Any) -> None:
@@ -77,18 +69,14 @@ def _add_restore(verbs: Any) -> None:
         description="Write NAME.key and NAME.card.json from a backup, under a "
         "passphrase that is chosen now.",
     )
-    parser.add_argument("backup", type=Path, help="what `key backup` wrote")
-    parser.add_argument(
-        "-o", "--out", type=Path, default=Path(), metavar="DIR", help="default: here"
-    )
-    parser.add_argument(
+    parser.add_path("backup", help="what `key backup` wrote")
+    parser.add_path("-o", "--out", default=Path(), metavar="DIR", help="default: here")
+    parser.add_file(
         "--recovery-code-file",
-        type=Path,
-        metavar="FILE",
         help="read the recovery code from the first line of FILE; without it the "
         "terminal is asked",
     )
-    add_passphrase_argument(parser)
+    parser.add_passphrase()
 
 
 def _make(args: argparse.Namespace) -> None:
@@ -98,10 +86,9 @@ def _make(args: argparse.Namespace) -> None:
 
 
 def _backup(args: argparse.Namespace) -> None:
-    prompt = f"Passphrase of {args.key}"
-    passphrase = read_passphrase(args.passphrase_file, prompt=prompt)
-    code = backup_identity(load_identity(args.key, passphrase), args.out)
-    _say(
+    identity = unlock(args, args.key, f"Passphrase of {args.key}")
+    code = backup_identity(identity, args.out)
+    say(
         f"{args.out} opens with the recovery code below and nothing else; write it down"
     )
     print(code)
@@ -131,9 +118,5 @@ def _write(identity: Identity, args: argparse.Namespace, prompt: str) -> None:
     with open_output(card) as output:
         output.write(encode(identity.card))
         save_identity(identity, key, passphrase)
-    _say(f"{card.name} is for the others; keep {key.name}, and make a backup of it")
+    say(f"{card.name} is for the others; keep {key.name}, and make a backup of it")
     print(f"{'key':<5}  {key}\n{'card':<5}  {card}\nsigns  {identity.public_key}")
-
-
-def _say(line: str) -> None:
-    print(f"sealift: {line}", file=sys.stderr)

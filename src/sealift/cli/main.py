@@ -9,7 +9,7 @@ The file of a bug may name paths and source lines, never values of variables: no
 which may quote a row. Only its owner can read it.
 
 To add a noun: write ``cli/NOUN.py``, or a file in the folder of its group, with
-``add_parser(subparsers)`` and ``run(args)``, and add its line here. A noun of two words is for a verb of a noun that takes a file as
+``add_parser(nouns)``, and add its line here. A noun of two words is for a verb of a noun that takes a file as
 well (`broker JOB`, `broker backup`).
 """
 
@@ -26,12 +26,13 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import sealift
+from sealift.cli.arguments import Parser
 from sealift.cli.console import flush_results, forget_stdout
 from sealift.cli.signals import StopRequested, follow_parent, install_stop_signals
-from sealift.errors import SealiftError, UnavailableError, UsageError
+from sealift.errors import SealiftError, UnavailableError
 from sealift.release.visible import visible
 
 
@@ -143,39 +144,6 @@ EXIT_BUG = 1
 EXIT_PIPE = 128 + signal.SIGPIPE
 
 
-class Parser(argparse.ArgumentParser):
-    """Reports mistakes as one line, through the same door as every other error.
-
-    Words that may be left out may stand anywhere: argparse alone takes them for left out
-    as soon as an option stands before them.
-    """
-
-    _anywhere = False
-
-    def add_argument(self, *names: Any, **terms: Any) -> argparse.Action:
-        """Note words that may be left out."""
-        action = super().add_argument(*names, **terms)
-        if not action.option_strings and action.nargs in ("?", "*"):
-            self._anywhere = True
-        return action
-
-    def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse; also called by the parser above, for a noun or a verb."""
-        if not self._anywhere:
-            return super().parse_known_args(args, namespace)
-        self._anywhere = False  # which calls this again, for options and for words
-        try:
-            return self.parse_known_intermixed_args(args, namespace)
-        finally:
-            self._anywhere = True
-
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the usage."""
-        raise UsageError(message, fix=f"`{self.prog} --help` says how it is used")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code."""
     install_stop_signals()
@@ -226,8 +194,8 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 def _run(words: Sequence[str]) -> int:
     args = build_parser(words).parse_args(words)
-    code: int = args.run(args)
-    return code
+    code: int | None = args.run(args)
+    return code or 0
 
 
 def _report(error: SealiftError) -> int:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 from sealift.attest.level import protects_nobody
+from sealift.cli.console import say
 from sealift.cli.judging import (
     add_judging_arguments,
     add_time_argument,
@@ -28,22 +27,20 @@ from sealift.release.visible import visible
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `receipt`."""
-    noun = subparsers.add_parser("receipt", help="verify the receipt of a visit")
-    noun.set_defaults(run=run)
-    verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = subparsers.add_parser(
+        "receipt", help="verify the receipt of a visit"
+    ).add_verbs()
     parser = verbs.add_parser(
         "verify",
         help="check signature, evidence, content and log heads",
         description="With --agreement everything is checked. Without it only that "
         "whoever holds the receipt's instance key signed it.",
     )
-    parser.add_argument("file", type=Path)
-    parser.add_argument(
-        "--agreement", type=Path, metavar="FILE", help="the signed agreement"
-    )
+    parser.add_path("file")
+    parser.add_file("--agreement", help="the signed agreement")
     add_judging_arguments(parser)
     add_time_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_json()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(receipt, statement)
     if verified is None:
-        _say("check evidence, content and log heads as well: --agreement FILE")
+        say("check evidence, content and log heads as well: --agreement FILE")
     return 0
 
 
@@ -95,7 +92,3 @@ def _print(receipt: Receipt, statement: str) -> None:
     }
     for name, value in rows.items():
         print(visible(f"{name:<9}  {value}"))
-
-
-def _say(line: str) -> None:
-    print(f"sealift: {line}", file=sys.stderr)

@@ -14,12 +14,7 @@ from sealift.cli.agreement.statements import (
     make_statement,
     now_s,
 )
-from sealift.cli.console import (
-    add_passphrase_argument,
-    confirm,
-    has_terminal,
-    read_passphrase,
-)
+from sealift.cli.console import confirm, has_terminal, say, unlock
 from sealift.codec import to_plain
 from sealift.errors import PolicyError, RefusedError, UsageError
 from sealift.release.agreement import Agreement
@@ -54,12 +49,10 @@ FILE_HELP = "agreement.toml, or the signed agreement.json"
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `agreement`."""
-    noun = subparsers.add_parser(
+    verbs = subparsers.add_parser(
         "agreement",
         help="new, check, show, sign, verify; veto, cancel and leave what was agreed on",
-    )
-    noun.set_defaults(run=run)
-    verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
+    ).add_verbs()
     add_starter_parser(verbs)
     _add_check(verbs)
     _add_show(verbs)
@@ -86,8 +79,8 @@ def _add_check(verbs: Any) -> None:
     parser = verbs.add_parser(
         "check", help="say in plain words what each party gives and receives"
     )
-    parser.add_argument("file", type=Path, help=FILE_HELP)
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_path("file", help=FILE_HELP)
+    parser.add_json()
 
 
 def _add_show(verbs: Any) -> None:
@@ -97,18 +90,12 @@ def _add_show(verbs: Any) -> None:
         description="--code lists the bundle's files, and what became of each since the "
         "predecessor. With the folders, it prints the diff.",
     )
-    parser.add_argument("file", type=Path, help=FILE_HELP)
-    parser.add_argument(
-        "--code", action="store_true", help="the code instead of the document"
-    )
-    parser.add_argument(
-        "--bundle", type=Path, metavar="DIR", help="the agreed code, checked first"
-    )
-    parser.add_argument(
-        "--predecessor", type=Path, metavar="FILE", help="the agreement before"
-    )
-    parser.add_argument(
-        "--predecessor-bundle", type=Path, metavar="DIR", help="its code, checked first"
+    parser.add_path("file", help=FILE_HELP)
+    parser.add_flag("--code", "the code instead of the document")
+    parser.add_path("--bundle", metavar="DIR", help="the agreed code, checked first")
+    parser.add_file("--predecessor", help="the agreement before")
+    parser.add_path(
+        "--predecessor-bundle", metavar="DIR", help="its code, checked first"
     )
 
 
@@ -119,29 +106,20 @@ def _add_sign(verbs: Any) -> None:
         description="From agreement.toml: write the canonical JSON beside it, with your "
         "signature. From agreement.json: add your signature to it.",
     )
-    parser.add_argument("file", type=Path, help=FILE_HELP)
-    parser.add_argument("--key", type=Path, required=True, help="your identity")
-    parser.add_argument(
+    parser.add_path("file", help=FILE_HELP)
+    parser.add_path("--key", required=True, help="your identity")
+    parser.add_file(
         "--former-key",
-        type=Path,
-        metavar="FILE",
         help="of a successor that names a new key for you: the one before",
     )
-    parser.add_argument(
-        "--yes", action="store_true", help="do not show what is signed, do not ask"
-    )
-    add_passphrase_argument(parser)
+    parser.add_flag("--yes", "do not show what is signed, do not ask")
+    parser.add_passphrase()
 
 
 def _add_verify(verbs: Any) -> None:
     parser = verbs.add_parser("verify", help="check that all signed who must")
-    parser.add_argument("file", type=Path, help="the signed agreement.json")
-    parser.add_argument(
-        "--predecessor",
-        type=Path,
-        metavar="FILE",
-        help="check that it follows this one",
-    )
+    parser.add_path("file", help="the signed agreement.json")
+    parser.add_file("--predecessor", help="check that it follows this one")
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -246,10 +224,8 @@ def _sign(args: argparse.Namespace) -> None:
     document = _load(args.file)
     agreement = document.agreement
     _require_not_over(agreement)
-    _say(f"you are signing {agreement.name}, number {agreement.number}")
-    _say(
-        f"digest {agreement.digest}; `sealift agreement check {args.file}` explains it"
-    )
+    say(f"you are signing {agreement.name}, number {agreement.number}")
+    say(f"digest {agreement.digest}; `sealift agreement check {args.file}` explains it")
     if not args.yes and has_terminal():
         print(_readable(agreement), file=sys.stderr)
     confirm("sign it", yes=args.yes)
@@ -278,10 +254,7 @@ def _require_not_over(agreement: Agreement) -> None:
 
 
 def _identity(args: argparse.Namespace, key: Path) -> Identity:
-    from sealift.crypto.identity import load_identity
-
-    passphrase = read_passphrase(args.passphrase_file, prompt=f"Passphrase of {key}")
-    return load_identity(key, passphrase)
+    return unlock(args, key, f"Passphrase of {key}")
 
 
 def _verify(args: argparse.Namespace) -> None:
@@ -329,7 +302,3 @@ def _current(target: Path, document: SignedAgreement) -> SignedAgreement:
             code="other-agreement",
         )
     return signed
-
-
-def _say(line: str) -> None:
-    print(f"sealift: {line}", file=sys.stderr)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +17,8 @@ from sealift.attest.referenceset import (
     verify_set,
 )
 from sealift.channel.record.outputfile import open_output
-from sealift.cli.console import ask_line, ask_words, has_terminal
+from sealift.cli.arguments import Parser
+from sealift.cli.console import ask_line, ask_words, has_terminal, say
 from sealift.crypto.identity import load_card
 from sealift.crypto.sign import PublicKey
 from sealift.data.schema.card import ResourceCard, read_card
@@ -40,15 +40,13 @@ def add_starter_parser(verbs: Any) -> None:
         description="What is not given is asked for, if there is a terminal.",
     )
     parser.add_argument("--name", help="name of the line of agreements")
-    parser.add_argument("--party", type=Path, nargs="+", metavar="NAME.card.json")
-    parser.add_argument(
-        "--resource", type=Path, nargs="+", metavar="NAME.resource.json"
-    )
+    parser.add_path("--party", nargs="+", metavar="NAME.card.json")
+    parser.add_path("--resource", nargs="+", metavar="NAME.resource.json")
     parser.add_argument(
         "--about", choices=get_args(About),
         help="default: train; serve, if the resources are models. A group has none",
     )  # fmt: skip
-    parser.add_argument("--code", type=Path, metavar="DIR")
+    parser.add_path("--code", metavar="DIR")
     parser.add_argument(
         "--entry", default="recipe.py", help="the recipe in DIR; default: recipe.py"
     )
@@ -63,22 +61,18 @@ def add_starter_parser(verbs: Any) -> None:
         metavar="KEY",
         help="ed25519:... of the accelerator's development attester, or its card",
     )
-    parser.add_argument(
-        "--predecessor", type=Path, metavar="FILE", help="the signed agreement before"
-    )
-    parser.add_argument(
+    parser.add_file("--predecessor", help="the signed agreement before")
+    parser.add_file(
         "--references",
-        type=Path,
         nargs="+",
         default=[],
-        metavar="FILE",
         help="signed reference sets of the hosts that are accepted",
     )
     _add_rule_arguments(parser)
-    parser.add_argument("-o", "--out", type=Path, default=Path("agreement.toml"))
+    parser.add_path("-o", "--out", default=Path("agreement.toml"))
 
 
-def _add_rule_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_rule_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--level",
         nargs="+",
@@ -114,10 +108,7 @@ def write_starter(args: argparse.Namespace) -> None:
     measure_bundle(read_bundle(args.code), args.entry)
     with open_output(args.out) as output:
         output.write(starter.to_toml().encode())
-    print(
-        f"sealift: edit {args.out}, then `sealift agreement check {args.out}`",
-        file=sys.stderr,
-    )
+    say(f"edit {args.out}, then `sealift agreement check {args.out}`")
     print(args.out)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.cli.console import add_passphrase_argument, confirm, read_passphrase
-from sealift.crypto.identity import Identity, load_identity
+from sealift.cli.arguments import Parser
+from sealift.cli.console import confirm, say, unlock
+from sealift.crypto.identity import Identity
 from sealift.errors import PolicyError
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import (
@@ -47,16 +47,15 @@ def add_statement_parsers(verbs: Any) -> None:
             description="Writes a signed statement beside the agreement. Give it to the "
             "other parties: it counts wherever it lies beside the agreement.",
         )
-        parser.add_argument("file", type=Path, help="the signed agreement.json")
-        parser.add_argument("--key", type=Path, required=True, help="your identity")
-        parser.add_argument("--yes", action="store_true", help="do not ask")
-        parser.add_argument(
+        parser.add_path("file", help="the signed agreement.json")
+        parser.add_path("--key", required=True, help="your identity")
+        parser.add_flag("--yes", "do not ask")
+        parser.add_path(
             "--tell",
-            type=Path,
             metavar="JOB",
             help="bring it to the owners' brokers and the accelerator of this job, too",
         )
-        add_passphrase_argument(parser)
+        parser.add_passphrase()
         if kind == "leave":
             _add_leave_arguments(parser)
 
@@ -66,13 +65,10 @@ def make_statement(args: argparse.Namespace) -> None:
     kind: StatementKind = args.verb
     signed = verify_signatures(load_signed(args.file))
     agreement = signed.agreement
-    _say(f"{kind} of {agreement.name}, number {agreement.number}: {_MEANS[kind]}")
-    _say(f"digest {agreement.digest}")
+    say(f"{kind} of {agreement.name}, number {agreement.number}: {_MEANS[kind]}")
+    say(f"digest {agreement.digest}")
     confirm(f"{kind} it", yes=args.yes)
-    identity = load_identity(
-        args.key,
-        read_passphrase(args.passphrase_file, prompt=f"Passphrase of {args.key}"),
-    )
+    identity = unlock(args, args.key, f"Passphrase of {args.key}")
     _require_right(kind, signed, identity.name)
     said = sign_statement(kind, agreement, identity, now_s())
     telling = _ready_to_tell(args, identity)
@@ -105,18 +101,15 @@ def _tell(
     address = read_job(job).address
     for who, problem in tell_running(address, agreement, identity, said):
         if problem:
-            _say(f"{who} does not know it: {problem}")
+            say(f"{who} does not know it: {problem}")
         else:
             print(f"told       {who}")
 
 
-def _add_leave_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--vault", type=Path, metavar="FILE", help="destroy your data keys in it"
-    )
-    parser.add_argument(
+def _add_leave_arguments(parser: Parser) -> None:
+    parser.add_file("--vault", help="destroy your data keys in it")
+    parser.add_path(
         "--sealed",
-        type=Path,
         nargs="+",
         default=[],
         metavar="DIR",
@@ -147,13 +140,11 @@ def _clean_up(args: argparse.Namespace, agreement: Agreement, owner: Identity) -
         for name in destroy_keys(args.vault, owner, names):
             print(f"destroyed  key of {name}")
     elif names:
-        _say("your data keys are still in your vault: say --vault FILE to destroy them")
+        say("your data keys are still in your vault: say --vault FILE to destroy them")
     for path in _copies(names, args.sealed or [args.file.parent]):
         print(f"delete     {path}")
     if names:
-        _say(
-            "whoever else holds a sealed copy, or a backup of the vault: delete it too"
-        )
+        say("whoever else holds a sealed copy, or a backup of the vault: delete it too")
 
 
 def _copies(names: Iterable[str], folders: Iterable[Path]) -> Iterator[Path]:
@@ -162,10 +153,6 @@ def _copies(names: Iterable[str], folders: Iterable[Path]) -> Iterator[Path]:
         yield from sorted(
             path for path in folder.rglob(f"*{SEALED_SUFFIX}") if path.name in wanted
         )
-
-
-def _say(line: str) -> None:
-    print(f"sealift: {line}", file=sys.stderr)
 
 
 def now_s() -> float:

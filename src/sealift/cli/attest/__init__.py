@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from sealift.attest.verifier import UNBOUND, Check, Claims
 from sealift.cli.attest.collateral import add_collateral_parser, run_collateral
 from sealift.cli.attest.collect import add_collect_parser, run_collect
 from sealift.cli.attest.reference import add_reference_parser, run_reference
+from sealift.cli.console import say
 from sealift.cli.judging import (
     add_collateral_argument,
     add_evidence_arguments,
@@ -47,11 +47,9 @@ WIDTH: Final = 48
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `attest`."""
-    noun = subparsers.add_parser(
+    verbs = subparsers.add_parser(
         "attest", help="collect evidence, verify it, and say what was compared"
-    )
-    noun.set_defaults(run=run)
-    verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
+    ).add_verbs()
     add_collect_parser(verbs)
     add_collateral_parser(verbs)
     add_reference_parser(verbs)
@@ -66,13 +64,9 @@ def _add_verify_parser(verbs: Any) -> None:
         "offline; what a vendor must confirm comes from a collateral bundle.",
     )
     add_evidence_arguments(parser)
-    parser.add_argument(
-        "--agreement", type=Path, metavar="FILE", help="references and levels from it"
-    )
-    parser.add_argument(
+    parser.add_file("--agreement", help="references and levels from it")
+    parser.add_file(
         "--references",
-        type=Path,
-        metavar="FILE",
         help="a signed reference set: what the agreement names, or instead of one",
     )
     parser.add_argument("--signer", metavar="KEY", help="who must have signed the set")
@@ -92,7 +86,7 @@ def _add_verify_parser(verbs: Any) -> None:
         help="do not compare them: says nothing about freshness",
     )
     add_time_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_json()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -112,7 +106,7 @@ def _verify(args: argparse.Namespace) -> int:
     else:
         _print_table(evidence, claims, refusal)
     if args.unbound and not args.json:
-        _say("freshness was not checked: anybody may show a copy of this file")
+        say("freshness was not checked: anybody may show a copy of this file")
     if refusal is not None:
         raise refusal
     return 0
@@ -138,7 +132,7 @@ def _appraiser(args: argparse.Namespace) -> Appraiser:
     name = SetName(name=signed.set.name, signer=signer, number=1)
     found = verify_set(signed, name)
     if not args.signer:
-        _say(f"the reference set {found.name} {found.number} is signed by {signer}")
+        say(f"the reference set {found.name} {found.number} is signed by {signer}")
     return replace(appraiser, references=found.values)
 
 
@@ -231,7 +225,3 @@ _VERBS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "reference": run_reference,
     "verify": _verify,
 }
-
-
-def _say(line: str) -> None:
-    print(f"sealift: {line}", file=sys.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,12 +14,13 @@ from sealift.attest.collateral import (
 )
 from sealift.attest.tools.collateralfiles import bundle, item_times, to_items
 from sealift.attest.tools.vendorservices import Services, fetch, wanted
+from sealift.cli.arguments import Parser
+from sealift.cli.console import require_absent, say
 from sealift.cli.judging import (
     add_evidence_arguments,
     load_collateral,
     load_evidence,
     parse_time,
-    require_absent,
 )
 from sealift.crypto.certificate import say_time
 from sealift.errors import MalformedError, UsageError
@@ -43,14 +43,14 @@ def add_collateral_parser(verbs: Any) -> None:
         "AMD's and TPM makers' certificates, NVIDIA's manifests and OCSP answers. "
         "Nothing is verified now: whoever uses the bundle verifies all of it.",
     )
-    make.add_argument("files", type=Path, nargs="*", metavar="FILE")
+    make.add_file("files", nargs="*")
     make.add_argument(
         "--item", action="append", default=[], metavar="NAME=FILE", help="named by hand"
     )
-    make.add_argument("--add", type=Path, metavar="BUNDLE", help="begin with its items")
+    make.add_path("--add", metavar="BUNDLE", help="begin with its items")
     _add_output(make)
     show = steps.add_parser("show", help="what a bundle holds, and how old it is")
-    show.add_argument("bundle", type=Path)
+    show.add_path("bundle")
     show.add_argument("--at", metavar="TIME", help="ages at this time; default: now")
     fetched = steps.add_parser(
         "fetch",
@@ -65,7 +65,7 @@ def add_collateral_parser(verbs: Any) -> None:
         metavar="NAME=URL",
         help=f"a mirror or cache of {', '.join(SERVICES)}",
     )
-    fetched.add_argument("--add", type=Path, metavar="BUNDLE", help="keep its items")
+    fetched.add_path("--add", metavar="BUNDLE", help="keep its items")
     _add_output(fetched)
 
 
@@ -87,8 +87,8 @@ def run_collateral(args: argparse.Namespace) -> int:
     return 0
 
 
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE")
+def _add_output(parser: Parser) -> None:
+    parser.add_file("-o", "--out", required=True)
     parser.add_argument(
         "--as-of",
         metavar="TIME",
@@ -121,7 +121,7 @@ def _fetched(args: argparse.Namespace) -> dict[str, bytes]:
     addresses = {name.replace("-", "_"): url for name, url in chosen.items()}
     needed = wanted(load_evidence(args).evidence, Services(**addresses))
     for each in needed:
-        print(f"sealift: asking {visible(each.url)}", file=sys.stderr)
+        say(f"asking {visible(each.url)}")
     return fetch(needed)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import secrets
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,12 +18,8 @@ from sealift.attest.evidence import BOUND_BYTES, Attester, Evidence
 from sealift.attest.nvidia.attester import gpu_attesters
 from sealift.attest.tpm.attester import TpmAttester
 from sealift.cli.attest.reference import Source, add_set_arguments, write_set
-from sealift.cli.console import read_passphrase
-from sealift.cli.judging import (
-    add_collateral_argument,
-    parse_bound,
-    require_absent,
-)
+from sealift.cli.console import require_absent, say, unlock
+from sealift.cli.judging import add_collateral_argument, parse_bound
 from sealift.cli.roles.attester import (
     Platform,
     add_tpm_arguments,
@@ -34,7 +29,6 @@ from sealift.cli.roles.attester import (
     open_tee,
     open_tpm,
 )
-from sealift.crypto.identity import load_identity
 from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Role
 from sealift.release.files import write_whole
@@ -63,13 +57,11 @@ def add_collect_parser(verbs: Any) -> None:
         metavar="HEX",
         help="2 to 64 bytes to carry (NVIDIA: to 32); 32 random ones if not given",
     )
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE")
+    parser.add_file("-o", "--out", required=True)
     parser.add_argument(
         "--as-reference", metavar="NAME", help="write a signed reference set instead"
     )
-    parser.add_argument(
-        "--key", type=Path, metavar="FILE", help="identity, for --kind development"
-    )
+    parser.add_file("--key", help="identity, for --kind development")
     add_set_arguments(parser)
     add_collateral_argument(parser)
     add_tpm_arguments(parser)
@@ -87,7 +79,7 @@ def run_collect(args: argparse.Namespace, platform: Platform | None = None) -> i
     print(f"kind      {evidence.kind}\nevidence  {evidence.digest}")
     print(f"bound     {bound.hex()}")
     if evidence.kind == "development":
-        _say("software keys: nobody is kept out")
+        say("software keys: nobody is kept out")
     return 0
 
 
@@ -159,10 +151,8 @@ def _development(args: argparse.Namespace, platform: Platform) -> Attester:
             fix="Give --key FILE, with the key that the agreement names",
             code="usage",
         )
-    prompt = f"passphrase of {args.key.name}"
-    passphrase = read_passphrase(args.passphrase_file, prompt=prompt)
     return DevelopmentAttester(
-        load_identity(args.key, passphrase),
+        unlock(args, args.key),
         role=Role.ACCELERATOR,
         software=f"sealift {__version__}",
     )
@@ -177,7 +167,3 @@ _OPENERS: Final[dict[str, Callable[[argparse.Namespace, Platform], Attester]]] =
     "composite": _composite,
     "development": _development,
 }
-
-
-def _say(line: str) -> None:
-    print(f"sealift: {line}", file=sys.stderr)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from sealift import codec
@@ -16,7 +14,8 @@ from sealift.attest.referenceset import (
     sign_set,
 )
 from sealift.attest.tools.asreference import Trusted, to_references
-from sealift.cli.console import add_passphrase_argument, read_passphrase
+from sealift.cli.arguments import Parser
+from sealift.cli.console import require_absent, say, unlock
 from sealift.cli.judging import (
     add_collateral_argument,
     add_evidence_arguments,
@@ -25,9 +24,7 @@ from sealift.cli.judging import (
     load_evidence,
     parse_bound,
     parse_time,
-    require_absent,
 )
-from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError
 from sealift.release.files import write_whole
 
@@ -50,15 +47,13 @@ def add_reference_parser(verbs: Any) -> None:
     parser.add_argument(
         "--bound", metavar="HEX", help="the 2 to 64 bytes that it must carry"
     )
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE")
+    parser.add_file("-o", "--out", required=True)
 
 
-def add_set_arguments(parser: argparse.ArgumentParser) -> None:
+def add_set_arguments(parser: Parser) -> None:
     """Add who signs, and what evidence cannot say."""
     group = parser.add_argument_group("the reference set")
-    group.add_argument(
-        "--signer-key", type=Path, metavar="FILE", help="the identity that signs it"
-    )
+    group.add_file("--signer-key", help="the identity that signs it")
     group.add_argument(
         "--number", type=int, default=1, metavar="N", help="one more at every change"
     )
@@ -75,16 +70,13 @@ def add_set_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a TPM's host: a file that every list must name, beside interpreters, "
         "IMA policies and agents that this one's names",
     )
-    group.add_argument(
-        "--pin", action="store_true", help="accept this one machine, no equal ones"
-    )
-    group.add_argument(
+    group.add_flag("--pin", "accept this one machine, no equal ones")
+    group.add_flag(
         "--without-revocation",
-        action="store_true",
-        help="take evidence although nobody looks whether its keys were revoked (TPM: "
+        "take evidence although nobody looks whether its keys were revoked (TPM: "
         "although its certificate does not say where to look)",
     )
-    add_passphrase_argument(parser)
+    parser.add_passphrase()
 
 
 def run_reference(args: argparse.Namespace) -> int:
@@ -141,15 +133,9 @@ def write_set(source: Source, args: argparse.Namespace) -> None:
     made = ReferenceSet(
         name=source.name, number=args.number, made_at_s=int(source.at_s), values=values
     )
-    prompt = f"passphrase of {args.signer_key.name}"
-    passphrase = read_passphrase(args.passphrase_file, prompt=prompt)
-    signer = load_identity(args.signer_key, passphrase)
+    signer = unlock(args, args.signer_key)
     write_whole(args.out, codec.encode(sign_set(made, signer)))
     print(f"set     {made.name} {made.number}\nsigner  {signer.public_key}")
     if source.bound is None:
-        _say("freshness was not checked: anybody may show a copy of that file")
-    _say(f"an agreement names it: references.sets, with this signer; see {args.out}")
-
-
-def _say(line: str) -> None:
-    print(f"sealift: {line}", file=sys.stderr)
+        say("freshness was not checked: anybody may show a copy of that file")
+    say(f"an agreement names it: references.sets, with this signer; see {args.out}")

@@ -39,13 +39,13 @@ def add_parser(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "doctor",
+        run=run,
         help="what limits this machine, what that means, and what to do",
         description="Measures ciphers, copies, disk and GPU in a few seconds, and looks "
         "for what protects: sandbox, TPM, TEE, confidential GPU. What is missing is "
         "said and is no error; the exit code is 0 unless --require asks for it.",
     )
-    parser.set_defaults(run=run)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_flag("--json", "print one JSON document")
     parser.add_argument(
         "--require",
         action="append",
@@ -53,12 +53,8 @@ def add_parser(subparsers: Any) -> None:
         choices=sorted(REQUIRED),
         help="exit with 3 if this is missing or limited; may be repeated",
     )
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        default=Path(),
-        metavar="DIR",
-        help="where fsync is tried",
+    parser.add_path(
+        "--folder", default=Path(), metavar="DIR", help="where fsync is tried"
     )
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift import codec
-from sealift.cli.console import add_passphrase_argument, read_passphrase
+from sealift.cli.console import say, unlock
 from sealift.cli.judging import add_judging_arguments, equip_from
 from sealift.cli.vault import OwnersVault
-from sealift.crypto.identity import Identity, load_identity
+from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError
 from sealift.release.agreement.signed import load_verified
@@ -27,9 +26,9 @@ MAX_MODEL_BYTES = 1 << 40
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `model`."""
-    noun = subparsers.add_parser("model", help="seal a model that is to be served")
-    noun.set_defaults(run=run)
-    verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = subparsers.add_parser(
+        "model", help="seal a model that is to be served"
+    ).add_verbs()
     parser = verbs.add_parser(
         "seal",
         help="seal safetensors, or the model of a run, with a form",
@@ -38,24 +37,16 @@ def add_parser(subparsers: Any) -> None:
         "and its model never lies open on the disk. The form says what the model is "
         "asked, what its answers hold and who may ask (docs/howto/serve-a-model.md).",
     )
-    parser.add_argument(
-        "source", type=Path, help="a .safetensors file, or the folder of a run"
-    )
-    parser.add_argument(
-        "--agreement", type=Path, metavar="FILE", help="of the run, signed"
-    )
-    parser.add_argument("--form", type=Path, required=True, metavar="TOML")
+    parser.add_path("source", help="a .safetensors file, or the folder of a run")
+    parser.add_file("--agreement", help="of the run, signed")
+    parser.add_path("--form", required=True, metavar="TOML")
     parser.add_argument("--name", required=True, help="name in the agreement")
-    parser.add_argument(
-        "--vault", type=Path, required=True, help="made if it does not exist"
-    )
-    parser.add_argument("--key", type=Path, required=True, help="the owner's identity")
-    parser.add_argument(
-        "-o", "--out", type=Path, default=Path(), metavar="DIR", help="default: here"
-    )
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_path("--vault", required=True, help="made if it does not exist")
+    parser.add_path("--key", required=True, help="the owner's identity")
+    parser.add_path("-o", "--out", default=Path(), metavar="DIR", help="default: here")
+    parser.add_json()
     add_judging_arguments(parser)
-    add_passphrase_argument(parser)
+    parser.add_passphrase()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,10 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from sealift.train.output.modelform import load_form
 
     form = load_form(args.form)
-    prompt = f"passphrase of {args.key.name}"
-    owner = load_identity(
-        args.key, read_passphrase(args.passphrase_file, prompt=prompt)
-    )
+    owner = unlock(args, args.key)
     vault = OwnersVault(args.vault, owner)
     if finished := _finished(args, vault, form):
         _show(args, finished)
@@ -100,7 +88,7 @@ def _finished(
 
     if not finish_interrupted(args.out, args.name, vault.kept):
         return None
-    _say(
+    say(
         f"an earlier run had sealed {args.name} when it was stopped: it is in place now"
     )
     path = sealed_paths(args.out, args.name).card
@@ -109,7 +97,7 @@ def _finished(
         return None
     if (card.resource.part, card.resource.schema) != ("model", form.to_plain()):
         return None
-    _say(f"{args.source} was not read again")
+    say(f"{args.source} was not read again")
     return card
 
 
@@ -140,8 +128,4 @@ def _show(args: argparse.Namespace, card: ResourceCard) -> None:
         return
     for name, value in facts.items():
         print(f"{name:<12}{value}")
-    _say(f"the key is in {args.vault}; {paths.card.name} is for the agreement")
-
-
-def _say(line: str) -> None:
-    print(f"sealift: {line}", file=sys.stderr)
+    say(f"the key is in {args.vault}; {paths.card.name} is for the agreement")

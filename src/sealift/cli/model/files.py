@@ -16,8 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sealift.cli.console import print_result
-from sealift.cli.judging import require_absent
+from sealift.cli.console import print_result, require_absent
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError, UnavailableError, UsageError
 from sealift.release.files import read_whole, write_whole

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift.attest.level import protects_nobody
-from sealift.cli.console import add_passphrase_argument, confirm, read_passphrase
+from sealift.cli.console import confirm, require_absent, say, unlock
 from sealift.cli.judging import (
     add_judging_arguments,
     add_time_argument,
     equip_from,
     parse_time,
-    require_absent,
 )
-from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import load_verified
@@ -45,16 +41,12 @@ def _add_approve_parser(verbs: Any) -> None:
         "of the run, not the model. Whoever does not approve does nothing: without its "
         "share nobody opens the model.",
     )
-    parser.add_argument("folder", type=Path, metavar="RUN", help="the run's folder")
-    parser.add_argument(
-        "--key", type=Path, required=True, metavar="FILE", help="your identity"
-    )
-    parser.add_argument(
-        "--agreement", type=Path, required=True, metavar="FILE", help="the signed one"
-    )
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_path("folder", metavar="RUN", help="the run's folder")
+    parser.add_file("--key", required=True, help="your identity")
+    parser.add_file("--agreement", required=True, help="the signed one")
+    parser.add_flag("--yes", "do not ask")
     add_judging_arguments(parser)
-    add_passphrase_argument(parser)
+    parser.add_passphrase()
 
 
 def _approve_output(args: argparse.Namespace) -> str:
@@ -63,10 +55,7 @@ def _approve_output(args: argparse.Namespace) -> str:
     from sealift.train.output.handover import read_model_manifest
 
     verified = equip_from(args, load_verified(args.agreement))
-    prompt = f"passphrase of {args.key.name}"
-    approver = load_identity(
-        args.key, read_passphrase(args.passphrase_file, prompt=prompt)
-    )
+    approver = unlock(args, args.key)
     manifest = read_model_manifest(args.folder, verified)
     request = read_request(args.folder, manifest, approver, verified)
     for line in _describe_run(manifest, verified.agreement):
@@ -117,11 +106,9 @@ def _counts(numbers: Mapping[str, float]) -> str:
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `output`."""
-    noun = subparsers.add_parser(
+    verbs = subparsers.add_parser(
         "output", help="approve of the model of a run, or open it"
-    )
-    noun.set_defaults(run=run)
-    verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
+    ).add_verbs()
     parser = verbs.add_parser(
         "open",
         help="check where the model comes from, and write it as safetensors",
@@ -132,25 +119,16 @@ def add_parser(subparsers: Any) -> None:
         "model.safetensors lies open. Of a run whose recipe failed, RUN.fault.NAME.json "
         "tells the code's owner where.",
     )
-    parser.add_argument(
-        "folder",
-        type=Path,
-        metavar="RUN",
-        help="the run's folder, or RUN.fault.NAME.json",
+    parser.add_path(
+        "folder", metavar="RUN", help="the run's folder, or RUN.fault.NAME.json"
     )
-    parser.add_argument(
-        "--key", type=Path, required=True, metavar="FILE", help="the owner's identity"
-    )
-    parser.add_argument(
-        "--agreement", type=Path, required=True, metavar="FILE", help="the signed one"
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="safetensors, of a model"
-    )
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_file("--key", required=True, help="the owner's identity")
+    parser.add_file("--agreement", required=True, help="the signed one")
+    parser.add_file("-o", "--output", help="safetensors, of a model")
+    parser.add_json()
     add_judging_arguments(parser)
     add_time_argument(parser)
-    add_passphrase_argument(parser)
+    parser.add_passphrase()
     _add_approve_parser(verbs)
 
 
@@ -158,10 +136,7 @@ def run(args: argparse.Namespace) -> int:
     """Open or approve; the exit code."""
     level = _approve_output(args) if args.verb == "approve" else _open(args)
     if protects_nobody(level):
-        print(
-            "sealift: development evidence: nobody was kept out of this run",
-            file=sys.stderr,
-        )
+        say("development evidence: nobody was kept out of this run")
     return 0
 
 
@@ -173,10 +148,7 @@ def _open(args: argparse.Namespace) -> str:
         require_absent(args.output)
     at_s = parse_time(args.at)
     verified = equip_from(args, load_verified(args.agreement), clock=lambda: at_s)
-    prompt = f"passphrase of {args.key.name}"
-    owner = load_identity(
-        args.key, read_passphrase(args.passphrase_file, prompt=prompt)
-    )
+    owner = unlock(args, args.key)
     if args.folder.is_file():
         return _show_fault(open_fault(args.folder, owner, verified), as_json=args.json)
     from sealift.train.output.handover import (

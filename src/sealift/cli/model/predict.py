@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift.attest.level import Level, protects_nobody
-from sealift.cli.console import add_passphrase_argument, print_result, read_passphrase
+from sealift.cli.console import print_result, say, unlock
 from sealift.cli.judging import add_judging_arguments, equip_from
 from sealift.codec import to_plain
-from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError
 from sealift.release.agreement.signed import load_verified
 from sealift.release.visible import visible
@@ -28,18 +25,16 @@ def add_parser(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "predict",
+        run=run,
         help="ask a served model, after judging its server",
         description="Appraises the server's evidence against the agreement before "
         "anything is sent, shows what it proved, and asks. Input: .npz, .json (arrays "
         "by name) or .csv (a header with names); output: .npz, .json, .csv, or JSON "
         "lines on stdout. What the server's operator sees: who asks, when, and how much.",
     )
-    parser.set_defaults(run=run)
     parser.add_argument("address", metavar="HOST:PORT", help="where the server listens")
-    parser.add_argument("input", type=Path, nargs="?", help="rows: .npz, .json or .csv")
-    parser.add_argument(
-        "--agreement", type=Path, required=True, metavar="FILE", help="the signed one"
-    )
+    parser.add_path("input", nargs="?", help="rows: .npz, .json or .csv")
+    parser.add_file("--agreement", required=True, help="the signed one")
     parser.add_argument(
         "--owner", metavar="CARD", help="the model owner's card: it must have signed"
     )
@@ -51,18 +46,10 @@ def add_parser(subparsers: Any) -> None:
         "--level", type=Level, choices=list(Level), action="append", default=[],
         help="take this level only (again for more)",
     )  # fmt: skip
-    parser.add_argument(
-        "--development",
-        action="store_true",
-        help="take development evidence, which protects nobody",
-    )
-    parser.add_argument(
-        "--key", type=Path, metavar="FILE", help="the client's identity"
-    )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE")
-    parser.add_argument(
-        "--stream", action="store_true", help="generate; a line for each step"
-    )
+    parser.add_flag("--development", "take development evidence, which protects nobody")
+    parser.add_file("--key", help="the client's identity")
+    parser.add_file("-o", "--output")
+    parser.add_flag("--stream", "generate; a line for each step")
     parser.add_argument(
         "--steps", type=_count, default=0, metavar="N", help="with --stream: most steps"
     )
@@ -75,14 +62,10 @@ def add_parser(subparsers: Any) -> None:
         help="without --stream: come again for so long while the server is busy; "
         "default: 10",
     )  # fmt: skip
-    parser.add_argument(
-        "--pad", action="store_true", help="hide lengths but for their power of two"
-    )
-    parser.add_argument(
-        "--describe", action="store_true", help="show server and form; ask nothing"
-    )
+    parser.add_flag("--pad", "hide lengths but for their power of two")
+    parser.add_flag("--describe", "show server and form; ask nothing")
     add_judging_arguments(parser)
-    add_passphrase_argument(parser)
+    parser.add_passphrase()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -138,9 +121,7 @@ def _policy(args: argparse.Namespace) -> ClientPolicy:
     require_known(verified, choose_model(verified, args.model), args.owner, args.digest)
     identity = None
     if args.key is not None:
-        prompt = f"passphrase of {args.key.name}"
-        passphrase = read_passphrase(args.passphrase_file, prompt=prompt)
-        identity = load_identity(args.key, passphrase)
+        identity = unlock(args, args.key)
     return ClientPolicy(
         agreement=verified,
         model=args.model,
@@ -192,7 +173,7 @@ def _show_server(model: Client) -> None:
         "sandbox": seen.sandbox,
     }
     for name, value in facts.items():
-        print(f"sealift: {name:<10} {visible(str(value))}", file=sys.stderr)
+        say(f"{name:<10} {visible(str(value))}")
     if protects_nobody(seen.level):
         line = "development evidence: whoever runs the server can read what you send"
-        print(f"sealift: {line}", file=sys.stderr)
+        say(line)

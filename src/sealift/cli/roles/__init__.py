@@ -13,9 +13,10 @@ from typing import TextIO
 
 from sealift.channel.transport.tcp import TcpListener
 from sealift.channel.transport.unixsocket import LocalListener
-from sealift.cli.console import add_passphrase_argument, read_passphrase
+from sealift.cli.arguments import Parser
+from sealift.cli.console import say, unlock
 from sealift.cli.judging import add_judging_arguments, equip_from, wall_clock
-from sealift.crypto.identity import Identity, load_identity
+from sealift.crypto.identity import Identity
 from sealift.errors import (
     PolicyError,
     UnavailableError,
@@ -51,19 +52,17 @@ class RoleSetup:
     address: tuple[str, int]
 
 
-def add_role_arguments(parser: argparse.ArgumentParser) -> None:
+def add_role_arguments(parser: Parser) -> None:
     """Add what every role takes."""
-    parser.add_argument("job", type=Path, metavar="JOB", help="the job, a TOML file")
-    parser.add_argument(
-        "--key", type=Path, required=True, metavar="FILE", help="identity file"
-    )
+    parser.add_path("job", metavar="JOB", help="the job, a TOML file")
+    parser.add_file("--key", required=True, help="identity file")
     parser.add_argument(
         "--orchestrator",
         metavar="HOST:PORT",
         help="where the orchestrator listens, instead of what the job says",
     )
     add_judging_arguments(parser)
-    add_passphrase_argument(parser)
+    parser.add_passphrase()
     add_events_argument(parser)
 
 
@@ -90,10 +89,7 @@ def set_up_role(args: argparse.Namespace, role: PlanRole) -> RoleSetup:
             fix=f"Run `sealift {plan.command}` with the job instead",
             code="other-plan",
         )
-    prompt = f"passphrase of {args.key.name}"
-    identity = load_identity(
-        args.key, read_passphrase(args.passphrase_file, prompt=prompt)
-    )
+    identity = unlock(args, args.key)
     sink = open_events(args.events)
     agreement = _equip_role(args, agreement, identity)
     return RoleSetup(job, agreement, identity, sink, address)
@@ -131,7 +127,7 @@ def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
 def say_sandbox(sandbox: str) -> None:
     """A recipe is code of another party: say what keeps it in."""
     line = Confinement.parse(sandbox).say()
-    print(f"sealift: {line}", file=sys.stderr, flush=True)
+    say(line)
 
 
 def require_data_owner(setup: RoleSetup, role: str) -> None:
@@ -164,7 +160,7 @@ def require_party(setup: RoleSetup, name: str, role: str) -> None:
         )
 
 
-def add_host_arguments(parser: argparse.ArgumentParser) -> None:
+def add_host_arguments(parser: Parser) -> None:
     """Add what an accelerator takes."""
     _add_relay_only_argument(parser)
     parser.add_argument(
@@ -179,7 +175,7 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_dialler_arguments(parser: argparse.ArgumentParser) -> None:
+def add_dialler_arguments(parser: Parser) -> None:
     """Add what a holder takes."""
     _add_relay_only_argument(parser)
     parser.add_argument(
@@ -191,12 +187,11 @@ def add_dialler_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_relay_only_argument(parser: argparse.ArgumentParser) -> None:
+def _add_relay_only_argument(parser: Parser) -> None:
     """Add what both ends take."""
-    parser.add_argument(
+    parser.add_flag(
         "--relay-only",
-        action="store_true",
-        help="let cargo cross through the orchestrator's port and nowhere else",
+        "let cargo cross through the orchestrator's port and nowhere else",
     )
 
 
@@ -239,7 +234,7 @@ def _local() -> LocalListener | None:
     return None
 
 
-def add_events_argument(parser: argparse.ArgumentParser) -> None:
+def add_events_argument(parser: Parser) -> None:
     """Add ``--events``."""
     parser.add_argument(
         "--events",

@@ -45,27 +45,24 @@ def add_parser(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "accelerator",
+        run=run,
         help="visit the holders, train on the device of this host",
         description="Dials the orchestrator, proves itself with the host's attester key, "
         "collects the data keys from the owners' brokers, and trains what holders bring.",
     )
-    parser.set_defaults(run=run)
     add_role_arguments(parser)
-    parser.add_argument(
+    parser.add_flag(
         "--keep-freed-memory",
-        action="store_true",
-        help="do not make the allocator overwrite freed memory (receipts will say so)",
+        "do not make the allocator overwrite freed memory (receipts will say so)",
     )
-    parser.add_argument(
+    parser.add_path(
         "--state",
-        type=Path,
         metavar="DIR",
         help="checkpoints, not in state/NAME beside the job",
     )
-    parser.add_argument(
+    parser.add_flag(
         "--must-resume",
-        action="store_true",
-        help="end with an error where there is no checkpoint to go on from",
+        "end with an error where there is no checkpoint to go on from",
     )
     add_host_arguments(parser)
     add_attester_arguments(parser)

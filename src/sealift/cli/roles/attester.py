@@ -42,6 +42,7 @@ from sealift.attest.runtimelog import (
 )
 from sealift.attest.tpm.agent import AgentAttester
 from sealift.attest.tpm.attester import EVENT_LOG, IMA_LIST, TpmAttester, TpmSources
+from sealift.cli.arguments import Parser
 from sealift.cli.roles import RoleSetup
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.errors import PolicyError, UnavailableError
@@ -82,21 +83,18 @@ class LoggingAttester(MeasuringAttester, Protocol):
         ...
 
 
-def add_tpm_arguments(parser: argparse.ArgumentParser) -> None:
+def add_tpm_arguments(parser: Parser) -> None:
     """Add where the evidence of a TPM comes from."""
     group = parser.add_argument_group("evidence of this host")
     group.add_argument(
         "--tpm", default="/dev/tpmrm0", metavar="PLACE", help="unix:PATH for swtpm"
     )
-    group.add_argument(
+    group.add_path(
         "--tpm-state",
-        type=Path,
         metavar="DIR",
         help="attestation key and enrolments, not in tpm/ beside the job",
     )
-    group.add_argument(
-        "--tpm-issuers", type=Path, metavar="PEM", help="between the TPM and its maker"
-    )
+    group.add_path("--tpm-issuers", metavar="PEM", help="between the TPM and its maker")
     group.add_argument(
         "--event-log",
         default=str(EVENT_LOG),
@@ -236,7 +234,7 @@ HOST: Final = (
 )  # fmt: skip
 
 
-def add_attester_arguments(parser: argparse.ArgumentParser) -> None:
+def add_attester_arguments(parser: Parser) -> None:
     """Add where the evidence of this host comes from."""
     add_tpm_arguments(parser)
     parser.add_argument(

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
+from sealift.cli.arguments import Parser
 from sealift.cli.judging import JUDGING, equip_from, option_words, wall_clock
 from sealift.cli.roles import (
     RoleSetup,
@@ -44,28 +45,21 @@ def add_parser(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "broker",
+        run=run,
         help="release this owner's keys by the agreement",
         description="Dials the orchestrator and answers accelerators that show evidence "
         "which the agreement accepts. Every release and refusal is logged first.",
     )
-    parser.set_defaults(run=run)
     add_role_arguments(parser)
     add_store_arguments(parser)
 
 
-def add_store_arguments(parser: argparse.ArgumentParser) -> None:
+def add_store_arguments(parser: Parser) -> None:
     """Add the owner's vault and log."""
-    parser.add_argument("--vault", type=Path, required=True, metavar="FILE")
-    parser.add_argument(
-        "--log",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="made if it is not there",
-    )
-    parser.add_argument(
+    parser.add_file("--vault", required=True)
+    parser.add_file("--log", required=True, help="made if it is not there")
+    parser.add_path(
         "--status",
-        type=Path,
         metavar="FOLDER",
         help="say here about every second how it is; `sealift health FOLDER` shows it",
     )

@@ -7,10 +7,9 @@ a vault's schema is brought forward.
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
+from sealift.cli.console import say
 from sealift.release.broker.stores import LOG, Copy, back_up, restore, upgrade
 from sealift.release.log.heads import find_head
 from sealift.release.log.verify import read_head
@@ -20,25 +19,22 @@ def add_backup(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "broker backup",
+        run=_run_backup,
         help="copy a broker's vault and log, also while it runs",
         description="The copies are checked. The identity file and its passphrase are no "
         "part of them: back these up with `sealift key backup`, and elsewhere.",
     )
-    parser.set_defaults(run=_run_backup)
-    parser.add_argument("--vault", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--log", type=Path, required=True, metavar="FILE")
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="DIR", help="a new folder"
-    )
+    parser.add_file("--vault", required=True)
+    parser.add_file("--log", required=True)
+    parser.add_path("-o", "--output", required=True, metavar="DIR", help="a new folder")
 
 
 def _run_backup(args: argparse.Namespace) -> int:
     """Copy, check, say."""
     _print_copy(back_up(args.vault, args.log, args.output))
-    print(
-        f"sealift: {args.output} is as secret as the vault: whoever has it and the "
-        "identity has the keys",
-        file=sys.stderr,
+    say(
+        f"{args.output} is as secret as the vault: whoever has it and the "
+        "identity has the keys"
     )
     return 0
 
@@ -56,19 +52,17 @@ def add_restore(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "broker restore",
+        run=_run_restore,
         help="put a copy back, if it is not behind what others saw",
         description="An older copy brings older memory back: uses that were counted "
         "since, and instances that were revoked. With --head a copy is refused that is "
         "behind what somebody else saw of this log.",
     )
-    parser.set_defaults(run=_run_restore)
-    parser.add_argument("copy", type=Path, metavar="DIR", help="from broker backup")
-    parser.add_argument("--vault", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--log", type=Path, required=True, metavar="FILE")
-    parser.add_argument(
+    parser.add_path("copy", metavar="DIR", help="from broker backup")
+    parser.add_file("--vault", required=True)
+    parser.add_file("--log", required=True)
+    parser.add_file(
         "--head",
-        type=Path,
-        metavar="FILE",
         help="a signed head, or the file of heads that a holder or another party keeps",
     )
 
@@ -80,10 +74,9 @@ def _run_restore(args: argparse.Namespace) -> int:
         outside = find_head(args.head, read_head(args.copy / LOG).log)
     _print_copy(restore(args.copy, args.vault, args.log, outside))
     if outside is None:
-        print(
-            "sealift: nothing was compared with what others saw: uses and revocations "
-            "since this copy are forgotten; give --head FILE",
-            file=sys.stderr,
+        say(
+            "nothing was compared with what others saw: uses and revocations "
+            "since this copy are forgotten; give --head FILE"
         )
     return 0
 
@@ -92,15 +85,13 @@ def add_upgrade(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "broker upgrade",
+        run=_run_upgrade,
         help="bring a vault's schema forward, after a copy",
         description="Stop the broker first. A broker upgrades a vault by itself when it "
         "opens it; this keeps a copy for the version before.",
     )
-    parser.set_defaults(run=_run_upgrade)
-    parser.add_argument("--vault", type=Path, required=True, metavar="FILE")
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="the copy"
-    )
+    parser.add_file("--vault", required=True)
+    parser.add_file("-o", "--output", required=True, help="the copy")
 
 
 def _run_upgrade(args: argparse.Namespace) -> int:

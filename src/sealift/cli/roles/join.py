@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import threading
 import time
 from contextlib import ExitStack, closing, suppress
@@ -14,6 +13,7 @@ from typing import Any
 from sealift.channel.record.opener import RecordOpener
 from sealift.channel.record.rawfile import RawSealedFile
 from sealift.cli.agreement.notify import tell_running
+from sealift.cli.console import say
 from sealift.cli.judging import wall_clock
 from sealift.cli.roles import (
     RoleSetup,
@@ -60,33 +60,21 @@ def add_parser(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "join",
+        run=run,
         help="take part in a job with this owner's sealed data",
         description="Runs this owner's broker and holder until the job ends. Both dial "
         "out to the orchestrator; nothing listens here.",
     )
-    parser.set_defaults(run=run)
     add_role_arguments(parser)
     add_store_arguments(parser)
-    parser.add_argument(
-        "--sealed",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="sealed files and cards",
+    parser.add_path(
+        "--sealed", required=True, metavar="DIR", help="sealed files and cards"
     )
-    parser.add_argument(
-        "--receipts", type=Path, required=True, metavar="DIR", help="gets the receipts"
+    parser.add_path(
+        "--receipts", required=True, metavar="DIR", help="gets the receipts"
     )
-    parser.add_argument(
-        "--heads",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="last heads of all logs",
-    )
-    parser.add_argument(
-        "--holder-only", action="store_true", help="the broker runs elsewhere"
-    )
+    parser.add_file("--heads", required=True, help="last heads of all logs")
+    parser.add_flag("--holder-only", "the broker runs elsewhere")
     add_dialler_arguments(parser)
 
 
@@ -216,7 +204,7 @@ def _attend_with_broker(args: argparse.Namespace, holder: _Holder) -> Finished:
 
 
 def _say(line: str) -> None:
-    print(f"sealift: {line}", file=sys.stderr, flush=True)
+    say(line)
 
 
 def check_keys(setup: RoleSetup, vault: Path, held: dict[str, HeldResource]) -> None:

@@ -32,17 +32,14 @@ def add_parser(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "orchestrator",
+        run=run,
         help="run a job: relay, leases, progress",
         description="Listens on the job's address, waits for the accelerator and the "
         "holders, and runs every planned visit. Needs the operator's identity.",
     )
-    parser.set_defaults(run=run)
     add_role_arguments(parser)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="where results go, not the job's place",
+    parser.add_path(
+        "--output", metavar="DIR", help="where results go, not the job's place"
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 from sealift.attest.evidence import measuring
 from sealift.attest.level import Level
 from sealift.channel.transport.tcp import TcpListener
-from sealift.cli.console import print_result
+from sealift.cli.console import print_result, say
 from sealift.cli.roles import RoleSetup, add_role_arguments, say_sandbox, set_up_role
 from sealift.cli.roles.accelerator import restart_overwriting
 from sealift.cli.roles.attester import add_attester_arguments, open_attester
@@ -36,6 +35,7 @@ def add_parser(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "serve",
+        run=run,
         help="answer with a sealed model, on an attested accelerator",
         description="Listens where the job's [serving] says. Proves itself to the broker "
         "of the model's owner, who runs `sealift broker` with the same job, loads the "
@@ -43,16 +43,14 @@ def add_parser(subparsers: Any) -> None:
         "SIGTERM ends it: what is under way is finished, the rest refused, memory "
         "overwritten. Ends with a line of numbers on stdout.",
     )
-    parser.set_defaults(run=run)
     add_role_arguments(parser)
     add_attester_arguments(parser)
     parser.add_argument(
         "--listen", metavar="HOST:PORT", help="instead of the job's place"
     )
-    parser.add_argument(
+    parser.add_flag(
         "--keep-freed-memory",
-        action="store_true",
-        help="do not make the allocator overwrite freed memory",
+        "do not make the allocator overwrite freed memory",
     )
 
 
@@ -122,7 +120,7 @@ def _serve(
 def _say_level(setup: RoleSetup) -> None:
     if Level.DEVELOPMENT in setup.agreement.accept:
         line = "development evidence: nobody is kept out of questions and answers"
-        print(f"sealift: {line}", file=sys.stderr, flush=True)
+        say(line)
 
 
 def _boot_clock() -> float:

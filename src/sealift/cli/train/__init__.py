@@ -17,6 +17,8 @@ from typing import Any, Final
 
 from sealift.attest.level import Level
 from sealift.channel.record.sealedfile import SealedFileReader
+from sealift.cli.arguments import Parser
+from sealift.cli.console import say
 from sealift.cli.judging import add_judging_arguments
 from sealift.cli.roles import check_job, say_sandbox
 from sealift.cli.roles.attester import add_attester_arguments
@@ -62,14 +64,12 @@ def add_parser(subparsers: Any) -> None:
     _add_train_arguments(parser)
 
 
-def _add_train_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_train_arguments(parser: Parser) -> None:
     """Add what `sealift resume` takes as well."""
-    parser.add_argument("job", type=Path, metavar="JOB", help="the job, a TOML file")
-    parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="not the job's place"
-    )
-    parser.add_argument("--watch", action="store_true", help="a line for every visit")
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_path("job", metavar="JOB", help="the job, a TOML file")
+    parser.add_path("--output", metavar="DIR", help="not the job's place")
+    parser.add_flag("--watch", "a line for every visit")
+    parser.add_json()
     for option, text in (
         ("--key", "travel: the operator's identity. local: every owner's"),
         ("--passphrase-file", "of each key, in the same order"),
@@ -79,14 +79,13 @@ def _add_train_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             option, type=Path, action="append", default=[], metavar="PATH", help=text
         )
-    parser.add_argument("--attester-key", type=Path, metavar="FILE", help="travel")
-    parser.add_argument("--attester-passphrase-file", type=Path, metavar="FILE")
+    parser.add_file("--attester-key", help="travel")
+    parser.add_file("--attester-passphrase-file")
     parser.add_argument(
         "--orchestrator", metavar="HOST:PORT", help="travel: not the job's address"
     )
-    parser.add_argument(
+    parser.add_path(
         "--state",
-        type=Path,
         metavar="DIR",
         help="travel: checkpoints, not in state/NAME beside the job",
     )
@@ -287,6 +286,6 @@ def _say_slice(watch: bool) -> Any:
     def sink(event: Event) -> None:
         if watch and event.kind == "local.slice":
             shown = " ".join(f"{name}={value}" for name, value in event.fields.items())
-            print(f"sealift: {shown}", file=sys.stderr, flush=True)
+            say(f"{shown}")
 
     return sink

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sealift.cli.console import say
 from sealift.data.schema.card import schema_of
 from sealift.data.schema.document import load_schema
 from sealift.errors import JobError, MalformedError, SealiftError, UsageError
@@ -30,25 +29,24 @@ def add_parser(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "try",
+        run=run,
         help="run a recipe on synthetic rows of a schema",
         description="Trains a few steps on random rows that fit a schema, then "
         "evaluates. Needs nobody's data and no key; works before there is an agreement.",
     )
-    parser.set_defaults(run=run)
-    parser.add_argument(
+    parser.add_path(
         "agreement",
-        type=Path,
         nargs="?",
         help="take entry and schema from this agreement, signed or not yet",
     )
-    parser.add_argument("--bundle", type=Path, required=True, metavar="DIR")
+    parser.add_path("--bundle", required=True, metavar="DIR")
     parser.add_argument("--entry", metavar="FILE", help="file that defines build()")
-    parser.add_argument("--schema", type=Path, metavar="TOML")
+    parser.add_path("--schema", metavar="TOML")
     for name, default in (("rows", 256), ("steps", 20), ("batch-rows", 16)):
         parser.add_argument(f"--{name}", type=_count, default=default, metavar="N")
     parser.add_argument("--threads", type=_count, default=1, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_json()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -128,7 +126,7 @@ def _say_differences(agreement: Agreement, files: dict[str, bytes]) -> None:
 
     digests = {name: Digest.of(content) for name, content in files.items()}
     for name in differing_files(agreement.code.files, digests):
-        print(f"sealift: {name} is not the agreed one", file=sys.stderr)
+        say(f"{name} is not the agreed one")
 
 
 def _show(rehearsal: Rehearsal, *, as_json: bool) -> None:
@@ -142,9 +140,7 @@ def _show(rehearsal: Rehearsal, *, as_json: bool) -> None:
     for name, value in facts.items():
         shown = f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
         print(f"{name:<12}{shown}")
-    print(
-        "sealift: synthetic rows: the numbers say nothing of the data", file=sys.stderr
-    )
+    say("synthetic rows: the numbers say nothing of the data")
 
 
 def _facts(rehearsal: Rehearsal) -> dict[str, Any]:

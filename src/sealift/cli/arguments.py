@@ -1,0 +1,99 @@
+"""The parser of every command, with the arguments that several of them take said once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sealift.cli.console import VARIABLE
+from sealift.errors import UsageError
+
+Run = Callable[[argparse.Namespace], int | None]
+
+
+class _Arguments(argparse._ActionsContainer):  # noqa: SLF001 - no public name
+    """Of a parser, or under a heading of their own."""
+
+    def add_path(self, *names: str, many: bool = False, **terms: Any) -> None:
+        """A file or folder; ``many``: it may be said again."""
+        if many:
+            terms = {"action": "append", "default": [], **terms}
+        self.add_argument(*names, type=Path, **terms)
+
+    def add_file(self, *names: str, **terms: Any) -> None:
+        """A file, shown as FILE."""
+        self.add_path(*names, metavar="FILE", **terms)
+
+    def add_flag(self, name: str, text: str) -> None:
+        """Something that is said or not; ``text`` is its help."""
+        self.add_argument(name, action="store_true", help=text)
+
+
+class Group(_Arguments, argparse._ArgumentGroup):  # noqa: SLF001 - no public name
+    """Arguments under a heading of their own."""
+
+
+class Parser(_Arguments, argparse.ArgumentParser):
+    """Reports mistakes as one line, through the same door as every other error.
+
+    Words that may be left out may stand anywhere: argparse alone takes them for left out
+    as soon as an option stands before them.
+
+    Args:
+        run: The command; its exit code, None for success.
+        terms: As argparse takes them.
+    """
+
+    _anywhere = False
+
+    def __init__(self, *, run: Run | None = None, **terms: Any) -> None:
+        super().__init__(**terms)
+        if run is not None:
+            self.set_defaults(run=run)
+
+    def add_verbs(self) -> Any:
+        """What the verbs of a noun are added to."""
+        return self.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    def add_argument_group(self, *args: Any, **terms: Any) -> Group:
+        """Arguments under a heading of their own."""
+        group = Group(self, *args, **terms)
+        self._action_groups.append(group)
+        return group
+
+    def add_json(self) -> None:
+        """Add ``--json``."""
+        self.add_flag("--json", "print one line of JSON")
+
+    def add_passphrase(self) -> None:
+        """Add ``--passphrase-file``."""
+        self.add_file(
+            "--passphrase-file",
+            help="read the identity's passphrase from the first line of FILE; without it "
+            f"{VARIABLE} is used, or the terminal is asked",
+        )
+
+    def add_argument(self, *names: Any, **terms: Any) -> argparse.Action:
+        """Note words that may be left out."""
+        action = super().add_argument(*names, **terms)
+        if not action.option_strings and action.nargs in ("?", "*"):
+            self._anywhere = True
+        return action
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse; also called by the parser above, for a noun or a verb."""
+        if not self._anywhere:
+            return super().parse_known_args(args, namespace)
+        self._anywhere = False  # which calls this again, for options and for words
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._anywhere = True
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage."""
+        raise UsageError(message, fix=f"`{self.prog} --help` says how it is used")
