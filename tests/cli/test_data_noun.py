@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 from sealift.cli import data
+from sealift.cli.arguments import Parser
 from sealift.crypto.identity import create_identity, save_identity
 from sealift.errors import SealiftError
 
@@ -54,10 +54,10 @@ def home(tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sealift(*words: str) -> None:
-    parser = argparse.ArgumentParser("sealift")
+    parser = Parser(prog="sealift")
     data.add_parser(parser.add_subparsers(required=True))
     args = parser.parse_args(words)
-    assert args.run(args) == 0
+    assert not args.run(args)
 
 
 def seal(*words: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from sealift.cli import data
+from sealift.cli.arguments import Parser
 from sealift.crypto.identity import create_identity, save_identity
 from sealift.data.schema.document import load_schema
 from sealift.errors import SealiftError
@@ -34,11 +34,11 @@ def home(tmp_path: Path, identity: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def seal(source: str, *words: str) -> None:
-    parser = argparse.ArgumentParser("sealift")
+    parser = Parser(prog="sealift")
     data.add_parser(parser.add_subparsers(required=True))
     given = ["data", "seal", source, "--name", "n", "--part", "train", *KEYS, *words]
     args = parser.parse_args(given)
-    assert args.run(args) == 0
+    assert not args.run(args)
 
 
 def refused(source: str, *words: str) -> SealiftError:

@@ -114,6 +114,7 @@ def add_parser(subparsers: Any) -> None:
     ).add_verbs()
     verify = verbs.add_parser(
         "verify",
+        run=_verify,
         help="check a log against a head that you kept, or the level of a run",
         description="Without --head the owner's own word is all there is: the log is "
         "self-consistent, and could still be another one than it was. A run's folder "
@@ -133,15 +134,11 @@ def add_parser(subparsers: Any) -> None:
         "--head", help="a signed head, or the file of heads that a holder keeps"
     )
     verify.add_json()
-    show = verbs.add_parser("show", help="print every entry, without checking it")
+    show = verbs.add_parser(
+        "show", run=_show, help="print every entry, without checking it"
+    )
     show.add_path("log")
     show.add_flag("--json", "one line of JSON per entry")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Run the verb; the exit code."""
-    {"verify": _verify, "show": _show}[args.verb](args)
-    return 0
 
 
 def _verify(args: argparse.Namespace) -> None:

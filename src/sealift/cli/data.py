@@ -40,15 +40,10 @@ def add_parser(subparsers: Any) -> None:
     _add_inspect(verbs)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the verb; the exit code."""
-    {"seal": _seal, "inspect": _inspect}[args.verb](args)
-    return 0
-
-
 def _add_seal(verbs: Any) -> None:
     parser = verbs.add_parser(
         "seal",
+        run=_seal,
         help="validate a table against its schema and seal it",
         description="Write NAME.sealed and its public card NAME.resource.json, and "
         "keep the data key in the vault. A row that does not fit the schema is "
@@ -97,6 +92,7 @@ def _add_seal(verbs: Any) -> None:
 def _add_inspect(verbs: Any) -> None:
     parser = verbs.add_parser(
         "inspect",
+        run=_inspect,
         help="show what a sealed file says; with its key, verify all of it",
         description="Without a key: the public header, which is not authenticated. "
         "With --vault and --key: every record is opened, and compared with the "

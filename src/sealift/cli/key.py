@@ -32,15 +32,10 @@ def add_parser(subparsers: Any) -> None:
     _add_restore(verbs)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the verb; the exit code."""
-    {"new": _make, "backup": _backup, "restore": _restore}[args.verb](args)
-    return 0
-
-
 def _add_make(verbs: Any) -> None:
     parser = verbs.add_parser(
         "new",
+        run=_make,
         help="make an identity and its public card",
         description="Write NAME.key, which the passphrase protects, and NAME.card.json, "
         "which the others put into the agreement.",
@@ -53,6 +48,7 @@ def _add_make(verbs: Any) -> None:
 def _add_backup(verbs: Any) -> None:
     parser = verbs.add_parser(
         "backup",
+        run=_backup,
         help="write a backup that a recovery code opens",
         description="Write a second, sealed copy of an identity and print the recovery "
         "code that opens it. Keep the two in different places.",
@@ -65,6 +61,7 @@ def _add_backup(verbs: Any) -> None:
 def _add_restore(verbs: Any) -> None:
     parser = verbs.add_parser(
         "restore",
+        run=_restore,
         help="make the identity again from a backup",
         description="Write NAME.key and NAME.card.json from a backup, under a "
         "passphrase that is chosen now.",

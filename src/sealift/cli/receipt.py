@@ -32,6 +32,7 @@ def add_parser(subparsers: Any) -> None:
     ).add_verbs()
     parser = verbs.add_parser(
         "verify",
+        run=run,
         help="check signature, evidence, content and log heads",
         description="With --agreement everything is checked. Without it only that "
         "whoever holds the receipt's instance key signed it.",

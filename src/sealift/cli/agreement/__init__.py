@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sealift.cli.agreement.starter import add_starter_parser, write_starter
+from sealift.cli.agreement.starter import add_starter_parser
 from sealift.cli.agreement.statements import (
     add_statement_parsers,
-    make_statement,
     now_s,
 )
 from sealift.cli.console import confirm, has_terminal, say, unlock
@@ -61,23 +60,11 @@ def add_parser(subparsers: Any) -> None:
     add_statement_parsers(verbs)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the verb; the exit code."""
-    verbs = {
-        "new": write_starter,
-        "check": _check,
-        "show": _show,
-        "sign": _sign,
-        "verify": _verify,
-        **dict.fromkeys(("veto", "cancel", "leave"), make_statement),
-    }
-    verbs[args.verb](args)
-    return 0
-
-
 def _add_check(verbs: Any) -> None:
     parser = verbs.add_parser(
-        "check", help="say in plain words what each party gives and receives"
+        "check",
+        run=_check,
+        help="say in plain words what each party gives and receives",
     )
     parser.add_path("file", help=FILE_HELP)
     parser.add_json()
@@ -86,6 +73,7 @@ def _add_check(verbs: Any) -> None:
 def _add_show(verbs: Any) -> None:
     parser = verbs.add_parser(
         "show",
+        run=_show,
         help="print what is signed; with --code, the code that it approves",
         description="--code lists the bundle's files, and what became of each since the "
         "predecessor. With the folders, it prints the diff.",
@@ -102,6 +90,7 @@ def _add_show(verbs: Any) -> None:
 def _add_sign(verbs: Any) -> None:
     parser = verbs.add_parser(
         "sign",
+        run=_sign,
         help="add your signature",
         description="From agreement.toml: write the canonical JSON beside it, with your "
         "signature. From agreement.json: add your signature to it.",
@@ -117,7 +106,9 @@ def _add_sign(verbs: Any) -> None:
 
 
 def _add_verify(verbs: Any) -> None:
-    parser = verbs.add_parser("verify", help="check that all signed who must")
+    parser = verbs.add_parser(
+        "verify", run=_verify, help="check that all signed who must"
+    )
     parser.add_path("file", help="the signed agreement.json")
     parser.add_file("--predecessor", help="check that it follows this one")
 

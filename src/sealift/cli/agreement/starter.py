@@ -36,6 +36,7 @@ def add_starter_parser(verbs: Any) -> None:
     """Add the verb `new`."""
     parser = verbs.add_parser(
         "new",
+        run=write_starter,
         help="write a commented agreement.toml from cards and a code folder",
         description="What is not given is asked for, if there is a terminal.",
     )

@@ -43,6 +43,7 @@ def add_statement_parsers(verbs: Any) -> None:
     for kind, meaning in _MEANS.items():
         parser = verbs.add_parser(
             kind,
+            run=make_statement,
             help=f"say of an agreement: {meaning}",
             description="Writes a signed statement beside the agreement. Give it to the "
             "other parties: it counts wherever it lies beside the agreement.",

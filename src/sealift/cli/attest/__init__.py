@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,9 +19,9 @@ from sealift.attest.referenceset import (
     verify_set,
 )
 from sealift.attest.verifier import UNBOUND, Check, Claims
-from sealift.cli.attest.collateral import add_collateral_parser, run_collateral
-from sealift.cli.attest.collect import add_collect_parser, run_collect
-from sealift.cli.attest.reference import add_reference_parser, run_reference
+from sealift.cli.attest.collateral import add_collateral_parser
+from sealift.cli.attest.collect import add_collect_parser
+from sealift.cli.attest.reference import add_reference_parser
 from sealift.cli.console import say
 from sealift.cli.judging import (
     add_collateral_argument,
@@ -59,6 +58,7 @@ def add_parser(subparsers: Any) -> None:
 def _add_verify_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "verify",
+        run=_verify,
         help="check a file of evidence against reference values",
         description="Prints every comparison: what was expected, what was found. Works "
         "offline; what a vendor must confirm comes from a collateral bundle.",
@@ -87,11 +87,6 @@ def _add_verify_parser(verbs: Any) -> None:
     )
     add_time_argument(parser)
     parser.add_json()
-
-
-def run(args: argparse.Namespace) -> int:
-    """Run the verb; the exit code."""
-    return _VERBS[args.verb](args)
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -217,11 +212,3 @@ def _say_trust(trust: TrustVector) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 9]}…{text[-8:]}"
-
-
-_VERBS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
-    "collateral": run_collateral,
-    "collect": run_collect,
-    "reference": run_reference,
-    "verify": _verify,
-}

@@ -40,6 +40,7 @@ def add_collect_parser(verbs: Any) -> None:
     """Add the verb `collect`."""
     parser = verbs.add_parser(
         "collect",
+        run=run_collect,
         help="write evidence of this machine, or what others may expect of it",
         description="Asks this machine's TPM, TDX, SEV-SNP or Azure's paravisor, or "
         "GPUs. With "

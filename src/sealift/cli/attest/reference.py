@@ -33,6 +33,7 @@ def add_reference_parser(verbs: Any) -> None:
     """Add the verb `reference`."""
     parser = verbs.add_parser(
         "reference",
+        run=run_reference,
         help="turn evidence of a machine that you trust into a signed reference set",
         description="The evidence must pass every check against what is made of it, so "
         "vendors' collateral is needed where its kind needs it. What the file says is "

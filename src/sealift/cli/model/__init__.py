@@ -31,6 +31,7 @@ def add_parser(subparsers: Any) -> None:
     ).add_verbs()
     parser = verbs.add_parser(
         "seal",
+        run=run,
         help="seal safetensors, or the model of a run, with a form",
         description="Write NAME.sealed and its public card NAME.resource.json, and keep "
         "the key in the vault. A run's folder is opened as `sealift output open` does, "

@@ -33,6 +33,7 @@ def _add_approve_parser(verbs: Any) -> None:
     """Add the verb `approve`."""
     parser = verbs.add_parser(
         "approve",
+        run=run,
         help="show what a run was, and let its model be opened",
         description="For a party that the agreement's output.approved_by names. Checks "
         "the manifest's evidence against the agreement, shows what the run was, and "
@@ -111,6 +112,7 @@ def add_parser(subparsers: Any) -> None:
     ).add_verbs()
     parser = verbs.add_parser(
         "open",
+        run=run,
         help="check where the model comes from, and write it as safetensors",
         description="Checks the manifest's evidence against the agreement, opens the "
         "sealed model with its owner's identity, and compares its weights with the "
