@@ -11,10 +11,9 @@ import struct
 import pytest
 
 from sealift.channel.device.host import HostDevice
-from sealift.channel.link import receive as opening
-from sealift.channel.link import staged
-from sealift.channel.link.crossing import Ends
-from sealift.channel.link.keys import LinkKeys, LinkOpener
+from sealift.channel.link import opening
+from sealift.channel.link.announcement import LinkKeys
+from sealift.channel.link.openers import Ends, LinkOpener
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError
 from tests.sim.apart import Apart
@@ -171,7 +170,6 @@ def version_1(frame, unit_bytes):
 def test_a_frame_without_its_crossing_tag(engine, skips, monkeypatch):
     if skips:
         monkeypatch.setattr(opening, "ends_of", version_1)
-        monkeypatch.setattr(staged, "ends_of", version_1)
     stream = HomeStream()
 
     def attacker(count, frame):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 
 from sealift.channel.device.host import HostDevice
-from sealift.channel.link import receive as linkreceive
-from sealift.channel.link.crossing import ends_of
-from sealift.channel.link.receive import CopiedFirst
+from sealift.channel.link.openers import ends_of
+from sealift.channel.link.opening import OnHost
 from sealift.channel.record.layout import PREFIX_BYTES
 from sealift.channel.record.sealer import StreamSealer
 from sealift.channel.transport.ring import SLOT_HEAD_BYTES
@@ -57,30 +56,18 @@ def test_whoever_forwards_a_record_cannot_change_it_while_it_is_opened():
     assert content == PLAINTEXT[:RECORD_BYTES]
 
 
-class WhereItLies:
+def where_it_lies(self, opener, arriving, timeout_s):
     """The mutant: opens forwarded records in the memory that their forwarder writes."""
-
-    def __init__(self, transport, engine):
-        self._transport, self._engine = transport, engine
-        self._shared = engine.adopt(transport.memory)
-
-    def open_all(self, opener, arriving, timeout_s):
-        for start, length in arriving.units():
-            at, frame_bytes = self._transport.next_range(timeout_s)
-            ends = ends_of(self._transport.memory[at : at + frame_bytes], length)
-            key, place = opener.admit(ends, at + PREFIX_BYTES, start, length)
-            self._engine.open(key, self._shared, arriving.into, (place,)).wait()
-            self._transport.skip(1)
-
-    def close(self):
-        pass
+    for start, length in arriving.units():
+        at, frame_bytes = self._transport.next_range(timeout_s)
+        ends = ends_of(self._transport.memory[at : at + frame_bytes], length)
+        key, place = opener.admit(ends, at + PREFIX_BYTES, start, length)
+        self._engine.open(key, self._shared, arriving.into, (place,)).wait()
+        self._transport.skip(1)
 
 
 def test_opened_where_it_lies_it_would_be_another(monkeypatch):
-    def in_place(transport, engine, own):
-        return WhereItLies(transport, engine)
-
-    monkeypatch.setattr(linkreceive, "forwarded_opening", in_place)
+    monkeypatch.setattr(OnHost, "_copied_first", where_it_lies)
     found, content = Forwarder().forward()
     assert found.total_bytes == RECORD_BYTES
     assert content != PLAINTEXT[:RECORD_BYTES]
@@ -128,7 +115,8 @@ def test_the_tag_that_is_checked_is_the_one_that_was_copied():
 
 def checked_before_it_is_copied(self, opener, arriving, timeout_s):
     """The mutant: looks at the ring, then copies what is there by then."""
-    transport, engine, private = self._transport, self._engine, self._private
+    transport, engine = self._transport, self._engine
+    private = engine.allocate(transport.max_frame_bytes)
     for start, length in arriving.units():
         at, frame_bytes = transport.next_range(timeout_s)
         frame = transport.memory[at : at + frame_bytes]
@@ -140,5 +128,5 @@ def checked_before_it_is_copied(self, opener, arriving, timeout_s):
 
 
 def test_checked_before_it_is_copied_it_would_be_another(monkeypatch):
-    monkeypatch.setattr(CopiedFirst, "open_all", checked_before_it_is_copied)
+    monkeypatch.setattr(OnHost, "_copied_first", checked_before_it_is_copied)
     assert raced() == (False, True)

@@ -12,8 +12,7 @@ import os
 import pytest
 
 from sealift.channel.link.ahead import SealAhead
-from sealift.channel.link.announcement import LinkMode
-from sealift.channel.link.keys import LinkKeys
+from sealift.channel.link.announcement import LinkKeys, LinkMode
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, PeerError
 from sealift.lab.bench.link.shapes import (

@@ -11,8 +11,7 @@ import threading
 from collections.abc import Callable
 
 from sealift.channel.device.host import HostDevice
-from sealift.channel.link.announcement import DEFAULT_MODE
-from sealift.channel.link.keys import LinkKeys
+from sealift.channel.link.announcement import DEFAULT_MODE, LinkKeys
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.ring import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey

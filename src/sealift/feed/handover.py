@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.channel.link.announcement import parse_mode
-from sealift.channel.link.keys import LinkKeys
+from sealift.channel.link.announcement import LinkKeys, parse_mode
 from sealift.channel.record.frames import FRAME_EXTRA_BYTES
 from sealift.channel.record.layout import check_record_bytes
 from sealift.channel.transport.memfd import MemfdTransport

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sealift.channel.device import hostwork
+from sealift.channel.device import host
 from sealift.channel.device.device import RecordPlace
 from sealift.channel.device.host import HostDevice
 from sealift.crypto.aead import Aead, Suite
@@ -65,14 +65,14 @@ def test_whoever_asks_while_another_is_told_hears_the_same(monkeypatch):
             told.append("refused")
 
     second = threading.Thread(target=asking)
-    worst = hostwork._worst
+    worst = host._worst
 
     def meanwhile(errors):
         second.start()
         second.join(0.2)
         return worst(errors)
 
-    monkeypatch.setattr(hostwork, "_worst", meanwhile)
+    monkeypatch.setattr(host, "_worst", meanwhile)
     asking()
     second.join()
     assert told == ["refused", "refused"]

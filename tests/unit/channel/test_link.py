@@ -9,11 +9,11 @@ import pytest
 from sealift.channel.device.host import HostDevice
 from sealift.channel.link.announcement import (
     Announcement,
+    LinkKeys,
     LinkMode,
     TransferKind,
     parse_mode,
 )
-from sealift.channel.link.keys import LinkKeys
 from sealift.channel.link.send import LinkSender
 from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.aead import Suite
@@ -25,6 +25,7 @@ from sealift.errors import (
     UsageError,
 )
 from tests.sim.apart import Apart
+from tests.sim.cuda_engines import engine_on, model_gpu
 from tests.sim.linkworld import RECORD_BYTES, SLOT_BYTES, LinkWorld
 from tests.sim.memfdpair import memfd_pair
 
@@ -139,14 +140,13 @@ def test_a_device_without_room_is_unavailable():
 
 
 def test_a_device_that_lacks_the_suite_says_so():
-    class OneSuite(HostDevice):
-        def suites(self):
-            return (Suite.CHACHA20_POLY1305,)
-
-    world = LinkWorld(engine=OneSuite())
+    device = engine_on(model_gpu())
+    device.core.kernels.suites = lambda: (Suite.CHACHA20_POLY1305,)
+    world = LinkWorld(engine=device)
     found = world.cross(lambda: world.sender.send(bytes(100)))
     assert (found.code, found.exit_code) == ("no-such-suite", 3)
     world.close()
+    device.close()
 
 
 def test_after_an_error_a_link_is_dead():

@@ -8,14 +8,14 @@ import pytest
 
 from sealift.channel.device.host import HostDevice
 from sealift.channel.link import announcement as hello
-from sealift.channel.link.announcement import Announcement, TransferKind
-from sealift.channel.link.crossing import (
+from sealift.channel.link.announcement import Announcement, LinkKeys, TransferKind
+from sealift.channel.link.openers import (
     FORWARDED_EXTRA_BYTES,
+    LinkOpener,
     bound,
     ends_of,
     fill_frame,
 )
-from sealift.channel.link.keys import LinkKeys, LinkOpener
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
 from sealift.channel.record.frames import FRAME_EXTRA_BYTES, FrameSealer

@@ -8,11 +8,15 @@ import threading
 import pytest
 
 from sealift.channel.device.host import HostDevice
-from sealift.channel.link import crossing as homerecords
+from sealift.channel.link import openers
 from sealift.channel.link.ahead import AheadFeeder, SealAhead
-from sealift.channel.link.announcement import Announcement, LinkMode, TransferKind
-from sealift.channel.link.crossing import HomeOpener
-from sealift.channel.link.keys import LinkKeys, LinkOpener
+from sealift.channel.link.announcement import (
+    Announcement,
+    LinkKeys,
+    LinkMode,
+    TransferKind,
+)
+from sealift.channel.link.openers import HomeOpener, LinkOpener
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
 from sealift.channel.record.sealer import StreamSealer
@@ -208,7 +212,7 @@ def test_a_receiver_that_cannot_be_made_has_forgotten_its_keys(monkeypatch):
 
 def test_an_announcement_that_fits_no_stream_leaves_no_key_of_the_owner(monkeypatch):
     stream, made = HomeStream(), []
-    monkeypatch.setattr(homerecords, "RecordKeys", lambda *given: made.append(given))
+    monkeypatch.setattr(openers, "RecordKeys", lambda *given: made.append(given))
     announced = Announcement(
         TransferKind.HOME, 0, 1 << 20, RECORD_BYTES, 0, stream.header
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from sealift.channel.link.keys import LinkKeys
+from sealift.channel.link.announcement import LinkKeys
 from sealift.crypto.keys import TOKEN
 from sealift.errors import MalformedError, PeerError, RefusedError, UsageError
 from sealift.feed import handover, receiving, sending

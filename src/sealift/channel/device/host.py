@@ -3,6 +3,7 @@
 It is the oracle of the contract suite and the device of machines without a GPU. Its
 memory is the process's own: put it into a process of its own where the device is to be
 apart from the host.
+What a call queued has one answer: of several parts that fail, the worst.
 Several records are opened at once where the engine has threads; one thread more than
 cores gains nothing, since each call keeps a core busy outside the interpreter.
 """
@@ -14,7 +15,7 @@ import itertools
 import mmap
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Final
@@ -29,12 +30,11 @@ from sealift.channel.device.device import (
     device_lost,
     device_out_of_memory,
 )
-from sealift.channel.device.hostwork import Work
 from sealift.channel.record.opener import scrub
 from sealift.channel.record.record import MakeCipher
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
-from sealift.errors import UnavailableError, UsageError
+from sealift.errors import AuthenticationError, UsageError
 from sealift.ids import Buffer
 
 MAX_THREADS: Final = 16
@@ -106,6 +106,46 @@ class HostKey:
         self._cipher = None
 
 
+class Work:
+    """What one call queued: an event, and for ``open`` the verdicts.
+
+    Args:
+        parts: What runs in the engine's threads.
+        failed: What went wrong already, if it ran at once.
+        undo: Scrubs what the call wrote.
+    """
+
+    def __init__(
+        self,
+        parts: Iterable[Future[None]] = (),
+        failed: BaseException | None = None,
+        undo: Callable[[], None] | None = None,
+    ) -> None:
+        self._parts = list(parts)
+        self._undo = undo
+        self._failed = failed
+        self._lock = threading.Lock()
+
+    def wait(self) -> None:
+        """Wait for all parts; when one failed, undo all and raise what it raised."""
+        with self._lock:  # nobody hears an answer before it is known and undone
+            self._settle()
+        if isinstance(self._failed, AuthenticationError):
+            raise AuthenticationError
+        if self._failed is not None:
+            raise self._failed
+
+    def _settle(self) -> None:
+        if self._parts:
+            # All of them: none may write after the memory was scrubbed.
+            errors = [error for part in self._parts if (error := part.exception())]
+            self._parts = []
+            self._failed = _worst(errors) if errors else None
+        if self._failed is not None and self._undo is not None:
+            self._undo()
+            self._undo = None
+
+
 class HostDevice:
     """A device made of this process's memory and threads.
 
@@ -148,7 +188,7 @@ class HostDevice:
             each.result()
 
     def suites(self) -> tuple[Suite, ...]:
-        """What the processor computes."""
+        """All: the processor computes them."""
         return tuple(Suite)
 
     def allocate(self, nbytes: int) -> HostMemory:
@@ -178,11 +218,6 @@ class HostDevice:
 
     def key(self, suite: Suite, key: SecretKey) -> HostKey:
         """Make a cipher ready."""
-        if suite not in self.suites():
-            raise UnavailableError(
-                f"engine {self.name} does not compute {suite.name}",
-                code="no-such-suite",
-            )
         return HostKey(suite, self._make_cipher(suite, key))
 
     def upload(self, host: Buffer, to: DeviceMemory, offset: int = 0) -> Work:
@@ -224,8 +259,6 @@ class HostDevice:
         """Open the records, several at once."""
         check_places(places, sealed, plain)
         cipher, source, target = _own(key).cipher(), _view(sealed), _view(plain)
-        if len(places) == 1 and not after and not self._closed:
-            return _open_alone(cipher, source, target, places[0])
 
         def open_one(place: RecordPlace) -> None:
             nonce, associated_data, start, to, length = place
@@ -318,18 +351,10 @@ class HostDevice:
 _DONE: Final = Work()
 
 
-def _open_alone(
-    cipher: Aead, source: memoryview, target: memoryview, place: RecordPlace
-) -> Work:
-    """One record is not worth a thread; a cipher that fails has scrubbed its output."""
-    nonce, associated_data, start, to, length = place
-    room = target[to : to + length]
-    record = source[start : start + length + TAG_BYTES]
-    try:
-        cipher.open_into(nonce, record, associated_data, room)
-    except Exception as error:  # what went wrong is for whoever waits
-        return Work(failed=error, undo=lambda: scrub(room))
-    return _DONE
+def _worst(errors: list[BaseException]) -> BaseException:
+    """A tag that failed outranks everything that came of it (rule M3)."""
+    failed = [e for e in errors if isinstance(e, AuthenticationError)]
+    return (failed or errors)[0]
 
 
 def _pin_in_turn(cores: Sequence[int]) -> Callable[[], None]:

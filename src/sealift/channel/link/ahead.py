@@ -74,7 +74,7 @@ class SealAhead:
     @property
     def forked(self) -> bool:
         """Whether this is a forked child's copy."""
-        return self._sender.forked
+        return self._sender.transport.forked
 
     def check_process(self) -> None:
         """Refuse a forked child.

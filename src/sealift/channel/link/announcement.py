@@ -1,41 +1,48 @@
-"""What precedes the records of a transfer on a link: how many bytes, in which units.
+"""What both ends of a link agree on: keys, mode, hello, and what precedes a transfer.
 
-It crosses as a sealed message of the same stream, so it is authentic, fresh and in its
+An announcement says how many bytes follow in which units. It crosses as a sealed message of the same stream, so it is authentic, fresh and in its
 place before anything is opened because of it. Big-endian:
 magic (4), kind (u8), 3 zero bytes, number (u64), total_bytes (u64), unit_bytes (u64),
 first_index (u64); a transfer of records that were sealed at home continues with the 120
 bytes of their own header.
 
-A transfer that was announced: which units come, where they go, what opens them.
+Transfers cross as they are sent, or sealed before they are asked for. In both modes every
+record has its own tag, nobody but owner and device can read what crosses, and records are
+opened while the next ones come. Weaker ways exist to be measured, in ``lab/bench``.
 
-What each end of a link says first: the link's version, and its stream's header.
-
-It crosses in the clear, so that ends of two versions can say so; the version is in the
-context of both streams as well, so nobody between them can make one of it another.
-
-The two ways in which transfers cross: as they are sent, or sealed before they are asked for.
-
-In both every record has its own tag, nobody but owner and device can read what crosses,
-and records are opened while the next ones come. Weaker ways exist to be measured, in
-``bench``.
+What each end says first, its hello (the link's version, and its stream's header), crosses
+in the clear, so that ends of two versions can say so; the version is in the context of
+both streams as well, so nobody between them can make one of it another.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
-from sealift.channel.device.device import DeviceKey, DeviceMemory, RecordPlace
 from sealift.channel.record.layout import HEADER_BYTES
+from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PolicyError, UsageError
 from sealift.ids import Buffer
 
 MAX_TRANSFER_BYTES: Final = 1 << 40
 _MAGIC: Final = b"SLT\x01"
 _LAYOUT: Final = struct.Struct(">4sB3sQQQQ")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkKeys:
+    """The base keys of both directions; a session exports them."""
+
+    to_device: SecretKey
+    from_device: SecretKey
+
+    def wipe(self) -> None:
+        """Overwrite both, once streams were derived from them."""
+        self.to_device.wipe()
+        self.from_device.wipe()
 
 
 class TransferKind(IntEnum):
@@ -118,49 +125,6 @@ def _malformed(field: str) -> MalformedError:
         field=field,
         code="bad-announcement",
     )
-
-
-class UnitOpener(Protocol):
-    """Says where the next unit stands, which the sender sealed (``LinkOpener``)."""
-
-    def expect(
-        self, frame: memoryview, sealed_offset: int, plain_offset: int, unit_bytes: int
-    ) -> tuple[DeviceKey, RecordPlace]:
-        """Key and place, or an error if it cannot be the next one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arriving:
-    """A transfer that was announced, and where it goes."""
-
-    announcement: Announcement
-    into: DeviceMemory
-    offset: int
-    sink: Callable[[int, int], None] | None
-
-    def units(self) -> Iterator[tuple[int, int]]:
-        """Start (in device memory) and length of every unit."""
-        total, unit = self.announcement.total_bytes, self.announcement.unit_bytes
-        for start in range(0, total, unit):
-            yield self.offset + start, min(unit, total - start)
-
-    def verified(self, start: int, length: int) -> None:
-        """Tell whoever waits."""
-        if self.sink is not None:
-            self.sink(start, length)
-
-
-def by_key(
-    found: Sequence[tuple[DeviceKey, RecordPlace]],
-) -> list[list[tuple[DeviceKey, RecordPlace]]]:
-    """Units opened by one call: all that follow one another under one key."""
-    batches: list[list[tuple[DeviceKey, RecordPlace]]] = []
-    for each in found:
-        if batches and batches[-1][0][0] is each[0]:
-            batches[-1].append(each)
-        else:
-            batches.append([each])
-    return batches
 
 
 class LinkMode(StrEnum):

@@ -4,13 +4,6 @@ Strict by default: nobody is shown a record before its tag verified, and nothing
 to the sender before all did. When one fails, the memory is overwritten whole and the link
 is dead; whatever else goes wrong before a verdict is reported as a failed one (rule M3).
 Whoever works on records earlier holds them behind a gate (``verdict.py``).
-
-How a device opens the units of a transfer: where they lie, or after copying them over.
-
-On the host's stand-in a unit that the sender sealed is opened where it lies in the memory
-that the two ends share; one that its owner sealed at home is copied first, since whoever
-forwards it could change it meanwhile (rule H3). Other engines have memory of their own:
-units are copied over and opened there, as many at once as have come (``staged.py``).
 """
 
 from __future__ import annotations
@@ -18,110 +11,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
 
 from sealift.channel.device.device import DeviceEngine, DeviceMemory
 from sealift.channel.device.host import HostDevice
 from sealift.channel.link.announcement import (
     DEFAULT_MODE,
     Announcement,
-    Arriving,
+    LinkKeys,
     LinkMode,
     TransferKind,
     encode_hello,
     link_context,
     parse_hello,
 )
-from sealift.channel.link.crossing import HomeOpener, ends_of
-from sealift.channel.link.keys import LinkKeys, LinkOpener
+from sealift.channel.link.openers import HomeOpener, LinkOpener
+from sealift.channel.link.opening import Arriving, OnHost, Opening, Staged
 from sealift.channel.link.send import DEFAULT_TIMEOUT_S, VERDICT, VERDICT_MAGIC
-from sealift.channel.link.staged import AnyOpener, Staged
-from sealift.channel.record.layout import PREFIX_BYTES
 from sealift.channel.record.record import Life, forked_stream
 from sealift.channel.record.sealer import StreamSealer
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError, RefusedError, UsageError
-
-
-class Opening(Protocol):
-    """One of the ways below."""
-
-    def open_all(self, opener: AnyOpener, arriving: Arriving, timeout_s: float) -> None:
-        """Open every unit of a transfer."""
-
-    def close(self) -> None:
-        """Give memory back."""
-
-
-def _opening_for(transport: MemfdTransport, engine: DeviceEngine) -> Opening:
-    """The way for an engine, for units that the sender itself sealed."""
-    if not isinstance(engine, HostDevice):
-        return Staged(transport, engine)
-    return InPlace(transport, engine)
-
-
-def forwarded_opening(
-    transport: MemfdTransport, engine: DeviceEngine, own: Opening
-) -> Opening:
-    """The way for units that somebody else sealed; ``own`` is that for the sender's."""
-    if isinstance(own, Staged):
-        return own
-    assert isinstance(engine, HostDevice)  # or ``own`` would be staged
-    return CopiedFirst(transport, engine)
-
-
-class InPlace:
-    """Opened where it lies in the memory that the sender alone shares (rule H3)."""
-
-    def __init__(self, transport: MemfdTransport, engine: HostDevice) -> None:
-        self._transport = transport
-        self._engine = engine
-        self._shared = engine.adopt(transport.memory)
-
-    def open_all(self, opener: AnyOpener, arriving: Arriving, timeout_s: float) -> None:
-        """Open each unit while the next one comes."""
-        assert not isinstance(opener, HomeOpener)
-        transport, engine, shared = self._transport, self._engine, self._shared
-        memory, into, sink = transport.memory, arriving.into, arriving.sink
-        for start, length in arriving.units():
-            at, frame_bytes = transport.next_range(timeout_s)
-            frame = memory[at : at + frame_bytes]
-            key, place = opener.expect(frame, at + PREFIX_BYTES, start, length)
-            engine.open(key, shared, into, (place,)).wait()
-            transport.skip(1)
-            if sink is not None:
-                sink(start, length)
-
-    def close(self) -> None:
-        """The memory is the transport's."""
-
-
-class CopiedFirst:
-    """Copied to private memory and opened there: the sender is not who sealed them."""
-
-    def __init__(self, transport: MemfdTransport, engine: HostDevice) -> None:
-        self._transport = transport
-        self._engine = engine
-        self._private = engine.allocate(transport.max_frame_bytes)
-
-    def open_all(self, opener: AnyOpener, arriving: Arriving, timeout_s: float) -> None:
-        """Copy, check and open every unit; its slot is free as soon as it was copied."""
-        assert isinstance(opener, HomeOpener)
-        transport, engine, private = self._transport, self._engine, self._private
-        for start, length in arriving.units():
-            at, frame_bytes = transport.next_range(timeout_s)
-            engine.upload(transport.memory[at : at + frame_bytes], private).wait()
-            transport.skip(1)
-            ends = ends_of(private.view[:frame_bytes], length)
-            key, place = opener.admit(ends, PREFIX_BYTES, start, length)
-            engine.open(key, private, arriving.into, (place,)).wait()
-            arriving.verified(start, length)
-
-    def close(self) -> None:
-        """Scrub the private memory and give it back."""
-        self._private.close()
-
 
 Sink = Callable[[int, int], None]
 HomeKey = Callable[[bytes], SecretKey]
@@ -169,7 +79,6 @@ class LinkReceiver:
         self._life = Life()
         self._number = 0
         self._home: HomeOpener | None = None
-        self._forwarded: Opening | None = None
         context = link_context(mode, context)
         with ExitStack() as parts:  # each is closed, also where another one fails
             parts.callback(transport.close)
@@ -181,7 +90,11 @@ class LinkReceiver:
             transport.send(encode_hello(self._answers.header_bytes))
             self._opener = self._take_header(keys, context)
             parts.callback(self._opener.close)
-            self._opening = _opening_for(transport, engine)
+            self._opening: Opening = (
+                OnHost(transport, engine)
+                if isinstance(engine, HostDevice)
+                else Staged(transport, engine)
+            )
             parts.callback(self._opening.close)
             parts.callback(self._close_home)
             self._parts = parts.pop_all()
@@ -234,12 +147,8 @@ class LinkReceiver:
         self._parts.close()
 
     def _close_home(self) -> None:
-        try:
-            if self._forwarded is not None:
-                self._forwarded.close()
-        finally:
-            if self._home is not None:
-                self._home.close()
+        if self._home is not None:
+            self._home.close()
 
     def _take_header(self, keys: LinkKeys, context: bytes) -> LinkOpener:
         header = parse_hello(self._transport.receive(self._timeout_s))
@@ -254,14 +163,9 @@ class LinkReceiver:
         return announcement
 
     def _open_all(self, arriving: Arriving) -> None:
-        if arriving.announcement.kind is TransferKind.LIVE:
-            self._opening.open_all(self._opener, arriving, self._timeout_s)
-            return
-        home = self._open_home(arriving.announcement)
-        if self._forwarded is None:
-            own = self._opening
-            self._forwarded = forwarded_opening(self._transport, self._engine, own)
-        self._forwarded.open_all(home, arriving, self._timeout_s)
+        live = arriving.announcement.kind is TransferKind.LIVE
+        opener = self._opener if live else self._open_home(arriving.announcement)
+        self._opening.open_all(opener, arriving, self._timeout_s)
 
     def _open_home(self, announcement: Announcement) -> HomeOpener:
         if self._home_key is None:

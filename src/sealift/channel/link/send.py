@@ -8,9 +8,7 @@ Not here: transfers that were sealed before they were asked for (``ahead.py``).
 
 from __future__ import annotations
 
-import os
 import struct
-import weakref
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -18,14 +16,14 @@ from typing import Final
 from sealift.channel.link.announcement import (
     DEFAULT_MODE,
     Announcement,
+    LinkKeys,
     LinkMode,
     TransferKind,
     encode_hello,
     link_context,
     parse_hello,
 )
-from sealift.channel.link.crossing import FORWARDED_EXTRA_BYTES, fill_frame
-from sealift.channel.link.keys import LinkKeys
+from sealift.channel.link.openers import FORWARDED_EXTRA_BYTES, fill_frame
 from sealift.channel.record.frames import FRAME_EXTRA_BYTES, FrameSealer
 from sealift.channel.record.layout import (
     DEFAULT_RECORD_BYTES,
@@ -84,8 +82,6 @@ class LinkSender:
         self._from_device = (keys.from_device, context)
         self._verdicts: StreamOpener | None = None
         self._sent = 0
-        self.forked = False
-        _LIVE.add(self)
         try:
             transport.send(encode_hello(self.sealer.header_bytes))
         except BaseException:
@@ -191,7 +187,7 @@ class LinkSender:
         Raises:
             UsageError: code ``forked-stream``.
         """
-        if self.forked:
+        if self.transport.forked:
             raise forked_stream()
 
     def meet(self) -> StreamOpener:
@@ -234,17 +230,6 @@ class LinkSender:
         frame = transport.reserve(len(plaintext) + FRAME_EXTRA_BYTES, self.timeout_s)
         self.sealer.seal(plaintext, frame)
         transport.commit()
-
-
-_LIVE: weakref.WeakSet[LinkSender] = weakref.WeakSet()
-
-
-def _refuse_after_fork() -> None:
-    for sender in list(_LIVE):
-        sender.forked = True
-
-
-os.register_at_fork(after_in_child=_refuse_after_fork)
 
 
 def suggested_record_bytes(total_bytes: int) -> int:

@@ -6,7 +6,7 @@ stream: the index is dense, the sequence grows (rule H4). A frame may be bound t
 both ends know besides. A unit under one tag that is longer than a record of the format
 counts as so many records, which keeps the bound on bytes per key.
 Made once a record, so: no objects that are not needed, and no lock; whoever has one of
-these serves one thread at a time. Where a device opens: ``channel/link/keys.py``.
+these serves one thread at a time. Where a device opens: ``channel/link/openers.py``.
 """
 
 from __future__ import annotations

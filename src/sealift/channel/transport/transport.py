@@ -3,8 +3,8 @@
 A transport promises nothing about secrecy or integrity; sealed streams bring both. It
 keeps frames whole, refuses frames above its limit, and turns a silent or vanished peer
 into ``PeerError``. One thread may send while another receives.
-Here are the protocols and what their implementations share; ``tcp.py``, ``memfd.py``,
-``memory.py`` are the implementations, under one contract test.
+Here are the protocols and what their implementations share; ``tcp.py``, ``memfd.py`` and
+the relay's circuits are the implementations, under one contract test.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class LocalListener:
             sock, _ = self._sock.accept()
         except OSError as error:
             raise peer_closed(error) from error
-        return _of_this_user(sock)
+        return _checked(sock)
 
     def close(self) -> None:
         """Stop listening. Idempotent."""
@@ -107,7 +107,7 @@ def dial_local(name: str, timeout_s: float) -> socket.socket:
         raise PeerError(
             "no such local socket", why=error, code="peer-unreachable"
         ) from error
-    return _of_this_user(sock)
+    return _checked(sock)
 
 
 def check_peer_user(sock: socket.socket, expected_uid: int | None = None) -> None:
@@ -130,15 +130,6 @@ def check_peer_user(sock: socket.socket, expected_uid: int | None = None) -> Non
 
 def _address(name: str) -> bytes:
     return b"\0" + name[1:].encode()
-
-
-def _of_this_user(sock: socket.socket) -> socket.socket:
-    try:
-        check_peer_user(sock)
-    except RefusedError:
-        sock.close()
-        raise
-    return sock
 
 
 _INT: Final = struct.Struct("i")
@@ -313,7 +304,7 @@ def _identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _checked(sock: socket.socket, peer_uid: int | None) -> socket.socket:
+def _checked(sock: socket.socket, peer_uid: int | None = None) -> socket.socket:
     try:
         check_peer_user(sock, peer_uid)
     except BaseException:

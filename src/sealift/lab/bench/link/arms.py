@@ -29,7 +29,7 @@ from typing import Final
 
 from sealift.channel.link.ahead import SealAhead, SealedBatch
 from sealift.channel.link.announcement import LinkMode
-from sealift.channel.link.crossing import FORWARDED_EXTRA_BYTES
+from sealift.channel.link.openers import FORWARDED_EXTRA_BYTES
 from sealift.channel.link.send import suggested_record_bytes
 from sealift.channel.record.frames import FRAME_EXTRA_BYTES
 from sealift.channel.record.sealer import StreamSealer

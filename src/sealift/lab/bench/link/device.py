@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sealift.channel.device.device import DeviceEngine, DeviceMemory
 from sealift.channel.device.host import HostDevice
-from sealift.channel.link.keys import LinkKeys
+from sealift.channel.link.announcement import LinkKeys
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
 from sealift.channel.select import DeviceSelection, select_device

@@ -15,15 +15,14 @@ from sealift.channel.device.device import DeviceEngine
 from sealift.channel.device.host import HostDevice
 from sealift.channel.link.announcement import (
     Announcement,
-    Arriving,
+    LinkKeys,
     LinkMode,
     TransferKind,
-    by_key,
 )
-from sealift.channel.link.keys import LinkKeys, LinkOpener
+from sealift.channel.link.openers import LinkOpener
+from sealift.channel.link.opening import AnyOpener, Arriving, by_key
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
-from sealift.channel.link.staged import AnyOpener
 from sealift.channel.record.frames import FRAME_EXTRA_BYTES, FrameSealer, wrong_length
 from sealift.channel.record.layout import PREFIX_BYTES, FramePrefix
 from sealift.channel.record.opener import scrub

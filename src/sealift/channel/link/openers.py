@@ -1,17 +1,15 @@
-"""What makes a record that was sealed at home fresh for one crossing (rule C6).
+"""What must come next on a link, and where a device opens it.
 
-The record's own tag is its owner's and the same on every crossing. Behind it goes a tag
+Units that the sender sealed for the link follow from its header and the next index.
+Records that their owner sealed at home cross unopened (rule C6). The announcement, fresh
+and sealed for this link, names their stream and how many follow; each must be exactly the
+next record of that stream, so nothing of another file or place gets in, and bound to this
+crossing by its sender, which makes it fresh. The record's own tag is its owner's and the same on every crossing. Behind it goes a tag
 under the link's key and its next sequence: over nothing, with the record's tag and its
 place in this transfer as associated data. So a frame that was recorded says nothing
 anywhere else: not later in its transfer, not in another one, not on another link.
 It binds the record as far as the record's tag does: whoever has the owner's key can make
 other content with the same tag (rule C5).
-
-Records that their owner sealed at home, opened on a device (rule C6).
-
-They cross unopened. The announcement, fresh and sealed for this link, names their stream
-and how many follow; each must be exactly the next record of that stream, so nothing of
-another file or place gets in, and bound to this crossing by its sender (``crossing.py``).
 """
 
 from __future__ import annotations
@@ -22,10 +20,19 @@ from typing import Final, NamedTuple
 from sealift.channel.device.device import DeviceEngine, DeviceKey, RecordPlace
 from sealift.channel.device.keys import DeviceKeys
 from sealift.channel.link.announcement import Announcement
-from sealift.channel.link.keys import LinkOpener
-from sealift.channel.record.frames import FRAME_EXTRA_BYTES, FrameSealer, wrong_length
+from sealift.channel.record.frames import (
+    FRAME_EXTRA_BYTES,
+    FrameOpener,
+    FrameSealer,
+    wrong_length,
+)
 from sealift.channel.record.layout import PREFIX_BYTES, StreamHeader
-from sealift.channel.record.record import RecordKeys, verify_header_key
+from sealift.channel.record.record import (
+    DEFAULT_OPTIONS,
+    RecordKeys,
+    StreamOptions,
+    verify_header_key,
+)
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError
@@ -88,6 +95,63 @@ def fill_frame(
     tag = bytes(memoryview(record)[-TAG_BYTES:])
     unit_bytes = len(frame) - FORWARDED_EXTRA_BYTES
     sealer.bind(bound(announced, index, unit_bytes, tag), frame)
+
+
+class LinkOpener(FrameOpener):
+    """The receiving end of a link; an engine opens what it says.
+
+    Args:
+        base_key: The key that the header must commit to.
+        header_bytes: The header, as received.
+        engine: Opens the units on the device.
+        context: What the sealer was given.
+
+    Raises:
+        MalformedError: if the header does not parse.
+        AuthenticationError: if it belongs to another key.
+    """
+
+    def __init__(
+        self,
+        base_key: SecretKey,
+        header_bytes: Buffer,
+        engine: DeviceEngine,
+        *,
+        context: bytes = b"",
+        options: StreamOptions = DEFAULT_OPTIONS,
+    ) -> None:
+        super().__init__(base_key, header_bytes, context=context, options=options)
+        self._device_keys = DeviceKeys(self._keys, self.header.suite, engine)
+
+    def expect(
+        self, frame: memoryview, sealed_offset: int, plain_offset: int, unit_bytes: int
+    ) -> tuple[DeviceKey, RecordPlace]:
+        """Where the next unit is opened, which must have ``unit_bytes``.
+
+        Its counters are taken: whatever comes of it, it is not opened twice.
+
+        Raises:
+            StaleError: if it was opened before.
+            MalformedError: if it has another length.
+        """
+        sequence = self._sequence_of(frame, len(frame))
+        if len(frame) != unit_bytes + FRAME_EXTRA_BYTES:
+            raise wrong_length(len(frame), unit_bytes + FRAME_EXTRA_BYTES)
+        found = self._device_keys.place(
+            self._index,
+            sequence,
+            final=False,
+            sealed_offset=sealed_offset,
+            plain_offset=plain_offset,
+            plaintext_bytes=unit_bytes,
+        )
+        self._accept(sequence, unit_bytes)
+        return found
+
+    def close(self) -> None:
+        """Forget the keys, here and on the device."""
+        self._device_keys.close()
+        super().close()
 
 
 class HomeOpener:

@@ -1,6 +1,9 @@
-"""Units opened in a device's own memory: copied over and opened, all at once that came.
+"""How a device opens the units of a transfer: where they lie, or after copying them over.
 
-A call on a device costs as much as some hundred kilobytes do, so whatever has arrived
+On the host's stand-in a unit that the sender sealed is opened where it lies in the memory
+that the two ends share; one that its owner sealed at home is copied first, since whoever
+forwards it could change it meanwhile (rule H3). Other engines have memory of their own:
+units are copied over and opened there, as many at once as have come. A call on a device costs as much as some hundred kilobytes do, so whatever has arrived
 crosses in one copy and is opened by one call, while the next ones arrive: half of the
 ring at most, so that the sender can go on. Slots are the sender's again once they were
 copied; what is in them is sealed. Verdicts are told in the order of the records, and a
@@ -13,10 +16,10 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 from sealift.channel.device.device import (
     DeviceEngine,
@@ -27,8 +30,9 @@ from sealift.channel.device.device import (
     RecordPlace,
     Verdicts,
 )
-from sealift.channel.link.announcement import Arriving, UnitOpener, by_key
-from sealift.channel.link.crossing import HomeOpener, ends_of
+from sealift.channel.device.host import HostDevice, HostMemory
+from sealift.channel.link.announcement import Announcement
+from sealift.channel.link.openers import HomeOpener, LinkOpener, ends_of
 from sealift.channel.record.layout import PREFIX_BYTES
 from sealift.channel.transport.memfd import MemfdTransport
 
@@ -41,7 +45,105 @@ BATCHES: Final = 2  # one is opened while the next one crosses
 Range = tuple[int, int]
 """Start and length."""
 Found = tuple[DeviceKey, RecordPlace]
-AnyOpener = UnitOpener | HomeOpener
+AnyOpener = LinkOpener | HomeOpener
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """A transfer that was announced, and where it goes."""
+
+    announcement: Announcement
+    into: DeviceMemory
+    offset: int
+    sink: Callable[[int, int], None] | None
+
+    def units(self) -> Iterator[tuple[int, int]]:
+        """Start (in device memory) and length of every unit."""
+        total, unit = self.announcement.total_bytes, self.announcement.unit_bytes
+        for start in range(0, total, unit):
+            yield self.offset + start, min(unit, total - start)
+
+    def verified(self, start: int, length: int) -> None:
+        """Tell whoever waits."""
+        if self.sink is not None:
+            self.sink(start, length)
+
+
+def by_key(
+    found: Sequence[Found],
+) -> list[list[Found]]:
+    """Units opened by one call: all that follow one another under one key."""
+    batches: list[list[Found]] = []
+    for each in found:
+        if batches and batches[-1][0][0] is each[0]:
+            batches[-1].append(each)
+        else:
+            batches.append([each])
+    return batches
+
+
+class Opening(Protocol):
+    """One of the ways below; benchmarks have weaker ones."""
+
+    def open_all(self, opener: AnyOpener, arriving: Arriving, timeout_s: float) -> None:
+        """Open every unit of a transfer."""
+
+    def close(self) -> None:
+        """Give memory back."""
+
+
+class OnHost:
+    """Opened by the host's stand-in, each unit while the next one comes."""
+
+    def __init__(self, transport: MemfdTransport, engine: HostDevice) -> None:
+        self._transport = transport
+        self._engine = engine
+        self._shared = engine.adopt(transport.memory)
+        self._private: HostMemory | None = None
+
+    def open_all(self, opener: AnyOpener, arriving: Arriving, timeout_s: float) -> None:
+        """Open every unit of a transfer."""
+        if isinstance(opener, HomeOpener):
+            self._copied_first(opener, arriving, timeout_s)
+        else:
+            self._in_place(opener, arriving, timeout_s)
+
+    def close(self) -> None:
+        """Scrub the private memory and give it back; the rest is the transport's."""
+        if self._private is not None:
+            self._private.close()
+
+    def _in_place(
+        self, opener: LinkOpener, arriving: Arriving, timeout_s: float
+    ) -> None:
+        """Where it lies in the memory that the sender alone shares (rule H3)."""
+        transport, engine, shared = self._transport, self._engine, self._shared
+        memory, into, sink = transport.memory, arriving.into, arriving.sink
+        for start, length in arriving.units():
+            at, frame_bytes = transport.next_range(timeout_s)
+            frame = memory[at : at + frame_bytes]
+            key, place = opener.expect(frame, at + PREFIX_BYTES, start, length)
+            engine.open(key, shared, into, (place,)).wait()
+            transport.skip(1)
+            if sink is not None:
+                sink(start, length)
+
+    def _copied_first(
+        self, opener: HomeOpener, arriving: Arriving, timeout_s: float
+    ) -> None:
+        """In private memory: the sender is not who sealed it. Its slot is free then."""
+        transport, engine = self._transport, self._engine
+        if self._private is None:
+            self._private = engine.allocate(transport.max_frame_bytes)
+        private = self._private
+        for start, length in arriving.units():
+            at, frame_bytes = transport.next_range(timeout_s)
+            engine.upload(transport.memory[at : at + frame_bytes], private).wait()
+            transport.skip(1)
+            ends = ends_of(private.view[:frame_bytes], length)
+            key, place = opener.admit(ends, PREFIX_BYTES, start, length)
+            engine.open(key, private, arriving.into, (place,)).wait()
+            arriving.verified(start, length)
 
 
 @dataclass(slots=True)
@@ -108,7 +210,7 @@ class Staged:
 
     def _copy_and_open(
         self,
-        opener: UnitOpener | HomeOpener,
+        opener: AnyOpener,
         into: DeviceMemory,
         frames: Sequence[Range],
         batch: _Batch,
@@ -135,7 +237,7 @@ class Staged:
 
     def _next(
         self,
-        opener: UnitOpener | HomeOpener,
+        opener: AnyOpener,
         frame: Range,
         to: int,
         unit: Range,
