@@ -43,9 +43,9 @@ def run(*, quick: bool = False) -> BenchReport:
     repeats = QUICK_REPEATS if quick else REPEATS
     with ExitStack() as stack:
         arms = {"memory": memory_pair, "relay": _relayed(stack)}
-        cast = _Cast()
+        ends = _Ends()
         spent = interleaved(
-            {name: partial(cast.shake_hands, dial) for name, dial in arms.items()},
+            {name: partial(ends.shake_hands, dial) for name, dial in arms.items()},
             repeats,
             warm_up=_WARM_UP,
         )
@@ -71,7 +71,7 @@ def _relayed(stack: ExitStack) -> Dial:
     return lambda: (holder.open(NAME), accelerator.accept(5))
 
 
-class _Cast:
+class _Ends:
     """A holder and an accelerator under one agreement."""
 
     def __init__(self) -> None:

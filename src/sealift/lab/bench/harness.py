@@ -19,7 +19,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from inspect import isgenerator
 from typing import Any, Final, Self
 
@@ -129,6 +129,23 @@ class Peer:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+class Peers:
+    """Several processes that end together; a context manager."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+
+    def start(self, end: type[End], inside: Sequence[str] = ()) -> Peer:
+        """One more of them."""
+        return self._open.enter_context(Peer.start(end, inside=inside))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._open.close()
 
 
 def serve(control: socket.socket, make: Callable[[], End]) -> None:

@@ -167,7 +167,7 @@ def run_second_act(
     """
     before = {owner: len(_entries(world, owner)) for owner in OWNERS}
     watched, path, at_s = Watched(), "", 0.0
-    with started(world, SLOW, place) as (house, told):
+    with started(world, SLOW, place) as (processes, told):
         for each in told:
             if isinstance(each, Ended) and each.process in ENDING:
                 break
@@ -178,9 +178,9 @@ def run_second_act(
                 path = misbehave(ACT)
         ended_s = clock()
         if not path:
-            house.require_success(each.process)
+            processes.require_success(each.process)
             raise JobError("rows never flowed in the second act", code="role-ended")
-        _hear_out(house, watched)
+        _hear_out(processes, watched)
     after = watched.after(at_s)
     return Revocation(
         path=path,
@@ -192,10 +192,10 @@ def run_second_act(
     )
 
 
-def _hear_out(house: RoleProcesses, watched: Watched) -> None:
+def _hear_out(processes: RoleProcesses, watched: Watched) -> None:
     """Whoever would still send rows is heard."""
     with suppress(PeerError):  # silence
-        for told in house.listen(QUIET_S):
+        for told in processes.listen(QUIET_S):
             if isinstance(told, RoleEvent):
                 watched.take(told)
 

@@ -13,11 +13,11 @@ import shutil
 import stat
 import subprocess
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 import sealift
 from sealift.errors import UnavailableError
@@ -84,7 +84,7 @@ def _padded(raw: bytes) -> bytes:
     return raw + bytes(-len(raw) % 4)
 
 
-_TIMEOUT_S: Final = 300
+_TIMEOUT_S: Final = 600
 
 
 def unpack(packages: Path, root: Path) -> None:
@@ -135,26 +135,30 @@ def compile_python(root: Path, *folders: Path, strip: Path) -> None:
 
 
 def _run_tool(*command: str, home: Path | None = None) -> None:
-    """Run one program of the build.
-
-    Raises:
-        UnavailableError: ``guest-build`` with the end of what it said.
-    """
     environment = {"PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"}
     if home is not None:
         environment["PYTHONHOME"] = str(home)
+    run_program(command, build_failed, env=environment)
+
+
+def run_program(
+    command: Sequence[str], failed: Callable[[str], UnavailableError], **options: Any
+) -> str:
+    """Run one program of the build; what it said.
+
+    Raises:
+        UnavailableError: ``failed`` of the end of what it said.
+    """
     try:
-        done = subprocess.run(  # noqa: S603 - fixed programs
-            command,
-            check=False,
-            env=environment,
-            capture_output=True,
-            timeout=_TIMEOUT_S,
+        done: subprocess.CompletedProcess[bytes] = subprocess.run(  # noqa: S603 - fixed programs and names
+            command, check=False, capture_output=True, timeout=_TIMEOUT_S, **options
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise build_failed(str(error)) from None
+        raise failed(str(error)) from None
     if done.returncode:
-        raise build_failed((done.stderr or done.stdout).decode(errors="replace")[-400:])
+        said = (done.stderr or done.stdout).decode(errors="replace")
+        raise failed(said.strip()[-400:])
+    return done.stdout.decode(errors="replace")
 
 
 def build_failed(why: str) -> UnavailableError:

@@ -17,7 +17,6 @@ import fcntl
 import gzip
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -54,6 +53,7 @@ from sealift.lab.guest.contents import (
     compiled_entries,
     find_file,
     own_sources,
+    run_program,
     system_entries,
     unpack,
 )
@@ -74,7 +74,6 @@ _DEBIAN: Final = (
 _WHEELS: Final = ("blake3", "cffi", "cryptography", "rfc8785")
 _PLATFORMS: Final = ("manylinux_2_34", "manylinux_2_28", "manylinux_2_17")
 _LOCK: Final = "packages.json"
-_TIMEOUT_S: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +101,10 @@ def fetch(folder: Path) -> PackageLock:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     names = (_newest_kernel(), *_DEBIAN)
-    _run(folder, "apt-get", "-q", "download", *(f"{each}:amd64" for each in names))
-    _run(folder, *_pip_download())
+    packages = (f"{each}:amd64" for each in names)
+    fetching = ("apt-get", "-q", "download", *packages), _pip_download()
+    for command in fetching:
+        run_program(command, _unavailable, cwd=folder)
     files = sorted(each for each in folder.iterdir() if each.is_file())
     lock = PackageLock({each.name: Digest.of(each.read_bytes()) for each in files})
     (folder / _LOCK).write_bytes(codec.encode(lock))
@@ -111,7 +112,8 @@ def fetch(folder: Path) -> PackageLock:
 
 
 def _newest_kernel() -> str:
-    shown = _run(Path.cwd(), "apt-cache", "depends", "--important", _KERNEL)
+    asked = ("apt-cache", "depends", "--important", _KERNEL)
+    shown = run_program(asked, _unavailable)
     words = [line.split()[-1] for line in shown.splitlines() if "Depends:" in line]
     kernels = [word for word in words if word.startswith("linux-image-")]
     if not kernels:
@@ -130,23 +132,6 @@ def _pip_download() -> list[str]:
         *platforms,
         *pins,
     ]
-
-
-def _run(folder: Path, *command: str) -> str:
-    try:
-        done = subprocess.run(  # noqa: S603 - fixed programs and names
-            command,
-            check=False,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise _unavailable(str(error)) from None
-    if done.returncode:
-        raise _unavailable(done.stderr.strip()[-400:])
-    return done.stdout
 
 
 def _unavailable(why: str) -> UnavailableError:

@@ -67,7 +67,7 @@ def run_travel(
     """
     progress = Progress(_count_visits(world))
     result: Mapping[str, Any] = {}
-    with started(world, behaviour, agent) as (house, told):
+    with started(world, behaviour, agent) as (processes, told):
         for each in told:
             if isinstance(each, RoleEvent):
                 progress.take(each)
@@ -76,11 +76,11 @@ def run_travel(
                 result = each.content if each.process == "orchestrator" else result
             elif each.process == "orchestrator":
                 break
-            elif not house.ends_within("orchestrator", GRACE_S):
-                house.require_success(each.process)
+            elif not processes.ends_within("orchestrator", GRACE_S):
+                processes.require_success(each.process)
         # Accelerator and holders end by themselves once the job has; brokers serve on.
         for name in ("orchestrator", "accelerator", *map(_holder, world.owners)):
-            house.require_success(name)
+            processes.require_success(name)
     if not result:
         raise JobError("the orchestrator gave no result", code="role-ended")
     return Run(progress, result)
@@ -96,14 +96,14 @@ def run_local(world: World) -> Run:
     for home in map(world.home, world.owners):
         words += [*home.unlocking, "--vault", home.vault, "--sealed", home.sealed]
     result: Mapping[str, Any] = {}
-    with _household(world) as house:
+    with _processes(world) as processes:
         with stop_postponed():
-            house.start("train", "sealift", words)
-        for each in house.listen(ALONE_S):
+            processes.start("train", "sealift", words)
+        for each in processes.listen(ALONE_S):
             if isinstance(each, RoleResult):
                 result = each.content
             elif isinstance(each, Ended):
-                house.require_success(each.process)
+                processes.require_success(each.process)
                 break
     shutil.copyfile(world.run / "model.safetensors", world.model)
     return Run(Progress(_count_visits(world)), result)
@@ -120,46 +120,46 @@ def started(
         behaviour: What holders are up to (``worlds.holders``), by owner.
         agent: What attests for the accelerator's host; empty for a software key.
     """
-    with _household(world) as house:
+    with _processes(world) as processes:
         with stop_postponed():
             words = ["orchestrator", world.job, *world.home(OPERATOR).unlocking]
-            house.start("orchestrator", "sealift", [*words, *_EVENTS])
-        yield house, _told(house, world, behaviour, agent)
+            processes.start("orchestrator", "sealift", [*words, *_EVENTS])
+        yield processes, _told(processes, world, behaviour, agent)
 
 
 @contextmanager
-def _household(world: World) -> Iterator[RoleProcesses]:
+def _processes(world: World) -> Iterator[RoleProcesses]:
     """Every process ends with this one, however that ends."""
-    with RoleProcesses(world.path, followed()) as house:
-        on_second_signal(house.kill)
-        yield house
+    with RoleProcesses(world.path, followed()) as processes:
+        on_second_signal(processes.kill)
+        yield processes
 
 
 def _told(
-    house: RoleProcesses, world: World, behaviour: Mapping[str, str], agent: str
+    processes: RoleProcesses, world: World, behaviour: Mapping[str, str], agent: str
 ) -> Iterator[Told]:
-    for each in house.listen(SILENCE_S):
+    for each in processes.listen(SILENCE_S):
         if isinstance(each, RoleEvent) and each.kind == "orchestrator.listening":
             dial = ["--orchestrator", f"127.0.0.1:{each.fields['port']}", *_EVENTS]
             with stop_postponed():
-                _start_accelerator(house, world, dial, agent)
+                _start_accelerator(processes, world, dial, agent)
                 for owner in world.owners:
-                    _start_owner(house, world, owner, dial, behaviour.get(owner))
+                    _start_owner(processes, world, owner, dial, behaviour.get(owner))
         yield each
 
 
 def _start_accelerator(
-    house: RoleProcesses, world: World, dial: list[str], agent: str
+    processes: RoleProcesses, world: World, dial: list[str], agent: str
 ) -> None:
     """The first of those who dial, since torch takes its time."""
     words = ["accelerator", world.job, *world.home(HOST).unlocking, *dial]
     words += ["--agent", agent] if agent else []
     # It would restart itself with this environment; started with it, it need not.
-    house.start("accelerator", "sealift", words, ALLOCATOR_ENVIRONMENT)
+    processes.start("accelerator", "sealift", words, ALLOCATOR_ENVIRONMENT)
 
 
 def _start_owner(
-    house: RoleProcesses,
+    processes: RoleProcesses,
     world: World,
     owner: str,
     dial: list[str],
@@ -167,12 +167,12 @@ def _start_owner(
 ) -> None:
     home = world.home(owner)
     words = [world.job, *home.unlocking, *home.stores, *dial]
-    house.start(f"broker-{owner}", "sealift", ["broker", *words])
+    processes.start(f"broker-{owner}", "sealift", ["broker", *words])
     words += home.cargo
     if behaviour is None:
-        house.start(_holder(owner), "sealift", ["join", "--holder-only", *words])
+        processes.start(_holder(owner), "sealift", ["join", "--holder-only", *words])
     else:
-        house.start(_holder(owner), holders.MODULE, [behaviour, *words])
+        processes.start(_holder(owner), holders.MODULE, [behaviour, *words])
 
 
 def _holder(owner: str) -> str:

@@ -19,10 +19,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Final, Self
+from typing import Final
 
 from sealift.errors import IntegrityError, SealiftError
-from sealift.lab.bench.harness import Answer, Peer
+from sealift.lab.bench.harness import Answer, Peers
 from sealift.lab.bench.release.costs import (
     measure_deploy,
     measure_ima,
@@ -98,7 +98,7 @@ QUICK: Final = Sizes(
 )
 
 
-class ReleaseCast:
+class ReleasePeers(Peers):
     """One broker and its accelerators, joined.
 
     Args:
@@ -117,12 +117,12 @@ class ReleaseCast:
         entries: int = 0,
         heartbeat_s: float | None = None,
     ) -> None:
-        kinds = (RelayEnd, BrokerEnd, *[ClientEnd] * clients)
-        with ExitStack() as stack:
-            ends = map(stack.enter_context, map(Peer.start, kinds))
-            self.relay, self.broker, *self.clients = ends
+        super().__init__()
+        with self._open as undone:
+            self.relay, self.broker = self.start(RelayEnd), self.start(BrokerEnd)
+            self.clients = [self.start(ClientEnd) for _ in range(clients)]
             self._join(folder, entries, heartbeat_s)
-            self._stack = stack.pop_all()
+            self._open = undone.pop_all()
 
     def _join(self, folder: Path, entries: int, heartbeat_s: float | None) -> None:
         """Everybody, under one agreement."""
@@ -153,15 +153,9 @@ class ReleaseCast:
         """CPU seconds so far: the broker's, the relay's, all clients'."""
         ends = {"broker": [self.broker], "relay": [self.relay], "clients": self.clients}
         return {
-            who: sum(float(each.ask("spent")["cpu_s"]) for each in peers)
-            for who, peers in ends.items()
+            who: sum(float(each.ask("spent")["cpu_s"]) for each in those)
+            for who, those in ends.items()
         }
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stack.close()
 
 
 def run(*, quick: bool = False) -> BenchReport:
@@ -179,8 +173,8 @@ def measure(sizes: Sizes) -> BenchReport:
     ]
     with tempfile.TemporaryDirectory(prefix="release-") as folder, ExitStack() as stack:
         place = Path(folder)
-        quoting = stack.enter_context(ReleaseCast(place / "q", entries=sizes.entries))
-        crowd = stack.enter_context(ReleaseCast(place / "c", clients=sizes.clients))
+        quoting = stack.enter_context(ReleasePeers(place / "q", entries=sizes.entries))
+        crowd = stack.enter_context(ReleasePeers(place / "c", clients=sizes.clients))
         _measure_releases(report, sizes, quoting, crowd)
         report.rows += measure_deploy(place / "deploy", sizes.rounds)
     report.rows += _measure_renewals(sizes)
@@ -195,7 +189,7 @@ def measure(sizes: Sizes) -> BenchReport:
 
 
 def _measure_releases(
-    report: BenchReport, sizes: Sizes, quoting: ReleaseCast, crowd: ReleaseCast
+    report: BenchReport, sizes: Sizes, quoting: ReleasePeers, crowd: ReleasePeers
 ) -> None:
     client = quoting.clients[0]
     client.ask("release", times=3)
@@ -234,7 +228,7 @@ def _row(what: str, spent_ms: Sequence[float], **more: str | float) -> Row:
     return {"what": what, **distribution(spent_ms), "repeats": len(spent_ms), **more}
 
 
-def _measure_rate(crowd: ReleaseCast, sizes: Sizes, order: str, what: str) -> Row:
+def _measure_rate(crowd: ReleasePeers, sizes: Sizes, order: str, what: str) -> Row:
     before, started = crowd.cpu_s(), time.perf_counter()
     answers = crowd.release_together(sizes.together, order)
     spent_s = time.perf_counter() - started
@@ -255,15 +249,15 @@ def _measure_rate(crowd: ReleaseCast, sizes: Sizes, order: str, what: str) -> Ro
 def _measure_renewals(sizes: Sizes) -> list[Row]:
     """Lists of several lengths side by side: whole at first, then continued."""
     with tempfile.TemporaryDirectory(prefix="renewal-") as folder, ExitStack() as stack:
-        casts = {
+        groups = {
             length: stack.enter_context(
-                ReleaseCast(
+                ReleasePeers(
                     Path(folder) / str(length), entries=length, heartbeat_s=LONG_S
                 )
             )
             for length in sizes.lengths
         }
-        clients = {length: cast.clients[0] for length, cast in casts.items()}
+        clients = {length: peers.clients[0] for length, peers in groups.items()}
         first: dict[int, list[float]] = {length: [] for length in clients}
         for _ in range(max(3, sizes.rounds)):
             for length, client in clients.items():
@@ -285,9 +279,9 @@ def _measure_loss(report: BenchReport, sizes: Sizes) -> None:
     """By evidence that turns, and by what a booted guest does where one can be had."""
     with (
         tempfile.TemporaryDirectory(prefix="loss-") as folder,
-        ReleaseCast(Path(folder) / "l", heartbeat_s=HEARTBEAT_S) as cast,
+        ReleasePeers(Path(folder) / "l", heartbeat_s=HEARTBEAT_S) as peers,
     ):
-        spent_s = sorted(_lose_once(cast) for _ in range(sizes.losses))
+        spent_s = sorted(_lose_once(peers) for _ in range(sizes.losses))
     report.rows.append(
         {
             "what": "from a refused renewal's cause to the last byte, "
@@ -354,14 +348,14 @@ def _measure_revocation() -> dict[str, float]:
     }
 
 
-def _lose_once(cast: ReleaseCast) -> float:
+def _lose_once(peers: ReleasePeers) -> float:
     """Seconds from a fall to the last byte that still flowed.
 
     A fresh instance, rows that flow to it, and its evidence turns into a stranger's at any
     time of a heartbeat; lease, broker and holder's watch are those of a job.
     """
-    (client,) = cast.clients
+    (client,) = peers.clients
     kept = client.ask("keep")
     client.tell("fall", after_s=_EARLIEST_S + secrets.randbelow(_SPREAD_MS) / 1000)
-    cast.broker.ask("give", **kept)
+    peers.broker.ask("give", **kept)
     return max(0.0, float(client.hear()["seconds"]))

@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from secrets import token_bytes
 from statistics import median
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from sealift.crypto.keys import KEY_BYTES
-from sealift.lab.bench.harness import Answer, Peer, pack
+from sealift.lab.bench.harness import Answer, Peers, pack
 from sealift.lab.bench.report import (
     Arm,
     BenchReport,
@@ -192,7 +191,7 @@ def measure(sizes: Sizes) -> BenchReport:
     return report
 
 
-class Cast:
+class TravelPeers(Peers):
     """Holder and accelerator as processes, and the relay in this one.
 
     Each arm is one transfer of the first bytes of the same cargo.
@@ -204,19 +203,17 @@ class Cast:
     """
 
     def __init__(self, folder: Path, total_bytes: int, link: Link) -> None:
+        super().__init__()
         folder.mkdir()
-        with ExitStack() as stack:
-            self._join(stack, folder, total_bytes, link)
-            self._stack = stack.pop_all()
+        with self._open as undone:
+            self._join(folder, total_bytes, link)
+            self._open = undone.pop_all()
 
-    def _join(
-        self, stack: ExitStack, folder: Path, total_bytes: int, link: Link
-    ) -> None:
-        holder = Peer.start(HolderEnd, inside=link.inside())
-        self.holder = stack.enter_context(holder)
-        self.accelerator = stack.enter_context(Peer.start(AcceleratorEnd))
+    def _join(self, folder: Path, total_bytes: int, link: Link) -> None:
+        self.holder = self.start(HolderEnd, link.inside())
+        self.accelerator = self.start(AcceleratorEnd)
         made = self.accelerator.ask("make", folder=str(folder), total_bytes=total_bytes)
-        relay = stack.enter_context(Relay.listen(link.here)).address
+        relay = self._open.enter_context(Relay.listen(link.here)).address
         self.holder.ask("join", address=link.through(relay), **made)
         listening = self.accelerator.ask("listen", host=link.here)
         self._certificate = listening["certificate"]
@@ -256,12 +253,6 @@ class Cast:
         place = {"address": self._places["models"]}
         return self._both("lend_model", terms, "train_here", terms | place)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stack.close()
-
     def _both(
         self, here: str, terms: dict[str, Any], there: str, others: dict[str, Any]
     ) -> float:
@@ -282,11 +273,11 @@ class SameHost:
 
 def _same_host(report: BenchReport, sizes: Sizes, folder: Path) -> SameHost:
     size, visits = sizes.cargo_bytes, list[Answer]()
-    with Cast(folder, size, Link()) as cast:
+    with TravelPeers(folder, size, Link()) as peers:
         arms: dict[str, Arm] = {
-            "travel": lambda: visits.append(cast.travel(size, "memfd")),
-            "plain": lambda: cast.plain(size),
-            "ship": lambda: cast.ship(size),
+            "travel": lambda: visits.append(peers.travel(size, "memfd")),
+            "plain": lambda: peers.plain(size),
+            "ship": lambda: peers.ship(size),
         }
         spent = interleaved(arms, sizes.repeats)
     del visits[0]  # it warmed up
@@ -313,11 +304,11 @@ def _remote(
     report: BenchReport, sizes: Sizes, folder: Path, link: Link, here: SameHost
 ) -> None:
     worst = 0.0
-    with Cast(folder, sizes.cargo_bytes, link) as cast:
+    with TravelPeers(folder, sizes.cargo_bytes, link) as peers:
         for recorded in sizes.recorded:
             cap = recorded.cap
             link.cap(cap)
-            arms = _measure_cap(cast, sizes, cap)
+            arms = _measure_cap(peers, sizes, cap)
             worst = max(worst, arms["travel"].seconds / arms["ship"].seconds)
             # Without a cap nothing lies between the two: both are on one machine.
             same_ship_s = arms["ship"].seconds if cap else here.ship_s
@@ -327,7 +318,7 @@ def _remote(
     report.ratios["remote_vs_ship"] = worst
 
 
-def _measure_cap(cast: Cast, sizes: Sizes, cap: int) -> dict[str, Timed]:
+def _measure_cap(peers: TravelPeers, sizes: Sizes, cap: int) -> dict[str, Timed]:
     """Seconds of the whole cargo by arm, at one cap: measured, or scaled from smaller ones.
 
     Behind a cap nothing warms up: it gives the same seconds anyway.
@@ -335,9 +326,9 @@ def _measure_cap(cast: Cast, sizes: Sizes, cap: int) -> dict[str, Timed]:
     cargo, model = sizes.cargo_bytes, sizes.model_bytes
     kinds: dict[str, tuple[Mapping[int, tuple[int, int]], int, Callable[[int], float]]]
     kinds = {
-        "travel": (sizes.small, cargo, lambda n: cast.travel(n, "tcp")["seconds"]),
-        "ship": (sizes.small, cargo, cast.ship),
-        "model": (sizes.small_models, model, cast.ship_model),
+        "travel": (sizes.small, cargo, lambda n: peers.travel(n, "tcp")["seconds"]),
+        "ship": (sizes.small, cargo, peers.ship),
+        "model": (sizes.small_models, model, peers.ship_model),
     }
     arms = {
         (name, size): partial(arm, size)
