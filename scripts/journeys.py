@@ -48,7 +48,7 @@ record travel/accelerator/load.py:CargoLoader._load
   channel/transport/memfd.py:MemfdTransport.borrow
 record travel/accelerator/load.py:CargoLoader._place
   travel/visit/lease.py:parse_frame travel/visit/lease.py:Frame.authenticate
-  travel/visit/state.py:Visit.admit travel/visit/memory.py:CPUPool.buffer
+  travel/visit/state.py:Visit.admit
   crypto/aead.py:Aead.open_into channel/record/opener.py:Slot.mark_verified
 record travel/accelerator/load.py:Hashing._hash
   crypto/hash.py:keyed_hash

@@ -12,8 +12,7 @@ import torch
 
 from sealift.errors import JobError, MalformedError, Stopping
 from sealift.release.agreement.code import load_bundle, measure_bundle, read_bundle
-from sealift.train.loop.faults import Containment, let_through
-from sealift.train.loop.recipe import Recipe
+from sealift.train.loop.recipe import Containment, Recipe, let_through
 from sealift.train.loop.tasks import SliceId
 from sealift.train.loop.training import Training
 from tests.unit.train.recipes import (

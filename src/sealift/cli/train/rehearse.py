@@ -76,8 +76,7 @@ def run(args: argparse.Namespace) -> int:
 def _rehearse(
     args: argparse.Namespace, files: dict[str, bytes], entry: str, schema: Schema
 ) -> Rehearsal:
-    from sealift.train.loop.faults import let_through
-    from sealift.train.loop.recipe import Recipe
+    from sealift.train.loop.recipe import Recipe, let_through
     from sealift.train.loop.rehearsal import rehearse
     from sealift.travel.settings import TrainingSettings
 

@@ -9,7 +9,7 @@ visit's memory is scrubbed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, suppress
 from functools import partial
 from typing import Final
@@ -40,17 +40,13 @@ from sealift.train.job.runningjob import (
     columns_of,
     open_training,
 )
-from sealift.train.loop.faults import RecipeError
-from sealift.train.output.faultnote import hidden_fault, seal_fault
 from sealift.train.output.handout import Handout, prove_instance
 from sealift.train.worker.executor import Workshop
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.travel.accelerator.meeting import Meeting
 from sealift.travel.accelerator.rules import VisitRules, check_cargo
 from sealift.travel.accelerator.setup import (
-    GroupResult,
     HostSetup,
-    LoadedCargo,
     StartOverError,
 )
 from sealift.travel.accelerator.visits import HostedVisits, Orders
@@ -159,7 +155,7 @@ class Accelerator:
         orders = Orders(control)
         with closing(self._keep_leases(orders)) as self._leases:
             try:
-                job = self._open(start, self._leases)
+                job = self._open(start, self._leases, partial(_tell, control))
             except PeerError:
                 raise  # a broker went away: whoever comes next may find it
             except SealiftError as error:
@@ -276,7 +272,9 @@ class Accelerator:
                 verified=given_up.verified,
             )
 
-    def _open(self, start: StartJob, leases: LeaseKeeper) -> RunningJob:
+    def _open(
+        self, start: StartJob, leases: LeaseKeeper, tell: Callable[[object], None]
+    ) -> RunningJob:
         """What can be refused at home is refused before any key is asked for."""
         settings = decode(JobSettings, start.settings)
         agreement = self._agreement.agreement
@@ -311,6 +309,7 @@ class Accelerator:
             rules=self._rules,
             checkpoints=self._checkpoints(start.job, settings),
             restarts=self._restarts,
+            tell=tell,
         )
         job.restore(agreement.resources)
         return job
@@ -347,11 +346,11 @@ class Accelerator:
             rules=self._rules,
             meet=lambda lease, left_s: meet(lease, min(left_s, settings.run.meet_s)),
             check=check_cargo_rows,
-            work=lambda cargo: self._do(job, control, cargo),
+            work=job.work,
             sign=job.handout.receipt,
             make_pool=CPUPool,
             clock=self._clock,
-            tell=lambda phase: _tell(control, phase),
+            tell=job.tell,
             direct_host=self._direct_host,
             sink=self._sink,
             columns=columns_of,
@@ -371,26 +370,6 @@ class Accelerator:
             note=job.handout.note,
             stop=orders.stop,
         )
-
-    def _do(
-        self, job: RunningJob, control: Session, cargo: Sequence[LoadedCargo]
-    ) -> GroupResult:
-        """Work on a group; rows were seen, so where it failed is no news for others."""
-        agreement = self._agreement.agreement
-        try:
-            return job.work(cargo)
-        except RecipeError as error:
-            if agreement.output_rule.recipe_text:
-                raise
-            for note in seal_fault(
-                error.fault,
-                self._agreement,
-                job.name,
-                instance=self._endpoint.instance,
-                evidence=self._proof.evidence,
-            ):
-                _tell(control, note)
-        raise hidden_fault(agreement)  # out here: what is hidden is nobody's context
 
 
 def _tell(control: Session, message: object) -> None:

@@ -12,7 +12,7 @@ fresh instance key. More than a few times is no accident of memory: then the job
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -22,14 +22,15 @@ from sealift.data.schedule.visits import BufferChoice, Stop, choose_buffer, plan
 from sealift.data.schema.document import schema_from_plain
 from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Schema
-from sealift.errors import JobError, MalformedError, PolicyError
+from sealift.errors import JobError, MalformedError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, OutputRule, Resource
 from sealift.train.job.checkpoints import Checkpoints
 from sealift.train.job.releasedkeys import ReleasedKeys
+from sealift.train.loop.faults import RecipeError
 from sealift.train.loop.states import TrainerState
-from sealift.train.loop.statistics import let_out
+from sealift.train.loop.statistics import Measured, let_out
 from sealift.train.loop.tasks import Workplace
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.handout import Handout, HeldOut
@@ -136,6 +137,7 @@ class RunningJob:
         level: Assurance level of our evidence.
         choice: The buffer of a visit.
         rule: What may leave.
+        tell: Tells the orchestrator something, if it is there.
         checkpoints: Where it is kept; None begins again.
         position: Of the first group that is still to be worked on.
     """
@@ -152,6 +154,7 @@ class RunningJob:
     rules: VisitRules
     checkpoints: Checkpoints[JobProgress] | None
     restarts: Restarts
+    tell: Callable[[object], None]
     position: int = 0
 
     def ready(self) -> JobReady:
@@ -201,15 +204,23 @@ class RunningJob:
         purpose = cargo[0].stop.purpose
         if purpose != "prepare" and self.training.statistics:
             self.handout.check_totals()
-        with self.restarts.guarded():
-            try:
+        try:
+            with self.restarts.guarded():
                 found = self.training.work(cargo, purpose)
-            except MalformedError as error:
-                if error.code != "bad-row":
-                    raise
-                # These rows were checked when they came: it is the recipe that says so,
-                # to have a party's visit left out.
-                raise garbled() from None
+        except MalformedError as error:
+            if error.code != "bad-row":
+                raise
+            failed: SealiftError = (
+                garbled()
+            )  # rows were checked when they came: it is the
+            # recipe that says so, to have a party's visit left out.
+        except RecipeError as error:
+            failed = self.handout.hide(error, self.tell)
+        else:
+            return self._let_out(found)
+        raise failed  # out here: what is hidden is nobody's context
+
+    def _let_out(self, found: Mapping[str, Measured]) -> GroupResult:
         let = {name: let_out(each, self.rule) for name, each in found.items()}
         curve = next(iter(let.values())).curve  # one for the group: it is worked as one
         return GroupResult({name: each.metrics for name, each in let.items()}, curve)

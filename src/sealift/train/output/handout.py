@@ -16,7 +16,7 @@ from sealift.attest.evidence import Evidence
 from sealift.codec import encode
 from sealift.crypto.hash import sha256
 from sealift.crypto.keys import SecretKey
-from sealift.errors import SealiftError, UsageError
+from sealift.errors import JobError, SealiftError, UsageError
 from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.log.entries import SignedTreeHead
@@ -30,9 +30,11 @@ from sealift.release.receipt import (
 )
 from sealift.session.endpoint import Endpoint
 from sealift.session.session import Session
+from sealift.train.loop.faults import RecipeError
 from sealift.train.loop.statistics import Statistic, check_totals, let_out_totals
 from sealift.train.loop.trainer import Trainer, mean_over_rows
 from sealift.train.output.approval import ModelName, split_output_key
+from sealift.train.output.faultnote import hidden_fault, seal_fault
 from sealift.train.output.manifest import RunManifest, sign_manifest
 from sealift.train.output.sealing import (
     MODEL_NAME,
@@ -191,6 +193,25 @@ class Handout:
             heads=self._heads(),
         )
         return sign_receipt(receipt, self._endpoint.instance)
+
+    def hide(self, error: RecipeError, tell: Callable[[Output], None]) -> JobError:
+        """What others hear of a failed recipe: rows were seen, so where is no news.
+
+        Args:
+            error: As it happened; unchanged where the rule lets a recipe's text out.
+            tell: Gets the note for whoever may read it.
+        """
+        if self._rule.recipe_text:
+            return error
+        for note in seal_fault(
+            error.fault,
+            self._agreement,
+            self._job,
+            instance=self._endpoint.instance,
+            evidence=self._proof.evidence,
+        ):
+            tell(note)
+        return hidden_fault(self._agreement.agreement)
 
     def measured(self) -> HeldOut:
         """The latest held-out numbers, for a checkpoint."""

@@ -82,7 +82,7 @@ class CargoRows:
     ) -> None:
         self._opener = opener
         self._leaves = leaves
-        self._pool = pool
+        self._buffer, self._quarantine = pool.buffer, pool.quarantine
         threads = spare_cores() if hashing_threads is None else hashing_threads
         self._hashing = Hashing(leaves, threads)
 
@@ -92,7 +92,7 @@ class CargoRows:
         where = Place(record, record, header.is_final(record))
         if place.length == header.plaintext_bytes(record):  # all of it is leased
             end = place.offset + place.length
-            slot = Slot(self._pool.buffer[place.offset : end])
+            slot = Slot(self._buffer[place.offset : end])
             opened = self._opener.open_in(slot, where, payload, private=True)
             self._hashing.submit(record, opened)
         else:
@@ -108,12 +108,12 @@ class CargoRows:
         self._opener.close()
 
     def _place_part(self, place: Placement, where: Place, payload: memoryview) -> None:
-        slot = Slot(self._pool.quarantine)
+        slot = Slot(self._quarantine)
         opened = self._opener.open_in(slot, where, payload, private=True)
         try:
             self._leaves.verify(place.record, opened)
             rows = opened[place.skip : place.skip + place.length]
-            self._pool.buffer[place.offset : place.offset + place.length] = rows
+            self._buffer[place.offset : place.offset + place.length] = rows
         finally:
             slot.scrub()
 
