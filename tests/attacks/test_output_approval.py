@@ -36,7 +36,7 @@ from sealift.train.output.approval import (
     approval_name,
     share_name,
 )
-from sealift.train.output.handover import read_model_manifest
+from sealift.train.output.opening import read_model_manifest
 from sealift.train.output.sealing import KEY_NAME, MODEL_NAME, open_stream
 from tests.sim.approvedrun import (
     APPROVERS,

@@ -11,7 +11,7 @@ import pytest
 from sealift.errors import UnavailableError
 from sealift.lab.demo.tasks.digits import ROW_BYTES
 from sealift.release.agreement.signed import load_signed, verify
-from sealift.train.output.handover import open_output, read_manifest
+from sealift.train.output.opening import open_output, read_manifest
 from tests.sim.jobrun import job_run
 from tests.sim.jobworld import Wishes, fresh_world, identities, train_here
 from tests.sim.statistics import OWNERS, expected, statistics_alone, trained_on

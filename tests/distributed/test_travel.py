@@ -11,7 +11,7 @@ import pytest
 from sealift.lab.demo.tasks.digits import ROW_BYTES
 from sealift.lab.worlds.folder import World
 from sealift.release.agreement.signed import load_signed, verify
-from sealift.train.output.handover import open_output
+from sealift.train.output.opening import open_output
 from sealift.train.plans.local import LocalRun
 from tests.sim.jobrun import Running, job_run
 from tests.sim.jobworld import Wishes, fresh_world, identities, train_here, write_job

@@ -16,15 +16,24 @@ from sealift.ids import Role
 from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
 from sealift.session.endpoint import Endpoint
 from sealift.train.loop.states import TensorBytes, state_digest
-from sealift.train.output.approval import Approval, ApprovedShare, approval_name
-from sealift.train.output.approving import ApprovalRequest, approve, read_request
+from sealift.train.output.approval import (
+    Approval,
+    ApprovedShare,
+    ApproverShare,
+    approval_name,
+)
 from sealift.train.output.handout import Handout, prove_instance
-from sealift.train.output.handover import open_output, read_model_manifest
 from sealift.train.output.manifest import (
     MANIFEST_NAME,
     RunManifest,
     SignedManifest,
     sign_manifest,
+)
+from sealift.train.output.opening import (
+    approve,
+    open_output,
+    read_model_manifest,
+    read_share,
 )
 
 MODEL = {"a": TensorBytes("U8", (4,), memoryview(b"abcd"))}
@@ -48,15 +57,16 @@ class FinishedRun:
     folder: Path
     instance: SigningKey
 
-    def request(self, name: str) -> ApprovalRequest:
+    def share(self, name: str) -> ApproverShare:
         verified = self.consortium.verified()
         manifest = read_model_manifest(self.folder, verified)
-        return read_request(self.folder, manifest, self.party(name), verified)
+        return read_share(self.folder, manifest, self.party(name), verified)
 
     def approve(self, *names: str) -> None:
         for name in names:
-            verified, request = self.consortium.verified(), self.request(name)
-            approve(self.folder, request, self.party(name), verified)
+            verified, share = self.consortium.verified(), self.share(name)
+            manifest = read_model_manifest(self.folder, verified)
+            approve(self.folder, manifest, share, self.party(name), verified)
 
     def open(self, name: str = "cleo") -> bytes:
         return open_output(
@@ -105,6 +115,7 @@ def finished_run(consortium: Consortium, folder: Path, job: str = "job") -> Fini
         unused,
         proof=unused,
         heads=tuple,
+        plan="travel",
         travel=unused,
         sandbox="",
     )

@@ -62,7 +62,12 @@ def main() -> int:
         RelayClient.dial(("127.0.0.1", port), "accelerator-0") as link,
     ):
         Accelerator(
-            link, endpoint, agreement, workshop=workshop, clock=time.monotonic
+            link,
+            endpoint,
+            agreement,
+            plan="travel",
+            workshop=workshop,
+            clock=time.monotonic,
         ).serve()
     return 0
 

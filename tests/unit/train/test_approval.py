@@ -27,8 +27,7 @@ from sealift.release.agreement.holes import find_holes
 from sealift.release.agreement.signed import save_signed
 from sealift.train.loop.states import parse_tensors
 from sealift.train.output.approval import ApproverShare, share_name
-from sealift.train.output.approving import read_request
-from sealift.train.output.handover import read_model_manifest
+from sealift.train.output.opening import read_model_manifest, read_share
 from sealift.train.output.sealing import OutputKey
 from tests.sim.approvedrun import (
     APPROVERS,
@@ -108,7 +107,7 @@ def test_without_approvers_the_key_is_what_it_was(tmp_path: Path) -> None:
     assert decode(OutputKey, (tmp_path / "model.key.json").read_bytes())
     assert parse_tensors(run.open())
     with pytest.raises(SealiftError) as nobody:
-        run.request("ada")
+        run.share("ada")
     assert code_of(nobody) == "no-approvers"
 
 
@@ -118,7 +117,7 @@ def test_only_who_is_named_approves(run: FinishedRun) -> None:
     manifest = read_model_manifest(run.folder, verified)
     for other in (run.party("cleo"), stranger):
         with pytest.raises(PolicyError) as refused:
-            read_request(run.folder, manifest, other, verified)
+            read_share(run.folder, manifest, other, verified)
         assert code_of(refused) == "other-key"
 
 
@@ -143,14 +142,14 @@ def test_who_approved_does_not_do_it_again(run: FinishedRun) -> None:
 def test_a_share_that_was_lost_cannot_be_approved(run: FinishedRun) -> None:
     (run.folder / share_name("ada")).unlink()
     with pytest.raises(UnavailableError):
-        run.request("ada")
+        run.share("ada")
 
 
 def test_statistics_alone_need_no_approval(run: FinishedRun) -> None:
     manifest = read_model_manifest(run.folder, CONSORTIUM.verified())
     sign_run(run, replace(manifest, weights=None))
     with pytest.raises(UnavailableError) as nothing:
-        run.request("ada")
+        run.share("ada")
     assert code_of(nothing) == "no-model"
 
 
@@ -164,7 +163,7 @@ def test_a_share_of_another_run_is_not_approved(
     manifest = read_model_manifest(run.folder, CONSORTIUM.verified())
     sign_run(run, replace(manifest, **changes))  # type: ignore[arg-type]
     with pytest.raises(PolicyError, match=f"another {next(iter(changes))}") as refused:
-        run.request("ada")
+        run.share("ada")
     assert code_of(refused) == "share-differs"
 
 
@@ -174,7 +173,7 @@ def test_a_manifest_that_no_accelerator_signed_is_not_approved(
     manifest = read_model_manifest(run.folder, CONSORTIUM.verified())
     sign_run(replace(run, instance=SigningKey.generate()), manifest)
     with pytest.raises(RefusedError):
-        run.request("ada")
+        run.share("ada")
 
 
 def test_it_is_said_in_plain_words() -> None:

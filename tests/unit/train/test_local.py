@@ -12,25 +12,22 @@ from sealift.data.schema.card import read_card
 from sealift.errors import MalformedError, PolicyError
 from sealift.events import Event
 from sealift.lab.demo.tasks.digits import ROW_BYTES
-from sealift.lab.worlds.consortium import make_consortium
-from sealift.train.loop.trainer import mean_over_rows
-from sealift.train.plans.local import mean_of_parts
+from sealift.train.loop.statistics import mean_over_rows
 from tests.sim.jobworld import RECIPE, Wishes, change, fresh_world, train_here
 
 
 def test_means_are_weighted_by_rows() -> None:
     parts = [(10, {"loss": 1.0, "accuracy": 0.5}), (30, {"loss": 2.0})]
-    assert mean_over_rows(parts) == {"loss": 1.75, "accuracy": 0.5}
-    assert mean_over_rows([]) == {}
-    assert mean_over_rows([(10, {"loss": 1e308}), (1, {"rows": 2.0})]) == {"rows": 2.0}
+    assert mean_over_rows(parts, 9) == {"loss": 1.75, "accuracy": 0.5}
+    assert mean_over_rows([], 9) == {}
+    huge = [(10, {"loss": 1e308}), (1, {"rows": 2.0})]
+    assert mean_over_rows(huge, 9) == {"rows": 2.0}
 
 
 def test_means_over_parts_are_rounded() -> None:
     """A mean of rounded numbers has more places than they have."""
-    agreement = make_consortium().agreement
-    ruled = replace(agreement, output=replace(agreement.output, digits=2))
     parts = [(10, {"loss": 0.25}), (20, {"loss": 0.5})]
-    assert mean_of_parts(ruled, parts) == {"loss": 0.42}
+    assert mean_over_rows(parts, 2) == {"loss": 0.42}
 
 
 def test_held_out_slices_count_by_their_rows(tmp_path: Path) -> None:

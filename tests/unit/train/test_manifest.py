@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest.development import DevelopmentAttester
+from sealift.codec import decode, encode
 from sealift.crypto.sign import SigningKey
-from sealift.errors import RefusedError
+from sealift.errors import MalformedError, RefusedError
 from sealift.ids import Digest, Role
 from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -110,3 +111,10 @@ def test_what_the_agreement_allows_may_be_claimed() -> None:
 def test_a_manifest_that_another_key_signed() -> None:
     with pytest.raises(RefusedError):
         verify(lambda m: m, CONSORTIUM.verified(), SigningKey.generate())
+
+
+def test_a_plan_that_signs_no_manifest_has_none() -> None:
+    raw = encode(draft(endpoint(CONSORTIUM), CONSORTIUM.verified()))
+    with pytest.raises(MalformedError, match="plan local"):
+        decode(RunManifest, raw.replace(b'"plan":"travel"', b'"plan":"local"'))
+    assert decode(RunManifest, raw).plan == "travel"  # control

@@ -30,6 +30,7 @@ def made(consortium: Consortium) -> Handout:
         nothing,
         proof=nothing,
         heads=tuple,
+        plan="travel",
         travel=nothing,
         sandbox="",
     )

@@ -31,7 +31,7 @@ from sealift.train.output.sealing import (
     split_output,
     wrap_output_key,
 )
-from sealift.train.plans.plan import Coverage
+from sealift.train.plans import Coverage
 
 RULE = OutputRule(
     metrics=("loss", "accuracy"),

@@ -110,7 +110,7 @@ def _content(args: argparse.Namespace, owner: Identity) -> bytes:
         raise UsageError(
             "a run is opened with its agreement", fix="Name it with --agreement"
         )
-    from sealift.train.output.handover import open_output
+    from sealift.train.output.opening import open_output
 
     verified = equip_from(args, load_verified(args.agreement))
     return open_output(args.source, owner, verified).content

@@ -52,13 +52,12 @@ def _add_approve_parser(verbs: Any) -> None:
 
 def _approve_output(args: argparse.Namespace) -> str:
     """Show, ask, approve; the level of the run."""
-    from sealift.train.output.approving import approve, read_request
-    from sealift.train.output.handover import read_model_manifest
+    from sealift.train.output.opening import approve, read_model_manifest, read_share
 
     verified = equip_from(args, load_verified(args.agreement))
     approver = unlock(args, args.key)
     manifest = read_model_manifest(args.folder, verified)
-    request = read_request(args.folder, manifest, approver, verified)
+    share = read_share(args.folder, manifest, approver, verified)
     for line in _describe_run(manifest, verified.agreement):
         print(ascii_only(line))
     confirm(
@@ -66,7 +65,8 @@ def _approve_output(args: argparse.Namespace) -> str:
         yes=args.yes,
         fix="Read what is shown above, then give --yes",
     )
-    print(f"approval    {approve(args.folder, request, approver, verified)}")
+    place = approve(args.folder, manifest, share, approver, verified)
+    print(f"approval    {place}")
     return manifest.level
 
 
@@ -153,7 +153,7 @@ def _open(args: argparse.Namespace) -> str:
     owner = unlock(args, args.key)
     if args.folder.is_file():
         return _show_fault(open_fault(args.folder, owner, verified), as_json=args.json)
-    from sealift.train.output.handover import (
+    from sealift.train.output.opening import (
         open_output,  # torch, once all else is right
     )
 

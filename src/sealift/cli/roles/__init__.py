@@ -29,7 +29,7 @@ from sealift.session.direct.dial import PathDialler
 from sealift.session.direct.host import DirectHost
 from sealift.train.job.roleprocesses import EventLines
 from sealift.train.job.settings import JobTable, parse_address, read_job
-from sealift.train.plans.plan import PLANS, PlanRole, plans_with
+from sealift.train.plans import PLANS, PlanRole, plans_with
 from sealift.train.sandbox.confine import Confinement
 
 

@@ -139,6 +139,7 @@ class _Seat:
                 relay,
                 endpoint,
                 setup.agreement,
+                plan=setup.job.plan,
                 workshop=self.workshop,
                 clock=_boot_clock,
                 direct_host=self.direct_host,

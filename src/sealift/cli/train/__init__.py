@@ -40,8 +40,8 @@ from sealift.release.broker.stores import opened_vault
 from sealift.release.files import read_secret_line
 from sealift.train.job.settings import JobTable, read_job
 from sealift.train.loop.statistics import STATISTICS_NAME, totals_file
+from sealift.train.plans import PLANS
 from sealift.train.plans.local import LocalRun, SealedTables, train_local
-from sealift.train.plans.plan import PLANS
 from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import Workshop
 from sealift.train.worker.taskprocess import WorkshopLimits

@@ -315,7 +315,7 @@ def _check_model(
     world: World, verified: VerifiedAgreement, verdict: Verdict, run: Run
 ) -> None:
     """Opened by its owner, with the passphrase that only a demo leaves beside the key."""
-    from sealift.train.output.handover import open_output  # torch
+    from sealift.train.output.opening import open_output  # torch
     from sealift.train.output.sealing import MODEL_NAME
 
     home = world.home(MODEL_OWNER)

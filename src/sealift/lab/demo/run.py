@@ -105,7 +105,7 @@ def _run_travel(world: World, view: View, host: RehearsedHost | None) -> Run:
 
     def watch(progress: Progress, event: RoleEvent) -> None:
         if event.kind == "job.ready":
-            warm.submit(import_module, "sealift.train.output.handover")
+            warm.submit(import_module, "sealift.train.output.opening")
         view.watch(progress, event)
 
     return run_travel(world, watch, agent=host.place if host else "")

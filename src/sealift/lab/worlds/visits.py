@@ -300,6 +300,7 @@ class VisitWorld:
                 self.rules,
                 proof=prove_instance(self.endpoint, self.agreement),
                 heads=tuple,
+                plan="travel",
                 travel=TravelSettings(),
                 sandbox="none",
             ).receipt,

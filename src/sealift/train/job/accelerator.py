@@ -41,6 +41,7 @@ from sealift.train.job.runningjob import (
     open_training,
 )
 from sealift.train.output.handout import Handout, prove_instance
+from sealift.train.plans import PlanName
 from sealift.train.worker.executor import Workshop
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.travel.accelerator.meeting import Meeting
@@ -84,6 +85,7 @@ class Accelerator:
         relay: The connection to it.
         endpoint: With the attester and a fresh instance key.
         agreement: Verified.
+        plan: Of the job.
         workshop: Runs the recipe; started early, since torch takes its time.
         clock: Seconds that also count while the machine sleeps.
         direct_host: Where holders may connect; None is the relay only.
@@ -100,6 +102,7 @@ class Accelerator:
         endpoint: Endpoint,
         agreement: VerifiedAgreement,
         *,
+        plan: PlanName,
         workshop: Workshop,
         clock: Clock,
         direct_host: DirectHost | None = None,
@@ -112,6 +115,7 @@ class Accelerator:
         self._relay = relay
         self._endpoint = endpoint
         self._agreement = agreement
+        self._plan = plan
         self._workshop = workshop
         self._clock = clock
         self._direct_host = direct_host
@@ -303,6 +307,7 @@ class Accelerator:
                 self._rules,
                 proof=self._proof,
                 heads=keys.heads,
+                plan=self._plan,
                 travel=settings.travel,
                 sandbox=self._workshop.sandbox,
             ),

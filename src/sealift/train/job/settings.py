@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from sealift.codec import parse_toml
 from sealift.errors import MalformedError
 from sealift.release.files import read_whole
-from sealift.train.plans.plan import PLANS, PlanName
+from sealift.train.plans import PLANS, PlanName
 from sealift.travel.settings import (
     JobSettings,
     RunSettings,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -73,6 +74,23 @@ def _named(name: str, rule: OutputRule) -> bool:
     if name.startswith(f"{ALONE}."):
         return rule.baseline_alone and name.rpartition(".")[2] in rule.metrics
     return name in rule.metrics
+
+
+def mean_over_rows(
+    parts: Iterable[tuple[int, Mapping[str, float]]], digits: int
+) -> dict[str, float]:
+    """Means over several held-out parts, weighted by the rows that each number covers.
+
+    A mean that is not finite is left out, as each of its parts would be.
+    """
+    sums: dict[str, float] = {}
+    rows_of: Counter[str] = Counter()
+    for rows, metrics in parts:
+        for name, value in metrics.items():
+            sums[name] = sums.get(name, 0.0) + value * rows
+            rows_of[name] += rows
+    means = {name: value / rows_of[name] for name, value in sums.items()}
+    return {n: round(mean, digits) for n, mean in means.items() if math.isfinite(mean)}
 
 
 MAX_SUMS: Final = 65_536

@@ -9,7 +9,6 @@ before the next begins (rule H1). No torch: a workplace has it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
 
@@ -344,23 +343,6 @@ def plain_names(told: Mapping[str, float]) -> dict[str, float]:
     name that leaves, every part is ours or the agreement's.
     """
     return {name: value for name, value in told.items() if "." not in name}
-
-
-def mean_over_rows(
-    parts: Iterable[tuple[int, Mapping[str, float]]],
-) -> dict[str, float]:
-    """Means over several held-out parts, weighted by the rows that each number covers.
-
-    A mean that is not finite is left out, as each of its parts would be.
-    """
-    sums: dict[str, float] = {}
-    rows_of: dict[str, int] = {}
-    for rows, metrics in parts:
-        for name, value in metrics.items():
-            sums[name] = sums.get(name, 0.0) + value * rows
-            rows_of[name] = rows_of.get(name, 0) + rows
-    means = {name: value / rows_of[name] for name, value in sums.items()}
-    return {name: mean for name, mean in means.items() if math.isfinite(mean)}
 
 
 def _loss(

@@ -4,7 +4,7 @@ Where the output rule names approvers, the accelerator splits the key by XOR: on
 goes to everybody who gets the model, one to each approver. An approver that agrees
 seals its share to each recipient and signs that; one that does not agree does nothing.
 Every share is committed to, so that a false one is laid at its giver's door. Pure:
-formats and decisions; ``train/output/approving.py`` has the files.
+formats and decisions; ``train/output/opening.py`` has the files.
 """
 
 from __future__ import annotations

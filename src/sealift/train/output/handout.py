@@ -31,8 +31,13 @@ from sealift.release.receipt import (
 from sealift.session.endpoint import Endpoint
 from sealift.session.session import Session
 from sealift.train.loop.faults import RecipeError
-from sealift.train.loop.statistics import Statistic, check_totals, let_out_totals
-from sealift.train.loop.trainer import Trainer, mean_over_rows
+from sealift.train.loop.statistics import (
+    Statistic,
+    check_totals,
+    let_out_totals,
+    mean_over_rows,
+)
+from sealift.train.loop.trainer import Trainer
 from sealift.train.output.approval import ModelName, split_output_key
 from sealift.train.output.faultnote import hidden_fault, seal_fault
 from sealift.train.output.manifest import RunManifest, sign_manifest
@@ -44,7 +49,7 @@ from sealift.train.output.sealing import (
     split_output,
     wrap_output_key,
 )
-from sealift.train.plans.plan import Coverage
+from sealift.train.plans import Coverage, PlanName
 from sealift.travel.accelerator.load import Loaded
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.settings import TravelSettings
@@ -117,6 +122,7 @@ class Handout:
         rules: Counts verified visits.
         proof: Binds the instance key.
         heads: Heads of every log that released a key to us.
+        plan: Of the job.
         travel: How the job travels.
         sandbox: What keeps the recipe in.
 
@@ -133,6 +139,7 @@ class Handout:
         *,
         proof: InstanceProof,
         heads: Callable[[], tuple[SignedTreeHead, ...]],
+        plan: PlanName,
         travel: TravelSettings,
         sandbox: str,
     ) -> None:
@@ -143,6 +150,7 @@ class Handout:
         self._rules = rules
         self._proof = proof
         self._heads = heads
+        self._plan = plan
         self._travel = travel
         self._sandbox = sandbox
         self.resumed = 0
@@ -324,7 +332,7 @@ class Handout:
             job=self._job,
             agreement=self._agreement.digest,
             level=self._proof.level,
-            plan="travel",
+            plan=self._plan,
             buffers=self._travel.buffers,
             mixed=self._travel.mixed,
             sandbox=self._sandbox,
@@ -350,8 +358,7 @@ class Handout:
         if self._rule.audience == "owner":
             return {}
         parts = [part for slices in self._heldout.values() for part in slices.values()]
-        means = mean_over_rows(parts)
-        return {name: round(value, self._rule.digits) for name, value in means.items()}
+        return mean_over_rows(parts, self._rule.digits)
 
     def _coverage(self) -> Coverage:
         owners, rules = self._agreement.agreement.data_owners, self._rules

@@ -19,13 +19,13 @@ from sealift.attest.evidence import Evidence
 from sealift.codec import decode, encode
 from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey, Signer
-from sealift.errors import IntegrityError, PolicyError
+from sealift.errors import IntegrityError, MalformedError, PolicyError
 from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.log.entries import Entry, LogEntry, SignedTreeHead
 from sealift.release.receipt import appraise_instance, require_agreed_cargo
 from sealift.train.loop.statistics import Statistic
-from sealift.train.plans.plan import SignedPlan
+from sealift.train.plans import PLANS, PlanName
 
 MANIFEST_NAME: Final = "manifest.json"
 MAX_MANIFEST_BYTES: Final = 4 << 20
@@ -58,7 +58,7 @@ class RunManifest:
     job: str
     agreement: Digest
     level: str
-    plan: SignedPlan
+    plan: PlanName
     buffers: Literal[1, 2]
     mixed: bool
     sandbox: str
@@ -74,6 +74,12 @@ class RunManifest:
     prepared: dict[str, int]
     resumed: int
     heads: tuple[SignedTreeHead, ...]
+
+    def __post_init__(self) -> None:
+        if not PLANS[self.plan].manifest:
+            raise MalformedError(
+                f"a run of plan {self.plan} has no manifest", field="plan"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,157 @@
-"""How the work of a job is laid out: one record a plan, and what a model was trained on."""
+"""How the work of a job is laid out: the plans, and what a plan's work covered of each owner.
+
+One record each, and no branch elsewhere: commands, the checks of a job at home and its
+checkpoints go by the record of its plan. Coverage decides whether a model was trained on
+enough of everybody to leave (rule H8).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sealift.data.schedule.visits import Stop, check_buffer
+from sealift.errors import PolicyError, UsageError
+from sealift.release.agreement import About, Agreement, OutputRule
+from sealift.travel.accelerator.rules import check_cargo
+from sealift.travel.settings import JobSettings
+from sealift.travel.visit.lease import check_seconds
+
+PlanName = Literal["local", "travel", "serve"]
+PlanRole = Literal["orchestrator", "accelerator", "holder", "broker", "server"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One plan.
+
+    Attributes:
+        name: As ``job.toml`` says it.
+        about: What an agreement must be about.
+        command: The command that runs such a job.
+        roles: Its processes; none where the command does all of it.
+        check_terms: Demands that the agreement allows what a job asks for.
+        checkpoints: Whether a job that was cut off goes on.
+        manifest: Whether its accelerator signs one of the run.
+    """
+
+    name: PlanName
+    about: About
+    command: str
+    roles: frozenset[PlanRole]
+    check_terms: Callable[[JobSettings, Agreement], None]
+    checkpoints: bool = False
+    manifest: bool = False
+
+
+def plans_with(role: PlanRole) -> tuple[PlanName, ...]:
+    """The plans that have such a process."""
+    return tuple(plan.name for plan in PLANS.values() if role in plan.roles)
+
+
+def _check_training(settings: JobSettings, agreement: Agreement) -> None:
+    """What a job that trains asks for must be agreed on.
+
+    Raises:
+        UsageError: ``nothing-to-make``; ``buffer-too-small``, if a cell does not fit.
+        PolicyError: if it asks for longer leases, more buffers or mixed cargo than
+            agreed.
+    """
+    training, travel = settings.training, settings.travel
+    makes_sums = training.prepare and agreement.output_rule.statistics
+    if not training.epochs and not makes_sums:
+        raise UsageError(
+            "the job would make nothing",
+            why="it has no epochs, and no statistics may leave",
+            code="nothing-to-make",
+        )
+    if travel.asked_bytes:
+        check_buffer(agreement.resources, travel.asked_bytes)
+    check_seconds(settings.run.lease_s, agreement.travel_rule.lease_s)
+    check_cargo(travel, agreement.travel_rule)
+
+
+def _check_nothing(settings: JobSettings, agreement: Agreement) -> None:
+    """A server trains nothing."""
+
+
+PLANS: Final[dict[PlanName, Plan]] = {
+    "local": Plan(
+        name="local",
+        about="train",
+        command="train",
+        roles=frozenset(),
+        check_terms=_check_training,
+    ),
+    "travel": Plan(
+        name="travel",
+        about="train",
+        command="train",
+        roles=frozenset({"orchestrator", "accelerator", "holder", "broker"}),
+        check_terms=_check_training,
+        checkpoints=True,
+        manifest=True,
+    ),
+    "serve": Plan(
+        name="serve",
+        about="serve",
+        command="serve",
+        roles=frozenset({"server", "broker"}),
+        check_terms=_check_nothing,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Rows and passes, by data owner, every owner included.
+
+    Attributes:
+        passes: How often the model was trained on rows of an owner; to ``travel`` each
+            is a visit.
+        rows: Distinct rows among them.
+    """
+
+    passes: Mapping[str, int]
+    rows: Mapping[str, int]
+
+    @classmethod
+    def of(cls, stops: Iterable[Stop], owners: Iterable[str]) -> Coverage:
+        """Of slices that were all trained on; their ranges are equal or apart."""
+        trained = [stop for stop in stops if stop.purpose == "train"]
+        passes = Counter(stop.holder for stop in trained)
+        slices = {(stop.resource, stop.first_row): stop for stop in trained}
+        rows: Counter[str] = Counter()
+        for stop in slices.values():
+            rows[stop.holder] += stop.rows
+        owners = tuple(owners)
+        return cls({o: passes[o] for o in owners}, {o: rows[o] for o in owners})
+
+    def require(self, rule: OutputRule) -> None:
+        """May the model leave?
+
+        Raises:
+            PolicyError: code ``output-withheld``, with the rule that is not met.
+        """
+        passes, rows = self.passes, self.rows
+        few = [owner for owner, count in passes.items() if count < rule.min_visits]
+        holders = sum(1 for count in passes.values() if count)
+        lacking = [owner for owner, n in rows.items() if n < rule.min_owner_rows]
+        if few:
+            why = f"{few[0]} had {passes[few[0]]} visits of at least {rule.min_visits}"
+        elif holders < rule.min_holders:
+            why = f"{holders} holders of at least {rule.min_holders}"
+        elif sum(rows.values()) < rule.min_rows:
+            why = f"{sum(rows.values())} distinct rows of at least {rule.min_rows}"
+        elif lacking:
+            why = (
+                f"{rows[lacking[0]]} distinct rows of {lacking[0]} of at least "
+                f"{rule.min_owner_rows}"
+            )
+        else:
+            return
+        raise PolicyError(
+            "the model does not leave the accelerator", why=why, code="output-withheld"
+        )

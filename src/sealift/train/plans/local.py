@@ -8,7 +8,7 @@ whose keys the caller holds, so it is for a party that owns everything the job r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
@@ -36,47 +36,15 @@ from sealift.train.loop.statistics import (
     check_totals,
     let_out,
     let_out_totals,
+    mean_over_rows,
 )
 from sealift.train.loop.tasks import Workplace
-from sealift.train.loop.trainer import Trainer, mean_over_rows
-from sealift.train.plans.plan import Coverage
+from sealift.train.loop.trainer import Trainer
+from sealift.train.plans import Coverage
 from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import JobSettings
 
-MeasuredRows = tuple[int, Mapping[str, float]]  # how many, and what on them
 ReadRows = Callable[[Stop], SharedBuffer]
-
-
-def _run_local(
-    agreement: Agreement,
-    settings: JobSettings,
-    training: Trainer,
-    *,
-    read_rows: ReadRows,
-    sink: Sink = discard,
-) -> list[MeasuredRows]:
-    """Run every planned slice here; return what was measured last on held-out rows.
-
-    Args:
-        agreement: Names the resources.
-        settings: The schedule; what concerns the network is not used.
-        training: The model or models.
-        read_rows: The rows of a stop; closed when they were worked on.
-        sink: Where progress goes.
-    """
-    heldout: list[MeasuredRows] = []
-    epoch, rule = -1, agreement.output_rule
-    for group in plan_here(agreement.resources, settings.visits):
-        measured = _work(agreement, training, group, read_rows)
-        if group.purpose == "heldout" and group.epoch != epoch:
-            epoch, heldout = group.epoch, []  # an earlier model's numbers say nothing
-        for stop in group.stops:
-            found = measured[stop.resource]
-            if group.purpose == "train":
-                _tell(sink, stop, found)
-            elif group.purpose == "heldout":
-                heldout.append((stop.rows, let_out(found, rule).metrics))
-    return heldout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,84 +80,90 @@ def train_local(
 
     Args:
         agreement: Names resources, code and rules.
-        settings: Of the job.
+        settings: Of the job; what concerns the network is not used.
         workplace: Where the recipe runs.
-        read_rows: The rows of a stop.
+        read_rows: The rows of a stop; closed when they were worked on.
         sink: Where progress goes.
 
     Raises:
         JobError: if the recipe fails.
         PolicyError: if the model may not leave; ``output-unapproved``.
     """
-    trained = settings.training.epochs > 0
-    if trained:
-        _require_no_approval(agreement)
+    rule, trained = agreement.output_rule, settings.training.epochs > 0
+    if trained and rule.approved_by:  # nobody could withhold what lies open in the end
+        raise PolicyError(
+            "the plan local cannot keep a model until it is approved of",
+            why=f"the agreement asks for the approval of {' and '.join(rule.approved_by)}",
+            code="output-unapproved",
+        )
 
     def watch(cargo: LoadedCargo, found: Measured) -> None:
-        stop, let = cargo.stop, let_out(found, agreement.output_rule).metrics
+        stop, let = cargo.stop, let_out(found, rule).metrics
         emit(sink, "local.window", epoch=stop.epoch, holder=stop.holder, **let)
 
     training = Trainer.under(agreement, workplace, settings.training, watch=watch)
-    heldout = _run_local(agreement, settings, training, read_rows=read_rows, sink=sink)
     plan = plan_here(agreement.resources, settings.visits)
+    epoch, heldout = -1, list[tuple[int, Mapping[str, float]]]()
+    for group in plan:
+        measured = _work(agreement, training, group, read_rows)
+        if group.purpose == "heldout" and group.epoch != epoch:
+            epoch, heldout = group.epoch, []  # an earlier model's numbers say nothing
+        for stop in group.stops:
+            found = measured[stop.resource]
+            if group.purpose == "train":
+                emit(
+                    sink,
+                    "local.slice",
+                    epoch=stop.epoch,
+                    holder=stop.holder,
+                    **found.metrics,
+                )
+            elif group.purpose == "heldout":
+                heldout.append((stop.rows, let_out(found, rule).metrics))
+    stops = [stop for group in plan for stop in group.stops]
     if trained:
-        stops = (stop for group in plan for stop in group.stops)
-        coverage = Coverage.of(stops, agreement.data_owners)
-        coverage.require(agreement.output_rule)
+        Coverage.of(stops, agreement.data_owners).require(rule)
         training.verify()
+    statistics, prepared = _totals(agreement, training, stops)
     return LocalRun(
         model=pack_tensors(training.state()) if trained else b"",
         weights=training.digest() if trained else None,
         steps=training.steps,
-        metrics=mean_of_parts(agreement, heldout),
-        statistics=_totals(agreement, training, plan),
-        prepared=_prepared(agreement) if training.statistics else {},
+        metrics=mean_over_rows(heldout, rule.digits),
+        statistics=statistics,
+        prepared=prepared,
     )
 
 
 def _totals(
-    agreement: Agreement, training: Trainer, plan: Sequence[Group]
-) -> dict[str, Statistic]:
+    agreement: Agreement, training: Trainer, stops: Sequence[Stop]
+) -> tuple[dict[str, Statistic], dict[str, int]]:
+    """Totals that leave, and how many rows of each owner they are made of."""
     if not training.statistics:
-        return {}
-    stops = [
-        stop for group in plan if group.purpose == "prepare" for stop in group.stops
-    ]
-    rows: Counter[str] = Counter()
+        return {}, {}
+    rows, owners = Counter[str](), Counter[str]()
     for stop in stops:
-        rows[stop.resource] += stop.rows
-    check_totals(agreement.output_rule, agreement.resources, rows)
-    return let_out_totals(training.statistics, agreement.output_rule)
+        if stop.purpose == "prepare":
+            rows[stop.resource] += stop.rows
+            owners[stop.holder] += stop.rows
+    rule = agreement.output_rule
+    check_totals(rule, agreement.resources, rows)
+    return let_out_totals(training.statistics, rule), dict(owners)
 
 
-def _prepared(agreement: Agreement) -> dict[str, int]:
-    """The local plan leaves nobody out."""
-    rows: Counter[str] = Counter()
-    for each in agreement.resources:
-        if each.part == "train":
-            rows[each.owner] += each.rows
-    return dict(rows)
-
-
-def mean_of_parts(
-    agreement: Agreement, heldout: Iterable[MeasuredRows]
-) -> dict[str, float]:
-    """Means over everybody's held-out rows, rounded as the output rule says."""
-    means = mean_over_rows(heldout)
-    return {
-        name: round(mean, agreement.output_rule.digits) for name, mean in means.items()
-    }
-
-
-def _require_no_approval(agreement: Agreement) -> None:
-    """Here the model lies open at the end, so nobody could withhold an approval."""
-    names = agreement.output_rule.approved_by
-    if names:
-        raise PolicyError(
-            "the plan local cannot keep a model until it is approved of",
-            why=f"the agreement asks for the approval of {' and '.join(names)}",
-            code="output-unapproved",
-        )
+def _work(
+    agreement: Agreement, training: Trainer, group: Group, read_rows: ReadRows
+) -> dict[str, Measured]:
+    with ExitStack() as stack:
+        cargo = [
+            LoadedCargo(
+                stop,
+                agreement.resource(stop.resource),
+                stack.enter_context(closing(read_rows(stop))),
+            )
+            for stop in group.stops
+        ]
+        return training.work(cargo, group.purpose)
 
 
 class SealedTables:
@@ -245,22 +219,3 @@ def _verify(
         demand_sealed_as(schema_of(resource), "the agreement", shard, reader.header)
     leaves = verify_leaves(cards[name].leaves, commitment_of(resource), data_key=key)
     reader.verify(leaves)
-
-
-def _tell(sink: Sink, stop: Stop, found: Measured) -> None:
-    emit(sink, "local.slice", epoch=stop.epoch, holder=stop.holder, **found.metrics)
-
-
-def _work(
-    agreement: Agreement, training: Trainer, group: Group, read_rows: ReadRows
-) -> dict[str, Measured]:
-    with ExitStack() as stack:
-        cargo = [
-            LoadedCargo(
-                stop,
-                agreement.resource(stop.resource),
-                stack.enter_context(closing(read_rows(stop))),
-            )
-            for stop in group.stops
-        ]
-        return training.work(cargo, group.purpose)
