@@ -22,9 +22,10 @@ import pytest
 
 from sealift.crypto.keys import Label
 from sealift.errors import IntegrityError, PeerError
+from sealift.lab.worlds.holders import build_frame
 from sealift.release.receipt import ScrubbedPart, ScrubSummary, SignedReceipt
 from sealift.travel.accelerator import visit as room
-from sealift.travel.visit.lease import SignedLease, build_frame, placement
+from sealift.travel.visit.lease import SignedLease, placement
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT, scrub
 from sealift.travel.visit.messages import (
     Leaves,

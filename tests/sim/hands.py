@@ -14,13 +14,13 @@ from typing import Any
 from sealift.crypto.keys import TOKEN, Label, SecretKey
 from sealift.errors import PeerError
 from sealift.ids import Buffer, Handle
+from sealift.lab.worlds.holders import build_frame
 from sealift.release.receipt import SignedReceipt
 from sealift.session.session import Session
 from sealift.travel.holder.visit import HeldResource, Provisioning
 from sealift.travel.visit.lease import (
     Lease,
     SignedLease,
-    build_frame,
     placement,
     record_range,
 )
@@ -39,7 +39,6 @@ from sealift.travel.visit.messages import (
     receive_message,
     send_message,
 )
-from tests.sim.sealed_rows import Named
 from tests.sim.visit_parts import FakeClock
 
 WAIT_S = 300.0
@@ -123,9 +122,9 @@ class Hand:
         if bytes_ is None:
             number = place.record if source is None else source
             bytes_ = self.held.source.record(number)
-        named = Named(handle or self.lease.handle, self.lease.digest)
         changed = replace(place, **changes)
-        return build_frame(key or self.visit_key(), named, changed, bytes_)  # type: ignore[arg-type]
+        key = key or self.visit_key()
+        return build_frame(key, self.lease, changed, bytes_, handle)
 
     def frames(self) -> list[bytes]:
         """What an honest holder sends."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sealift.train.loop.faults import Containment
 from sealift.train.loop.imports import Guard
+from sealift.train.loop.recipe import Containment
 from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
 from sealift.train.loop.training import carry_out
 

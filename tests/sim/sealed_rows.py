@@ -12,7 +12,6 @@ from sealift.channel.record.commitment import (
 )
 from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.keys import SecretKey
-from sealift.ids import Digest, Handle
 
 ROWS, ROW_BYTES, RECORD_BYTES = 12, 40, 96
 PLAIN = secrets.token_bytes(ROWS * ROW_BYTES)
@@ -45,10 +44,3 @@ class Source:
 def source() -> Source:
     """Made once."""
     return Source()
-
-
-class Named:
-    """What a frame takes from its lease."""
-
-    def __init__(self, handle: Handle, digest: Digest) -> None:
-        self.handle, self.digest = handle, digest

@@ -24,8 +24,9 @@ from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest, Handle, VisitId
+from sealift.lab.worlds.holders import build_frame
 from sealift.travel.accelerator.load import CargoLoader, CargoRows
-from sealift.travel.visit.lease import Lease, build_frame, placement
+from sealift.travel.visit.lease import Lease, placement
 from sealift.travel.visit.memory import scrub
 from sealift.travel.visit.state import State, Visit
 from tests.sim.sealed_rows import (
@@ -34,7 +35,6 @@ from tests.sim.sealed_rows import (
     RECORD_BYTES,
     ROW_BYTES,
     ROWS,
-    Named,
     source,
 )
 from tests.sim.visit_parts import FakeClock, GuardedPool
@@ -138,8 +138,8 @@ class VisitMachine(RuleBasedStateMachine):
             "far": {"offset": len(self.cargo), "sequence": place.sequence},
         }
         place = replace(place, **changes.get(fault, {}))
-        lease = Named(handle, self.lease.digest)
-        raw = bytearray(build_frame(key, lease, place, source().records[index]))  # type: ignore[arg-type]
+        record = source().records[index]
+        raw = bytearray(build_frame(key, self.lease, place, record, handle))
         if fault == "flip":
             raw[len(raw) // 2] ^= 1
         return bytes(raw[: len(raw) - 1] if fault == "cut" else raw)

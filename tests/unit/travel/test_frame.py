@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError
+from sealift.lab.worlds.holders import build_frame
 from sealift.travel.visit.lease import (
     HEADER_BYTES,
-    build_frame,
     parse_frame,
     placement,
     record_range,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -33,12 +33,13 @@ from sealift.lab.worlds.holders import (
     REPLAY,
     HostileSession,
     InterposedSession,
+    build_frame,
 )
 from sealift.lab.worlds.visits import ROW_BYTES
 from sealift.session.session import Session
 from sealift.train.job.runningjob import JobShapes
 from sealift.travel.holder.visit import SERVED_NAME, ServedVisits, check_lease
-from sealift.travel.visit.lease import Frame, Lease, Placement, build_frame, parse_frame
+from sealift.travel.visit.lease import Frame, Lease, Placement, parse_frame
 from sealift.travel.visit.memory import CPUPool, scrub
 
 Spoil = Callable[[InterposedSession, Frame, bytes], bytes]
@@ -279,14 +280,6 @@ def _served(world: AttackWorld, *, times: int) -> str:
         return refusal(lambda: ServedVisits(path).take(lease, 1))
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """A lease's digest with a handle that need not be its own."""
-
-    handle: Handle
-    digest: Digest
-
-
 def _rebuilt(
     session: InterposedSession,
     frame: Frame,
@@ -298,8 +291,8 @@ def _rebuilt(
     place = Placement(
         frame.sequence, frame.record_index, frame.offset, frame.length, skip=0
     )
-    lease = _Named(handle or frame.handle, session.lease.digest)
-    return build_frame(session.visit_key, lease, place, record)
+    handle = handle or frame.handle
+    return build_frame(session.visit_key, session.lease, place, record, handle)
 
 
 def _hostile(world: AttackWorld, attack: str) -> str:

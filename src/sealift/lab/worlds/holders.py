@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.keys import Label, SecretKey
 from sealift.events import emit
-from sealift.ids import Buffer
+from sealift.ids import Buffer, Handle
 from sealift.release.receipt import SignedReceipt
 from sealift.session.session import Incoming, Session
 from sealift.train.job.roleprocesses import EventLines
@@ -25,7 +26,7 @@ from sealift.travel.visit.lease import (
     Lease,
     Placement,
     SignedLease,
-    build_frame,
+    frame_head,
     parse_frame,
 )
 
@@ -187,3 +188,16 @@ def main(behaviour: str, words: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1], sys.argv[2:]))
+
+
+def build_frame(
+    visit_key: SecretKey,
+    lease: Lease,
+    place: Placement,
+    record: Buffer,
+    handle: Handle | None = None,
+) -> bytes:
+    """The frame around one sealed record; for another buffer than the lease's, if named."""
+    tag = memoryview(record)[-TAG_BYTES:]
+    named = handle or lease.handle
+    return b"".join((frame_head(visit_key, lease.digest, named, place, tag), record))

@@ -363,7 +363,7 @@ class Handout:
     def _coverage(self) -> Coverage:
         owners, rules = self._agreement.agreement.data_owners, self._rules
         return Coverage(
-            {owner: rules.trained.get(owner, 0) for owner in owners},
+            {owner: rules.counted.trained.get(owner, 0) for owner in owners},
             {owner: rules.distinct_rows(owner) for owner in owners},
         )
 

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError, PeerError, SealiftError
-from sealift.train.loop.faults import Containment, Fault, describe, unfit
+from sealift.train.loop.faults import Fault, describe, unfit
 from sealift.train.loop.imports import Notice
-from sealift.train.loop.recipe import Recipe
+from sealift.train.loop.recipe import Containment, Recipe
 from sealift.train.loop.states import TrainingState, parse_tensors
 from sealift.train.loop.tasks import Given, TaskDone
 from sealift.train.loop.torchstate import as_tensors

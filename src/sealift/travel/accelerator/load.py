@@ -53,7 +53,6 @@ from sealift.travel.visit.messages import (
 from sealift.travel.visit.paths import (
     WINDOW_FRAMES,
     DirectSource,
-    FrameSource,
     RelayedSource,
 )
 from sealift.travel.visit.state import Visit
@@ -304,7 +303,9 @@ class CargoLoader:
         return CargoRows(opener, leaves, self._pool)
 
     @contextmanager
-    def _path(self, session: Session) -> Iterator[tuple[FrameSource, PathName]]:
+    def _path(
+        self, session: Session
+    ) -> Iterator[tuple[RelayedSource | DirectSource, PathName]]:
         """Say that we are ready, and hear which way the frames will come."""
         place = None
         if self._direct_host is not None:
@@ -324,7 +325,7 @@ class CargoLoader:
 
     def _source(
         self, session: Session, path: PathName, place: DirectPlace | None
-    ) -> FrameSource:
+    ) -> RelayedSource | DirectSource:
         remaining_s = self._visit.remaining_s
         if path == "relay":
             return RelayedSource(session, remaining_s)

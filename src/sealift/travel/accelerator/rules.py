@@ -7,8 +7,8 @@ only (rule H8). Which visits there are is the plan's, which the accelerator make
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from sealift.errors import PolicyError, StaleError
@@ -52,20 +52,13 @@ class VisitRules:
             that prepare or measure, so that nobody asks until the answers tell rows.
         position: Of the last group that was worked on.
         seen: Visit ids that were offered before, whatever became of them.
-        worked: Visits per holder and purpose whose rows the recipe may have seen.
-        trained: Training visits per holder whose rows were all trained on.
-        covered: Ranges that were trained on, by resource.
-        prepared: Ranges that are in the sums of ``prepare``, by resource.
+        counted: Everything else that was counted.
     """
 
     max_visits: int
     position: int = -1
     seen: set[VisitId] = field(default_factory=set)
-    worked: Counter[tuple[str, str]] = field(default_factory=Counter)
-    trained: dict[str, int] = field(default_factory=dict)
-    covered: dict[str, set[Rows]] = field(default_factory=dict)
-    prepared: dict[str, set[Rows]] = field(default_factory=dict)
-    owners: dict[str, str] = field(default_factory=dict)
+    counted: RulesProgress = field(default_factory=RulesProgress)
     _lock: Lock = field(default_factory=Lock, compare=False, repr=False)
 
     def admit(self, offer: OfferVisit) -> None:
@@ -100,24 +93,27 @@ class VisitRules:
         """
         with self._lock:
             self._require_visits_left(offer.holder, offer.purpose)
-            self.worked[offer.holder, offer.purpose] += 1
+            visits = self.counted.worked.setdefault(offer.purpose, {})
+            visits[offer.holder] = visits.get(offer.holder, 0) + 1
 
     def count(self, offer: OfferVisit) -> None:
         """All rows were worked on: only this counts towards letting anything out."""
-        if offer.purpose == "prepare":
-            self.prepared.setdefault(offer.resource, set()).add(_rows(offer))
-        if offer.purpose == "train":
-            with self._lock:
-                self.trained[offer.holder] = self.trained.get(offer.holder, 0) + 1
-                self.covered.setdefault(offer.resource, set()).add(_rows(offer))
-                self.owners[offer.resource] = offer.holder
+        counted, rows = self.counted, (offer.first_row, offer.rows)
+        with self._lock:
+            if offer.purpose == "prepare":
+                _cover(counted.prepared, offer.resource, rows)
+            if offer.purpose == "train":
+                trained = counted.trained.get(offer.holder, 0)
+                counted.trained[offer.holder] = trained + 1
+                _cover(counted.covered, offer.resource, rows)
+                counted.owners[offer.resource] = offer.holder
 
     def distinct_rows(self, owner: str) -> int:
         """Different rows of an owner that were trained on."""
         return sum(
             rows
-            for resource, ranges in self.covered.items()
-            if self.owners[resource] == owner
+            for resource, ranges in self.counted.covered.items()
+            if self.counted.owners[resource] == owner
             for _first, rows in ranges  # equal or disjoint, so they add up
         )
 
@@ -125,42 +121,19 @@ class VisitRules:
         """Rows that are in the sums of ``prepare``, by resource; each is in them once."""
         return {
             resource: sum(rows for _first, rows in ranges)
-            for resource, ranges in self.prepared.items()
+            for resource, ranges in self.counted.prepared.items()
         }
 
     def progress(self) -> RulesProgress:
         """Everything counted so far."""
         with self._lock:
-            worked: dict[str, dict[str, int]] = {}
-            for (holder, purpose), visits in sorted(self.worked.items()):
-                worked.setdefault(purpose, {})[holder] = visits
-            return RulesProgress(
-                position=self.position,
-                seen=tuple(sorted(self.seen, key=VisitId.to_text)),
-                worked=worked,
-                trained=dict(self.trained),
-                covered=_sorted(self.covered),
-                prepared=_sorted(self.prepared),
-                owners=dict(self.owners),
-            )
+            seen = tuple(sorted(self.seen, key=VisitId.to_text))
+            return replace(deepcopy(self.counted), position=self.position, seen=seen)
 
     def restore(self, progress: RulesProgress) -> None:
         """Go on from what was counted before; nothing counted here is kept."""
-        self.position = progress.position
-        self.seen = set(progress.seen)
-        self.worked = Counter(
-            {
-                (holder, purpose): visits
-                for purpose, holders in progress.worked.items()
-                for holder, visits in holders.items()
-            }
-        )
-        self.trained = dict(progress.trained)
-        self.covered = {name: set(ranges) for name, ranges in progress.covered.items()}
-        self.prepared = {
-            name: set(ranges) for name, ranges in progress.prepared.items()
-        }
-        self.owners = dict(progress.owners)
+        self.position, self.seen = progress.position, set(progress.seen)
+        self.counted = deepcopy(progress)
 
     def _require_ahead(self, position: int) -> None:
         if position <= self.position:
@@ -171,7 +144,7 @@ class VisitRules:
             )
 
     def _require_visits_left(self, holder: str, purpose: Purpose) -> None:
-        visits = self.worked[holder, purpose]
+        visits = self.counted.worked.get(purpose, {}).get(holder, 0)
         if visits >= self.max_visits:
             raise PolicyError(
                 f"{holder} was visited {visits} times",
@@ -196,9 +169,5 @@ def check_cargo(settings: TravelSettings, agreed: TravelRule) -> None:
         )
 
 
-def _rows(offer: OfferVisit) -> Rows:
-    return offer.first_row, offer.rows
-
-
-def _sorted(ranges: dict[str, set[Rows]]) -> dict[str, tuple[Rows, ...]]:
-    return {name: tuple(sorted(each)) for name, each in ranges.items()}
+def _cover(covered: dict[str, tuple[Rows, ...]], resource: str, rows: Rows) -> None:
+    covered[resource] = tuple(sorted({*covered.get(resource, ()), rows}))

@@ -292,25 +292,10 @@ class HostedVisit:
 
     def _check_against_offer(self, lease: Lease) -> None:
         offer, resource = self.offer, self._released.resource
-        expected = (
-            offer.visit,
-            offer.holder,
-            offer.resource,
-            offer.purpose,
-            offer.first_row,
-            (offer.rows, resource.row_bytes),
-            resource.content,
-        )
-        told = (
-            lease.visit,
-            lease.holder,
-            lease.resource,
-            lease.purpose,
-            lease.first_row,
-            lease.shape,
-            lease.content,
-        )
-        if told != expected:
+        names = ("visit", "holder", "resource", "purpose", "first_row")
+        same = all(getattr(lease, name) == getattr(offer, name) for name in names)
+        shape = (offer.rows, resource.row_bytes)
+        if not same or (lease.shape, lease.content) != (shape, resource.content):
             raise PolicyError("the lease is not what was offered", code="foreign-lease")
 
     def _tell_phase(self, phase: str) -> None:

@@ -52,7 +52,7 @@ from sealift.travel.visit.messages import (
     receive_message,
     send_message,
 )
-from sealift.travel.visit.paths import DirectSink, FrameSink, RelayedSink
+from sealift.travel.visit.paths import DirectSink, RelayedSink
 from sealift.travel.visit.state import Clock
 
 DEFAULT_RECEIPT_WAIT_S: Final = 3600.0
@@ -155,7 +155,9 @@ class Provisioning:
             batch = Leaves(b"".join(leaves[start : start + LEAVES_PER_MESSAGE]))
             send_message(session, batch)
 
-    def _way(self, session: Session, ready: Ready, stack: ExitStack) -> FrameSink:
+    def _way(
+        self, session: Session, ready: Ready, stack: ExitStack
+    ) -> RelayedSink | DirectSink:
         """Choose the way of the frames, and say which."""
         longest = frame_bytes(self._held.resource.record_bytes)
         key = session.export(Label.DIRECT_PATH, self._lease.digest.raw)
@@ -172,7 +174,7 @@ class Provisioning:
             return RelayedSink(session, ready.window, self._remaining_s)
         return DirectSink(taken.transport, session, self._remaining_s)
 
-    def _send_frames(self, sink: FrameSink, visit_key: SecretKey) -> int:
+    def _send_frames(self, sink: RelayedSink | DirectSink, visit_key: SecretKey) -> int:
         record_bytes = self._held.resource.record_bytes
         total = len(record_range(self._lease, record_bytes))
         for sequence in range(total):
@@ -183,16 +185,18 @@ class Provisioning:
         sink.finish()
         return total
 
-    def _build(self, sink: FrameSink, place: Placement, visit_key: SecretKey) -> int:
+    def _build(
+        self, sink: RelayedSink | DirectSink, place: Placement, visit_key: SecretKey
+    ) -> int:
         """One frame, read from the file straight to where it is sent from."""
         source = self._held.source
         length = source.record_length(place.record)
         room = sink.room(HEADER_BYTES + length)
         self._remaining_s()  # to wait for room may take long; memory there may be shared
         source.record_into(place.record, room[HEADER_BYTES:])
-        room[:HEADER_BYTES] = frame_head(
-            visit_key, self._lease, place, room[-TAG_BYTES:]
-        )
+        lease, tag = self._lease, room[-TAG_BYTES:]
+        head = frame_head(visit_key, lease.digest, lease.handle, place, tag)
+        room[:HEADER_BYTES] = head
         return length
 
     def _receive_receipt(self, session: Session) -> SignedReceipt:

@@ -19,47 +19,37 @@ from sealift.errors import (
 from sealift.travel.visit.messages import FailedError
 
 # Refusals that do not depend on the holder: asking again changes nothing.
-NEVER_LATER: Final = frozenset(
-    {
-        "no-such-resource",
-        "too-many-visits",
-        "bad-rows",
-        "off-grid",
-        "not-planned",
-        "bad-row",
-    }
-)
-_KIND_FOR_CODE: Final[Mapping[str, type[SealiftError]]] = {
-    "output-withheld": PolicyError,
-    "owner-left": PolicyError,
-    "agreement-vetoed": PolicyError,
-    "agreement-cancelled": PolicyError,
-    "lease-silent": PolicyError,
-    "statistics-withheld": JobError,
-    "bad-entry": MalformedError,
-    "bundle-hides-module": MalformedError,
-    "bad-recipe": JobError,
-    "recipe-error": JobError,
-    "not-finite": JobError,
-    "state-changed": JobError,
-    "buffer-too-large": UnavailableError,
-    "cargo-not-agreed": PolicyError,
-    "other-shape": PolicyError,
-    "checkpoint-stale": StaleError,
-    "checkpoint-rolled-back": StaleError,
-    "checkpoint-damaged": IntegrityError,
-    "checkpoint-forked": IntegrityError,
-    "checkpoint-other-job": PolicyError,
-    "instance-superseded": PolicyError,
-    "bad-checkpoint": MalformedError,
-    "checkpoint-version": MalformedError,
-    "checkpoint-missing": UnavailableError,
-    "no-descriptors": UnavailableError,
-    "no-memory": UnavailableError,
-    "disk-full": UnavailableError,
-    "cannot-write": UnavailableError,
-    "nothing-to-resume": UsageError,
-}
+NEVER_LATER: Final = frozenset({
+    "no-such-resource", "too-many-visits", "bad-rows", "off-grid", "not-planned", "bad-row",
+})  # fmt: skip
+_CODES: Final[Mapping[type[SealiftError], tuple[str, ...]]] = {
+    PolicyError: (
+        "output-withheld", "owner-left", "agreement-vetoed", "agreement-cancelled",
+        "lease-silent", "cargo-not-agreed", "other-shape", "checkpoint-other-job",
+        "instance-superseded",
+    ),
+    JobError: (
+        "statistics-withheld", "bad-recipe", "recipe-error", "not-finite",
+        "state-changed",
+    ),
+    MalformedError: (
+        "bad-entry", "bundle-hides-module", "bad-checkpoint", "checkpoint-version",
+    ),
+    UnavailableError: (
+        "buffer-too-large", "checkpoint-missing", "no-descriptors", "no-memory",
+        "disk-full", "cannot-write",
+    ),
+    StaleError: (
+        "checkpoint-stale", "checkpoint-rolled-back",
+    ),
+    IntegrityError: (
+        "checkpoint-damaged", "checkpoint-forked",
+    ),
+    UsageError: (
+        "nothing-to-resume",
+    ),
+}  # fmt: skip
+_KIND_FOR_CODE: Final = {code: kind for kind, codes in _CODES.items() for code in codes}
 
 
 def job_failed(code: str, line: str) -> SealiftError:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from sealift.codec import encode
 from sealift.crypto.aead import TAG_BYTES
@@ -204,41 +204,24 @@ def placement(lease: Lease, sequence: int, record_bytes: int) -> Placement:
     return Placement(sequence, record, lease.offset + low - start, high - low, skip)
 
 
-class Leased(Protocol):
-    """What a frame says of its lease: a `Lease`, or what an attack puts there."""
-
-    @property
-    def handle(self) -> Handle:
-        """Names the buffer."""
-        ...
-
-    @property
-    def digest(self) -> Digest:
-        """Of the whole lease; under the MAC."""
-        ...
-
-
-def build_frame(
-    visit_key: SecretKey, lease: Leased, place: Placement, record: Buffer
-) -> bytes:
-    """The frame around one sealed record."""
-    head = frame_head(visit_key, lease, place, memoryview(record)[-TAG_BYTES:])
-    return b"".join((head, record))
-
-
 def frame_head(
-    visit_key: SecretKey, lease: Leased, place: Placement, tag: Buffer
+    visit_key: SecretKey, lease: Digest, handle: Handle, place: Placement, tag: Buffer
 ) -> bytes:
-    """Fields and MAC of the frame around the record that ends in ``tag``."""
+    """Fields and MAC of the frame around the record that ends in ``tag``.
+
+    Args:
+        lease: Digest of the whole lease, under the MAC.
+        handle: Names the buffer.
+    """
     fields = _FIELDS.pack(
         VERSION,
         place.sequence,
         place.record,
-        lease.handle.raw,
+        handle.raw,
         place.offset,
         place.length,
     )
-    return fields + _mac(visit_key, lease.digest, fields, tag)
+    return fields + _mac(visit_key, lease, fields, tag)
 
 
 @dataclass(frozen=True, slots=True)

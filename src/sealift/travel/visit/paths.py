@@ -1,6 +1,9 @@
 """What frames cross on: the session through the relay, or a direct transport.
 
-Both ends see the same few calls. Through the relay a window of frames is under way and
+Both ends see the same few calls: a holder asks a sink for `room` in which it builds the
+next frame (which waits while too many are under way), has it sent, and has the sink finish
+when every frame was sent; an accelerator asks a source for the next `frame`, in memory that
+nobody but its sender could still write, and says that it `took` it. Through the relay a window of frames is under way and
 credits open it; a direct transport has slots, or a socket's buffers, that do the same.
 A party that gives up says so in the session, whichever path its frames take.
 """
@@ -9,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, Protocol
+from typing import Final
 
 from sealift.channel.transport.transport import SlotTransport, peer_timeout
 from sealift.errors import MalformedError, PeerError, SealiftError
@@ -29,34 +32,6 @@ LAST_WORDS_S: Final = 1.0
 SCRUB_S: Final = 10.0  # an accelerator scrubs before it says why it took no more
 TIMEOUT: Final = peer_timeout().code
 Remaining = Callable[[], float]
-
-
-class FrameSink(Protocol):
-    """The holder's end."""
-
-    def room(self, frame_bytes: int) -> memoryview:
-        """Where the next frame is built; waits while too many are under way."""
-        ...
-
-    def send(self) -> None:
-        """Send what was built."""
-        ...
-
-    def finish(self) -> None:
-        """Every frame was sent: wait for the last credit, where there are credits."""
-        ...
-
-
-class FrameSource(Protocol):
-    """The accelerator's end."""
-
-    def frame(self) -> memoryview:
-        """The next frame, in memory that nobody but its sender could still write."""
-        ...
-
-    def took(self, *, last: bool) -> None:
-        """The frame was opened; its memory is given back."""
-        ...
 
 
 class RelayedSink:
