@@ -160,7 +160,7 @@ def test_bad_rows_in_mixed_cargo_fail_alone(make: MakeHost, world: VisitWorld) -
     assert bern.pool.scrubbed
     ended = host.work(0, ada, cleo)
     assert [each.outcome for each in ended] == ["verified", "verified"]
-    assert {name for name, _purpose in world.rules.worked} == {"ada", "cleo"}
+    assert set(world.rules.counted.worked["train"]) == {"ada", "cleo"}
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_recipe_that_fails_ends_every_visit_of_the_group(
         assert guest.pool.scrubbed
     host.hosting.abandon("stopped")
     assert loaded.pool.scrubbed
-    assert world.rules.trained == {}
+    assert world.rules.counted.trained == {}
 
 
 def test_groups_are_worked_on_in_order(make: MakeHost) -> None:

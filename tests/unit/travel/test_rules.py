@@ -69,7 +69,7 @@ def test_repeated_rows_are_not_more_rows() -> None:
     rules = VisitRules(max_visits=99)
     work(rules, *(offer(0, 1) for _ in range(50)))
     assert rules.distinct_rows("ada") == 1
-    assert rules.trained == {"ada": 50}
+    assert rules.counted.trained == {"ada": 50}
     assert rules.distinct_rows("bern") == 0
 
 

@@ -89,8 +89,10 @@ def test_a_recipe_that_fails_ends_the_job_and_leaves_nothing(world: VisitWorld) 
     assert outcome.ended is not None
     assert outcome.ended.fatal
     assert outcome.receipt is None
-    assert world.rules.trained == {}  # counts for nothing towards the model,
-    assert world.rules.worked == {("ada", "train"): 1}  # though its weights may show it
+    assert world.rules.counted.trained == {}  # counts for nothing towards the model,
+    assert world.rules.counted.worked == {
+        "train": {"ada": 1}
+    }  # though its weights may show it
     assert world.pools[-1].scrubbed
 
 
@@ -102,7 +104,7 @@ def test_rows_that_were_refused_count_for_no_model(world: VisitWorld) -> None:
 
     world.fails_in_work = refuse
     assert world.visit("ada").reason == "bad-row"
-    assert world.rules.trained == {}
+    assert world.rules.counted.trained == {}
 
 
 @pytest.mark.parametrize("purpose", ["train", "heldout"])

@@ -133,7 +133,7 @@ class VisitRules:
     def restore(self, progress: RulesProgress) -> None:
         """Go on from what was counted before; nothing counted here is kept."""
         self.position, self.seen = progress.position, set(progress.seen)
-        self.counted = deepcopy(progress)
+        self.counted = replace(deepcopy(progress), position=-1, seen=())
 
     def _require_ahead(self, position: int) -> None:
         if position <= self.position:
