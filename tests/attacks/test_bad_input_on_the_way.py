@@ -201,9 +201,9 @@ READERS = {
     "travel/visit/paths": {"Credit", "Failed"},
     # below, and unit/travel/test_holder_job, test_meeting: from the operator or a party
     "travel/holder/jobs": {"Granted", "Finished"},
-    "travel/holder/broker": {"Finished"},
-    "travel/accelerator/meeting": {"Said"},
-    "cli/telling": {"Said"},
+    "travel/broker": {"Finished"},
+    "travel/accelerator/arrivals": {"Said"},
+    "cli/agreement/notify": {"Said"},
     # below, and test_hosting_machine: orchestrator and accelerator
     "train/job/accelerator": {"StartJob", "Finished"},
     "travel/accelerator/visits": {

@@ -22,8 +22,8 @@ from sealift.session.relay.envelope import Registry
 from sealift.session.relay.server import Relay
 from sealift.session.relay.switchboard import MAX_OPENED_UNPROVEN
 from sealift.session.session import connect
-from sealift.travel.holder import broker as brokerage
-from sealift.travel.holder.broker import Brokerage
+from sealift.travel import broker as broker_service
+from sealift.travel.broker import BrokerService
 from sealift.travel.peers import accelerator_names, expect_broker, relay_name
 from tests.sim.owners import make_broker
 
@@ -50,7 +50,7 @@ def serving(consortium: Consortium, folder: Path) -> Iterator[Relay]:
             agreement=consortium.agreement.digest,
             identity=consortium.identities["ada"],
         )
-        door = Brokerage(
+        door = BrokerService(
             relay.local_client(ADA), endpoint, consortium.verified(), broker=box.broker
         )
 
@@ -94,7 +94,7 @@ def collect(consortium: Consortium, relay: Relay) -> str:
 
 def half_open(relay: Relay, stack: ExitStack, *, first: bytes = b"") -> None:
     """Strangers of several names open all they may, and say nothing, or half a hello."""
-    for number in range(brokerage.MAX_SESSIONS // MAX_OPENED_UNPROVEN):
+    for number in range(broker_service.MAX_SESSIONS // MAX_OPENED_UNPROVEN):
         link = stack.enter_context(
             RelayClient.dial(relay.address, f"stranger-{number}")
         )
@@ -118,7 +118,7 @@ def test_an_honest_accelerator_is_served(
 def test_mutant_without_a_share_for_each_is_full(
     consortium: Consortium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(brokerage, "MAX_EACH", brokerage.MAX_SESSIONS)
+    monkeypatch.setattr(broker_service, "MAX_EACH", broker_service.MAX_SESSIONS)
     with ExitStack() as stack, serving(consortium, tmp_path) as relay:
         half_open(relay, stack)
         assert collect(consortium, relay) != ""
@@ -128,7 +128,7 @@ def test_mutant_with_a_share_for_each_name_is_full(
     consortium: Consortium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stranger has as many names as it likes."""
-    monkeypatch.setattr(brokerage.Brokerage, "_share", lambda _, name: name)
+    monkeypatch.setattr(broker_service.BrokerService, "_share", lambda _, name: name)
     with ExitStack() as stack, serving(consortium, tmp_path) as relay:
         half_open(relay, stack)
         assert collect(consortium, relay) != ""

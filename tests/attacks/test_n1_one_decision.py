@@ -28,9 +28,9 @@ from sealift.release.agreement.statements import save_statement, sign_statement
 from sealift.release.broker.keyrelease import KeyReleases
 from sealift.release.facts import Kind
 from sealift.release.log.auditlog import AuditLog
-from sealift.travel.holder import jobs as attendance
-from sealift.travel.holder.standing import PartyWatch
+from sealift.travel.holder import jobs as holder_jobs
 from sealift.travel.holder.visit import Provisioning
+from sealift.travel.holder.watches import PartyWatch
 from tests.sim.doors import DOORS, MARK, OUT, SHARE, World, at_level
 from tests.sim.hands import Hand
 from tests.sim.linked import LinkedParties, Other, linked
@@ -101,7 +101,7 @@ def fake_connection(monkeypatch: pytest.MonkeyPatch) -> None:
         def __exit__(self, *_: object) -> None:
             return None
 
-    monkeypatch.setattr(attendance, "connect", Opened)
+    monkeypatch.setattr(holder_jobs, "connect", Opened)
 
 
 def prepared(kind: Kind, folder: Path) -> World:

@@ -17,7 +17,7 @@ from sealift.errors import PolicyError, UnavailableError
 from sealift.release.agreement import Resource
 from sealift.release.receipt import SignedReceipt
 from sealift.train.job.runningjob import JobShapes
-from sealift.travel.holder.jobs import Attendance
+from sealift.travel.holder.jobs import HolderJob
 from sealift.travel.holder.visit import (
     SERVED_NAME,
     HeldResource,
@@ -29,7 +29,7 @@ from tests.sim.hands import Hand
 from tests.sim.settings import job_settings
 from tests.sim.visit_world import VisitWorld
 from tests.unit.travel.leases import LEASE
-from tests.unit.travel.test_holder_job import attendance
+from tests.unit.travel.test_holder_job import holder_job
 
 CELL, ROWS = 4, 18  # cells of 4, 4, 4 and 6 rows
 OFF_GRID = [(0, 5), (0, 3), (1, 4), (2, 4), (4, 5), (16, 2), (0, 16), (12, 4), (0, 19)]
@@ -130,7 +130,7 @@ def test_a_holder_counts_by_the_agreements_rule(
     signed = sign_lease(LEASE, consortium.identities["cleo"])
 
     def count() -> None:
-        holder: Attendance = attendance(agreed, tmp_path)  # anew, each time
+        holder: HolderJob = holder_job(agreed, tmp_path)  # anew, each time
         held = world.held["ada-train"]
         holder._provisioning(held, signed, lambda: None)._count()
 

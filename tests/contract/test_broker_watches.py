@@ -20,9 +20,9 @@ from sealift.release.agreement.statements import save_statement, sign_statement
 from sealift.release.broker.server import Broker
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.server import Relay
-from sealift.travel.holder import broker as brokerage
-from sealift.travel.holder import standing as watcher
-from sealift.travel.holder.broker import Brokerage
+from sealift.travel import broker as broker_service
+from sealift.travel.broker import BrokerService
+from sealift.travel.holder import watches as watcher
 from tests.sim.owners import NOW_S, BrokerBox, make_broker
 
 WAIT_S = 300.0
@@ -52,7 +52,7 @@ class Running:
             identity=self.consortium.identities["ada"],
         )
         with Relay.listen() as relay, relay.local_client("broker-ada") as link:
-            served = Brokerage(
+            served = BrokerService(
                 link,
                 endpoint,
                 self.consortium.verified(),
@@ -80,7 +80,7 @@ class Running:
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    monkeypatch.setattr(brokerage, "STATEMENTS_S", 0.02)
+    monkeypatch.setattr(broker_service, "STATEMENTS_S", 0.02)
     monkeypatch.setattr(watcher, "RETRY_S", 0.02)
     made = Running(tmp_path)
     yield made

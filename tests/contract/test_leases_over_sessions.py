@@ -38,7 +38,7 @@ from sealift.release.decision import GRACE_S
 from sealift.release.log.verify import read_entries
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import Session, accept, connect
-from sealift.travel.holder.standing import LeaseWatch
+from sealift.travel.holder.watches import LeaseWatch
 from tests.sim.owners import BrokerBox, make_broker, start_broker
 from tests.sim.watching import watching
 

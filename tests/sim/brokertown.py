@@ -17,7 +17,7 @@ from sealift.release.client.broker import collect_release
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session, connect
-from sealift.travel.holder.broker import Brokerage
+from sealift.travel.broker import BrokerService
 from sealift.travel.peers import expect_broker
 from tests.sim.owners import BrokerBox, make_broker
 
@@ -49,11 +49,13 @@ class Town:
         endpoint = self._endpoint(
             consortium, Role.BROKER, owner, identity=consortium.identities[owner]
         )
-        brokerage = Brokerage(link, endpoint, consortium.verified(), broker=box.broker)
+        broker_service = BrokerService(
+            link, endpoint, consortium.verified(), broker=box.broker
+        )
 
         def serve() -> None:
             with suppress(SealiftError):
-                brokerage.serve()
+                broker_service.serve()
             ended.set()
 
         threading.Thread(target=serve, daemon=True).start()

@@ -28,8 +28,8 @@ from sealift.release.facts import Kind
 from sealift.release.log.heads import HeadStore
 from sealift.release.log.verify import read_entries
 from sealift.session.endpoint import Endpoint
-from sealift.travel.holder import jobs as attendance
-from sealift.travel.holder.jobs import Attendance, Receipts
+from sealift.travel.holder import jobs as holder_jobs
+from sealift.travel.holder.jobs import HolderJob, Receipts
 from sealift.travel.holder.visit import SERVED_NAME, HeldResource, ServedVisits
 from sealift.travel.visit.lease import sign_lease
 from tests.sim.owners import (
@@ -180,7 +180,7 @@ def rows(world: World) -> None:
         holder._provision(leased(world))
 
 
-def holding(world: World, link: Any) -> Attendance:
+def holding(world: World, link: Any) -> HolderJob:
     consortium = world.consortium
     resource = consortium.agreement.resource("ada-train")
     source: Any = SimpleNamespace(check_unchanged=lambda: None, header_bytes=b"header")
@@ -190,7 +190,7 @@ def holding(world: World, link: Any) -> Attendance:
         agreement=world.verified.digest,
         identity=consortium.identities["ada"],
     )
-    return Attendance(
+    return HolderJob(
         link,
         endpoint,
         world.verified,
@@ -235,6 +235,6 @@ DOORS: dict[Kind, tuple[Callable[[World], None], ModuleType]] = {
     Kind.DATA_KEY: (data_key, door),
     Kind.MODEL_KEY: (data_key, door),
     Kind.CHECKPOINT_SHARE: (share, door),
-    Kind.ROWS: (rows, attendance),
+    Kind.ROWS: (rows, holder_jobs),
     Kind.FED_DEVICE: (fed_device, terms),
 }

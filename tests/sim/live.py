@@ -33,7 +33,7 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session, accept, connect
-from sealift.travel.holder.broker import Brokerage
+from sealift.travel.broker import BrokerService
 from sealift.travel.holder.visit import HeldResource, Provisioning
 from sealift.travel.peers import expect_accelerator
 from sealift.travel.visit.lease import Lease, SignedLease, sign_lease
@@ -302,11 +302,13 @@ def _start_broker(
         agreement=consortium.agreement.digest,
         identity=consortium.identities[owner],
     )
-    brokerage = Brokerage(link, endpoint, consortium.verified(), broker=box.broker)
+    broker_service = BrokerService(
+        link, endpoint, consortium.verified(), broker=box.broker
+    )
 
     def serve() -> None:
         with suppress(SealiftError):
-            brokerage.serve()
+            broker_service.serve()
         ended.set()
 
     threading.Thread(target=serve, daemon=True).start()

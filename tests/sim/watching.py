@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sealift.events import Sink, discard
-from sealift.travel.holder.standing import Look, Watcher
+from sealift.travel.holder.watches import Look, Watcher
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sealift.lab.worlds.consortium import make_consortium
-from sealift.travel.accelerator.meeting import Meeting
-from sealift.travel.orchestrator.roster import MAX_GREETED, MAX_GREETED_EACH, Doorkeeper
+from sealift.travel.accelerator.arrivals import Arrivals
+from sealift.travel.orchestrator.sessions import MAX_GREETED, MAX_GREETED_EACH, Acceptor
 from sealift.travel.peers import registry_of, teller_name
 
 NOBODY: Any = None
@@ -17,8 +17,8 @@ AGREEMENT = make_consortium().verified()
 
 @pytest.mark.parametrize("stranger", ["stranger", "tell-stranger", "accelerator-0"])
 def test_strangers_cost_no_party_its_place_at_the_door(stranger: str) -> None:
-    door = Doorkeeper(
-        NOBODY, NOBODY, AGREEMENT, roster=NOBODY, vouch=NOBODY, sink=NOBODY
+    door = Acceptor(
+        NOBODY, NOBODY, AGREEMENT, sessions=NOBODY, vouch=NOBODY, sink=NOBODY
     )
     taken = [door._take_place(stranger) for _ in range(MAX_GREETED + 9)]
     assert sum(taken) == (MAX_GREETED if stranger == "accelerator-0" else 0)
@@ -30,14 +30,14 @@ def test_strangers_cost_no_party_its_place_at_the_door(stranger: str) -> None:
 def test_each_party_comes_once_at_a_time_to_say_something() -> None:
     """One semaphore for all would be held by whoever calls itself a teller."""
     parties = [each.name for each in AGREEMENT.agreement.parties]
-    meeting = Meeting(NOBODY, NOBODY, AGREEMENT, NOBODY, heard=NOBODY)
-    assert meeting._tellers == {teller_name(each) for each in parties}
+    arrivals = Arrivals(NOBODY, NOBODY, AGREEMENT, NOBODY, heard=NOBODY)
+    assert arrivals._tellers == {teller_name(each) for each in parties}
 
 
 def test_nobody_else_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
-    meeting = Meeting(NOBODY, NOBODY, AGREEMENT, NOBODY, heard=NOBODY)
-    monkeypatch.setattr(meeting, "_listen", lambda each: heard.append(each.peer_name))
+    arrivals = Arrivals(NOBODY, NOBODY, AGREEMENT, NOBODY, heard=NOBODY)
+    monkeypatch.setattr(arrivals, "_listen", lambda each: heard.append(each.peer_name))
 
     class Comer:
         def __init__(self, peer_name: str) -> None:
@@ -46,9 +46,9 @@ def test_nobody_else_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
         def close(self) -> None:
             self.closed = True
 
-    known = sorted(meeting._tellers)[0]
+    known = sorted(arrivals._tellers)[0]
     comers: list[Any] = [Comer(each) for each in ("tell-stranger", known, known)]
     for each in comers:
-        meeting._park(each)
+        arrivals._park(each)
     assert [each.closed for each in comers] == [True, False, True]
     assert "tell-stranger" not in heard

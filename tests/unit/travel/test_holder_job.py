@@ -17,7 +17,7 @@ from sealift.release.files import write_whole
 from sealift.release.log.entries import SignedTreeHead, TreeHead, sign_head
 from sealift.release.log.heads import HeadStore
 from sealift.session.endpoint import Endpoint
-from sealift.travel.holder.jobs import Attendance, Receipts
+from sealift.travel.holder.jobs import HolderJob, Receipts
 from sealift.travel.holder.visit import SERVED_NAME, ServedVisits
 from tests.sim.owners import now
 
@@ -27,13 +27,13 @@ def consortium() -> Consortium:
     return make_consortium()
 
 
-def attendance(consortium: Consortium, folder: Path, owner: str = "ada") -> Attendance:
+def holder_job(consortium: Consortium, folder: Path, owner: str = "ada") -> HolderJob:
     verified = consortium.verified()
     identity = consortium.identities[owner]
     endpoint = Endpoint(
         role=Role.HOLDER, name=owner, agreement=verified.digest, identity=identity
     )
-    return Attendance(
+    return HolderJob(
         cast(Any, None),
         endpoint,
         verified,
@@ -56,7 +56,7 @@ def head(consortium: Consortium, owner: str) -> SignedTreeHead:
 def test_the_head_of_the_own_log_is_enough(
     consortium: Consortium, tmp_path: Path
 ) -> None:
-    attendance(consortium, tmp_path)._check_heads((head(consortium, "ada"),))
+    holder_job(consortium, tmp_path)._check_heads((head(consortium, "ada"),))
 
 
 @pytest.mark.parametrize("others", [(), ("bern",), ("bern", "cleo")])
@@ -65,7 +65,7 @@ def test_without_the_own_log_nothing_leaves(
 ) -> None:
     heads = tuple(head(consortium, owner) for owner in others)
     with pytest.raises(PolicyError) as refused:
-        attendance(consortium, tmp_path)._check_heads(heads)
+        holder_job(consortium, tmp_path)._check_heads(heads)
     assert refused.value.code == "head-missing"
 
 
@@ -73,7 +73,7 @@ def test_a_log_of_no_party_is_refused(consortium: Consortium, tmp_path: Path) ->
     stranger = make_consortium()
     heads = (head(consortium, "ada"), head(stranger, "bern"))
     with pytest.raises(PolicyError) as refused:
-        attendance(consortium, tmp_path)._check_heads(heads)
+        holder_job(consortium, tmp_path)._check_heads(heads)
     assert refused.value.code == "other-log"
 
 
@@ -82,18 +82,18 @@ def test_a_head_that_its_log_did_not_sign_is_refused(
 ) -> None:
     forged = replace(head(consortium, "ada"), signature=bytes(64))
     with pytest.raises(IntegrityError) as refused:
-        attendance(consortium, tmp_path)._check_heads((forged,))
+        holder_job(consortium, tmp_path)._check_heads((forged,))
     assert refused.value.code == "head-unsigned"
 
 
 def test_a_log_that_is_another_than_the_one_shown_before_is_refused(
     consortium: Consortium, tmp_path: Path
 ) -> None:
-    attendance(consortium, tmp_path)._check_heads((head(consortium, "ada"),))
+    holder_job(consortium, tmp_path)._check_heads((head(consortium, "ada"),))
     ada = consortium.identities["ada"]
     other = sign_head(TreeHead(ada.public_key, 1, Digest.of(b"other"), 0), ada)
     with pytest.raises(IntegrityError) as refused:
-        attendance(consortium, tmp_path)._check_heads((other,))
+        holder_job(consortium, tmp_path)._check_heads((other,))
     assert refused.value.code == "log-forked"
 
 
@@ -104,7 +104,7 @@ def test_a_receipt_that_cannot_be_written_is_lost(
     """The visit was served: that it cannot be shown later is no success."""
     folder = tmp_path / "receipts"
     folder.mkdir()
-    holder = attendance(consortium, tmp_path)
+    holder = holder_job(consortium, tmp_path)
     holder._receipts = receipts = Receipts(folder)
     visit = VisitId.generate()
     lease = cast(Any, SimpleNamespace(visit=visit, shape=(3,)))
@@ -125,7 +125,7 @@ def test_a_receipt_that_cannot_be_written_is_lost(
 def test_a_receipt_still_on_its_way_to_the_disk_is_not_lost(
     consortium: Consortium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The orchestrator is lost in that moment, and another attendance begins."""
+    """The orchestrator is lost in that moment, and another holder_job begins."""
     writing, go_on = threading.Event(), threading.Event()
 
     def write_slowly(path: Path, content: bytes) -> None:

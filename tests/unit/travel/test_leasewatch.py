@@ -13,7 +13,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import AuthenticationError, PeerError, SealiftError, StaleError
 from sealift.release.agreement import KeyLease
 from sealift.release.broker.messages import HEARTBEAT_MISSING, LeaseStatus
-from sealift.travel.holder.standing import MARGIN_S, LeaseWatch
+from sealift.travel.holder.watches import MARGIN_S, LeaseWatch
 
 WHO = SigningKey.generate().public_key
 GOOD = LeaseStatus(instance=WHO, good=True, due_s=9.0, ends_s=9.0)

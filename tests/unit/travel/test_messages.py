@@ -1,4 +1,4 @@
-"""Messages, roster and peer policies."""
+"""Messages, live sessions and peer policies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sealift.codec import encode
 from sealift.errors import MalformedError, PeerError
 from sealift.ids import Role, VisitId
 from sealift.lab.worlds.consortium import make_consortium
-from sealift.travel.orchestrator.roster import Roster
+from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.peers import (
     accelerator_names,
     expect_accelerator,
@@ -98,7 +98,7 @@ def test_a_refusal_stands_in_for_every_answer() -> None:
 
 
 def somebody(name: str) -> Any:
-    """A session of which a roster knows who it is and that it was closed."""
+    """A session that tells who it is, and that it was closed."""
     peer = SimpleNamespace(role=Role.HOLDER, name=name)
     session = SimpleNamespace(peer=peer, closed=False)
     session.close = lambda: setattr(session, "closed", True)
@@ -106,36 +106,36 @@ def somebody(name: str) -> Any:
 
 
 def test_whose_handshake_took_longer_than_a_later_one_replaces_nobody() -> None:
-    roster = Roster(clock=FakeClock())
+    live = LiveSessions(clock=FakeClock())
     first, second = somebody("ada"), somebody("ada")
-    roster.enter(second, 2)
-    roster.enter(first, 1)
+    live.enter(second, 2)
+    live.enter(first, 1)
     assert (first.closed, second.closed) == (True, False)
-    assert roster.find(Role.HOLDER, "ada") is second
+    assert live.find(Role.HOLDER, "ada") is second
 
 
 def test_a_newcomer_replaces_the_session_before() -> None:
-    roster = Roster(clock=FakeClock())
+    live = LiveSessions(clock=FakeClock())
     first, second = somebody("ada"), somebody("ada")
-    roster.enter(first)
-    assert roster.wait_for(Role.HOLDER, "ada", 0) is first
-    roster.enter(second)
+    live.enter(first)
+    assert live.wait_for(Role.HOLDER, "ada", 0) is first
+    live.enter(second)
     assert first.closed
-    roster.leave(first)  # too late: it is not the one that is here
-    assert roster.find(Role.HOLDER, "ada") is second
-    assert roster.find(Role.BROKER, "ada") is None
-    roster.leave(second)
+    live.leave(first)  # too late: it is not the one that is here
+    assert live.find(Role.HOLDER, "ada") is second
+    assert live.find(Role.BROKER, "ada") is None
+    live.leave(second)
     with pytest.raises(PeerError) as refusal:
-        roster.wait_for(Role.HOLDER, "ada", 0)
+        live.wait_for(Role.HOLDER, "ada", 0)
     assert refusal.value.code == "peer-missing"
 
 
 def test_a_roster_closes_everybody() -> None:
-    roster = Roster(clock=FakeClock())
+    live = LiveSessions(clock=FakeClock())
     sessions = [somebody("ada"), somebody("bern")]
     for session in sessions:
-        roster.enter(session)
-    roster.close()
+        live.enter(session)
+    live.close()
     assert all(session.closed for session in sessions)
 
 

@@ -13,7 +13,7 @@ from sealift.events import Event
 from sealift.ids import VisitId
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.travel.orchestrator.job import Orchestrator, RunSummary
-from sealift.travel.orchestrator.roster import Roster
+from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import (
     Failed,
@@ -68,20 +68,20 @@ class Job:
         self, *accelerators: ScriptedAccelerator, asked: JobSettings = ASKED
     ) -> None:
         self.clock = FakeClock()
-        self.roster = Roster(clock=self.clock)
+        self.live = LiveSessions(clock=self.clock)
         self.holders = {name: ScriptedHolder(name) for name in OWNERS}
         for holder in self.holders.values():
-            self.roster.enter(holder)  # type: ignore[arg-type]
+            self.live.enter(holder)  # type: ignore[arg-type]
         self.accelerators = accelerators
         for former, following in pairwise(accelerators):
-            former.on_death = lambda each=following: self.roster.enter(each)  # type: ignore[misc]
-        self.roster.enter(accelerators[0])  # type: ignore[arg-type]
+            former.on_death = lambda each=following: self.live.enter(each)  # type: ignore[misc]
+        self.live.enter(accelerators[0])  # type: ignore[arg-type]
         self.events: list[Event] = []
         self.kept = Kept()
         self.orchestrator = Orchestrator(
             AGREEMENT,
             asked,
-            roster=self.roster,
+            sessions=self.live,
             signer=CONSORTIUM.identities[AGREEMENT.agreement.operator],
             job="job",
             clock=self.clock,

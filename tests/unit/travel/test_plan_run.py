@@ -15,7 +15,7 @@ from sealift.events import Event
 from sealift.ids import VisitId
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.travel.orchestrator.job import Orchestrator
-from sealift.travel.orchestrator.roster import Roster
+from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.orchestrator.visits import SHORTEST_PAUSE_S, PlanRun, Tally
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import (
@@ -58,10 +58,10 @@ class Trip:
             plan_job(RESOURCES, asked.visits, size) if groups is None else groups
         )
         self.accelerator = ScriptedAccelerator(self.clock, **script)
-        self.roster = Roster(clock=self.clock)
+        self.live = LiveSessions(clock=self.clock)
         self.holders = {name: ScriptedHolder(name) for name in OWNERS}
         for name in here:
-            self.roster.enter(self.holders[name])  # type: ignore[arg-type]
+            self.live.enter(self.holders[name])  # type: ignore[arg-type]
         self.events: list[Event] = []
         self.kept: list[Output] = []
         self.tally = Tally()
@@ -72,11 +72,11 @@ class Trip:
             self.groups,
             self.settings,
             accelerator=self.accelerator,  # type: ignore[arg-type]
-            roster=self.roster,
+            sessions=self.live,
             grant=Orchestrator(
                 AGREEMENT,
                 self.settings,
-                roster=self.roster,
+                sessions=self.live,
                 signer=CONSORTIUM.identities[AGREEMENT.agreement.operator],
                 job="job",
                 clock=self.clock,
@@ -218,8 +218,8 @@ def test_a_holder_that_left_makes_the_offer_void() -> None:
     trip.run()
     assert {name for _at, name in trip.tally.skipped} >= {"bern-train"}
     role = trip.holders["bern"].peer.role
-    assert trip.roster.find(role, "bern") is None
-    assert trip.roster.find(role, "ada") is not None
+    assert trip.live.find(role, "bern") is None
+    assert trip.live.find(role, "ada") is not None
 
 
 @pytest.mark.parametrize("reason", ["too-many-visits", "bad-row", "off-grid"])
@@ -325,7 +325,7 @@ def test_a_holder_that_came_back_is_asked_at_once() -> None:
 
     def come_back() -> None:
         if next(fails, False):
-            trip.roster.enter(ScriptedHolder("bern"))  # type: ignore[arg-type]
+            trip.live.enter(ScriptedHolder("bern"))  # type: ignore[arg-type]
 
     asked = refusing(trip, "bern", began + 0.001, come_back)
     trip.run()

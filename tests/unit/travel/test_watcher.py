@@ -11,8 +11,8 @@ import pytest
 
 from sealift.errors import UnavailableError
 from sealift.events import Event
-from sealift.travel.holder import standing as watcher
-from sealift.travel.holder.standing import Watcher
+from sealift.travel.holder import watches as watcher
+from sealift.travel.holder.watches import Watcher
 
 REFUSED = [
     OSError(errno.EMFILE, os.strerror(errno.EMFILE)),

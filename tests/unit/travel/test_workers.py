@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from sealift.travel.holder.broker import Workers
+from sealift.travel.broker import Workers
 
 NAME = "a worker under test"
 

@@ -37,7 +37,7 @@ from sealift.release.vault.ledger import Ledger
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import prover
-from sealift.travel.holder.broker import Brokerage
+from sealift.travel.broker import BrokerService
 from sealift.travel.peers import relay_name
 
 
@@ -109,7 +109,7 @@ def _serve(
     prove = prover(setup.identity, setup.agreement.digest, called)
     with RelayClient.dial(setup.address, called, dial_s, prove) as relay:
         joined()
-        Brokerage(
+        BrokerService(
             relay,
             endpoint,
             setup.agreement,

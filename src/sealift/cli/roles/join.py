@@ -50,7 +50,7 @@ from sealift.release.log.heads import HeadStore
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
 from sealift.session.relay.envelope import prover
-from sealift.travel.holder.jobs import Attendance, Receipts
+from sealift.travel.holder.jobs import HolderJob, Receipts
 from sealift.travel.holder.visit import SERVED_NAME, HeldResource, ServedVisits
 from sealift.travel.peers import relay_name
 from sealift.travel.visit.messages import Finished
@@ -167,7 +167,7 @@ class _Holder:
         with _holder_link(self._setup, self._rejoining.dial_s) as self._relay:
             if self._leaving.is_set():
                 raise PeerError("asked to leave", code="role-ended")
-            attendance = _make_attendance(
+            holder = _make_holder(
                 self._args,
                 self._setup,
                 self._relay,
@@ -176,7 +176,7 @@ class _Holder:
                 receipts=self.receipts,
             )
             try:
-                return attendance.serve(joined)
+                return holder.serve(joined)
             except PeerError as error:
                 if self._leaving.is_set():
                     error.code = "role-ended"
@@ -272,7 +272,7 @@ def _holder_link(setup: RoleSetup, dial_s: float = DIAL_TIMEOUT_S) -> RelayClien
     return RelayClient.dial(setup.address, name, dial_s, prove)
 
 
-def _make_attendance(
+def _make_holder(
     args: argparse.Namespace,
     setup: RoleSetup,
     relay: RelayClient,
@@ -280,7 +280,7 @@ def _make_attendance(
     statements: StatementsInForce,
     *,
     receipts: Receipts,
-) -> Attendance:
+) -> HolderJob:
     """The holder of this command line."""
     endpoint = Endpoint(
         role=Role.HOLDER,
@@ -288,7 +288,7 @@ def _make_attendance(
         agreement=setup.agreement.digest,
         identity=setup.identity,
     )
-    return Attendance(
+    return HolderJob(
         relay,
         endpoint,
         setup.agreement,

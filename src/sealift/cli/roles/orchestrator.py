@@ -18,9 +18,9 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
-from sealift.travel.holder.broker import dismiss_brokers
+from sealift.travel.broker import dismiss_brokers
 from sealift.travel.orchestrator.job import Orchestrator, RunSummary, dismiss_roles
-from sealift.travel.orchestrator.roster import Doorkeeper, Roster
+from sealift.travel.orchestrator.sessions import Acceptor, LiveSessions
 from sealift.travel.peers import registry_of
 from sealift.travel.visit.messages import Output, StartJob
 
@@ -73,14 +73,14 @@ def _orchestrate(
         agreement=setup.agreement.digest,
         identity=setup.identity,
     )
-    roster = Roster(clock=time.monotonic)
+    sessions = LiveSessions(clock=time.monotonic)
     client = stack.enter_context(relay.local_client())
-    stack.callback(roster.close)
-    door = Doorkeeper(
+    stack.callback(sessions.close)
+    door = Acceptor(
         client,
         endpoint,
         setup.agreement,
-        roster=roster,
+        sessions=sessions,
         vouch=relay.vouch,
         sink=setup.sink,
     )
@@ -88,14 +88,14 @@ def _orchestrate(
     orchestrator = Orchestrator(
         setup.agreement,
         setup.job.settings,
-        roster=roster,
+        sessions=sessions,
         signer=setup.identity,
         job=setup.job.name,
         clock=time.monotonic,
         sink=setup.sink,
     )
     if folder.complete:
-        return _say_farewell(setup, folder, roster, client, endpoint)
+        return _say_farewell(setup, folder, sessions, client, endpoint)
     outcome = "failed"
     try:
         outputs = _Outputs(folder, setup.agreement)
@@ -110,7 +110,7 @@ def _orchestrate(
 def _say_farewell(
     setup: RoleSetup,
     folder: RunFolder,
-    roster: Roster,
+    sessions: LiveSessions,
     client: RelayClient,
     endpoint: Endpoint,
 ) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _say_farewell(
     summary = folder.summary_before(setup.agreement)
     emit(setup.sink, "job.complete", run=summary["run"])
     wait_s = min(setup.job.run.rejoin_s, FAREWELL_WAIT_S)
-    dismiss_roles(roster, setup.agreement, "finished", wait_s=wait_s)
+    dismiss_roles(sessions, setup.agreement, "finished", wait_s=wait_s)
     dismiss_brokers(client, endpoint, setup.agreement, "finished", wait_s=BACK_S)
     return summary
 

@@ -44,7 +44,7 @@ from sealift.train.output.handout import Handout, prove_instance
 from sealift.train.plans import PlanName
 from sealift.train.worker.executor import Workshop
 from sealift.train.worker.taskprocess import WorkshopLimits
-from sealift.travel.accelerator.meeting import Meeting
+from sealift.travel.accelerator.arrivals import Arrivals
 from sealift.travel.accelerator.rules import VisitRules, check_cargo
 from sealift.travel.accelerator.setup import (
     HostSetup,
@@ -339,7 +339,7 @@ class Accelerator:
 
     def _host(self, job: RunningJob, control: Session, orders: Orders) -> HostedVisits:
         settings = job.settings
-        meet = Meeting(
+        meet = Arrivals(
             self._relay, self._endpoint, self._agreement, self._clock, heard=self._hear
         )
         setup = HostSetup(

@@ -27,7 +27,7 @@ from sealift.release.client.broker import (
     prove_lease,
 )
 from sealift.session.session import Session
-from sealift.travel.holder.standing import Watcher
+from sealift.travel.holder.watches import Watcher
 from sealift.travel.visit.state import Clock
 
 BEATS: Final = 3  # renewals a heartbeat, so that one may be lost

@@ -1,1 +1,1 @@
-"""A data owner's processes in a job: its holder and its broker."""
+"""A data owner's holder in a job: its visits, and what it watches meanwhile."""

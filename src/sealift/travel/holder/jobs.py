@@ -31,7 +31,6 @@ from sealift.session.direct.dial import PathDialler
 from sealift.session.endpoint import Endpoint, VerifiedPeer
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, connect
-from sealift.travel.holder.standing import PartyWatch
 from sealift.travel.holder.visit import (
     DEFAULT_RECEIPT_WAIT_S,
     HeldResource,
@@ -39,6 +38,7 @@ from sealift.travel.holder.visit import (
     ServedVisits,
     check_lease,
 )
+from sealift.travel.holder.watches import PartyWatch
 from sealift.travel.peers import (
     ORCHESTRATOR,
     accelerator_names,
@@ -60,8 +60,8 @@ TIMEOUT: Final = peer_timeout().code
 class Receipts:
     """The folder of a holder's receipts, and what became of its visits.
 
-    One for all attendances of a process: a visit's receipt may come after the
-    orchestrator was lost and another attendance has begun.
+    One for all jobs of a process: a visit's receipt may come after the
+    orchestrator was lost and another one has begun.
 
     Args:
         folder: That gets them.
@@ -101,7 +101,7 @@ class Receipts:
             self.failed += 1
 
 
-class Attendance:
+class HolderJob:
     """One holder in one job.
 
     Args:
@@ -227,13 +227,13 @@ class Attendance:
         circuit = self._relay.open(name)
         policy = expect_accelerator(self._agreement, name, instance)
         with (
-            self._own.visit(instance, circuit) as standing,
+            self._own.visit(instance, circuit) as refusal,
             connect(circuit, self._endpoint, policy) as session,
         ):
             peer = session.peer
 
             def require() -> None:
-                self._require_allowed(signed.lease, peer, standing())
+                self._require_allowed(signed.lease, peer, refusal())
 
             provisioning = self._provisioning(held, signed, require)
             receipt = provisioning.provision(session)

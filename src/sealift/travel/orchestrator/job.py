@@ -23,7 +23,7 @@ from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.session import Session
 from sealift.travel.accelerator.rules import check_cargo
-from sealift.travel.orchestrator.roster import Roster
+from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.orchestrator.visits import ANSWER_WAIT_S, PlanRun, Tally
 from sealift.travel.peers import accelerator_names
 from sealift.travel.settings import JobSettings
@@ -94,12 +94,12 @@ class Outputs(Protocol):
 
 
 class Orchestrator:
-    """Runs one job over the roles in its roster.
+    """Runs one job over the roles that are here.
 
     Args:
         agreement: Verified; names parties, resources and rules.
         settings: Of the job.
-        roster: Live sessions.
+        sessions: Live sessions.
         signer: The operator's identity; signs leases.
         job: Name of the job.
         clock: Monotonic seconds.
@@ -112,7 +112,7 @@ class Orchestrator:
         agreement: VerifiedAgreement,
         settings: JobSettings,
         *,
-        roster: Roster,
+        sessions: LiveSessions,
         signer: Signer,
         job: str,
         clock: Clock,
@@ -121,7 +121,7 @@ class Orchestrator:
     ) -> None:
         self._agreement = agreement
         self._settings = settings
-        self._roster = roster
+        self._sessions = sessions
         self._job = job
         self._clock = clock
         self._sink = sink
@@ -150,7 +150,7 @@ class Orchestrator:
                 error.fix = _say_causes(self._tally) or error.fix
             raise
         finally:
-            dismiss_roles(self._roster, self._agreement, outcome)
+            dismiss_roles(self._sessions, self._agreement, outcome)
         return summary
 
     def _gather(self) -> None:
@@ -159,7 +159,7 @@ class Orchestrator:
         for holder in self._agreement.agreement.holders:
             left = max(0.0, deadline - self._clock())
             try:
-                self._roster.wait_for(Role.HOLDER, holder, left)
+                self._sessions.wait_for(Role.HOLDER, holder, left)
             except PeerError as error:
                 if self._settings.travel.on_missing == "wait":
                     raise
@@ -180,7 +180,7 @@ class Orchestrator:
 
     def _await_another(self, lost: Session, error: PeerError) -> Session:
         wait_s = self._settings.run.rejoin_s
-        self._roster.leave(lost)
+        self._sessions.leave(lost)
         lost.close()
         if wait_s <= 0:
             raise error
@@ -217,7 +217,7 @@ class Orchestrator:
             plan[ready.position :],
             self._settings,
             accelerator=accelerator,
-            roster=self._roster,
+            sessions=self._sessions,
             grant=self._grant,
             tally=self._tally,
             clock=self._clock,
@@ -274,7 +274,7 @@ class Orchestrator:
         return summary
 
     def _accelerator(self, timeout_s: float = 0.0) -> Session:
-        return self._roster.wait_for(Role.ACCELERATOR, self._name, timeout_s)
+        return self._sessions.wait_for(Role.ACCELERATOR, self._name, timeout_s)
 
 
 def _say_causes(tally: Tally) -> str:
@@ -296,12 +296,16 @@ def _next_output(accelerator: Session) -> Output | JobFinished:
 
 
 def dismiss_roles(
-    roster: Roster, agreement: VerifiedAgreement, outcome: str, *, wait_s: float = 0.0
+    sessions: LiveSessions,
+    agreement: VerifiedAgreement,
+    outcome: str,
+    *,
+    wait_s: float = 0.0,
 ) -> None:
     """Tell every holder, and wait until it has heard: the relay ends with us.
 
     Args:
-        roster: Who is here.
+        sessions: Who is here.
         agreement: Verified; names the holders.
         outcome: ``finished`` or ``failed``.
         wait_s: How long to wait for those who may be coming back, and then also tell
@@ -315,7 +319,7 @@ def dismiss_roles(
     for role, name in expected:
         with suppress(SealiftError):
             left_s = max(0.0, until - time.monotonic())
-            session = roster.wait_for(role, name, left_s)
+            session = sessions.wait_for(role, name, left_s)
             send_message(session, finished)
             told.append(session)
     deadline = time.monotonic() + FAREWELL_S

@@ -21,7 +21,7 @@ from sealift.errors import PeerError
 from sealift.events import Sink, emit
 from sealift.ids import Role, VisitId
 from sealift.session.session import Session
-from sealift.travel.orchestrator.roster import Roster
+from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.errors import NEVER_LATER, job_failed, named_errors
 from sealift.travel.visit.lease import SignedLease
@@ -121,7 +121,7 @@ class PlanRun:
         groups: What is left of the plan.
         settings: Of the job.
         accelerator: The session with it.
-        roster: Who is here; a holder that is gone leaves it.
+        sessions: Who is here; a holder that is gone leaves it.
         grant: Signs the lease of an offer, for a buffer and an instance.
         tally: Gets what became of every stop.
         clock: Monotonic seconds.
@@ -135,7 +135,7 @@ class PlanRun:
         settings: JobSettings,
         *,
         accelerator: Session,
-        roster: Roster,
+        sessions: LiveSessions,
         grant: Grant,
         tally: Tally,
         clock: Clock,
@@ -145,7 +145,7 @@ class PlanRun:
         self._left = deque(groups)
         self._settings = settings
         self._accelerator = accelerator
-        self._roster = roster
+        self._sessions = sessions
         self._grant = grant
         self._tally = tally
         self._clock = clock
@@ -213,7 +213,7 @@ class PlanRun:
     def _attend(self, state: StopState) -> None:
         """Offer a visit if the holder is here; skip it if nobody waits any longer."""
         name = state.stop.holder
-        holder = self._roster.find(Role.HOLDER, name)
+        holder = self._sessions.find(Role.HOLDER, name)
         if name in self._departed:
             self._skip(state, self._departed[name])
         elif holder is None:
@@ -301,7 +301,7 @@ class PlanRun:
                 try:  # first: if it is gone, the accelerator need not wait for it
                     send_message(holder, Granted(signed))
                 except PeerError:
-                    self._roster.leave(holder)
+                    self._sessions.leave(holder)
                     send_message(self._accelerator, Withdrawn(told.visit))
                 else:
                     send_message(self._accelerator, Granted(signed))

@@ -40,8 +40,8 @@ from sealift.session.relay.server import Relay
 from sealift.session.session import Session, connect
 from sealift.train.job.leasekeeping import LeaseKeeper
 from sealift.train.job.releasedkeys import enrol_where_missing
-from sealift.travel.holder.broker import Brokerage
-from sealift.travel.holder.standing import LeaseWatch
+from sealift.travel.broker import BrokerService
+from sealift.travel.holder.watches import LeaseWatch
 from sealift.travel.peers import accelerator_names, expect_broker, relay_name
 
 OWNER: Final = "owner"
@@ -109,7 +109,7 @@ class BrokerEnd(End):
         box = self._open.enter_context(open_broker(self._world, OWNER, Path(folder)))
         self._address, self._agreement = tuple(address), box.agreement
         link = self._open.enter_context(RelayClient.dial(self._address, BROKER))
-        door = Brokerage(
+        door = BrokerService(
             link,
             self._world.endpoint(Role.BROKER, OWNER),
             box.agreement,

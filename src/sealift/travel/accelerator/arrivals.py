@@ -42,7 +42,7 @@ TELLER_S: Final = 5.0
 Heard = Callable[[SignedStatement], None]
 
 
-class Meeting:
+class Arrivals:
     """Brings visits and holders together.
 
     Args:
@@ -74,7 +74,9 @@ class Meeting:
         self._changed = threading.Condition()
         self._parked: dict[str, tuple[Circuit, float]] = {}
         self._over: PeerError | None = None
-        self._router = threading.Thread(target=self._route, name="meeting", daemon=True)
+        self._router = threading.Thread(
+            target=self._route, name="arrivals", daemon=True
+        )
 
     def start(self) -> None:
         """Begin to accept."""

@@ -3,6 +3,9 @@
 Accelerators must show evidence, holders their party's identity. Which policy applies is
 chosen by the name on the relay; a peer that lies about it fails that policy. Threads are
 kept for what comes next: starting one costs as much as its wake-ups.
+
+It stands here and not beside what it serves (`release/broker`), since whose name at the
+relay is whose (`travel/peers.py`) and the word that ends a job are known from here on.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import accept, connect
-from sealift.travel.holder.standing import Look, Watcher
+from sealift.travel.holder.watches import Look, Watcher
 from sealift.travel.peers import (
     ORCHESTRATOR,
     accelerator_names,
@@ -49,8 +52,6 @@ from sealift.travel.visit.messages import (
 )
 
 Task = Callable[[], None]
-
-
 MAX_SESSIONS: Final = 32
 MAX_EACH: Final = 8  # of them to one name on the relay; to all strangers' together
 SILENCE_S: Final = 60.0
@@ -58,7 +59,7 @@ OWNERS_PAUSE_S: Final = 0.5
 STATEMENTS_S: Final = 0.5
 
 
-class Brokerage:
+class BrokerService:
     """Serves a broker over the relay.
 
     Args:

@@ -15,8 +15,8 @@ from sealift.release.agreement.statements import SignedStatement, sign_statement
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session
-from sealift.travel.accelerator import meeting as room
-from sealift.travel.accelerator.meeting import Meeting
+from sealift.travel.accelerator import arrivals as room
+from sealift.travel.accelerator.arrivals import Arrivals
 from sealift.travel.visit.lease import Lease
 from sealift.travel.visit.messages import Said, receive_message, send_message
 from tests.sim.hands import WAIT_S
@@ -32,7 +32,7 @@ class Place:
     world: VisitWorld
     relay: Relay
     link: RelayClient
-    meeting: Meeting
+    arrivals: Arrivals
     heard: list[SignedStatement] = field(default_factory=list)
     sessions: dict[str, Session] = field(default_factory=dict)
     threads: list[threading.Thread] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Place:
         """A visit waits for its holder."""
 
         def wait() -> None:
-            self.sessions[owner] = self.meeting(lease_of(owner), timeout_s)
+            self.sessions[owner] = self.arrivals(lease_of(owner), timeout_s)
 
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
@@ -78,11 +78,11 @@ def place(tmp_path: Path) -> Iterator[Place]:
         relay.local_client("accelerator-0") as link,
     ):
         heard: list[SignedStatement] = []
-        meeting = Meeting(
+        arrivals = Arrivals(
             link, world.endpoint, world.agreement, time.monotonic, heard=heard.append
         )
-        meeting.start()
-        made = Place(world, relay, link, meeting, heard)
+        arrivals.start()
+        made = Place(world, relay, link, arrivals, heard)
         yield made
         for session in made.sessions.values():
             session.close()
@@ -114,7 +114,7 @@ def test_but_not_for_long(place: Place, monkeypatch: pytest.MonkeyPatch) -> None
     early = place.come("ada")
     time.sleep(0.2)
     with pytest.raises(PeerError) as failure:
-        place.meeting(lease_of("ada"), 0.2)
+        place.arrivals(lease_of("ada"), 0.2)
     assert failure.value.code == "holder-missing"
     early.join(WAIT_S)
     assert not early.is_alive()
@@ -122,7 +122,7 @@ def test_but_not_for_long(place: Place, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_nobody_comes(place: Place) -> None:
     with pytest.raises(PeerError, match="ada did not come") as failure:
-        place.meeting(lease_of("ada"), 0.1)
+        place.arrivals(lease_of("ada"), 0.1)
     assert failure.value.code == "holder-missing"
 
 
@@ -197,7 +197,7 @@ def test_whoever_waits_hears_that_the_relay_is_gone(place: Place) -> None:
 
     def wait() -> None:
         try:
-            place.meeting(lease_of("ada"), WAIT_S)
+            place.arrivals(lease_of("ada"), WAIT_S)
         except PeerError as error:
             failures.append(error)
 

@@ -37,7 +37,7 @@ _PASSES: Final = (SealiftError, OSError, MemoryError)
 Ask = Callable[[float], LeaseStatus]
 Look = Callable[[], float | None]
 MeetBroker = Callable[[], Session]
-SayStanding = Callable[[], str]
+SayRefusal = Callable[[], str]
 
 
 class LeaseWatch:
@@ -87,7 +87,7 @@ class LeaseWatch:
         """Wait until the instance is known to stand well, or raise ``lease-revoked``."""
         self._require_good(self._lease.lease_s + MARGIN_S)
 
-    def standing(self) -> str:
+    def refusal(self) -> str:
         """Wait likewise; why it gets no more rows, or nothing: what decides is told."""
         try:
             self.require_good()
@@ -234,7 +234,7 @@ class PartyWatch:
                 self._circuits.discard(circuit)
 
     @contextmanager
-    def visit(self, instance: PublicKey, circuit: Circuit) -> Iterator[SayStanding]:
+    def visit(self, instance: PublicKey, circuit: Circuit) -> Iterator[SayRefusal]:
         """Our broker's word on an instance before each frame: why not, or nothing."""
         with self.open(circuit):
             if self._terms is None:
@@ -242,7 +242,7 @@ class PartyWatch:
                 return
             watch = self._leases_of(instance, self._terms)
             with watch.visit(circuit.close):
-                yield watch.standing
+                yield watch.refusal
 
     def require_staying(self) -> None:
         """We did not leave, and the agreement did not end.

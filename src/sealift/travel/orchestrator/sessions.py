@@ -32,7 +32,7 @@ from sealift.travel.visit.state import Clock
 Key = tuple[Role, str]
 
 
-class Roster:
+class LiveSessions:
     """Sessions by (role, name); who came last under a key replaces the session before.
 
     Args:
@@ -107,14 +107,14 @@ MAX_GREETED: Final = 24  # at one time under an accelerator's name: anybody has 
 MAX_GREETED_EACH: Final = 8  # under a party's, which it proved
 
 
-class Doorkeeper:
+class Acceptor:
     """Accepts circuits in a thread of its own until that connection is closed.
 
     Args:
         relay: The orchestrator's own client of it.
         endpoint: With the operator's identity.
         agreement: Verified.
-        roster: Gets every established session.
+        sessions: Gets every established session.
         vouch: Told the circuit of an accelerator whose evidence was accepted.
         sink: Where events go.
         accelerators: Their names.
@@ -126,7 +126,7 @@ class Doorkeeper:
         endpoint: Endpoint,
         agreement: VerifiedAgreement,
         *,
-        roster: Roster,
+        sessions: LiveSessions,
         vouch: Callable[[bytes], None],
         sink: Sink,
         accelerators: Sequence[str] = accelerator_names(),
@@ -134,7 +134,7 @@ class Doorkeeper:
         self._relay = relay
         self._endpoint = endpoint
         self._agreement = agreement
-        self._roster = roster
+        self._sessions = sessions
         self._vouch = vouch
         self._sink = sink
         self._most = dict.fromkeys(registry_of(agreement).keys, MAX_GREETED_EACH)
@@ -142,9 +142,7 @@ class Doorkeeper:
         self._most |= dict.fromkeys(accelerators, MAX_GREETED)
         self._greeted: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(
-            target=self._run, name="doorkeeper", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="acceptor", daemon=True)
 
     def start(self) -> None:
         """Begin to accept."""
@@ -196,6 +194,6 @@ class Doorkeeper:
             return
         if is_accelerator:
             self._vouch(circuit.id)
-        self._roster.enter(session, arrival)
+        self._sessions.enter(session, arrival)
         peer = session.peer
         emit(self._sink, "role.arrived", role=peer.role.value, name=peer.name)

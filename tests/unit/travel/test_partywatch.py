@@ -18,7 +18,7 @@ from sealift.release.agreement.statements import (
 )
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.session.session import Session
-from sealift.travel.holder.standing import PartyWatch
+from sealift.travel.holder.watches import PartyWatch
 from tests.sim.owners import NOW_S, now
 
 
