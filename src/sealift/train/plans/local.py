@@ -98,8 +98,8 @@ def train_local(
         )
 
     def watch(cargo: LoadedCargo, found: Measured) -> None:
-        stop, let = cargo.stop, let_out(found, rule).metrics
-        emit(sink, "local.window", epoch=stop.epoch, holder=stop.holder, **let)
+        told, stop = let_out(found, rule).metrics, cargo.stop
+        emit(sink, "local.window", epoch=stop.epoch, holder=stop.holder, **told)
 
     training = Trainer.under(agreement, workplace, settings.training, watch=watch)
     plan = plan_here(agreement.resources, settings.visits)
