@@ -1,9 +1,10 @@
-"""The table of journeys names functions that are there; `make journeys` records them."""
+"""Journeys and ARCHITECTURE name what is there; `make journeys` records the journeys."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -45,3 +46,11 @@ def test_each_leg_and_mark_is_a_function(journeys: ModuleType) -> None:
 def test_each_journey_has_a_bar_and_legs(journeys: ModuleType) -> None:
     found = {journey for each in journeys.legs().values() for journey, _ in each}
     assert found == set(journeys.BARS)
+
+
+def test_architecture_names_files_that_are_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for place in re.findall(r"`([\w/]+/\w*\.?\w*)`", text):
+        assert any((top / place).exists() for top in (ROOT / "src/sealift", ROOT)), (
+            place
+        )
