@@ -29,7 +29,7 @@ IDENTITY = create_identity("north")
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # A passphrase costs time, and is not what is asked here.
-    monkeypatch.setattr(data, "load_identity", lambda path, passphrase: IDENTITY)
+    monkeypatch.setattr(data, "unlock", lambda *words: IDENTITY)
     (tmp_path / "passphrase").write_text("correct horse\n")
     (tmp_path / "ab.toml").write_text(AB)
     monkeypatch.chdir(tmp_path)

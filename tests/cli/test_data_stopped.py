@@ -18,7 +18,7 @@ IDENTITY = create_identity("north")
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(data, "load_identity", lambda path, passphrase: IDENTITY)
+    monkeypatch.setattr(data, "unlock", lambda *words: IDENTITY)
     monkeypatch.chdir(tmp_path)
     Path("passphrase").write_text("not asked\n")
     Path("s.toml").write_text('[[fields]]\nname = "n"\ndtype = "int64"\n')

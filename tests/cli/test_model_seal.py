@@ -24,7 +24,7 @@ IDENTITY = create_identity("lab")
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(model, "load_identity", lambda path, passphrase: IDENTITY)
+    monkeypatch.setattr(model, "unlock", lambda *words: IDENTITY)
     monkeypatch.chdir(tmp_path)
     Path("passphrase").write_text("not asked\n")
     Path("form.toml").write_text(boxes("toml")[0])

@@ -165,7 +165,7 @@ if __name__ == "__main__":
     home, count = Path(sys.argv[1]), int(sys.argv[3])
     mutate(sys.argv[2])
     # A passphrase costs time in each process, and is not what is asked here.
-    data.load_identity = lambda *_: Identity("north", SecretKey(SEED))
+    data.unlock = lambda *_: Identity("north", SecretKey(SEED))
     command = [
         "data", "seal", "t.npz", "--schema", "s.toml", "--name", "n", "-o", "out",
         "--part", "train", "--vault", "v.db", "--key", "north.key",

@@ -1,6 +1,7 @@
-"""`sealift audit`: verify and show a broker's log of releases and refusals.
+"""`sealift audit`: verify and show a broker's log of releases and refusals; `sealift receipt`.
 
-`sealift audit verify RUN` proves the level of a run from what it left.
+`sealift audit verify RUN` proves the level of a run from what it left; the receipt
+of a visit is verified here as well. Needs no torch and no network.
 """
 
 from __future__ import annotations
@@ -11,20 +12,25 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealift.attest.level import protects_nobody
-from sealift.cli.console import say
+from sealift.cli.console import say, show
 from sealift.cli.judging import (
     add_judging_arguments,
     add_time_argument,
-    equip_from,
-    parse_time,
+    load_equipped,
 )
 from sealift.codec import decode, to_plain
 from sealift.errors import UsageError
-from sealift.release.agreement.signed import VerifiedAgreement, load_verified
+from sealift.release.agreement.explain import cargo_promise, count
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
 from sealift.release.log.entries import Entry
 from sealift.release.log.heads import find_head, log_owner
 from sealift.release.log.verify import LogReport, read_entries, read_head, verify_log
+from sealift.release.receipt import (
+    Receipt,
+    load_receipt,
+    verify_receipt,
+)
 from sealift.release.visible import visible
 from sealift.train.output.manifest import (
     MANIFEST_NAME,
@@ -57,8 +63,7 @@ def _verify_run(args: argparse.Namespace) -> None:
             "a run's level is proved under its agreement",
             fix="Name the signed agreement with --agreement FILE",
         )
-    at_s = parse_time(args.at)
-    verified = equip_from(args, load_verified(args.agreement), clock=lambda: at_s)
+    verified = load_equipped(args)
     manifest = _read(args.log, verified)
     shown = [_compare(manifest, path) for path in args.with_log]
     facts = _facts(manifest, verified, shown)
@@ -182,3 +187,68 @@ def _line(index: int, entry: Entry) -> str:
     words += [f"to {peer}" if peer else "", entry.rule and f"rule {entry.rule}"]
     words.append(f"under {entry.agreement.short}")
     return "  ".join(word for word in words if word)
+
+
+def add_receipt(subparsers: Any) -> None:
+    """Add the noun `receipt`."""
+    verbs = subparsers.add_parser(
+        "receipt", help="verify the receipt of a visit"
+    ).add_verbs()
+    parser = verbs.add_parser(
+        "verify",
+        run=_verify_receipt,
+        help="check signature, evidence, content and log heads",
+        description="With --agreement everything is checked. Without it only that "
+        "whoever holds the receipt's instance key signed it.",
+    )
+    parser.add_path("file")
+    parser.add_file("--agreement", help="the signed agreement")
+    add_judging_arguments(parser)
+    add_time_argument(parser)
+    parser.add_json()
+
+
+def _verify_receipt(args: argparse.Namespace) -> None:
+    signed = load_receipt(args.file)
+    verified = None
+    if args.agreement:
+        verified = load_equipped(args)
+    receipt = verify_receipt(signed, verified)
+    statement = _receipt_statement(receipt, complete=verified is not None)
+    if args.json:
+        print(json.dumps({**to_plain(receipt), "statement": statement}))
+    else:
+        show(_receipt_facts(receipt, statement), as_json=False, width=9)
+    if verified is None:
+        say("check evidence, content and log heads as well: --agreement FILE")
+
+
+def _receipt_statement(receipt: Receipt, *, complete: bool) -> str:
+    if not complete:
+        return "signature only: not whose key it is"
+    if protects_nobody(receipt.level):
+        return "signature, evidence, content, heads; development keeps nobody out"
+    return "signature, evidence, content, heads"
+
+
+def _receipt_facts(receipt: Receipt, statement: str) -> dict[str, Any]:
+    scrub = receipt.scrub
+    phases = ", ".join(f"{name} {s:.3f}" for name, s in receipt.phases_s.items())
+    last = receipt.first_row + receipt.rows - 1
+    return {
+        "visit": receipt.visit,
+        "job": receipt.job,
+        "agreement": receipt.agreement,
+        "holder": receipt.holder,
+        "resource": f"{receipt.resource} ({receipt.purpose}), "
+        f"rows {receipt.first_row} to {last}",
+        "content": receipt.content,
+        "bytes": f"{receipt.cargo_bytes} opened, {receipt.sealed_bytes} sealed",
+        "seconds": phases,
+        "cargo": cargo_promise(receipt.buffers, receipt.mixed),
+        "level": receipt.level,
+        "scrub": f"{scrub.scrubbed_bytes} bytes in {count(len(scrub.regions), 'region')}, "
+        f"{scrub.nonzero_bytes} not zero when read back",
+        "log heads": ", ".join(str(head.size) for head in receipt.heads) or "none",
+        "verified": statement,
+    }

@@ -23,7 +23,7 @@ from sealift.cli.console import say
 from sealift.codec import decode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, UsageError
-from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.equip import equip
 from sealift.release.files import read_whole
 from sealift.release.vault.ledger import Ledger
@@ -182,18 +182,27 @@ def equip_from(
         UnavailableError: ``references-absent``, or a file that cannot be read.
         EvidenceError, StaleError: a set is not the agreed one.
     """
-    collateral = Collateral()
-    if args.collateral is not None:
-        collateral = parse_bundle(read_whole(args.collateral, 2 * MAX_BUNDLE_BYTES))
     sets = [parse_set(read_whole(path, MAX_SET_BYTES)) for path in args.references]
     return equip(
         agreement,
         clock=clock or wall_clock,
-        collateral=collateral,
+        collateral=load_collateral(args.collateral),
         sets=sets,
         enroller=enroller,
         ledger=ledger,
     )
+
+
+def load_equipped(args: argparse.Namespace) -> VerifiedAgreement:
+    """The agreement of ``--agreement``, equipped, judging at ``--at`` if that is said.
+
+    Raises:
+        SealiftError: as ``parse_time``, ``load_verified`` and ``equip_from``.
+    """
+    said = getattr(args, "at", None)
+    at_s = None if said is None else parse_time(said)
+    clock = wall_clock if at_s is None else lambda: at_s
+    return equip_from(args, load_verified(args.agreement), clock=clock)
 
 
 def wall_clock() -> float:

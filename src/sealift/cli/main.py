@@ -118,6 +118,7 @@ _ELSEWHERE: Final = {
     "orchestrator": "sealift.cli.roles.orchestrator",
     "output": "sealift.cli.model.output",
     "predict": "sealift.cli.model.predict",
+    "receipt": "sealift.cli.audit:add_receipt",
     "resume": "sealift.cli.train:add_resume",
     "serve": "sealift.cli.roles.serve",
     "try": "sealift.cli.train.rehearse",

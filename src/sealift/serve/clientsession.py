@@ -29,6 +29,7 @@ from sealift.serve.protocol import (
     Packet,
     Refused,
     Welcome,
+    bad_request,
     receive_packet,
     send_packet,
     too_large,
@@ -173,20 +174,20 @@ class ClientSession:
         form = self._form
         offered = {"predict": form.outputs, "generate": form.tokens}[header.work]
         if offered is None:
-            raise _bad_request(f"this model does not {header.work}")
+            raise bad_request(f"this model does not {header.work}")
         if header.steps < 0:
-            raise _bad_request("a number of steps below 0")
+            raise bad_request("a number of steps below 0")
         if not 1 <= header.rows <= form.max_rows:
-            raise _bad_request(f"{header.rows} rows; 1 to {form.max_rows} are taken")
+            raise bad_request(f"{header.rows} rows; 1 to {form.max_rows} are taken")
         wanted = header.rows * form.inputs.row_bytes
         if wanted > self._settings.max_request_bytes:
             raise too_large(wanted, self._settings.max_request_bytes)
         if len(payload) != wanted:
-            raise _bad_request(f"{len(payload)} bytes; these rows have {wanted}")
+            raise bad_request(f"{len(payload)} bytes; these rows have {wanted}")
         try:
             demand_rows(payload, form.inputs)
         except MalformedError as error:
-            raise _bad_request(f"{error.field}: {error.why}") from None
+            raise bad_request(f"{error.field}: {error.why}") from None
 
     def _has_room(self) -> bool:
         with self._changed:
@@ -287,9 +288,3 @@ _UNTOLD: Final = {
     True: ("model-failed", "why stays at the server"),
     False: ("bad-packet", "what came could not be read"),
 }
-
-
-def _bad_request(why: str) -> MalformedError:
-    return MalformedError(
-        "the request does not fit the model's form", why=why, code="bad-request"
-    )

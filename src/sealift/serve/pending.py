@@ -30,6 +30,7 @@ from sealift.serve.protocol import (
     Packet,
     Refused,
     Work,
+    bad_request,
     explain_refusal,
     receive_packet,
     send_packet,
@@ -78,16 +79,16 @@ def pack_question(given: Arrays, form: ModelForm) -> PackedQuestion:
     schema = form.inputs
     if not isinstance(given, Mapping):
         if len(schema.fields) != 1:
-            raise _bad(f"give arrays by name: {_names(schema)}")
+            raise bad_request(f"give arrays by name: {_names(schema)}")
         given = {schema.fields[0].name: given}
     if set(given) != {field.name for field in schema.fields}:
         found = ", ".join(sorted(map(str, given)))[:200] or "nothing"
-        raise _bad(f"it is asked with {_names(schema)}; given was {found}")
+        raise bad_request(f"it is asked with {_names(schema)}; given was {found}")
     of_tensors = any(hasattr(each, "detach") for each in given.values())
     columns = {field.name: _column(given[field.name], field) for field in schema.fields}
     lengths = {len(each) for each in columns.values()}
     if len(lengths) != 1 or not min(lengths):
-        raise _bad("every array has as many rows as the others, one at least")
+        raise bad_request("every array has as many rows as the others, one at least")
     return PackedQuestion(lengths.pop(), _pack(columns, schema), of_tensors)
 
 
@@ -113,7 +114,7 @@ def _pack(columns: Mapping[str, NDArray[Any]], schema: Schema) -> Buffer:
             columns, schema, source="the request", locate=lambda row, f, _: f"row {row}"
         )
     except MalformedError as error:
-        raise _bad(str(error)) from None
+        raise bad_request(str(error)) from None
 
 
 def _column(given: Any, field: Field) -> NDArray[Any]:
@@ -122,27 +123,21 @@ def _column(given: Any, field: Field) -> NDArray[Any]:
     wanted = numpy_dtype(field)
     if array.shape[1:] != field.shape or not array.shape:
         shape = ", ".join(["rows", *map(str, field.shape)])
-        raise _bad(f"{field.name} has shape {array.shape}, it must be ({shape})")
+        raise bad_request(f"{field.name} has shape {array.shape}, it must be ({shape})")
     kind = _SAME_KIND.get(array.dtype.kind)
     if kind != field.element.kind:
-        raise _bad(f"{field.name} is {array.dtype}, it must be {field.dtype}")
+        raise bad_request(f"{field.name} is {array.dtype}, it must be {field.dtype}")
     if array.dtype == wanted:
         return array
     with np.errstate(over="ignore"):
         cast = array.astype(wanted)
     if kind == "int" and not np.array_equal(cast, array):
-        raise _bad(f"{field.name} has a value that {field.dtype} does not hold")
+        raise bad_request(f"{field.name} has a value that {field.dtype} does not hold")
     return cast
 
 
 def _names(schema: Schema) -> str:
     return ", ".join(field.name for field in schema.fields)
-
-
-def _bad(why: str) -> MalformedError:
-    return MalformedError(
-        "the request does not fit the model's form", why=why, code="bad-request"
-    )
 
 
 class Withdrawal:

@@ -190,6 +190,13 @@ def receive_packet(
     return Packet(header, _collect(session, body, payload_bytes, padding, timeout_s))
 
 
+def bad_request(why: str) -> MalformedError:
+    """A question that the model's form has no place for."""
+    return MalformedError(
+        "the request does not fit the model's form", why=why, code="bad-request"
+    )
+
+
 def too_large(found_bytes: int, most_bytes: int) -> MalformedError:
     """A payload above the limit."""
     return MalformedError(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift import codec
-from sealift.cli.console import say, unlock
-from sealift.cli.judging import add_judging_arguments, equip_from
+from sealift.cli.console import say, show, unlock
+from sealift.cli.judging import add_judging_arguments, load_equipped
 from sealift.cli.vault import OwnersVault
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError
-from sealift.release.agreement.signed import load_verified
 from sealift.release.files import make_folder, read_whole
 
 if TYPE_CHECKING:
@@ -112,7 +110,7 @@ def _content(args: argparse.Namespace, owner: Identity) -> bytes:
         )
     from sealift.train.output.opening import open_output
 
-    verified = equip_from(args, load_verified(args.agreement))
+    verified = load_equipped(args)
     return open_output(args.source, owner, verified).content
 
 
@@ -124,9 +122,6 @@ def _show(args: argparse.Namespace, card: ResourceCard) -> None:
     resource = codec.to_plain(card.resource)
     kept = ("name", "owner", "total_bytes", "content", "key")
     facts |= {name: resource[name] for name in kept}
-    if args.json:
-        print(json.dumps(facts))
-        return
-    for name, value in facts.items():
-        print(f"{name:<12}{value}")
-    say(f"the key is in {args.vault}; {paths.card.name} is for the agreement")
+    show(facts, as_json=args.json, width=12, gap="")
+    if not args.json:
+        say(f"the key is in {args.vault}; {paths.card.name} is for the agreement")

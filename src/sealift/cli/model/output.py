@@ -6,21 +6,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sealift.attest.level import protects_nobody
-from sealift.cli.console import confirm, require_absent, say, unlock
+from sealift.cli.console import confirm, require_absent, say, show, unlock
 from sealift.cli.judging import (
     add_judging_arguments,
     add_time_argument,
-    equip_from,
-    parse_time,
+    load_equipped,
 )
 from sealift.errors import UsageError
 from sealift.release.agreement import Agreement
-from sealift.release.agreement.signed import load_verified
 from sealift.release.files import write_whole
 from sealift.release.visible import ascii_only
 from sealift.train.output.faultnote import OpenedFault, open_fault
@@ -54,7 +51,7 @@ def _approve_output(args: argparse.Namespace) -> str:
     """Show, ask, approve; the level of the run."""
     from sealift.train.output.opening import approve, read_model_manifest, read_share
 
-    verified = equip_from(args, load_verified(args.agreement))
+    verified = load_equipped(args)
     approver = unlock(args, args.key)
     manifest = read_model_manifest(args.folder, verified)
     share = read_share(args.folder, manifest, approver, verified)
@@ -148,8 +145,7 @@ def _open(args: argparse.Namespace) -> str:
         raise UsageError("a model goes to a file", fix="Name it with -o")
     if args.output is not None:
         require_absent(args.output)
-    at_s = parse_time(args.at)
-    verified = equip_from(args, load_verified(args.agreement), clock=lambda: at_s)
+    verified = load_equipped(args)
     owner = unlock(args, args.key)
     if args.folder.is_file():
         return _show_fault(open_fault(args.folder, owner, verified), as_json=args.json)
@@ -168,20 +164,12 @@ def _open(args: argparse.Namespace) -> str:
         "parameters": opened.parameters,
         "metrics": manifest.metrics,
     }
-    if args.json:
-        print(json.dumps(facts))
-    else:
-        for name, value in facts.items():
-            print(f"{name:<10}  {value}")
+    show(facts, as_json=args.json, width=10)
     return manifest.level
 
 
 def _show_fault(found: OpenedFault, *, as_json: bool) -> str:
     error = found.error
     facts = {"job": found.job, "error": error.code, "line": str(error)}
-    if as_json:
-        print(json.dumps(facts))
-    else:
-        for name, value in facts.items():
-            print(f"{name:<10}  {value}")
+    show(facts, as_json=as_json, width=10)
     return found.level

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from sealift.attest.level import Level, protects_nobody
 from sealift.cli.console import print_result, say, unlock
-from sealift.cli.judging import add_judging_arguments, equip_from
+from sealift.cli.judging import add_judging_arguments, load_equipped
 from sealift.codec import to_plain
 from sealift.errors import UsageError
-from sealift.release.agreement.signed import load_verified
 from sealift.release.visible import visible
 
 MAX_SECONDS = 7 * 86_400.0
@@ -117,7 +116,7 @@ def _policy(args: argparse.Namespace) -> ClientPolicy:
     from sealift.serve.clientpolicy import ClientPolicy, require_known
     from sealift.train.output.modelform import choose_model
 
-    verified = equip_from(args, load_verified(args.agreement))
+    verified = load_equipped(args)
     require_known(verified, choose_model(verified, args.model), args.owner, args.digest)
     identity = None
     if args.key is not None:
