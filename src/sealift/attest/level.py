@@ -74,7 +74,6 @@ def parse_accept(levels: Iterable[str]) -> tuple[Level, ...]:
         raise MalformedError(
             f"accept names an unknown level in {list(names)}",
             field="accept",
-            fix=f"Use one of {', '.join(Level)}",
             code="unknown-level",
         ) from None
     if not accepted or len(set(accepted)) != len(accepted):

@@ -30,17 +30,12 @@ def parse(raw: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH)
     Raises:
         MalformedError: if they are too large, too deep, or not canonical JSON.
     """
-    if len(raw) > max_bytes:
-        raise MalformedError(f"message of {len(raw)} bytes", why=f"limit {max_bytes}")
-    raw = bytes(raw)
-    _check_depth(raw, max_depth)
+    raw, text = _text(raw, max_bytes, max_depth)
     try:
-        plain, canonical = _read(raw.decode("utf-8"))
+        plain, canonical = _read(text)
     except json.JSONDecodeError as error:
         offset = len(error.doc[: error.pos].encode())
         raise MalformedError("not JSON", why=error.msg, offset=offset) from None
-    except UnicodeDecodeError as error:
-        raise MalformedError("not UTF-8", offset=error.start) from None
     except (rfc8785.CanonicalizationError, ValueError, RecursionError):
         raise MalformedError("no canonical form") from None
     if canonical != raw:
@@ -55,19 +50,27 @@ def parse_foreign(raw: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> 
     Raises:
         MalformedError: if it is too large, too deep, no JSON, or names a field twice.
     """
-    if len(raw) > max_bytes:
-        raise MalformedError(f"message of {len(raw)} bytes", why=f"limit {max_bytes}")
-    _check_depth(raw, max_depth)
+    _, text = _text(raw, max_bytes, max_depth)
     try:
         return json.loads(
-            bytes(raw).decode("utf-8"),
+            text,
             parse_constant=_refuse_constant,
             object_pairs_hook=_once_each,
         )
-    except UnicodeDecodeError as error:
-        raise MalformedError("not UTF-8", offset=error.start) from None
     except (ValueError, RecursionError):
         raise MalformedError("not JSON, or a field is there twice") from None
+
+
+def _text(raw: bytes, max_bytes: int, max_depth: int) -> tuple[bytes, str]:
+    """The bytes in memory of our own, and as text."""
+    if len(raw) > max_bytes:
+        raise MalformedError(f"message of {len(raw)} bytes", why=f"limit {max_bytes}")
+    raw = bytes(raw)
+    _check_depth(raw, max_depth)
+    try:
+        return raw, raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise MalformedError("not UTF-8", offset=error.start) from None
 
 
 def parse_toml(raw: bytes, *, source: str, code: str = "bad-toml") -> dict[str, Any]:

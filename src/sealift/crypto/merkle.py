@@ -98,14 +98,11 @@ def verify_consistency(
     """
     if not 0 <= first <= second:
         raise IntegrityError("the log shrank", why=f"from {first} to {second} entries")
-    if first == second:
+    if first in (0, second):
         if proof:
             raise IntegrityError("consistency proof is too long")
-        _require_equal(first_root, second_root, "two heads of one size differ")
-        return
-    if first == 0:
-        if proof:
-            raise IntegrityError("consistency proof is too long")
+        if first == second:
+            _require_equal(first_root, second_root, "two heads of one size differ")
         return
     _walk_consistency(first, second, first_root, second_root, list(proof))
 

@@ -207,7 +207,6 @@ def _own(resources: tuple[Resource, ...], state: State) -> None:
             raise PolicyError(
                 f"{resource.name} belongs to {resource.owner}",
                 why=f"it is {state.owner.name} who decides here",
-                fix="Ask the owner's broker",
                 code="not-the-owner",
             )
 

@@ -288,38 +288,14 @@ def busy(why: str, retry_s: float) -> BusyError:
     return BusyError(why, retry_s)
 
 
-_KNOWN: Final[dict[str, tuple[type[SealiftError], str, str]]] = {
-    "bad-request": (
-        MalformedError,
-        "the request does not fit the model's form",
-        "`sealift predict --describe` shows the form",
-    ),
-    "request-too-large": (
-        MalformedError,
-        "the request is too large",
-        "Ask with fewer rows at a time",
-    ),
-    "bad-packet": (MalformedError, "the server could not read what was sent", ""),
-    "model-failed": (
-        JobError,
-        "the model failed on this request",
-        "Its owner finds out with `sealift try`; other rows may work",
-    ),
-    "request-timeout": (
-        PeerError,
-        "the server did not come to the request in time",
-        "Ask again, with fewer rows or when it has less to do",
-    ),
-    "tokens-not-taken": (
-        PeerError,
-        "the server ended the generation",
-        "Take tokens as they come, or ask for fewer rows or steps",
-    ),
-    "server-stopping": (
-        PeerError,
-        "the server is stopping",
-        "Ask another one, or this one when it is back",
-    ),
+_KNOWN: Final[dict[str, tuple[type[SealiftError], str]]] = {
+    "bad-request": (MalformedError, "the request does not fit the model's form"),
+    "request-too-large": (MalformedError, "the request is too large"),
+    "bad-packet": (MalformedError, "the server could not read what was sent"),
+    "model-failed": (JobError, "the model failed on this request"),
+    "request-timeout": (PeerError, "the server did not come to the request in time"),
+    "tokens-not-taken": (PeerError, "the server ended the generation"),
+    "server-stopping": (PeerError, "the server is stopping"),
 }
 
 
@@ -329,7 +305,7 @@ def explain_refusal(refused: Refused) -> SealiftError:
     if refused.code == "busy":
         return BusyError(line, min(refused.retry_ms, 3_600_000) / 1000)
     if refused.code in _KNOWN:
-        kind, what, fix = _KNOWN[refused.code]
+        kind, what = _KNOWN[refused.code]
         why = "" if line == what else line
-        return kind(what, why=why, fix=fix, code=refused.code)
+        return kind(what, why=why, code=refused.code)
     return RefusedError("the server refused", why=line, code="request-refused")

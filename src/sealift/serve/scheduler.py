@@ -319,7 +319,6 @@ class Scheduler:
         for each in late:
             refusal = PeerError(
                 "the server did not come to it in time",
-                fix="Ask again when it has less to do, or raise serving.request_s",
                 code="request-timeout",
             )
             self._refuse(each, refusal)

@@ -110,7 +110,6 @@ def read_log(path: Path | None, offset: int = 0) -> bytes:
         raise UnavailableError(
             "a measurement log cannot be read",
             why=error,
-            fix="Mount securityfs, boot with IMA, and run as a user who may read it",
             code="measurement-log",
         ) from None
 

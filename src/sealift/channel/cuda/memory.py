@@ -173,7 +173,6 @@ def array_range(array: Any, driver: Driver) -> tuple[int, int]:
     if read_only or not _is_dense(told, itemsize):
         raise UsageError(
             "this array is read-only or has gaps",
-            fix="Make it contiguous first",
             code="not-on-gpu",
         )
     if nbytes and (found := driver.residence(address)) in _FOREIGN:

@@ -289,7 +289,6 @@ def open_attester(
     raise UnavailableError(
         "this host can prove no accepted level",
         why="; ".join(lacking),
-        fix="Run on a host that can, or agree on another level",
         code="no-evidence",
     )
 

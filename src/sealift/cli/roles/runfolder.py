@@ -159,7 +159,7 @@ class RunFolder:
             UnavailableError: if the disk is full.
         """
         if not OUTPUT_NAMES.fullmatch(output.name):
-            raise MalformedError("an output of an unknown name", code="bad-output")
+            raise _unknown_output()
         self._written_bytes += len(output.part)
         if self._written_bytes > MAX_OUTPUT_BYTES:
             raise MalformedError("an output is too long", code="bad-output")
@@ -179,7 +179,7 @@ class RunFolder:
             UnavailableError: if the disk is full.
         """
         if not FAULT_NAMES.fullmatch(output.name) or not output.last:
-            raise MalformedError("an output of an unknown name", code="bad-output")
+            raise _unknown_output()
         path = self.path.with_name(f"{self.path.name}.{output.name}")
         write_whole(path, output.part)
 
@@ -312,6 +312,10 @@ class _Marker:
                 code="output-exists",
             ) from None
         self._found = os.pread(self._file.fileno(), MAX_NAME_BYTES, 0)
+
+
+def _unknown_output() -> MalformedError:
+    return MalformedError("an output of an unknown name", code="bad-output")
 
 
 def _made_if_missing(path: str, flags: int) -> int:

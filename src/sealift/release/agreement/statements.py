@@ -199,7 +199,6 @@ def load_statement(path: Path) -> SignedStatement:
         raise MalformedError(
             f"{path.name} is not a statement: {error.what}",
             why=error.why,
-            fix="Ask the party for the file again, or remove it",
             field=error.field,
             offset=error.offset,
             code="bad-statement",

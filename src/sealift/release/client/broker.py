@@ -120,7 +120,6 @@ def require_owners_broker(
 def _not_the_owner(owner: Party) -> PolicyError:
     return PolicyError(
         f"the peer is not the broker of {owner.name}",
-        fix="Ask the broker that runs with the owner's identity",
         code="not-the-owner",
     )
 

@@ -223,7 +223,6 @@ def verify_growth(earlier: TreeHead, later: TreeHead, proof: Sequence[bytes]) ->
         raise IntegrityError(
             "the log is not a continuation of what was seen before",
             why=error,
-            fix="Keep both heads: together they prove that its owner has two logs",
             code="log-forked",
         ) from None
 

@@ -164,7 +164,6 @@ def check_cargo(settings: TravelSettings, agreed: TravelRule) -> None:
             "the job asks for more cargo at one time than agreed",
             why=f"the agreement has buffers = {agreed.buffers}, "
             f"mixed = {str(agreed.mixed).lower()}",
-            fix="Lower travel.buffers or travel.mixed in the job",
             code="cargo-not-agreed",
         )
 
