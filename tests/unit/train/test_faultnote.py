@@ -15,7 +15,7 @@ from sealift.ids import Role
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.receipt import instance_bound
 from sealift.train.loop.faults import Fault, explain
-from sealift.train.output.faultnote import (
+from sealift.train.output.sealing import (
     FaultNote,
     hidden_fault,
     open_fault,

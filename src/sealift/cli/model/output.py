@@ -20,7 +20,7 @@ from sealift.errors import UsageError
 from sealift.release.agreement import Agreement
 from sealift.release.files import write_whole
 from sealift.release.visible import ascii_only
-from sealift.train.output.faultnote import OpenedFault, open_fault
+from sealift.train.output.sealing import OpenedFault, open_fault
 
 if TYPE_CHECKING:
     from sealift.train.output.manifest import RunManifest

@@ -39,12 +39,13 @@ from sealift.train.loop.statistics import (
 )
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.approval import ModelName, split_output_key
-from sealift.train.output.faultnote import hidden_fault, seal_fault
 from sealift.train.output.manifest import RunManifest, sign_manifest
 from sealift.train.output.sealing import (
     MODEL_NAME,
     OutputInfo,
+    hidden_fault,
     key_name,
+    seal_fault,
     seal_model,
     split_output,
     wrap_output_key,
