@@ -196,9 +196,9 @@ READERS = {
     # above
     "feed/handover": {"Consent", "Proposal"},
     "travel/accelerator/load": {"Present", "Leaves", "PathTaken", "Cargo"},
-    "travel/holder/visit": {"Ready", "Receipted", "VisitPhase"},
+    "travel/holder/visit": {"Ready", "Receipted", "VisitPhase", "Credit"},
     # test_t2_no_read, test_visit_machine: what comes among the frames
-    "travel/visit/paths": {"Credit", "Failed"},
+    "travel/visit/errors": {"Failed"},
     # below, and unit/travel/test_holder_job, test_meeting: from the operator or a party
     "travel/holder/jobs": {"Granted", "Finished"},
     "travel/broker": {"Finished"},

@@ -26,6 +26,7 @@ from sealift.errors import SealiftError
 from sealift.ids import Digest, Handle, VisitId
 from sealift.lab.worlds.holders import build_frame
 from sealift.travel.accelerator.load import CargoLoader, CargoRows
+from sealift.travel.accelerator.setup import ReleasedResource
 from sealift.travel.visit.lease import Lease, placement
 from sealift.travel.visit.memory import scrub
 from sealift.travel.visit.state import State, Visit
@@ -65,10 +66,9 @@ class VisitMachine(RuleBasedStateMachine):
         )
         self.loader = CargoLoader(
             self.visit,
+            ReleasedResource(None, DATA_KEY),  # type: ignore[arg-type]
+            self.pool,
             None,
-            DATA_KEY,
-            pool=self.pool,
-            heads=(),  # type: ignore[arg-type]
         )
         opener = RecordOpener(DATA_KEY, source().header)
         self.opened = CargoRows(opener, source().leaves, self.pool, hashing_threads=0)

@@ -24,8 +24,12 @@ from sealift.session.direct.host import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.frames import FrameKind
 from sealift.session.session import Session
-from sealift.travel.accelerator.load import Columns
-from sealift.travel.accelerator.setup import GroupResult, HostSetup, LoadedCargo
+from sealift.travel.accelerator.setup import (
+    Columns,
+    GroupResult,
+    HostSetup,
+    LoadedCargo,
+)
 from sealift.travel.visit.lease import SignedLease
 from sealift.travel.visit.messages import OfferVisit
 from tests.sim.faultyline import Fault, FaultyLine

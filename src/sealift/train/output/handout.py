@@ -51,8 +51,8 @@ from sealift.train.output.sealing import (
     wrap_output_key,
 )
 from sealift.train.plans import Coverage, PlanName
-from sealift.travel.accelerator.load import Loaded
 from sealift.travel.accelerator.rules import VisitRules
+from sealift.travel.accelerator.setup import Loaded
 from sealift.travel.settings import TravelSettings
 from sealift.travel.visit.lease import Lease
 from sealift.travel.visit.messages import (

@@ -1,8 +1,9 @@
 """Load one visit's cargo: frames in, verified rows in the buffer (accelerator's side).
 
 The order of checks is that of spec/visit.md section Frame. Plaintext exists in the
-visit's pool only. Frames come through the session or over a direct path; what is done
-with them is the same. Whatever fails raises; the caller revokes and scrubs.
+visit's pool only. Frames come through the session, where a window of them is under way
+and credits open it, or over a direct transport, whose slots or buffers do the same; what
+is done with them is the same. Whatever fails raises; the caller revokes and scrubs.
 
 A frame's payload is a record of the owner's sealed file. One that lies wholly inside
 the lease is opened straight into its place: nobody reads the buffer before the visit is
@@ -16,8 +17,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Final
 
@@ -30,30 +30,32 @@ from sealift.channel.record.commitment import (
 from sealift.channel.record.layout import StreamHeader, count_records
 from sealift.channel.record.opener import Place, RecordOpener, Slot
 from sealift.channel.record.record import verify_description
+from sealift.channel.transport.transport import SlotTransport
 from sealift.crypto.keys import Label, SecretKey
-from sealift.errors import AuthenticationError, IntegrityError, MalformedError
-from sealift.events import Sink, discard, emit
-from sealift.release.agreement import Resource
-from sealift.release.log.entries import SignedTreeHead
+from sealift.errors import (
+    AuthenticationError,
+    IntegrityError,
+    MalformedError,
+    PeerError,
+)
+from sealift.events import emit
 from sealift.session.direct.exchange import PathName
-from sealift.session.direct.host import DirectHost, DirectPlace
+from sealift.session.direct.host import DirectPlace
 from sealift.session.session import Session
+from sealift.travel.accelerator.setup import HostSetup, Loaded, ReleasedResource
+from sealift.travel.visit.errors import gave_up, last_words
 from sealift.travel.visit.lease import Lease, Placement, frame_bytes, parse_frame
 from sealift.travel.visit.memory import CPUPool
 from sealift.travel.visit.messages import (
     LEAVES_PER_MESSAGE,
     Cargo,
+    Credit,
     Leaves,
     PathTaken,
     Present,
     Ready,
     receive_message,
     send_message,
-)
-from sealift.travel.visit.paths import (
-    WINDOW_FRAMES,
-    DirectSource,
-    RelayedSource,
 )
 from sealift.travel.visit.state import Visit
 
@@ -186,17 +188,55 @@ def spare_cores() -> int:
     return max(1, min(MAX_HASHING_THREADS, len(os.sched_getaffinity(0)) - 1))
 
 
-Columns = Callable[[Resource], bytes]
+WINDOW_FRAMES: Final = 16
+CREDIT_EVERY: Final = 4  # a credit costs a sealed message, a window must outlast it
+LAST_WORDS_S: Final = 1.0
+Remaining = Callable[[], float]
 CONNECT_S: Final = 5.0  # the holder said that it came; its connection is on the way
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What was loaded: frames and ciphertext bytes, and on which path they came."""
+class RelayedSource:
+    """Frames inside the session, acknowledged every few."""
 
-    frames: int
-    sealed_bytes: int
-    path: PathName = "relay"
+    def __init__(self, session: Session, remaining_s: Remaining) -> None:
+        self._session = session
+        self._remaining_s = remaining_s
+        self._taken = 0
+
+    def frame(self) -> memoryview:
+        """The next frame; what is not one ends the visit."""
+        incoming = self._session.receive_any(self._remaining_s())
+        if incoming.raw:
+            return memoryview(incoming.payload)
+        raise gave_up(incoming.payload)
+
+    def took(self, *, last: bool) -> None:
+        """Acknowledge every fourth frame and the last."""
+        self._taken += 1
+        if last or self._taken % CREDIT_EVERY == 0:
+            # A holder that is gone may have said why: the next receive tells.
+            with suppress(PeerError):
+                send_message(self._session, Credit(self._taken))
+
+
+class DirectSource:
+    """Frames where they lie in the transport's memory."""
+
+    def __init__(
+        self, transport: SlotTransport, session: Session, remaining_s: Remaining
+    ) -> None:
+        self._transport = transport
+        self._session = session
+        self._remaining_s = remaining_s
+
+    def frame(self) -> memoryview:
+        """The next frame, borrowed."""
+        with last_words(self._session, LAST_WORDS_S):
+            return self._transport.borrow(self._remaining_s())
+
+    def took(self, *, last: bool) -> None:
+        """Give the slot back."""
+        self._transport.give_back()
 
 
 class CargoLoader:
@@ -204,42 +244,29 @@ class CargoLoader:
 
     Args:
         visit: The state machine, leased.
-        resource: The resource as the agreement binds it.
-        data_key: Released by the owner's broker.
+        released: The resource as the agreement binds it, and its key.
         pool: This visit's memory.
-        heads: Signed tree heads to show to the holder.
-        direct_host: Where the holder may connect; None is the relay only.
-        sink: Gets ``visit.path``.
-        columns: What the rows are said to be, for files that say it themselves.
+        setup: What every visit needs.
     """
 
     def __init__(
         self,
         visit: Visit,
-        resource: Resource,
-        data_key: SecretKey,
-        *,
+        released: ReleasedResource,
         pool: CPUPool,
-        heads: tuple[SignedTreeHead, ...],
-        direct_host: DirectHost | None = None,
-        sink: Sink = discard,
-        columns: Columns | None = None,
+        setup: HostSetup,
     ) -> None:
         self._visit = visit
-        self._resource = resource
-        self._data_key = data_key
+        self._resource, self._data_key = released.resource, released.data_key
         self._pool = pool
-        self._heads = heads
-        self._direct_host = direct_host
-        self._sink = sink
-        self._columns = columns
+        self._setup = setup
         self._open_place: DirectPlace | None = None
 
     def stop(self) -> None:
         """End a direct path that a load in another thread waits on; safe to repeat."""
-        place = self._open_place
-        if self._direct_host is not None and place is not None:
-            self._direct_host.withdraw(place)
+        place, direct_host = self._open_place, self._setup.direct_host
+        if direct_host is not None and place is not None:
+            direct_host.withdraw(place)
 
     def load(self, session: Session) -> Loaded:
         """Take the cargo from a holder that presents this visit's lease.
@@ -294,9 +321,9 @@ class CargoLoader:
         if told != (self._resource.total_bytes, self._resource.record_bytes):
             raise _wrong_content("the sealed file has another size")
         opener = RecordOpener(self._data_key, present.header)
-        if header.is_described and self._columns is not None:
+        if header.is_described and self._setup.columns is not None:
             try:
-                columns = self._columns(self._resource)
+                columns = self._setup.columns(self._resource)
                 verify_description(self._data_key, header, columns)
             except AuthenticationError as error:
                 raise _wrong_content("it was sealed with other columns") from error
@@ -307,18 +334,18 @@ class CargoLoader:
         self, session: Session
     ) -> Iterator[tuple[RelayedSource | DirectSource, PathName]]:
         """Say that we are ready, and hear which way the frames will come."""
-        place = None
-        if self._direct_host is not None:
+        place, setup = None, self._setup
+        if setup.direct_host is not None:
             key = session.export(Label.DIRECT_PATH, self._visit.lease.digest.raw)
             longest = frame_bytes(self._resource.record_bytes)
-            place = self._open_place = self._direct_host.offer(key, longest)
+            place = self._open_place = setup.direct_host.offer(key, longest)
         try:
             offers = place.offers if place else ()
-            send_message(session, Ready(WINDOW_FRAMES, self._heads, offers))
+            send_message(session, Ready(WINDOW_FRAMES, setup.heads(), offers))
             left_s = self._visit.remaining_s()
             taken = receive_message(session, PathTaken, timeout_s=left_s)
             visit = self._visit.visit.to_text()
-            emit(self._sink, "visit.path", visit=visit, path=taken.path)
+            emit(setup.sink, "visit.path", visit=visit, path=taken.path)
             yield self._source(session, taken.path, place), taken.path
         finally:
             self.stop()

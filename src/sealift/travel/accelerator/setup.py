@@ -14,9 +14,9 @@ from sealift.events import Sink, discard
 from sealift.release.agreement import Resource
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import ScrubSummary, SignedReceipt
+from sealift.session.direct.exchange import PathName
 from sealift.session.direct.host import DirectHost
 from sealift.session.session import Session
-from sealift.travel.accelerator.load import Columns, Loaded
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.visit.lease import Lease, LeaseTerms
 from sealift.travel.visit.memory import CPUPool
@@ -74,6 +74,16 @@ class ReleasedResource:
     data_key: SecretKey
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was loaded: frames and ciphertext bytes, and on which path they came."""
+
+    frames: int
+    sealed_bytes: int
+    path: PathName = "relay"
+
+
+Columns = Callable[[Resource], bytes]
 Work = Callable[[Sequence[LoadedCargo]], GroupResult]
 Check = Callable[[LoadedCargo], None]
 Meet = Callable[[Lease, float], Session]

@@ -20,10 +20,11 @@ from sealift.errors import PolicyError, SealiftError, StaleError
 from sealift.release.agreement import part_for
 from sealift.release.receipt import ScrubSummary
 from sealift.session.session import Session
-from sealift.travel.accelerator.load import CargoLoader, Loaded
+from sealift.travel.accelerator.load import CargoLoader
 from sealift.travel.accelerator.setup import (
     GroupResult,
     HostSetup,
+    Loaded,
     LoadedCargo,
     PhaseTimer,
     ReleasedResource,
@@ -232,14 +233,7 @@ class HostedVisit:
             self._session = session
         with self._timer.phase("load"):
             self._loader = CargoLoader(
-                self._visit,
-                self._released.resource,
-                self._released.data_key,
-                pool=self._pool,
-                heads=self._setup.heads(),
-                direct_host=self._setup.direct_host,
-                sink=self._setup.sink,
-                columns=self._setup.columns,
+                self._visit, self._released, self._pool, self._setup
             )
             self._loaded = self._loader.load(session)
         with self._timer.phase("check"):

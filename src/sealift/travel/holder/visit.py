@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from sealift.channel.record.rawfile import RawSealedFile
+from sealift.channel.transport.transport import SlotTransport
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.keys import Label, SecretKey
 from sealift.errors import PolicyError, SealiftError, StaleError, UsageError
@@ -26,6 +27,7 @@ from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import Receipt, SignedReceipt, verify_receipt
 from sealift.session.direct.dial import PathDialler
 from sealift.session.session import Session
+from sealift.travel.visit.errors import last_words
 from sealift.travel.visit.lease import (
     HEADER_BYTES,
     Lease,
@@ -41,6 +43,7 @@ from sealift.travel.visit.lease import (
 from sealift.travel.visit.messages import (
     LEAVES_PER_MESSAGE,
     Cargo,
+    Credit,
     Failed,
     FailedError,
     Leaves,
@@ -52,10 +55,74 @@ from sealift.travel.visit.messages import (
     receive_message,
     send_message,
 )
-from sealift.travel.visit.paths import DirectSink, RelayedSink
 from sealift.travel.visit.state import Clock
 
 DEFAULT_RECEIPT_WAIT_S: Final = 3600.0
+Remaining = Callable[[], float]
+SCRUB_S: Final = 10.0  # an accelerator scrubs before it says why it took no more
+
+
+class RelayedSink:
+    """Frames inside the session; at most ``window`` are not acknowledged.
+
+    Args:
+        remaining_s: What is left of the lease; raises when nothing is.
+    """
+
+    def __init__(self, session: Session, window: int, remaining_s: Remaining) -> None:
+        self._session = session
+        self._window = window
+        self._remaining_s = remaining_s
+        self._memory = bytearray()
+        self._room = memoryview(b"")
+        self._sent = self._acknowledged = 0
+
+    def room(self, frame_bytes: int) -> memoryview:
+        """Wait for credit; the memory is used again for every frame."""
+        while self._sent - self._acknowledged >= self._window:
+            self._credit()
+        if len(self._memory) < frame_bytes:
+            self._memory = bytearray(frame_bytes)
+        self._room = memoryview(self._memory)[:frame_bytes]
+        return self._room
+
+    def send(self) -> None:
+        """Send what was built."""
+        self._session.send_raw(self._room)
+        self._sent += 1
+
+    def finish(self) -> None:
+        """Wait until every frame is acknowledged."""
+        while self._acknowledged < self._sent:
+            self._credit()
+
+    def _credit(self) -> None:
+        credit = receive_message(self._session, Credit, timeout_s=self._remaining_s())
+        self._acknowledged = credit.frames
+
+
+class DirectSink:
+    """Frames built in the transport's own memory."""
+
+    def __init__(
+        self, transport: SlotTransport, session: Session, remaining_s: Remaining
+    ) -> None:
+        self._transport = transport
+        self._session = session
+        self._remaining_s = remaining_s
+
+    def room(self, frame_bytes: int) -> memoryview:
+        """The transport's next slot."""
+        with last_words(self._session, SCRUB_S):
+            return self._transport.reserve(frame_bytes, self._remaining_s())
+
+    def send(self) -> None:
+        """Send what was built."""
+        with last_words(self._session, SCRUB_S):
+            self._transport.commit()
+
+    def finish(self) -> None:
+        """Nothing to wait for: the session's next message says that it was all."""
 
 
 @dataclass(frozen=True, slots=True)

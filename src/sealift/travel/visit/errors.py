@@ -1,23 +1,31 @@
-"""Errors that an accelerator tells: said again by the same name, with the same exit."""
+"""What the other end says of a failure.
+
+What an accelerator tells is said again by the same name, with the same exit. A party that
+gives up says so in the session, whichever path its frames take.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
+from sealift.channel.transport.transport import peer_timeout
 from sealift.errors import (
     IntegrityError,
     JobError,
     MalformedError,
+    PeerError,
     PolicyError,
     SealiftError,
     StaleError,
     UnavailableError,
     UsageError,
 )
-from sealift.travel.visit.messages import FailedError
+from sealift.session.session import Session
+from sealift.travel.visit.messages import Failed, FailedError, parse_message
 
+TIMEOUT: Final = peer_timeout().code
 # Refusals that do not depend on the holder: asking again changes nothing.
 NEVER_LATER: Final = frozenset({
     "no-such-resource", "too-many-visits", "bad-rows", "off-grid", "not-planned", "bad-row",
@@ -70,3 +78,30 @@ def named_errors() -> Iterator[None]:
         told = kind(error.failed.line)
         told.code = error.failed.code
         raise told from None
+
+
+@contextmanager
+def last_words(session: Session, wait_s: float) -> Iterator[None]:
+    """A direct path that ends: its other end may have said why, in the session."""
+    try:
+        yield
+    except PeerError as error:
+        incoming = None
+        if error.code != TIMEOUT:
+            with suppress(PeerError):
+                incoming = session.receive_any(wait_s)
+        if incoming is None or incoming.raw:
+            raise
+        raise gave_up(incoming.payload) from None
+
+
+def gave_up(message: bytes) -> SealiftError:
+    """The error that a message is where a frame should be."""
+    try:
+        failed = parse_message(message, (Failed,))
+    except MalformedError:
+        return MalformedError(
+            "expected a raw frame", why="a message came", code="unexpected-frame"
+        )
+    assert isinstance(failed, Failed)
+    return FailedError(failed)
