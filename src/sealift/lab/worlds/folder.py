@@ -10,7 +10,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -63,65 +62,35 @@ class Home:
         return ["--sealed", self.sealed, *kept]
 
 
-@dataclass(frozen=True, slots=True)
 class World:
     """The folder of all.
 
-    Attributes:
+    Args:
+        path: The folder.
         act: Of the demo; empty for the first one. Each has a job and results of its own.
+        owners: Who bring data.
     """
 
-    path: Path
-    act: str = ""
-    owners: tuple[str, ...] = OWNERS
-
-    @property
-    def parties(self) -> tuple[str, ...]:
-        """Whose folders there are."""
-        return (*self.owners, MODEL_OWNER, OPERATOR, HOST)
-
-    def again(self, act: str) -> World:
-        """The same parties, for another job."""
-        return replace(self, act=act)
+    def __init__(
+        self, path: Path, act: str = "", owners: tuple[str, ...] = OWNERS
+    ) -> None:
+        self.path, self.act, self.owners = path, act, owners
+        self.parties = (*owners, MODEL_OWNER, OPERATOR, HOST)
+        self.job = path / f"job{act}.toml"
+        self.agreement = path / "agreement.json"  # signed
+        self.bundle = path / "recipe"  # the code that all parties agreed on
+        self.tables = path / "tables"  # what the owners seal, in plaintext
+        self.run = path / f"run{act}"  # the results
+        self.model = path / "model.safetensors"  # as its owner opened it
+        self.report = path / "report.html"
 
     def home(self, party: str) -> Home:
         """A party's folder."""
         return Home(self.path / party, self.act)
 
-    @property
-    def job(self) -> Path:
-        """``job.toml``."""
-        return self.path / f"job{self.act}.toml"
-
-    @property
-    def agreement(self) -> Path:
-        """The signed agreement."""
-        return self.path / "agreement.json"
-
-    @property
-    def bundle(self) -> Path:
-        """The code that all parties agreed on."""
-        return self.path / "recipe"
-
-    @property
-    def tables(self) -> Path:
-        """What the owners seal, in plaintext."""
-        return self.path / "tables"
-
-    @property
-    def run(self) -> Path:
-        """The results."""
-        return self.path / f"run{self.act}"
-
-    @property
-    def model(self) -> Path:
-        """The model, as its owner opened it."""
-        return self.path / "model.safetensors"
-
-    @property
-    def report(self) -> Path:
-        """The page."""
-        return self.path / "report.html"
+    def again(self, act: str) -> World:
+        """The same parties, for another job."""
+        return World(self.path, act, self.owners)
 
 
 @contextmanager

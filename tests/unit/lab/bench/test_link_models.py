@@ -12,7 +12,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.data.schema.rows import demand_rows
 from sealift.lab.bench.link import inference, training
 from sealift.lab.bench.link.arms import LinkArm
-from sealift.lab.bench.link.server import MAX_ROWS, NAMES, form_for
+from sealift.lab.bench.link.server import MAX_ROWS, NAMES, form_for, random_rows
 from sealift.lab.bench.link.transfers import best_plain_goodput
 from sealift.lab.bench.report import Row
 from sealift.session.session import Session
@@ -44,7 +44,7 @@ def test_the_worst_of_the_small_gpt_counts() -> None:
 def test_what_is_asked_fits_the_form(name: str) -> None:
     form = form_for(name)
     assert form_from_plain(form.to_plain()) == form
-    demand_rows(inference.random_rows(form.inputs, MAX_ROWS // 8), form.inputs)
+    demand_rows(random_rows(form.inputs, MAX_ROWS // 8), form.inputs)
 
 
 def test_an_arm_that_cannot_be_measured_is_named(

@@ -8,7 +8,6 @@ from the first byte of the question sent to the last of the answer taken.
 from __future__ import annotations
 
 import itertools
-import os
 import secrets
 import tempfile
 import time
@@ -21,7 +20,6 @@ from typing import Final
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
-from sealift.data.schema.schema import Schema
 from sealift.errors import UnavailableError
 from sealift.lab.bench.harness import Peer
 from sealift.lab.bench.link.server import (
@@ -35,6 +33,7 @@ from sealift.lab.bench.link.server import (
     form_for,
     model_row,
     open_sealed,
+    random_rows,
 )
 from sealift.lab.bench.report import Row, interleaved
 from sealift.lab.bench.shipping import make_certificate
@@ -121,19 +120,6 @@ def _measure(
     payload_bytes = len(question) + answer_bytes
     row = model_row("inference", name, batch, payload_bytes, medians)
     return {**row, "pairs": len(spent["plain"].seconds)}
-
-
-def random_rows(schema: Schema, rows: int) -> bytes:
-    """Small numbers that every field takes."""
-    field = schema.fields[0]
-    if field.element.kind == "int":
-        return b"".join(
-            secrets.randbelow(256).to_bytes(4, "little")
-            for _ in range(rows * field.elements)
-        )
-    raw = bytearray(os.urandom(rows * schema.row_bytes))
-    raw[3::4] = b"\x3e" * (len(raw) // 4)  # float32 from 1/8 to 1/2
-    return bytes(raw)
 
 
 @contextmanager

@@ -8,6 +8,8 @@ again (``tls``). Scheduler, worker, packets and checks are the same. The models 
 
 from __future__ import annotations
 
+import os
+import secrets
 import socket
 import ssl
 import threading
@@ -92,6 +94,19 @@ def model_row(
     plain_s = spent["plain"]
     others = [arm for arm in spent if arm != "plain"]
     return row | {f"{arm}_vs_plain": round(spent[arm] / plain_s, 3) for arm in others}
+
+
+def random_rows(schema: Schema, rows: int) -> bytes:
+    """Small numbers that every field takes."""
+    field = schema.fields[0]
+    if field.element.kind == "int":
+        return b"".join(
+            secrets.randbelow(256).to_bytes(4, "little")
+            for _ in range(rows * field.elements)
+        )
+    raw = bytearray(os.urandom(rows * schema.row_bytes))
+    raw[3::4] = b"\x3e" * (len(raw) // 4)  # float32 from 1/8 to 1/2
+    return bytes(raw)
 
 
 def _bundle_for(name: str) -> dict[str, bytes]:

@@ -26,7 +26,7 @@ from sealift.channel.transport.memfd import MemfdTransport
 from sealift.errors import SealiftError
 from sealift.lab.bench.harness import Answer, End, Peer, pack, unpack
 from sealift.lab.bench.link.device import link_keys, two_cores
-from sealift.lab.bench.link.server import NAMES, form_for, model_row
+from sealift.lab.bench.link.server import NAMES, form_for, model_row, random_rows
 from sealift.lab.bench.link.shapes import Shape, receiver_of, sender_of
 from sealift.lab.bench.report import Arm, Row, interleaved
 
@@ -75,17 +75,13 @@ class Trainer(End):
         self._cores = two_cores()
         os.sched_setaffinity(0, {self._cores[0]})
         torch.set_num_threads(1)
-        field = form_for(name).inputs.fields[0]
+        inputs = form_for(name).inputs
+        field = inputs.fields[0]
         self._shape = (int(rows), *field.shape)
         self._model: Any = make(name)
         self._optimizer = torch.optim.AdamW(self._model.parameters(), fused=True)
-        if field.dtype == "int32":
-            most = field.classes or 2
-            given = torch.randint(0, most, self._shape, dtype=torch.int32)
-        else:
-            given = torch.rand(self._shape)
-        self._dtype = given.dtype
-        self._batch = given.numpy().tobytes()
+        self._dtype = torch.int32 if field.dtype == "int32" else torch.float32
+        self._batch = random_rows(inputs, int(rows))
 
     def train(self, budget_s: float) -> Answer:
         """Seconds a step by arm."""
