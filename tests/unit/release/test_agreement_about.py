@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from sealift.cli.roles import check_job
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, PolicyError
 from sealift.feed.terms import load_agreement
@@ -20,6 +19,7 @@ from sealift.release.agreement.explain import explain
 from sealift.release.agreement.holes import find_holes
 from sealift.release.agreement.signed import VerifiedAgreement, load_signed, save_signed
 from sealift.release.agreement.successors import own_part
+from sealift.train.job.settings import check_job
 from tests.sim.decisions import serving
 
 CONSORTIUM = make_consortium()

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sealift.cli.roles import check_job
 from sealift.errors import JobError, UsageError
 from sealift.lab.demo.tasks.digits import ROW_BYTES
 from sealift.release.agreement.signed import load_signed, verify
-from sealift.train.job.settings import read_job
+from sealift.train.job.settings import check_job, read_job
 from sealift.train.loop.statistics import totals_file
 from tests.sim.jobworld import Wishes, change, fresh_world, train_here, write_job
 from tests.sim.statistics import NAMES, OWNERS, expected, statistics_alone, trained_on

@@ -14,7 +14,7 @@ from typing import TextIO
 from sealift.channel.transport.tcp import TcpListener
 from sealift.channel.transport.unixsocket import LocalListener
 from sealift.cli.arguments import Parser
-from sealift.cli.console import say, unlock
+from sealift.cli.console import unlock
 from sealift.cli.judging import add_judging_arguments, equip_from, wall_clock
 from sealift.crypto.identity import Identity
 from sealift.errors import (
@@ -28,9 +28,8 @@ from sealift.release.visible import visible
 from sealift.session.direct.dial import PathDialler
 from sealift.session.direct.host import DirectHost
 from sealift.train.job.roleprocesses import EventLines
-from sealift.train.job.settings import JobTable, parse_address, read_job
+from sealift.train.job.settings import JobTable, check_job, parse_address, read_job
 from sealift.train.plans import PLANS, PlanRole, plans_with
-from sealift.train.sandbox.confine import Confinement
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,28 +105,6 @@ def _equip_role(
     holders = agreement.agreement.holders
     own = identity.public_key if identity.name in holders else None
     return equip_from(args, agreement, own)
-
-
-def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
-    """What a job asks for must be possible under the agreement, before any key is used.
-
-    Raises:
-        PolicyError: ``other-purpose``: training under an agreement about serving, or
-            the other way round.
-        UsageError: code ``buffer-too-small``, if a row does not fit the buffer.
-        PolicyError: if it asks for longer leases, more buffers or mixed cargo than
-            agreed, or reads what an owner has not signed for.
-    """
-    agreement.require_owners_signed()
-    plan = PLANS[job.plan]
-    agreement.agreement.require_about(plan.about, f"the job's plan is {plan.name}")
-    plan.check_terms(job.settings, agreement.agreement)
-
-
-def say_sandbox(sandbox: str) -> None:
-    """A recipe is code of another party: say what keeps it in."""
-    line = Confinement.parse(sandbox).say()
-    say(line)
 
 
 def require_data_owner(setup: RoleSetup, role: str) -> None:

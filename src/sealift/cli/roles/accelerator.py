@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.evidence import Attester, measuring
+from sealift.cli.console import say_sandbox
 from sealift.cli.roles import (
     RoleSetup,
     add_host_arguments,
     add_role_arguments,
     open_direct_host,
-    say_sandbox,
     set_up_role,
 )
 from sealift.cli.roles.attester import add_attester_arguments, open_attester
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     ):
         most = MOST if setup.job.run.rejoin_s else 0
         restarts = Restarts(most, sink=setup.sink)
-        seat = _Seat(
+        server = _JobServer(
             setup,
             attester,
             workshop,
@@ -100,12 +100,12 @@ def run(args: argparse.Namespace) -> int:
             restarts,
             JobShapes(),
         )
-        rejoining.run(lambda joined: seat.serve(rejoining.dial_s, joined))
+        rejoining.run(lambda joined: server.serve(rejoining.dial_s, joined))
     return 0
 
 
 @dataclass(frozen=True)
-class _Seat:
+class _JobServer:
     """What stays when a connection is lost; keys and model do not."""
 
     setup: RoleSetup

@@ -12,8 +12,8 @@ from typing import Any
 from sealift.attest.evidence import measuring
 from sealift.attest.level import Level
 from sealift.channel.transport.tcp import TcpListener
-from sealift.cli.console import print_result, say
-from sealift.cli.roles import RoleSetup, add_role_arguments, say_sandbox, set_up_role
+from sealift.cli.console import print_result, say, say_sandbox
+from sealift.cli.roles import RoleSetup, add_role_arguments, set_up_role
 from sealift.cli.roles.accelerator import restart_overwriting
 from sealift.cli.roles.attester import add_attester_arguments, open_attester
 from sealift.cli.signals import on_second_signal

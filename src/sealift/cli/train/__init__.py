@@ -18,9 +18,8 @@ from typing import Any, Final
 from sealift.attest.level import Level
 from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.cli.arguments import Parser
-from sealift.cli.console import say
+from sealift.cli.console import say, say_sandbox
 from sealift.cli.judging import add_judging_arguments
-from sealift.cli.roles import check_job, say_sandbox
 from sealift.cli.roles.attester import add_attester_arguments
 from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.codec import encode
@@ -38,7 +37,7 @@ from sealift.release.agreement.code import load_bundle
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.broker.stores import opened_vault
 from sealift.release.files import read_secret_line
-from sealift.train.job.settings import JobTable, read_job
+from sealift.train.job.settings import JobTable, check_job, read_job
 from sealift.train.loop.statistics import STATISTICS_NAME, totals_file
 from sealift.train.plans import PLANS
 from sealift.train.plans.local import LocalRun, SealedTables, train_local

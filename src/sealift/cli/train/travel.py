@@ -149,7 +149,7 @@ class TravelRoles:
     """Starts both, and again.
 
     Args:
-        house: Where they run.
+        processes: Where they run.
         args: Of the command.
         restarts: Most times that each is started again.
         say: Gets a line for people.
@@ -157,13 +157,13 @@ class TravelRoles:
 
     def __init__(
         self,
-        house: RoleProcesses,
+        processes: RoleProcesses,
         args: argparse.Namespace,
         *,
         restarts: int,
         say: Callable[[str], None],
     ) -> None:
-        self._house = house
+        self._processes = processes
         self._args = args
         self._say = say
         self._address = args.orchestrator
@@ -186,12 +186,12 @@ class TravelRoles:
         """The orchestrator listens: time for the accelerator, unless it is there."""
         self._address = f"{event.text('host')}:{event.fields['port']}"
         self._listening = event
-        if ACCELERATOR not in self._house.children:
+        if ACCELERATOR not in self._processes.children:
             self._start_accelerator(event)
 
     def start_again(self, name: str) -> bool:
         """Start a role that was killed; False if it ended otherwise, or too often."""
-        if not self._left[name] or not self._house.was_killed(name):
+        if not self._left[name] or not self._processes.was_killed(name):
             return False
         self._left[name] -= 1
         self._say(f"the {name} was killed; started again")
@@ -217,7 +217,7 @@ class TravelRoles:
 
     def _start(self, name: str, words: list[str | Path]) -> None:
         with stop_postponed():
-            self._house.start(name, "sealift", words, followed())
+            self._processes.start(name, "sealift", words, followed())
 
 
 MAX_RESTARTS: Final = 5  # of each role
@@ -235,12 +235,12 @@ def train_travelling(
     _require_keys(args)
     lines = TrainLines(agreement.agreement, job, watch=args.watch, stream=sys.stderr)
     result: Mapping[str, Any] = {}
-    with RoleProcesses(Path.cwd()) as house:
-        on_second_signal(house.kill)
+    with RoleProcesses(Path.cwd()) as processes:
+        on_second_signal(processes.kill)
         restarts = MAX_RESTARTS if job.run.rejoin_s else 0
-        roles = TravelRoles(house, args, restarts=restarts, say=lines.say)
+        roles = TravelRoles(processes, args, restarts=restarts, say=lines.say)
         roles.start_orchestrator()
-        for told in house.listen(_silence_s(job)):
+        for told in processes.listen(_silence_s(job)):
             if isinstance(told, RoleEvent):
                 if told.kind == "orchestrator.listening":
                     roles.take_listening(told)
@@ -249,7 +249,7 @@ def train_travelling(
                 result = told.content if told.process == ORCHESTRATOR else result
             elif not result and roles.start_again(told.process):
                 continue
-            elif _is_over(house, told):
+            elif _is_over(processes, told):
                 break
     lines.say_epoch()  # of the last one, which nothing follows
     if not result:
@@ -268,22 +268,24 @@ def _require_keys(args: argparse.Namespace) -> None:
         )
 
 
-def _is_over(house: RoleProcesses, told: Ended) -> bool:
+def _is_over(processes: RoleProcesses, told: Ended) -> bool:
     """Whether the job has ended well; raises what the role that failed said."""
     if told.process == ACCELERATOR:
-        if not house.ends_within(ORCHESTRATOR, GRACE_S):
-            house.require_success(ACCELERATOR)
+        if not processes.ends_within(ORCHESTRATOR, GRACE_S):
+            processes.require_success(ACCELERATOR)
         return False
     try:
-        house.require_success(ORCHESTRATOR)
+        processes.require_success(ORCHESTRATOR)
     except PeerError:
         # It lost the accelerator, which knows better why.
-        if ACCELERATOR in house.children and house.ends_within(ACCELERATOR, GRACE_S):
-            house.require_success(ACCELERATOR)
+        if ACCELERATOR in processes.children and processes.ends_within(
+            ACCELERATOR, GRACE_S
+        ):
+            processes.require_success(ACCELERATOR)
         raise
-    if not house.ends_within(ACCELERATOR, GRACE_S):
+    if not processes.ends_within(ACCELERATOR, GRACE_S):
         return True  # it is ended with everything else
-    house.require_success(ACCELERATOR)
+    processes.require_success(ACCELERATOR)
     return True
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from sealift.codec import parse_toml
 from sealift.errors import MalformedError
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
 from sealift.train.plans import PLANS, PlanName
 from sealift.travel.settings import (
@@ -155,3 +156,19 @@ def parse_address(text: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or not 0 <= int(port) < 65536:
         raise MalformedError(f"{text[:80]!r} is not an address", code="bad-address")
     return host, int(port)
+
+
+def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
+    """What a job asks for must be possible under the agreement, before any key is used.
+
+    Raises:
+        PolicyError: ``other-purpose``: training under an agreement about serving, or
+            the other way round.
+        UsageError: code ``buffer-too-small``, if a row does not fit the buffer.
+        PolicyError: if it asks for longer leases, more buffers or mixed cargo than
+            agreed, or reads what an owner has not signed for.
+    """
+    agreement.require_owners_signed()
+    plan = PLANS[job.plan]
+    agreement.agreement.require_about(plan.about, f"the job's plan is {plan.name}")
+    plan.check_terms(job.settings, agreement.agreement)
