@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from sealift.attest.evidence import Attester
 from sealift.channel.transport.tcp import TcpListener
 from sealift.channel.transport.unixsocket import LocalListener
 from sealift.cli.arguments import Parser
@@ -23,10 +25,12 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.events import Event, Sink
+from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.visible import visible
 from sealift.session.direct.dial import PathDialler
 from sealift.session.direct.host import DirectHost
+from sealift.session.endpoint import Endpoint
 from sealift.train.job.roleprocesses import EventLines
 from sealift.train.job.settings import JobTable, check_job, parse_address, read_job
 from sealift.train.plans import PLANS, PlanRole, plans_with
@@ -49,6 +53,29 @@ class RoleSetup:
     identity: Identity
     sink: Sink
     address: tuple[str, int]
+
+    def endpoint(self, role: Role) -> Endpoint:
+        """An end of sessions that the identity stands for."""
+        return Endpoint(
+            role=role,
+            name=self.identity.name,
+            agreement=self.agreement.digest,
+            identity=self.identity,
+        )
+
+    def attested(self, name: str, attester: Attester) -> Endpoint:
+        """An accelerator's end of sessions, which evidence stands for."""
+        return Endpoint(
+            role=Role.ACCELERATOR,
+            name=name,
+            agreement=self.agreement.digest,
+            attester=attester,
+        )
+
+
+def boot_clock() -> float:
+    """Seconds that also count while the machine sleeps (rule H5)."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def add_role_arguments(parser: Parser) -> None:

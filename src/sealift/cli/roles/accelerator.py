@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,15 @@ from sealift.cli.roles import (
     RoleSetup,
     add_host_arguments,
     add_role_arguments,
+    boot_clock,
     open_direct_host,
     set_up_role,
 )
 from sealift.cli.roles.attester import add_attester_arguments, open_attester
 from sealift.cli.roles.rejoin import Joined, Rejoining
 from sealift.cli.signals import on_second_signal
-from sealift.ids import Role
 from sealift.release.agreement.code import load_bundle
 from sealift.session.direct.host import DirectHost
-from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.train.job.accelerator import Accelerator
 from sealift.train.job.checkpoints import StateFolder
@@ -121,12 +119,7 @@ class _JobServer:
         """Serve over one connection, with an instance key of its own."""
         setup = self.setup
         (name,) = accelerator_names()
-        endpoint = Endpoint(
-            role=Role.ACCELERATOR,
-            name=name,
-            agreement=setup.agreement.digest,
-            attester=self.attester,
-        )
+        endpoint = setup.attested(name, self.attester)
         with RelayClient.dial(setup.address, name, dial_s) as relay:
             enrol_where_missing(
                 relay,
@@ -141,7 +134,7 @@ class _JobServer:
                 setup.agreement,
                 plan=setup.job.plan,
                 workshop=self.workshop,
-                clock=_boot_clock,
+                clock=boot_clock,
                 direct_host=self.direct_host,
                 sink=setup.sink,
                 state=self.folder,
@@ -154,11 +147,6 @@ class _JobServer:
 def _default_state(job: Path, name: str) -> Path:
     """Where a job's checkpoints are: ``state/NAME`` beside its file."""
     return job.resolve().parent / "state" / name
-
-
-def _boot_clock() -> float:
-    """Seconds that also count while the machine sleeps (rule H5)."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def restart_overwriting() -> None:

@@ -34,7 +34,6 @@ from sealift.release.broker.server import Broker
 from sealift.release.broker.stores import opened_broker
 from sealift.release.log.heads import HeadStore
 from sealift.release.vault.ledger import Ledger
-from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import prover
 from sealift.travel.broker import BrokerService
@@ -99,12 +98,7 @@ def _serve(
 ) -> None:
     """Serve over one connection, with an instance key of its own."""
     name = setup.identity.name
-    endpoint = Endpoint(
-        role=Role.BROKER,
-        name=name,
-        agreement=setup.agreement.digest,
-        identity=setup.identity,
-    )
+    endpoint = setup.endpoint(Role.BROKER)
     called = relay_name(Role.BROKER, name)
     prove = prover(setup.identity, setup.agreement.digest, called)
     with RelayClient.dial(setup.address, called, dial_s, prove) as relay:

@@ -47,7 +47,6 @@ from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.broker.stores import opened_vault
 from sealift.release.files import make_folder
 from sealift.release.log.heads import HeadStore
-from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
 from sealift.session.relay.envelope import prover
 from sealift.travel.holder.jobs import HolderJob, Receipts
@@ -282,12 +281,7 @@ def _make_holder(
     receipts: Receipts,
 ) -> HolderJob:
     """The holder of this command line."""
-    endpoint = Endpoint(
-        role=Role.HOLDER,
-        name=setup.identity.name,
-        agreement=setup.agreement.digest,
-        identity=setup.identity,
-    )
+    endpoint = setup.endpoint(Role.HOLDER)
     return HolderJob(
         relay,
         endpoint,

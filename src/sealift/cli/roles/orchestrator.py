@@ -67,12 +67,7 @@ def _orchestrate(
     )
     listening = relay.address
     emit(setup.sink, "orchestrator.listening", host=listening[0], port=listening[1])
-    endpoint = Endpoint(
-        role=Role.ORCHESTRATOR,
-        name=setup.identity.name,
-        agreement=setup.agreement.digest,
-        identity=setup.identity,
-    )
+    endpoint = setup.endpoint(Role.ORCHESTRATOR)
     sessions = LiveSessions(clock=time.monotonic)
     client = stack.enter_context(relay.local_client())
     stack.callback(sessions.close)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,15 @@ from sealift.attest.evidence import measuring
 from sealift.attest.level import Level
 from sealift.channel.transport.tcp import TcpListener
 from sealift.cli.console import print_result, say, say_sandbox
-from sealift.cli.roles import RoleSetup, add_role_arguments, set_up_role
+from sealift.cli.roles import RoleSetup, add_role_arguments, boot_clock, set_up_role
 from sealift.cli.roles.accelerator import restart_overwriting
 from sealift.cli.roles.attester import add_attester_arguments, open_attester
 from sealift.cli.signals import on_second_signal
 from sealift.events import emit
-from sealift.ids import Role
 from sealift.release.agreement.code import load_bundle
 from sealift.serve.admission import Admission
 from sealift.serve.modelworker import overwrite_live_rooms
 from sealift.serve.server import Server, find_subject
-from sealift.session.endpoint import Endpoint
 from sealift.session.relay.server import Relay
 from sealift.train.job.settings import parse_address
 from sealift.train.sandbox import kernel as limits
@@ -67,12 +64,7 @@ def run(args: argparse.Namespace) -> int:
     limits.hide_memory()
     address = parse_address(args.listen) if args.listen else setup.address
     (name,) = accelerator_names()
-    endpoint = Endpoint(
-        role=Role.ACCELERATOR,
-        name=name,
-        agreement=setup.agreement.digest,
-        attester=attester,
-    )
+    endpoint = setup.attested(name, attester)
     with (
         Relay(None, registry=registry_of(setup.agreement), sink=setup.sink) as relay,
         Workshop(
@@ -88,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             subject,
             settings=setup.job.serving,
             workshop=workshop,
-            clock=_boot_clock,
+            clock=boot_clock,
             sink=setup.sink,
         )
         _say_level(setup)
@@ -121,8 +113,3 @@ def _say_level(setup: RoleSetup) -> None:
     if Level.DEVELOPMENT in setup.agreement.accept:
         line = "development evidence: nobody is kept out of questions and answers"
         say(line)
-
-
-def _boot_clock() -> float:
-    """Seconds that also count while the machine sleeps (rule H5)."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
