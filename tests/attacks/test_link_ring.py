@@ -148,7 +148,7 @@ def test_what_is_offered_to_wake_with_is_a_socket(kind):
 
 
 @pytest.mark.parametrize("point", ["slot_start", "advance"])
-@pytest.mark.parametrize("work", ["send", "receive", "ranges", "peek"])
+@pytest.mark.parametrize("work", ["send", "receive", "ranges", "borrow"])
 def test_an_end_that_is_closed_under_a_call_takes_nothing_away(
     point, work, monkeypatch
 ):
@@ -170,7 +170,7 @@ def test_an_end_that_is_closed_under_a_call_takes_nothing_away(
         "send": lambda: here.send(b"x"),
         "receive": lambda: here.receive(1),
         "ranges": lambda: (here.ranges(1, 1), here.skip(1)),
-        "peek": lambda: (here.peek(1, 1), here.skip(1)),
+        "borrow": lambda: (here.borrow(1), here.give_back()),
     }
     with pytest.raises(PeerError) as caught:
         doing[work]()

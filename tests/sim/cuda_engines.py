@@ -10,7 +10,6 @@ from sealift.channel.cuda.copies import CopySettings, GpuProtection
 from sealift.channel.cuda.driver import Argument, CudaError, GpuFacts, Grid
 from sealift.channel.cuda.engine import CudaEngine
 from sealift.channel.cuda.opening import open_cuda
-from sealift.channel.cuda.plan import Kernels
 from tests.sim.cuda_standin import StandInDriver, StandInGpu
 from tests.sim.gcc_kernels import loaded
 from tests.sim.model_kernels import ModelKernels, ModelRunner
@@ -58,7 +57,7 @@ def gcc_engine(way: str = "pinned") -> CudaEngine:
 
 
 def engine_on(
-    gpu: StandInGpu, way: str = "pinned", kernels: Kernels | None = None
+    gpu: StandInGpu, way: str = "pinned", kernels: CudaKernels | None = None
 ) -> CudaEngine:
     """An engine without self-test."""
     return CudaEngine(StandInDriver(gpu), kernels or ModelKernels(), WAYS[way])

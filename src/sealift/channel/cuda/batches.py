@@ -32,6 +32,8 @@ from sealift.errors import (
 _THREADS: Final = 128
 _MOST_BLOCKS: Final = 512  # each reads all verdicts
 GENUINE: Final = 1
+_Use = tuple[CudaMemory, tuple[int, int]]
+"""A memory, and start and end of the range of it that a batch uses."""
 
 
 class CudaKey:
@@ -186,9 +188,9 @@ class Batch:
     def uses(self, *, opens: bool) -> tuple[_Use, _Use]:
         """What is read, and what is written."""
         spans = [(p.sealed_offset, p.plaintext_bytes + TAG_BYTES) for p in self.places]
-        sealed = _Use(self.sealed, *_hull(spans))
+        sealed = (self.sealed, _hull(spans))
         spans = [(p.plain_offset, p.plaintext_bytes) for p in self.places]
-        plain = _Use(self.plain, *_hull(spans))
+        plain = (self.plain, _hull(spans))
         return (sealed, plain) if opens else (plain, sealed)
 
     def require_open(self) -> None:
@@ -196,19 +198,6 @@ class Batch:
         self.key.require_open()
         self.sealed.require_open()
         self.plain.require_open()
-
-
-@dataclass(frozen=True, slots=True)
-class _Use:
-    memory: CudaMemory
-    start: int
-    end: int
-
-    def before_read(self) -> list[Any]:
-        return self.memory.hazards.before_read(self.start, self.end)
-
-    def before_write(self) -> list[Any]:
-        return self.memory.hazards.before_write(self.start, self.end)
 
 
 def _hull(spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -270,8 +259,9 @@ def _submit(
 ) -> Ticket:
     batch.require_open()
     table.fill(table_of(batch.places), len(batch.places))
-    read, written = batch.uses(opens=opens)
-    waits = [*after, *read.before_read(), *written.before_write()]
+    (read, being_read), (written, being_written) = batch.uses(opens=opens)
+    waits: list[HoldsUp] = [*after, *read.hazards.before_read(*being_read)]
+    waits += written.hazards.before_write(*being_written)
     places = {
         **table.places(),
         "key": batch.key.memory.address,
@@ -284,8 +274,8 @@ def _submit(
         core.run(plan, places, stream)
 
     ticket = core.crypto.submit(step, after=waits)
-    read.memory.hazards.reads(read.start, read.end, ticket)
-    written.memory.hazards.writes(written.start, written.end, ticket)
+    read.hazards.reads(*being_read, ticket)
+    written.hazards.writes(*being_written, ticket)
     batch.key.memory.hazards.reads(0, batch.key.memory.nbytes, ticket)
     return ticket
 

@@ -197,7 +197,7 @@ OLDEST: Final = (8, 0)  # of those that tests compile for
 
 
 class CudaKernels:
-    """Satisfies ``plan.Kernels``.
+    """The kernels' code, and their plans (``plan.py``), which need no compiler.
 
     Args:
         compilers: Tried in this order; those of this machine by default.

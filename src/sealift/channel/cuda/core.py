@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, Final, Protocol, TypeVar
 
+from sealift.channel.cuda.compilers import CudaKernels
 from sealift.channel.cuda.copies import CopySettings
 from sealift.channel.cuda.driver import CudaError, Driver, faults_as_errors
 from sealift.channel.cuda.memory import CudaMemory
-from sealift.channel.cuda.plan import Kernels, Plan, to_arguments
+from sealift.channel.cuda.plan import Plan, to_arguments
 from sealift.channel.cuda.staging import HostBlock, Ring, TableRing
 from sealift.channel.cuda.streams import EventPool, Lane
 from sealift.channel.device.device import device_lost
@@ -65,7 +66,7 @@ class Core:
     """
 
     def __init__(
-        self, driver: Driver, kernels: Kernels, copies: CopySettings, slots: int
+        self, driver: Driver, kernels: CudaKernels, copies: CopySettings, slots: int
     ) -> None:
         self.driver = driver
         self.kernels = kernels
@@ -235,7 +236,7 @@ def _kept(made: ExitStack, part: Closing) -> Closing:
 
 
 def _unclean(memory: CudaMemory) -> IntegrityError | None:
-    """Close it; what a scrub left is faults_as_errors, what a lost GPU cannot do is not."""
+    """Close it; what a scrub left is told, what a lost GPU cannot do is not."""
     try:
         memory.close()
     except IntegrityError as error:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Sequence
+from functools import partial
+from itertools import cycle
 from typing import Any, Final
 
 from sealift.channel.cuda.batches import (
@@ -24,13 +26,13 @@ from sealift.channel.cuda.batches import (
     own_key,
     seal_batch,
 )
+from sealift.channel.cuda.compilers import CudaKernels
 from sealift.channel.cuda.copies import SMALL_BYTES, CopySettings
-from sealift.channel.cuda.core import Core, Upward
+from sealift.channel.cuda.core import Core
 from sealift.channel.cuda.driver import Driver, GpuFacts, faults_as_errors
-from sealift.channel.cuda.memory import CudaMemory, array_range, check_range, own_memory
-from sealift.channel.cuda.plan import Kernels
+from sealift.channel.cuda.memory import CudaMemory, array_range, own_memory
 from sealift.channel.cuda.staging import HostBlock, writable_address
-from sealift.channel.cuda.streams import HoldsUp, Joined, Point, Step, Ticket, on_device
+from sealift.channel.cuda.streams import HoldsUp, Joined, Point, Ticket, on_device
 from sealift.channel.device.device import (
     DeviceKey,
     DeviceMemory,
@@ -38,6 +40,7 @@ from sealift.channel.device.device import (
     Part,
     RecordPlace,
     check_places,
+    check_range,
     device_lost,
 )
 from sealift.crypto.aead import Suite
@@ -64,7 +67,7 @@ class CudaEngine:
     def __init__(
         self,
         driver: Driver,
-        kernels: Kernels,
+        kernels: CudaKernels,
         copies: CopySettings,
         *,
         slots: int = SLOTS,
@@ -254,32 +257,22 @@ class CudaEngine:
 def _straight(
     core: Core, source: memoryview, address: int, after: Sequence[HoldsUp]
 ) -> Point:
-    way, origin, nbytes = core.up[0], writable_address(source), source.nbytes
-    return way.lane.submit(
-        lambda stream: core.driver.copy_to_device(address, origin, nbytes, stream),
-        after=after,
-    )
+    copy, origin = core.driver.copy_to_device, writable_address(source)
+    step = partial(copy, address, origin, source.nbytes)
+    return core.up[0].lane.submit(step, after=after)
 
 
 def _through_rings(
     core: Core, source: memoryview, address: int, after: Sequence[HoldsUp]
 ) -> Point:
     """One way takes all; several take a piece each in turn."""
-    if len(core.up) == 1:
-        return core.up[0].lane.submit(
-            _sending(core.up[0], address, source), after=after
-        )
-    size = core.copies.piece_bytes
+    several, nbytes = len(core.up) > 1, source.nbytes
+    size = core.copies.piece_bytes if several else max(nbytes, 1)
     tickets = []
-    for number, at in enumerate(range(0, source.nbytes, size)):
-        way = core.up[number % len(core.up)]
-        step = _sending(way, address + at, source[at : at + size])
+    for way, at in zip(cycle(core.up), range(0, nbytes, size), strict=False):
+        step = partial(way.ring.send, address + at, source[at : at + size])
         tickets.append(way.lane.submit(step, after=after))
     return Joined(tickets)
-
-
-def _sending(way: Upward, address: int, source: memoryview) -> Step:
-    return lambda stream: way.ring.send(address, source, stream)
 
 
 def _packs(parts: Sequence[Part], limit: int) -> list[list[Part]]:
@@ -298,7 +291,7 @@ def _packs(parts: Sequence[Part], limit: int) -> list[list[Part]]:
 def _send_pack(core: Core, parts: Sequence[Part]) -> Ticket:
     packed = bytearray()
     spread: list[tuple[int, int, int]] = []
-    after: list[Any] = []
+    after: list[HoldsUp] = []
     for buffer, target, offset in parts:
         source, memory = memoryview(buffer).cast("B"), own_memory(target)
         check_range(memory, offset, source.nbytes)
@@ -306,20 +299,7 @@ def _send_pack(core: Core, parts: Sequence[Part]) -> Ticket:
         spread.append((memory.address + offset, len(packed), source.nbytes))
         packed += source
         packed += bytes(_padded(source.nbytes) - source.nbytes)
-    ticket = _queue_pack(core, packed, spread, after)
-    for buffer, target, offset in parts:
-        end = offset + memoryview(buffer).nbytes
-        own_memory(target).hazards.writes(offset, end, ticket)
-    return ticket
-
-
-def _queue_pack(
-    core: Core,
-    packed: bytearray,
-    spread: Sequence[tuple[int, int, int]],
-    after: Sequence[HoldsUp],
-) -> Ticket:
-    """The pack lands in memory of the engine, and is spread out by copies there."""
+    # The pack lands in memory of the engine, and is spread out by copies there.
     way, landing = core.up[0], core.landing(len(packed))
 
     def step(stream: Any) -> None:
@@ -327,7 +307,11 @@ def _queue_pack(
         for to, at, nbytes in spread:
             core.driver.copy_on_device(to, landing + at, nbytes, stream)
 
-    return way.lane.submit(step, after=after)
+    ticket = way.lane.submit(step, after=after)
+    for buffer, target, offset in parts:
+        end = offset + memoryview(buffer).nbytes
+        own_memory(target).hazards.writes(offset, end, ticket)
+    return ticket
 
 
 def _padded(nbytes: int) -> int:

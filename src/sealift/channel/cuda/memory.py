@@ -191,19 +191,6 @@ def own_memory(memory: DeviceMemory) -> CudaMemory:
     return memory
 
 
-def check_range(memory: CudaMemory, offset: int, nbytes: int) -> None:
-    """The range lies in the memory.
-
-    Raises:
-        UsageError: code ``bad-record-place``.
-    """
-    if offset < 0 or offset + nbytes > memory.nbytes:
-        raise UsageError(
-            f"{nbytes} bytes at {offset} do not lie in {memory.nbytes} bytes",
-            code="bad-record-place",
-        )
-
-
 def _is_dense(told: dict[str, Any], itemsize: int) -> bool:
     strides = told.get("strides")
     if strides is None:

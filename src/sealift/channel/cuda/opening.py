@@ -27,7 +27,6 @@ from sealift.channel.cuda.copies import (
 from sealift.channel.cuda.driver import Driver, faults_as_errors
 from sealift.channel.cuda.engine import SLOTS, CudaEngine
 from sealift.channel.cuda.memory import CudaMemory
-from sealift.channel.cuda.plan import Kernels
 from sealift.channel.device.device import RecordPlace
 from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
@@ -75,7 +74,7 @@ def self_test(engine: CudaEngine, *, lengths: Sequence[int] = (*EDGES, *LARGE)) 
 def open_cuda(
     ordinal: int = 0,
     *,
-    kernels: Kernels | None = None,
+    kernels: CudaKernels | None = None,
     driver: Callable[[int], Driver] = open_driver,
     protection: Callable[[], GpuProtection] = read_protection,
     test: Callable[[CudaEngine], None] = self_test,
@@ -114,7 +113,7 @@ def open_cuda(
 
 def _build(
     driver: Driver,
-    kernels: Kernels,
+    kernels: CudaKernels,
     protection: Callable[[], GpuProtection],
     slots: int,
     sink: Sink,
@@ -199,7 +198,9 @@ def _opens(engine: CudaEngine, case: Case) -> bool:
         if not _verifies(engine.open(key, sealed, plain, case.places)):
             return False
         engine.download(plain, 0, found).wait()
-    return all(_part(found, place) == _part(case.plain, place) for place in case.places)
+    return all(
+        place.plain_in(found) == place.plain_in(case.plain) for place in case.places
+    )
 
 
 def _seals(engine: CudaEngine, case: Case) -> bool:
@@ -209,8 +210,7 @@ def _seals(engine: CudaEngine, case: Case) -> bool:
         event = engine.seal(key, plain, sealed, case.places)
         engine.download(sealed, 0, found, after=[event]).wait()
     return all(
-        _sealed_part(found, place) == _sealed_part(case.sealed, place)
-        for place in case.places
+        place.sealed_in(found) == place.sealed_in(case.sealed) for place in case.places
     )
 
 
@@ -272,13 +272,3 @@ def _replace_nonce(place: RecordPlace) -> RecordPlace:
 
 def _pad(out: bytearray, *, odd: bool) -> None:
     out += bytes(-len(out) % _ALIGNED + (3 if odd else 0))
-
-
-def _part(found: bytes | bytearray, place: RecordPlace) -> bytes:
-    start = place.plain_offset
-    return bytes(found[start : start + place.plaintext_bytes])
-
-
-def _sealed_part(found: bytes | bytearray, place: RecordPlace) -> bytes:
-    end = place.sealed_offset + place.plaintext_bytes + TAG_BYTES
-    return bytes(found[place.sealed_offset : end])

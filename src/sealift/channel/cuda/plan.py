@@ -20,7 +20,7 @@ import ctypes
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from sealift.channel.cuda.driver import Argument, GpuFacts, Grid
 from sealift.channel.device.device import RecordPlace
@@ -118,38 +118,6 @@ def table_of(places: Sequence[RecordPlace]) -> bytes:
         associated.append(padded)
         at += len(padded)
     return b"".join((*records, *associated))
-
-
-class Kernels(Protocol):
-    """What the engine needs of the kernels' side."""
-
-    origin: str
-    """Where the code is from: source digest and compiler."""
-
-    def code(self, gpu: GpuFacts) -> bytes:
-        """What the driver loads for this GPU.
-
-        Raises:
-            UnavailableError: without a compiler, or for a GPU that they are not for.
-        """
-
-    def suites(self) -> tuple[Suite, ...]:
-        """The suites they compute, fastest first."""
-
-    def key_bytes(self, suite: Suite) -> int:
-        """Size of an expanded key."""
-
-    def expand(self, suite: Suite) -> Plan:
-        """``raw_key`` to ``key``."""
-
-    def open(self, suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
-        """``sealed`` to ``plain`` and ``verdicts``; plaintext of failed records is zero."""
-
-    def seal(self, suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
-        """``plain`` to ``sealed``."""
-
-    def count_nonzero(self, nbytes: int, gpu: GpuFacts) -> Plan:
-        """Add the bytes of ``target`` that are not zero to the u64 at ``count``."""
 
 
 def to_arguments(launch: Launch, places: Mapping[str, int]) -> tuple[Argument, ...]:

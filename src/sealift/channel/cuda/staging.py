@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sealift.channel.cuda.driver import CudaError, Driver
@@ -84,24 +85,13 @@ class HostBlock:
                 self._from.free_host(self.address)
 
 
+@dataclass(frozen=True, slots=True)
 class _Slot:
     """A block on the host, one in a foreign context if need be, and when it is free."""
 
-    def __init__(self, driver: Driver, nbytes: int, *, pinned: bool, lands: bool):
-        self.landing = driver.allocate(nbytes) if lands else 0
-        try:
-            self.host = HostBlock(driver, nbytes, pinned=pinned)
-        except BaseException:
-            if lands:
-                driver.free(self.landing)
-            raise
-        self.free = driver.event()
-
-    def close(self, driver: Driver) -> None:
-        self.host.close()
-        if self.landing:
-            driver.free(self.landing)
-        driver.release(self.free)
+    host: HostBlock
+    landing: int
+    free: Any
 
 
 class Ring:
@@ -122,16 +112,21 @@ class Ring:
         self._home = home
         self._pinned = pinned
         self.slot_bytes = slot_bytes
-        lands = driver is not home
-        self._slots: list[_Slot] = []
         self._next = 0
-        try:
-            for _ in range(slots):
-                slot = _Slot(driver, slot_bytes, pinned=pinned, lands=lands)
-                self._slots.append(slot)
-        except BaseException:
-            self.close()
-            raise
+        with ExitStack() as made:  # all of them, or nothing is left
+            self._slots = [self._slot(made) for _ in range(slots)]
+            self._made = made.pop_all()
+
+    def _slot(self, made: ExitStack) -> _Slot:
+        driver, landing = self._driver, 0
+        if driver is not self._home:
+            landing = driver.allocate(self.slot_bytes)
+            made.callback(driver.free, landing)
+        host = HostBlock(driver, self.slot_bytes, pinned=self._pinned)
+        made.callback(host.close)
+        free = driver.event()
+        made.callback(driver.release, free)
+        return _Slot(host, landing, free)
 
     def send(self, to: int, source: memoryview, stream: Any) -> None:
         """Queue copies of a buffer; it may change once this has returned."""
@@ -159,9 +154,7 @@ class Ring:
 
     def close(self) -> None:
         """Overwrite the slots and give them back."""
-        for slot in self._slots:
-            slot.close(self._driver)
-        self._slots = []
+        self._made.close()
 
     def _take(self) -> _Slot:
         slot = self._slots[self._next]

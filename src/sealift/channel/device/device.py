@@ -17,7 +17,7 @@ Rules for engines:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Suite
 from sealift.crypto.keys import SecretKey
@@ -25,6 +25,7 @@ from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Buffer
 
 MAX_ASSOCIATED_BYTES: Final = 256
+BufferView = TypeVar("BufferView", bytes, bytearray, memoryview)
 
 
 class RecordPlace(NamedTuple):  # made once a record, so it must be cheap
@@ -43,6 +44,15 @@ class RecordPlace(NamedTuple):  # made once a record, so it must be cheap
     sealed_offset: int
     plain_offset: int
     plaintext_bytes: int
+
+    def sealed_in(self, memory: BufferView) -> BufferView:
+        """Ciphertext and tag."""
+        end = self.sealed_offset + self.plaintext_bytes + TAG_BYTES
+        return memory[self.sealed_offset : end]
+
+    def plain_in(self, memory: BufferView) -> BufferView:
+        """The plaintext."""
+        return memory[self.plain_offset : self.plain_offset + self.plaintext_bytes]
 
 
 class Event(Protocol):
@@ -191,6 +201,19 @@ def check_places(
             raise _bad_place("nonce or associated data of a wrong length")
     _check_ranges([(p[2], p[4] + TAG_BYTES) for p in places], sealed.nbytes)
     _check_ranges([(p[3], p[4]) for p in places], plain.nbytes)
+
+
+def check_range(memory: DeviceMemory, offset: int, nbytes: int) -> None:
+    """The range lies in the memory.
+
+    Raises:
+        UsageError: code ``bad-record-place``.
+    """
+    if offset < 0 or offset + nbytes > memory.nbytes:
+        raise UsageError(
+            f"{nbytes} bytes at {offset} do not lie in {memory.nbytes} bytes",
+            code="bad-record-place",
+        )
 
 
 def _lies_within(place: RecordPlace, sealed_bytes: int, plain_bytes: int) -> bool:

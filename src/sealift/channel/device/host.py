@@ -27,12 +27,13 @@ from sealift.channel.device.device import (
     Part,
     RecordPlace,
     check_places,
+    check_range,
     device_lost,
     device_out_of_memory,
 )
 from sealift.channel.record.opener import scrub
 from sealift.channel.record.record import MakeCipher
-from sealift.crypto.aead import TAG_BYTES, Aead, Suite
+from sealift.crypto.aead import Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, UsageError
 from sealift.ids import Buffer
@@ -261,17 +262,12 @@ class HostDevice:
         cipher, source, target = _own(key).cipher(), _view(sealed), _view(plain)
 
         def open_one(place: RecordPlace) -> None:
-            nonce, associated_data, start, to, length = place
-            cipher.open_into(
-                nonce,
-                source[start : start + length + TAG_BYTES],
-                associated_data,
-                target[to : to + length],
-            )
+            record, room = place.sealed_in(source), place.plain_in(target)
+            cipher.open_into(place.nonce, record, place.associated_data, room)
 
         def undo() -> None:
             for place in places:
-                scrub(target[place.plain_offset :][: place.plaintext_bytes])
+                scrub(place.plain_in(target))
 
         return self._run(open_one, places, after, undo)
 
@@ -289,13 +285,8 @@ class HostDevice:
         cipher, source, target = _own(key).cipher(), _view(plain), _view(sealed)
 
         def seal_one(place: RecordPlace) -> None:
-            nonce, associated_data, to, start, length = place
-            cipher.seal_into(
-                nonce,
-                source[start : start + length],
-                associated_data,
-                target[to : to + length + TAG_BYTES],
-            )
+            text, room = place.plain_in(source), place.sealed_in(target)
+            cipher.seal_into(place.nonce, text, place.associated_data, room)
 
         return self._run(seal_one, places, after)
 
@@ -389,9 +380,5 @@ def _view(memory: DeviceMemory) -> memoryview:
 
 def _range(memory: DeviceMemory, start: int, nbytes: int) -> memoryview:
     view = _view(memory)
-    if start < 0 or start + nbytes > len(view):
-        raise UsageError(
-            f"{nbytes} bytes at {start} do not lie in {len(view)} bytes",
-            code="bad-record-place",
-        )
+    check_range(memory, start, nbytes)
     return view[start : start + nbytes]

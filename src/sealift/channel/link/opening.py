@@ -18,7 +18,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby, islice
 from typing import Final, Protocol
 
 from sealift.channel.device.device import (
@@ -73,13 +73,8 @@ def by_key(
     found: Sequence[Found],
 ) -> list[list[Found]]:
     """Units opened by one call: all that follow one another under one key."""
-    batches: list[list[Found]] = []
-    for each in found:
-        if batches and batches[-1][0][0] is each[0]:
-            batches[-1].append(each)
-        else:
-            batches.append([each])
-    return batches
+    groups = groupby(found, key=lambda each: id(each[0]))
+    return [list(group) for _, group in groups]
 
 
 class Opening(Protocol):

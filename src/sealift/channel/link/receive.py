@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from sealift.channel.device.device import DeviceEngine, DeviceMemory
 from sealift.channel.device.host import HostDevice
@@ -35,14 +34,6 @@ from sealift.errors import AuthenticationError, MalformedError, RefusedError, Us
 
 Sink = Callable[[int, int], None]
 HomeKey = Callable[[bytes], SecretKey]
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A transfer that verified."""
-
-    number: int
-    total_bytes: int
 
 
 class LinkReceiver:
@@ -88,7 +79,8 @@ class LinkReceiver:
             parts.callback(self._answers.close)
             # Before the other end's is looked at, so that both can tell versions apart.
             transport.send(encode_hello(self._answers.header_bytes))
-            self._opener = self._take_header(keys, context)
+            header = parse_hello(transport.receive(timeout_s))
+            self._opener = LinkOpener(keys.to_device, header, engine, context=context)
             parts.callback(self._opener.close)
             self._opening: Opening = (
                 OnHost(transport, engine)
@@ -101,8 +93,8 @@ class LinkReceiver:
 
     def receive(
         self, into: DeviceMemory, offset: int = 0, *, sink: Sink | None = None
-    ) -> Arrival:
-        """Receive the next transfer into device memory.
+    ) -> Announcement:
+        """Receive the next transfer into device memory; what was announced is there then.
 
         Args:
             into: Where to; overwritten whole if anything fails.
@@ -139,7 +131,7 @@ class LinkReceiver:
             if reported is error:
                 raise
             raise reported from None
-        return Arrival(announcement.number, announcement.total_bytes)
+        return announcement
 
     def close(self) -> None:
         """Forget the keys, end the connection. Idempotent."""
@@ -149,10 +141,6 @@ class LinkReceiver:
     def _close_home(self) -> None:
         if self._home is not None:
             self._home.close()
-
-    def _take_header(self, keys: LinkKeys, context: bytes) -> LinkOpener:
-        header = parse_hello(self._transport.receive(self._timeout_s))
-        return LinkOpener(keys.to_device, header, self._engine, context=context)
 
     def _next(self) -> Announcement:
         frame = self._transport.receive(self._timeout_s)

@@ -56,6 +56,9 @@ class LinkSender:
         context: What both ends know: job, agreement.
         timeout_s: How long the device may take for one step.
 
+    Attributes:
+        num_sent: Transfers that the device verified.
+
     Raises:
         MalformedError: if the record size is not allowed.
     """
@@ -81,17 +84,12 @@ class LinkSender:
         self.sealer = FrameSealer(keys.to_device, suite=suite, context=context)
         self._from_device = (keys.from_device, context)
         self._verdicts: StreamOpener | None = None
-        self._sent = 0
+        self.num_sent = 0
         try:
             transport.send(encode_hello(self.sealer.header_bytes))
         except BaseException:
             self.close()
             raise
-
-    @property
-    def num_sent(self) -> int:
-        """Transfers that the device verified."""
-        return self._sent
 
     def send(self, source: Buffer) -> None:
         """Send one transfer; return when the device's verdict came.
@@ -172,7 +170,7 @@ class LinkSender:
             What was announced: the plan with its number.
         """
         self.meet()
-        announcement = replace(planned, number=self._sent)
+        announcement = replace(planned, number=self.num_sent)
         message = announcement.encode()
         frame = self.transport.reserve(len(message) + FRAME_EXTRA_BYTES, self.timeout_s)
         self.sealer.seal(message, frame)
@@ -215,7 +213,7 @@ class LinkSender:
         answer = verdicts.open_frame(self.transport.receive(self.timeout_s))
         if answer != VERDICT.pack(VERDICT_MAGIC, announcement.number):
             raise MalformedError("the device answered another transfer")
-        self._sent += 1
+        self.num_sent += 1
 
     def close(self) -> None:
         """Forget the keys, end the connection."""

@@ -189,7 +189,11 @@ class MemfdTransport:
         """The next frame where it lies; valid until ``give_back``."""
         if self._borrowed:
             raise UsageError("the borrowed frame was not given back yet")
-        (frame,) = self.peek(1, timeout_s)
+        start, length = self.next_range(timeout_s)
+        try:
+            frame = self.memory[start : start + length]
+        except ValueError:  # closed meanwhile
+            raise peer_closed() from None
         self._borrowed = True
         return frame
 
@@ -200,18 +204,13 @@ class MemfdTransport:
         self._borrowed = False
         self.skip(1)
 
-    def peek(self, count: int, timeout_s: float | None = None) -> list[memoryview]:
-        """The next ``count`` frames where they lie, until ``skip`` gives them back."""
-        ranges = self.ranges(count, timeout_s)
-        try:
-            return [self.memory[start : start + length] for start, length in ranges]
-        except ValueError:  # closed meanwhile
-            raise peer_closed() from None
-
     def ranges(
         self, count: int, timeout_s: float | None = None
     ) -> list[tuple[int, int]]:
-        """Where the next ``count`` frames lie in ``memory``: start and length."""
+        """Where the next ``count`` frames lie in ``memory``: start and length.
+
+        They are this end's until ``skip`` gives them back.
+        """
         with self._receive_lock:
             self._incoming.wait(count, timeout_s)
             return [self._range(ahead) for ahead in range(count)]
