@@ -53,7 +53,7 @@ record travel/accelerator/load.py:CargoLoader._place
 record travel/accelerator/load.py:Hashing._hash
   crypto/hash.py:keyed_hash
 record travel/accelerator/visit.py:work_together
-  data/schedule/memory.py:SharedBuffer.descriptor train/worker/messages.py:send_with
+  data/schedule/memory.py:SharedBuffer.descriptor train/worker/process.py:send_with
 record train/worker/recipeworker.py:run_worker
   train/worker/requests.py:map_copy data/schema/rows.py:demand_rows
   data/loader/rowtensors.py:batch_from_rows train/loop/recipe.py:_plain

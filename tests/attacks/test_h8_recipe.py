@@ -34,9 +34,13 @@ from sealift.train.loop.statistics import Measured, let_out
 from sealift.train.loop.trainer import Trainer
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.worker import requests
-from sealift.train.worker.executor import BEST, WITHOUT_NAMESPACES, Workshop
+from sealift.train.worker.executor import (
+    BEST,
+    WITHOUT_NAMESPACES,
+    Workshop,
+    WorkshopLimits,
+)
 from sealift.train.worker.requests import Area
-from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.travel.settings import TrainingSettings
 from tests.sim.hostile_recipe import (
     ATTACKS_REFUSED,

@@ -24,9 +24,8 @@ from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import Given, SliceTask, TaskModel
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker.executor import Workshop
-from sealift.train.worker.messages import Done, Handed, Metrics, size_of
-from sealift.train.worker.requests import Area, ParentEnd, WorkerEnd
-from sealift.train.worker.taskprocess import TaskAnswers
+from sealift.train.worker.messages import Done, Handed, Metrics, TaskAnswers, size_of
+from sealift.train.worker.requests import Area, ParentEnd, Request, WorkerEnd
 from sealift.travel.settings import TrainingSettings
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 from tests.sim.inside import look
@@ -197,7 +196,7 @@ def state() -> TrainingState:
 
 
 @contextmanager
-def conversation(state: TrainingState) -> Iterator[tuple[TaskAnswers, Any, Any]]:
+def conversation(state: TrainingState) -> Iterator[tuple[TaskAnswers, Any, Any, Area]]:
     """A task's answers, and both ends of its worker, over memory that changes."""
     model = TaskModel((), begun=True, windows=(4,))
     settings = TrainingSettings(seed=1, batch_rows=2, digest_every=1)
@@ -206,8 +205,12 @@ def conversation(state: TrainingState) -> Iterator[tuple[TaskAnswers, Any, Any]]
     with ours, theirs, closing(ChangingArea(1 << 20)) as area:
         worker = WorkerEnd(theirs.fileno(), area.descriptor)
         parent = ParentEnd(area, ours.fileno(), lambda: 5.0)
-        yield TaskAnswers(task, Given(states=[state]), area), parent, worker
+        yield TaskAnswers(task, Given(states=[state])), parent, worker, area
         area._map = cast("Any", area._map)._plain
+
+
+def reply(answers: TaskAnswers, request: Request, told: Any) -> None:
+    answers.reply(request.message, request.buffer, told)
 
 
 def put(worker: WorkerEnd, state: TrainingState) -> int:
@@ -220,26 +223,26 @@ def test_what_a_worker_hands_over_is_read_once(state: TrainingState) -> None:
     """N10: what was checked is what is used."""
     taken: list[TrainingState] = []
     told = SimpleNamespace(hand_over=lambda model, found: taken.append(found))
-    with conversation(state) as (answers, parent, worker):
+    with conversation(state) as (answers, parent, worker, _area):
         size = put(worker, state)
         worker._say(Handed(0, size_of(state)), 0, size, 0)
-        answers.reply(parent.hear(Handed), told)
+        reply(answers, parent.hear(Handed), told)
         assert taken == [state]
         worker._say(Handed(0, size_of(state)), 0, size, 0)
         with pytest.raises(MalformedError):  # control: a second look is another
-            answers.reply(parent.hear(Handed), told)
+            reply(answers, parent.hear(Handed), told)
 
 
 def test_what_a_worker_is_done_with_is_read_once(state: TrainingState) -> None:
     done = replace(state, step=state.step + 4)
-    with conversation(state) as (answers, parent, worker):
+    with conversation(state) as (answers, parent, worker, area):
         put(worker, state)
         worker._say(Metrics(0, 0, {"loss": 0.5}), 0, 0, 0)
         told = SimpleNamespace(measured=lambda model, place, values: None)
-        answers.reply(parent.hear(Metrics), told)
-        assert answers.finish(Done((size_of(done),), ())).states == (done,)
+        reply(answers, parent.hear(Metrics), told)
+        assert answers.finish(Done((size_of(done),), ()), area.copy).states == (done,)
         with pytest.raises(MalformedError):
-            answers.finish(Done((size_of(done),), ()))
+            answers.finish(Done((size_of(done),), ()), area.copy)
 
 
 def test_nothing_outside_of_an_area_is_read(state: TrainingState) -> None:

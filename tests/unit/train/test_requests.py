@@ -25,12 +25,12 @@ from sealift.train.worker.messages import (
     Metrics,
     ServeAnswer,
     StateSize,
+    TaskAnswers,
     size_of,
     to_bytes,
 )
 from sealift.train.worker.process import ModuleLog, WorkerProcess
 from sealift.train.worker.requests import Area, ParentEnd, Request, WorkerEnd
-from sealift.train.worker.taskprocess import TaskAnswers
 from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import TrainingSettings
 from tests.unit.train.joints import SCHEMA, cargo, joint
@@ -223,27 +223,34 @@ class Heard:
         self.heard.append(told)
 
 
-def answers(task: SliceTask, state: TrainingState, area: Area | None = None) -> Any:
-    given = Given(states=[state] * len(task.models))
-    return TaskAnswers(task, given, area or Any)  # type: ignore[arg-type]
+def answers(task: SliceTask, state: TrainingState) -> TaskAnswers:
+    return TaskAnswers(task, Given(states=[state] * len(task.models)))
 
 
-def loss(place: int, model: int = 0, name: str = "loss") -> Request:
-    return Request(Metrics(model, place, {name: 0.5}), b"")
+def nothing(_start: int, _length: int) -> bytes:
+    """Of the area: nothing of it is read here."""
+    raise AssertionError
+
+
+Said = tuple[object, bytes]
+
+
+def loss(place: int, model: int = 0, name: str = "loss") -> Said:
+    return Metrics(model, place, {name: 0.5}), b""
 
 
 def test_numbers_come_one_by_one_and_in_order(state: TrainingState) -> None:
     told, found = Heard(), answers(TRAINED, state)
-    found.reply(loss(0), told)
+    found.reply(*loss(0), told)
     assert told.heard == [(0, 0, {"loss": 0.5})]  # at once, not at the end
     for odd in (loss(0), loss(2), loss(1, model=1), loss(-1), loss(1, name="rows")):
         again = answers(TRAINED, state)
-        again.reply(loss(0), Heard())
+        again.reply(*loss(0), Heard())
         with pytest.raises(MalformedError):
-            again.reply(odd, Heard())
-    found.reply(loss(1), told)
+            again.reply(*odd, Heard())
+    found.reply(*loss(1), told)
     with pytest.raises(MalformedError):
-        found.reply(loss(2), told)
+        found.reply(*loss(2), told)
     assert len(told.heard) == 2
 
 
@@ -251,46 +258,45 @@ def test_numbers_of_each_part_that_was_measured(state: TrainingState) -> None:
     told, found = Heard(), answers(HELDOUT, state)
     for model in range(2):
         for place in range(2):
-            found.reply(loss(place, model, "accuracy"), told)
+            found.reply(*loss(place, model, "accuracy"), told)
     assert [each[:2] for each in told.heard] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert found.finish(Done((None, None), ())).states == (None, None)
+    assert found.finish(Done((None, None), ()), nothing).states == (None, None)
 
 
 def test_too_many_names_and_a_buffer_that_nobody_asked_for(
     state: TrainingState,
 ) -> None:
     many = Metrics(0, 0, {f"n{number}": 1.0 for number in range(65)})
-    for odd in (Request(many, b""), Request(Metrics(0, 0, {}), b"x")):
+    for odd in ((many, b""), (Metrics(0, 0, {}), b"x")):
         with pytest.raises(MalformedError):
-            answers(HELDOUT, state).reply(odd, Heard())
+            answers(HELDOUT, state).reply(*odd, Heard())
 
 
 def test_an_end_before_all_was_told(state: TrainingState) -> None:
     with pytest.raises(MalformedError):
-        answers(HELDOUT, state).finish(Done((None, None), ()))
+        answers(HELDOUT, state).finish(Done((None, None), ()), nothing)
 
 
 def test_states_only_as_often_as_steps_stop(state: TrainingState) -> None:
     """Steps 2 of 4 are followed by others; each stop is told twice."""
     content = state.tensors + state.tree
-    handed = Request(Handed(0, size_of(state)), content)
+    handed = Handed(0, size_of(state)), content
     told, found = Heard(), answers(TRAINED, state)
     for _ in range(2):
-        found.reply(handed, told)
+        found.reply(*handed, told)
     assert told.heard == [(0, state)] * 2
     with pytest.raises(MalformedError):
-        found.reply(handed, told)
+        found.reply(*handed, told)
     never = replace(TRAINED, settings=replace(SETTINGS, digest_every=0))
     with pytest.raises(MalformedError):
-        answers(never, state).reply(handed, told)
+        answers(never, state).reply(*handed, told)
     for size in (StateSize(0, len(content), 1), StateSize(0, -1, len(content) + 1)):
-        odd = Request(Handed(0, size), content)
+        odd = Handed(0, size), content
         with pytest.raises(MalformedError):
-            answers(TRAINED, state).reply(odd, told)
+            answers(TRAINED, state).reply(*odd, told)
+    other = Handed(1, size_of(state))
     with pytest.raises(MalformedError):
-        answers(TRAINED, state).reply(
-            Request(Handed(1, handed.message.size), content), told
-        )  # type: ignore[attr-defined]
+        answers(TRAINED, state).reply(other, content, told)
 
 
 def test_a_module_is_asked_for_once_and_is_the_bundles() -> None:

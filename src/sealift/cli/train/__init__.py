@@ -42,8 +42,7 @@ from sealift.train.loop.statistics import STATISTICS_NAME, totals_file
 from sealift.train.plans import PLANS
 from sealift.train.plans.local import LocalRun, SealedTables, train_local
 from sealift.train.sandbox import kernel as limits
-from sealift.train.worker.executor import Workshop
-from sealift.train.worker.taskprocess import WorkshopLimits
+from sealift.train.worker.executor import Workshop, WorkshopLimits
 
 MAX_SHOWN: Final = 100  # characters of one total
 

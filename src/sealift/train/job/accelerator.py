@@ -42,8 +42,7 @@ from sealift.train.job.runningjob import (
 )
 from sealift.train.output.handout import Handout, prove_instance
 from sealift.train.plans import PlanName
-from sealift.train.worker.executor import Workshop
-from sealift.train.worker.taskprocess import WorkshopLimits
+from sealift.train.worker.executor import Workshop, WorkshopLimits
 from sealift.travel.accelerator.arrivals import Arrivals
 from sealift.travel.accelerator.rules import VisitRules, check_cargo
 from sealift.travel.accelerator.setup import (

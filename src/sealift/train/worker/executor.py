@@ -1,4 +1,4 @@
-"""The parent's side: starts the zygote, hands out one task at a time, believes nothing.
+"""The parent's side of recipes: one sandboxed process for each task, and none believed.
 
 What a worker says may be a recipe's words: lengths, counts, names and states are
 checked, bytes are copied before they are read, and whoever overstays is killed. When
@@ -14,27 +14,42 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Final, TextIO
 
 from sealift.attest.evidence import Measure, unmeasured
-from sealift.data.schedule.memory import SharedBuffer
-from sealift.errors import JobError, UnavailableError
+from sealift.data.schedule.memory import SharedBuffer, free_memory_bytes, overwritten
+from sealift.errors import JobError, MalformedError, PeerError, UnavailableError
 from sealift.ids import Digest
+from sealift.train.loop.faults import Fault, explain
 from sealift.train.loop.states import TensorBytes, pack_tensors
 from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.sandbox.inventory import SCRATCH
-from sealift.train.worker.messages import NO_NAMESPACES, Waiting, from_bytes
+from sealift.train.worker.messages import (
+    Assignment,
+    Done,
+    Handed,
+    Metrics,
+    TaskAnswers,
+    from_bytes,
+    size_of,
+)
 from sealift.train.worker.process import (
     FAREWELL_S,
+    NO_NAMESPACES,
     START_S,
     ModuleLog,
     TaskEquipment,
+    TextTap,
+    Waiting,
+    WorkerProcess,
+    garbled,
     killed,
     read_packet,
 )
-from sealift.train.worker.taskprocess import TaskProcess, WorkshopLimits
+from sealift.train.worker.requests import Area
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT, freed_is_overwritten
 
 BEST: Final = "namespaces+landlock+seccomp"
@@ -50,6 +65,21 @@ _OWN: Final = {
     "PYTHONHASHSEED": "0",  # the order of a set is part of bit-identity
     "PYTHONDONTWRITEBYTECODE": "1",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkshopLimits:
+    """What one task may take.
+
+    Attributes:
+        work_s: Seconds.
+        memory_bytes: Private memory; 0 for what is free when it starts.
+        area_bytes: Room for the states handed over; 0 for a quarter of that.
+    """
+
+    work_s: float = 3600.0
+    memory_bytes: int = 0
+    area_bytes: int = 0
 
 
 _NO_OTHERS: Final = WorkshopLimits()
@@ -239,3 +269,98 @@ def _start(wanted: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
                 "no process for the recipe", why=error, code="no-process"
             ) from None
     return process, ours
+
+
+class TaskProcess:
+    """One worker, seen from its parent.
+
+    Args:
+        control: To the zygote.
+        equipment: What every task gets.
+        limits: What this one may take.
+        stack: Ends what is opened here.
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        equipment: TaskEquipment,
+        limits: WorkshopLimits,
+        stack: ExitStack,
+    ) -> None:
+        free = free_memory_bytes()
+        self._equipment = equipment
+        self._memory_bytes = limits.memory_bytes or free
+        self._area = stack.enter_context(closing(Area(limits.area_bytes or free // 4)))
+        self._text = stack.enter_context(closing(TextTap(equipment.text)))
+        self._process = WorkerProcess(control, equipment, self._area)
+        stack.callback(self._process.end, 0.0)
+        self._process.allow(limits.work_s)
+
+    def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
+        """Start it, give it its task, take its answer; it is gone afterwards."""
+        answers = TaskAnswers(task, given)
+        process, farewell_s = self._process, 0.0
+        with overwritten(_states_of(given)) as states:
+            files = (states, *given.rows)
+            try:
+                process.start(
+                    self._memory_bytes, self._text, [each.descriptor for each in files]
+                )
+                process.tell(self._assignment(task, given))
+                answer = self._serve(answers, parent)
+                farewell_s = FAREWELL_S
+            except MalformedError:
+                raise garbled() from None
+            except PeerError as error:
+                raise process.died(error, "visit") from None
+            finally:
+                process.end(farewell_s)
+        return self._read(answers, answer)
+
+    def _serve(self, answers: TaskAnswers, parent: TaskParent) -> Done | Fault:
+        """Reply to whatever it asks, until it says how the task went."""
+        while True:
+            request = self._process.hear(Handed, Metrics, Done, Fault)
+            if isinstance(request.message, Done | Fault):
+                return request.message
+            answers.reply(request.message, request.buffer, parent)
+            self._process.tell()
+
+    def cut(self) -> None:
+        """End it, from another thread."""
+        self._process.cut()
+
+    def _assignment(self, task: SliceTask, given: Given) -> Assignment:
+        return Assignment(
+            task=task,
+            entry=self._equipment.entry,
+            bundle=self._equipment.bundle.length,
+            states=tuple(
+                None if each is None else size_of(each) for each in given.states
+            ),
+            statistics=len(given.statistics),
+        )
+
+    def _read(self, answers: TaskAnswers, answer: Done | Fault) -> TaskDone:
+        try:
+            if isinstance(answer, Done):
+                return answers.finish(answer, self._area.copy)
+            raise explain(answers.believe(answer, self._equipment.files))
+        except MalformedError as error:
+            if error.code in ("bad-row", "bundle-hides-module"):
+                raise
+            raise garbled() from None
+
+
+def _states_of(given: Given) -> SharedBuffer:
+    """States and sums end to end; never empty, as nothing can be mapped of nothing."""
+    parts = [
+        part for each in given.states if each for part in (each.tensors, each.tree)
+    ]
+    parts.append(given.statistics)
+    shared, at = SharedBuffer(max(1, sum(map(len, parts)))), 0
+    for part in parts:
+        shared.view[at : at + len(part)] = part
+        at += len(part)
+    return shared

@@ -1,67 +1,28 @@
-"""What parent, zygote and worker say to each other, and how (spec/recipe.md). No torch.
+"""What a worker and its parent say to each other, and what of it is believed. No torch.
 
-Canonical JSON in the one strict codec. Whatever comes from a worker may come from a
-recipe that has taken it over, so its reader names a limit and the kinds it expects.
-``requests`` carries them between parent and worker; the zygote gets packets over a
-socket, with descriptors along with an order.
+Canonical JSON in the one strict codec (spec/recipe.md); ``requests`` carries it. Whatever
+comes from a worker may come from a recipe that has taken it over, so its reader names a
+limit and the kinds it expects. What a task asks and answers is read as from an enemy:
+lengths, counts, names, order and states are checked against the task.
 """
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from sealift.codec import encode_named, from_plain, parse_named
 from sealift.errors import MalformedError, PeerError
-from sealift.train.loop.states import TrainingState
-from sealift.train.loop.tasks import SliceTask
+from sealift.train.loop.faults import Fault, believable
+from sealift.train.loop.states import TrainingState, check_state
+from sealift.train.loop.statistics import check_sums
+from sealift.train.loop.tasks import LOSS, Given, SliceTask, TaskDone, TaskParent
 
 MAX_REQUEST_BYTES: Final = 1 << 20
 MAX_ORDER_BYTES: Final = 32 << 20
 MAX_DEPTH: Final = 16
-
-# parent -> zygote and back
-
-
-@dataclass(frozen=True, slots=True)
-class StartWorker:
-    """Fork a worker; its descriptors come along."""
-
-    memory_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class KillWorker:
-    """End the worker at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """The zygote has loaded torch and waits.
-
-    Attributes:
-        sandbox: What will keep a recipe in; it was tried.
-        overwrites: Whether its allocators overwrite what is freed; it was tried.
-    """
-
-    sandbox: str
-    overwrites: bool
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerEnded:
-    """The worker is gone, and its memory with it.
-
-    Attributes:
-        status: Exit code, or the negative number of a signal.
-    """
-
-    status: int
-
-
-# parent -> worker and back
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,32 +166,7 @@ def from_bytes(raw: bytes, *kinds: type, max_bytes: int = MAX_REQUEST_BYTES) -> 
     raise MalformedError("another message than expected", code="bad-message")
 
 
-MAX_CONTROL_BYTES: Final = 4096
-MAX_DESCRIPTORS: Final = 200
 GONE: Final = "worker-gone"
-
-
-def send_with(control: socket.socket, raw: bytes, descriptors: Sequence[int]) -> None:
-    """Send one packet and descriptors along with it.
-
-    Raises:
-        PeerError: code ``worker-gone``.
-    """
-    try:
-        socket.send_fds(control, [raw], list(descriptors))
-    except OSError:
-        raise worker_gone() from None
-
-
-def receive_with(control: socket.socket) -> tuple[bytes, list[int]]:
-    """Receive one packet and its descriptors; empty when the other end is closed."""
-    try:
-        raw, found, _flags, _address = socket.recv_fds(
-            control, MAX_CONTROL_BYTES, MAX_DESCRIPTORS
-        )
-    except OSError:
-        return b"", []
-    return raw, found
 
 
 def worker_gone() -> PeerError:
@@ -238,5 +174,138 @@ def worker_gone() -> PeerError:
     return PeerError("the recipe's process is gone", code=GONE)
 
 
-NO_NAMESPACES: Final = 77
-NOT_CONFINED: Final = 78
+MAX_METRICS: Final = 64
+Copy = Callable[[int, int], bytes]
+"""Bytes of the area from a place on, in memory of our own."""
+
+
+class TaskAnswers:
+    """What one task may ask, and answer.
+
+    Args:
+        task: The task.
+        given: The states that it goes on from.
+    """
+
+    def __init__(self, task: SliceTask, given: Given) -> None:
+        self._task = task
+        self._given = given
+        self._untold = deque(
+            (model, place)
+            for model in range(len(task.models))
+            for place in range(self._places(model))
+        )
+        self._handed: Counter[int] = Counter()
+
+    def reply(self, message: object, buffer: bytes, parent: TaskParent) -> None:
+        """Do what was asked on the way, in copies of the parent's own.
+
+        Raises:
+            MalformedError: if it makes no sense, or was asked too often.
+            JobError: code ``state-changed``.
+        """
+        if isinstance(message, Handed):
+            return self._take(message, buffer, parent)
+        assert isinstance(message, Metrics)
+        if not self._untold or (message.model, message.place) != self._untold.popleft():
+            raise _odd("other numbers than the next ones")
+        if buffer or len(message.values) > MAX_METRICS:
+            raise _odd("too many metrics")
+        if self._task.work == "train" and set(message.values) != {LOSS}:
+            raise _odd("something else than a loss")
+        return parent.measured(message.model, message.place, message.values)
+
+    def finish(self, done: Done, copy: Copy) -> TaskDone:
+        """The results, once the worker is gone; ``copy`` reads the area once.
+
+        Raises:
+            MalformedError: if anything does not fit the task.
+        """
+        task, at = self._task, 0
+        models = task.models if task.work != "prepare" else ()
+        if len(done.states) != len(models) or self._untold:
+            raise _odd("another number of models or metrics")
+        states: list[TrainingState | None] = []
+        for place, size in enumerate(done.states):
+            if (size is None) is not (task.work == "heldout"):
+                raise _odd("a state too much or too few")
+            if size is None:
+                states.append(None)
+                continue
+            if size.step != self._last_step(place):
+                raise _odd("another number of steps")
+            content = copy(at, _length(size))
+            states.append(_state(size, content))
+            at += len(content)
+        return TaskDone(states=tuple(states), statistics=self._sums(done, at, copy))
+
+    def believe(self, fault: Fault, files: Mapping[str, bytes]) -> Fault:
+        """What of a fault can be so."""
+        fields = {
+            str(field.get("name", ""))
+            for part in self._task.parts
+            for field in part.schema.get("fields", ())
+        }
+        models = range(len(self._task.models))
+        first = min(map(self._first_step, models), default=0)
+        last = max(map(self._last_step, models), default=0)
+        steps = range(first, last)
+        return believable(fault, files, fields=frozenset(fields), steps=steps)
+
+    def _first_step(self, model: int) -> int:
+        state = self._given.states[model]
+        return 0 if state is None else state.step
+
+    def _last_step(self, model: int) -> int:
+        return self._first_step(model) + sum(self._task.models[model].windows)
+
+    def _places(self, model: int) -> int:
+        """How many numbers there will be of a model."""
+        of = self._task.models[model]
+        match self._task.work:
+            case "train":
+                return len(of.windows)
+            case "heldout":
+                return len(of.parts)
+        return 0
+
+    def _take(self, handed: Handed, content: bytes, parent: TaskParent) -> None:
+        """Of a state between two steps: twice, where the job stops steps for that."""
+        model, every = handed.model, self._task.settings.digest_every
+        if not 0 <= model < len(self._task.models) or not every:
+            raise _odd("a state of no model, or for nothing")
+        first, last = self._first_step(model), self._last_step(model)
+        self._handed[model] += 1
+        if self._handed[model] > 2 * ((last - 1) // every - first // every):
+            raise _odd("a state more often than steps stop")
+        if len(content) != _length(handed.size):
+            raise _odd("a state of another length")
+        parent.hand_over(model, _state(handed.size, content))
+
+    def _sums(self, done: Done, at: int, copy: Copy) -> tuple[bytes, ...]:
+        parts = len(self._task.parts) if self._task.work == "prepare" else 0
+        if len(done.statistics) != parts:
+            raise _odd("another number of sums")
+        found = []
+        for length in done.statistics:
+            blob = copy(at, length)
+            check_sums(blob)
+            found.append(blob)
+            at += length
+        return tuple(found)
+
+
+def _length(size: StateSize) -> int:
+    if size.tensors < 0 or size.tree < 0 or size.step < 0:
+        raise _odd("a negative length")
+    return size.tensors + size.tree
+
+
+def _state(size: StateSize, content: bytes) -> TrainingState:
+    state = TrainingState(size.step, content[: size.tensors], content[size.tensors :])
+    check_state(state)
+    return state
+
+
+def _odd(why: str) -> MalformedError:
+    return MalformedError("not an answer to the task", why=why, code="bad-message")

@@ -27,14 +27,77 @@ from sealift.ids import Buffer, Digest
 from sealift.train.worker.messages import (
     GONE,
     Importing,
-    KillWorker,
-    StartWorker,
-    WorkerEnded,
     from_bytes,
-    send_with,
     to_bytes,
+    worker_gone,
 )
 from sealift.train.worker.requests import TIMED_OUT, Area, ParentEnd, Request
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Fork a worker; its descriptors come along."""
+
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker:
+    """End the worker at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The zygote has loaded torch and waits.
+
+    Attributes:
+        sandbox: What will keep a recipe in; it was tried.
+        overwrites: Whether its allocators overwrite what is freed; it was tried.
+    """
+
+    sandbox: str
+    overwrites: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnded:
+    """The worker is gone, and its memory with it.
+
+    Attributes:
+        status: Exit code, or the negative number of a signal.
+    """
+
+    status: int
+
+
+NO_NAMESPACES: Final = 77
+NOT_CONFINED: Final = 78
+MAX_CONTROL_BYTES: Final = 4096
+MAX_DESCRIPTORS: Final = 200
+
+
+def send_with(control: socket.socket, raw: bytes, descriptors: Sequence[int]) -> None:
+    """Send one packet and descriptors along with it.
+
+    Raises:
+        PeerError: code ``worker-gone``.
+    """
+    try:
+        socket.send_fds(control, [raw], list(descriptors))
+    except OSError:
+        raise worker_gone() from None
+
+
+def receive_with(control: socket.socket) -> tuple[bytes, list[int]]:
+    """Receive one packet and its descriptors; empty when the other end is closed."""
+    try:
+        raw, found, _flags, _address = socket.recv_fds(
+            control, MAX_CONTROL_BYTES, MAX_DESCRIPTORS
+        )
+    except OSError:
+        return b"", []
+    return raw, found
+
 
 START_S: Final = 120.0
 FAREWELL_S: Final = 5.0

@@ -38,7 +38,6 @@ from sealift.train.sandbox.confine import Confinement, confine_worker, keep_desc
 from sealift.train.sandbox.inventory import TALK
 from sealift.train.sandbox.places import CACHES
 from sealift.train.worker.messages import (
-    NOT_CONFINED,
     Assignment,
     Done,
     Handed,
@@ -50,6 +49,7 @@ from sealift.train.worker.messages import (
     StateSize,
     size_of,
 )
+from sealift.train.worker.process import NOT_CONFINED
 from sealift.train.worker.requests import WorkerEnd, map_copy, map_shared
 
 

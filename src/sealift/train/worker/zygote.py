@@ -26,16 +26,15 @@ from sealift.train.sandbox.confine import Confinement, confine_worker
 from sealift.train.sandbox.inventory import SCRATCH
 from sealift.train.sandbox.kernel import PR_SET_PDEATHSIG, prctl
 from sealift.train.sandbox.places import pin_libraries, readable
-from sealift.train.worker.messages import (
+from sealift.train.worker.messages import from_bytes, to_bytes
+from sealift.train.worker.process import (
     NO_NAMESPACES,
     NOT_CONFINED,
     KillWorker,
     StartWorker,
     Waiting,
     WorkerEnded,
-    from_bytes,
     receive_with,
-    to_bytes,
 )
 from sealift.travel.visit.memory import freed_is_overwritten
 
