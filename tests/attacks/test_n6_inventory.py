@@ -20,7 +20,7 @@ import pytest
 
 from sealift.train.loop.trainer import Trainer
 from sealift.train.sandbox import inventory
-from sealift.train.sandbox.places import readable
+from sealift.train.sandbox.inventory import readable
 from sealift.train.worker.executor import BEST, Workshop
 from sealift.travel.settings import TrainingSettings
 from tests.sim import lookaround

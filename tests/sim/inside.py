@@ -24,7 +24,7 @@ from typing import Any
 from sealift.train.sandbox import kernel as limits
 from sealift.train.sandbox import landlock, namespaces, seccomp
 from sealift.train.sandbox.confine import Confinement, confine_worker
-from sealift.train.sandbox.places import readable
+from sealift.train.sandbox.inventory import readable
 from tests.sim import lookaround
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -159,7 +159,7 @@ def zygote(_parts: Sequence[str]) -> object:
 
 def pages(_parts: Sequence[str]) -> object:
     """Pages of a library that are not in memory: dropped, pinned, dropped again."""
-    from sealift.train.sandbox.places import pin_libraries
+    from sealift.train.sandbox.inventory import pin_libraries
 
     path = os.environ["SHOWN"]
     ctypes.CDLL(path)

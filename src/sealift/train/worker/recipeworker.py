@@ -35,8 +35,7 @@ from sealift.train.loop.torchstate import as_tensors
 from sealift.train.loop.training import carry_out
 from sealift.train.output.modelform import Fields, form_from_plain
 from sealift.train.sandbox.confine import Confinement, confine_worker, keep_descriptors
-from sealift.train.sandbox.inventory import TALK
-from sealift.train.sandbox.places import CACHES
+from sealift.train.sandbox.inventory import CACHES, TALK
 from sealift.train.worker.messages import (
     Assignment,
     Done,

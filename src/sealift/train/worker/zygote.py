@@ -23,9 +23,8 @@ from sealift.train.loop.imports import close_gate, installed_places
 from sealift.train.sandbox import kernel as limits
 from sealift.train.sandbox import landlock, namespaces
 from sealift.train.sandbox.confine import Confinement, confine_worker
-from sealift.train.sandbox.inventory import SCRATCH
+from sealift.train.sandbox.inventory import SCRATCH, pin_libraries, readable
 from sealift.train.sandbox.kernel import PR_SET_PDEATHSIG, prctl
-from sealift.train.sandbox.places import pin_libraries, readable
 from sealift.train.worker.messages import from_bytes, to_bytes
 from sealift.train.worker.process import (
     NO_NAMESPACES,
