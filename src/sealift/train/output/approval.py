@@ -183,7 +183,6 @@ def verify_approver_share(
         AuthenticationError: if the instance key did not sign it.
         PolicyError: ``share-differs``.
     """
-    _verify_instance(share, model.instance)
     expected = ApproverInfo(
         kind="approver-share",
         model=model,
@@ -191,7 +190,7 @@ def verify_approver_share(
         recipients=recipients,
         commitment=share.info.commitment,
     )
-    require_same(expected, share.info, f"the share of {approver}", "share-differs")
+    _verify_share(share, expected, approver)
 
 
 def verify_recipient_share(
@@ -203,7 +202,6 @@ def verify_recipient_share(
         AuthenticationError: if the instance key did not sign it.
         PolicyError: ``share-differs``.
     """
-    _verify_instance(share, model.instance)
     found = {each.approver: each for each in share.info.approvers}
     expected = RecipientInfo(
         kind="recipient-share",
@@ -211,7 +209,7 @@ def verify_recipient_share(
         recipient=recipient,
         approvers=tuple(found.get(n, Committed(n, b"")) for n in approvers),
     )
-    require_same(expected, share.info, f"the share of {recipient}", "share-differs")
+    _verify_share(share, expected, recipient)
 
 
 def make_approval(
@@ -361,13 +359,17 @@ def _grant(
     )
 
 
-def _verify_instance(
-    share: RecipientShare | ApproverShare, instance: PublicKey
+def _verify_share(
+    share: RecipientShare | ApproverShare, expected: Info, owner: str
 ) -> None:
-    label = Label.OUTPUT_SHARE
     verify_grant(
-        share.info, share.wrapped, share.signature, signer=instance, label=label
+        share.info,
+        share.wrapped,
+        share.signature,
+        signer=expected.model.instance,
+        label=Label.OUTPUT_SHARE,
     )
+    require_same(expected, share.info, f"the share of {owner}", "share-differs")
 
 
 def _differing(expected: ModelName | Info, found: ModelName | Info) -> list[str]:
