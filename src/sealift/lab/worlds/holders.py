@@ -144,6 +144,19 @@ class HostileSession(InterposedSession):
         return build_frame(self.visit_key, self.lease, place, frame.record)
 
 
+def build_frame(
+    visit_key: SecretKey,
+    lease: Lease,
+    place: Placement,
+    record: Buffer,
+    handle: Handle | None = None,
+) -> bytes:
+    """The frame around one sealed record; for another buffer than the lease's, if named."""
+    tag = memoryview(record)[-TAG_BYTES:]
+    named = handle or lease.handle
+    return b"".join((frame_head(visit_key, lease.digest, named, place, tag), record))
+
+
 class Attacker:
     """Puts a hostile session into each of the first visits, in the order of ``TRIES``."""
 
@@ -188,16 +201,3 @@ def main(behaviour: str, words: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1], sys.argv[2:]))
-
-
-def build_frame(
-    visit_key: SecretKey,
-    lease: Lease,
-    place: Placement,
-    record: Buffer,
-    handle: Handle | None = None,
-) -> bytes:
-    """The frame around one sealed record; for another buffer than the lease's, if named."""
-    tag = memoryview(record)[-TAG_BYTES:]
-    named = handle or lease.handle
-    return b"".join((frame_head(visit_key, lease.digest, named, place, tag), record))
