@@ -19,7 +19,7 @@ from sealift.attest.runtimelog import (
 from sealift.errors import MalformedError, SealiftError, UnavailableError
 from sealift.ids import Digest
 from sealift.train.loop.trainer import Trainer
-from sealift.train.worker.executor import Workshop
+from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.process import ModuleLog
 from tests.sim.inside import demand
 from tests.unit.train.joints import cargo
@@ -70,9 +70,9 @@ def run(
     """The code that training ends with, or nothing."""
     raw = {name: text.encode() for name, text in files.items()}
     demand("namespaces")
-    with Workshop(raw, "recipe.py", measure=measure) as workshop:
-        assert "namespaces" in workshop.sandbox
-        training = Trainer(workshop, SETTINGS)
+    with RecipeExecutor(raw, "recipe.py", measure=measure) as executor:
+        assert "namespaces" in executor.sandbox
+        training = Trainer(executor, SETTINGS)
         try:
             for epoch in range(slices):
                 training.work([cargo("ada", 8, epoch=epoch)])

@@ -37,8 +37,8 @@ from sealift.train.worker import requests
 from sealift.train.worker.executor import (
     BEST,
     WITHOUT_NAMESPACES,
-    Workshop,
-    WorkshopLimits,
+    RecipeExecutor,
+    TaskLimits,
 )
 from sealift.train.worker.requests import Area
 from sealift.travel.settings import TrainingSettings
@@ -63,15 +63,15 @@ WANTED = {"full": BEST, "without namespaces": WITHOUT_NAMESPACES, "none": "none"
 
 @dataclass
 class Stage:
-    """A workshop with the hostile bundle."""
+    """A executor with the hostile bundle."""
 
-    workshop: Any
+    executor: Any
     text: io.StringIO
 
     def attack(self, name: str, **limits: float) -> str:
         """The code or type that the attack ended with; empty if nothing stopped it."""
-        self.workshop.limits = WorkshopLimits(**limits)  # type: ignore[arg-type]
-        training = Trainer(self.workshop, TrainingSettings(seed=1, batch_rows=2))
+        self.executor.limits = TaskLimits(**limits)  # type: ignore[arg-type]
+        training = Trainer(self.executor, TrainingSettings(seed=1, batch_rows=2))
         try:
             training.work([cargo_of(table(), attack_rows(name))])
         except SealiftError as error:
@@ -84,7 +84,7 @@ class Stage:
         return ""
 
     def measure(self) -> Measured:
-        training = Trainer(self.workshop, TrainingSettings(seed=1, batch_rows=2))
+        training = Trainer(self.executor, TrainingSettings(seed=1, batch_rows=2))
         held = replace(table("heldout"), rows=8, total_bytes=8 * NAME_BYTES)
         rows = attack_rows("", 8)
         return training.work([cargo_of(held, rows)], "heldout")["ada-heldout"]
@@ -116,31 +116,33 @@ def bundle(
 
 def open_stage(files: dict[str, bytes], wanted: str, *, text: bool = False) -> Stage:
     stream = io.StringIO()
-    shop = Workshop(files, "recipe.py", wanted=wanted, text=stream if text else None)
+    shop = RecipeExecutor(
+        files, "recipe.py", wanted=wanted, text=stream if text else None
+    )
     return Stage(shop, stream)
 
 
 @pytest.fixture(scope="module", params=["full", "without namespaces"])
 def stage(request: pytest.FixtureRequest, bundle: dict[str, bytes]) -> Iterator[Stage]:
     made = open_stage(bundle, demand(WANTED[request.param]))
-    with made.workshop:
-        assert made.workshop.sandbox == WANTED[request.param]
+    with made.executor:
+        assert made.executor.sandbox == WANTED[request.param]
         yield made
 
 
 @pytest.fixture(scope="module")
 def full(bundle: dict[str, bytes]) -> Iterator[Stage]:
     made = open_stage(bundle, demand(BEST))
-    with made.workshop:
-        assert made.workshop.sandbox == BEST
+    with made.executor:
+        assert made.executor.sandbox == BEST
         yield made
 
 
 @pytest.fixture(scope="module")
 def unconfined(bundle: dict[str, bytes]) -> Iterator[Stage]:
     made = open_stage(bundle, "none", text=True)
-    with made.workshop:
-        assert made.workshop.sandbox == "none"
+    with made.executor:
+        assert made.executor.sandbox == "none"
         yield made
 
 
@@ -190,7 +192,7 @@ def test_a_scratch_is_gone_with_its_slice(
 
 
 def test_without_namespaces_there_is_no_scratch(stage: Stage) -> None:
-    expected = "" if "namespaces" in stage.workshop.sandbox else "PermissionError"
+    expected = "" if "namespaces" in stage.executor.sandbox else "PermissionError"
     assert stage.attack("leave_in_scratch") == expected
 
 
@@ -300,7 +302,7 @@ def test_a_parent_that_believes_nonsense(
 
 def test_what_it_writes_into_a_partys_rows_stays_with_it(stage: Stage) -> None:
     cargo = cargo_of(table(), attack_rows("write_rows"))
-    training = Trainer(stage.workshop, TrainingSettings(seed=1, batch_rows=2))
+    training = Trainer(stage.executor, TrainingSettings(seed=1, batch_rows=2))
     with pytest.raises(SealiftError, match=SUCCESS):  # control: it does write
         training.work([cargo])
     assert bytes(cargo.memory.view) == attack_rows("write_rows").numpy().tobytes()
@@ -363,7 +365,7 @@ def test_in_the_process_of_the_loop_it_ends_that(
 
 
 def test_an_agreement_on_hardware_demands_a_sandbox(unconfined: Stage) -> None:
-    confinement = Confinement.parse(unconfined.workshop.sandbox)
+    confinement = Confinement.parse(unconfined.executor.sandbox)
     confinement.require((Level.DEVELOPMENT,))
     assert "without a sandbox" in confinement.say()
     with pytest.raises(UnavailableError) as caught:

@@ -21,7 +21,7 @@ import pytest
 from sealift.train.loop.trainer import Trainer
 from sealift.train.sandbox import inventory
 from sealift.train.sandbox.inventory import readable
-from sealift.train.worker.executor import BEST, Workshop
+from sealift.train.worker.executor import BEST, RecipeExecutor
 from sealift.travel.settings import TrainingSettings
 from tests.sim import lookaround
 from tests.sim.inside import demand, look
@@ -70,7 +70,7 @@ def shop(wanted: str = BEST, pause_s: float = 0.0) -> Iterator[tuple[Any, io.Str
         "recipe.py": RECIPE.replace(b"PAUSE", str(pause_s).encode()),
         "lookaround.py": Path(lookaround.__file__).read_bytes(),
     }
-    with Workshop(files, "recipe.py", wanted=demand(wanted), text=text) as made:
+    with RecipeExecutor(files, "recipe.py", wanted=demand(wanted), text=text) as made:
         assert made.sandbox == wanted  # the kernel gives it, so it is in force
         yield made, text
 

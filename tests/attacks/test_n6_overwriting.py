@@ -22,7 +22,7 @@ from sealift.train.job.settings import ServingTable
 from sealift.train.loop.tasks import Given
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker import executor
-from sealift.train.worker.executor import Workshop, WorkshopLimits
+from sealift.train.worker.executor import RecipeExecutor, TaskLimits
 from sealift.train.worker.requests import Area
 from sealift.travel.settings import TrainingSettings
 from tests.sim.served import FORM, rows
@@ -127,8 +127,8 @@ ACTS = {"nothing": "", "fail": "recipe-error", "leave": "recipe-killed"} | {
 def act(name: str) -> str:
     """Two slices, the second with a state to go on from; the code that it ends with."""
     files = {"recipe.py": SPOILER.replace("ACT", name).encode()}
-    limits = WorkshopLimits(work_s=8.0)
-    with Workshop(files, "recipe.py", limits=limits) as shop:
+    limits = TaskLimits(work_s=8.0)
+    with RecipeExecutor(files, "recipe.py", limits=limits) as shop:
         # A state is handed over after the first step, before the recipe acts.
         settings = TrainingSettings(seed=1, batch_rows=16, digest_every=1)
         training = Trainer(shop, settings)
@@ -190,7 +190,7 @@ def generate(model, batch):
 def served(worker_gone: bool = False) -> Iterator[tuple[int, int]]:
     """Question and answer of a model, spied on, once it was closed."""
     weights = save({"weight": 2 * np.eye(2, dtype=np.float32)})
-    with Workshop({"recipe.py": SERVED}, "recipe.py") as shop:
+    with RecipeExecutor({"recipe.py": SERVED}, "recipe.py") as shop:
         settings = ServingTable(max_batch_rows=16, work_s=60.0)
         model = ModelWorker(
             shop, FORM, lambda: SharedBuffer.of(weights), settings=settings

@@ -23,7 +23,7 @@ from sealift.ids import Buffer
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import Given, SliceTask, TaskModel
 from sealift.train.loop.trainer import Trainer
-from sealift.train.worker.executor import Workshop
+from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.messages import Done, Handed, Metrics, TaskAnswers, size_of
 from sealift.train.worker.requests import Area, ParentEnd, Request, WorkerEnd
 from sealift.travel.settings import TrainingSettings
@@ -73,7 +73,7 @@ def carried(workplace: Any) -> tuple[float, float]:
 
 
 def test_no_offset_of_an_open_file_carries_rows_to_the_next_slice() -> None:
-    with Workshop({"recipe.py": CARRIER.encode()}, "recipe.py") as shop:
+    with RecipeExecutor({"recipe.py": CARRIER.encode()}, "recipe.py") as shop:
         assert carried(shop) == (0.0, 0.0)
 
 
@@ -89,7 +89,7 @@ def test_a_file_that_both_slices_have_open_carries_them() -> None:
 WORKER_SAYS = """
 import io, sys
 from sealift.errors import JobError
-from sealift.train.worker import executor as workshop
+from sealift.train.worker import executor
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 
 RECIPE = b'''
@@ -105,10 +105,10 @@ def configure_optimizers(model):
 from sealift.train.loop.trainer import Trainer
 from sealift.travel.settings import TrainingSettings
 left_out = sys.argv[1:]
-workshop._INHERITED = [name for name in workshop._INHERITED if name not in left_out]
+executor._INHERITED = [name for name in executor._INHERITED if name not in left_out]
 text = io.StringIO()
 try:
-    with workshop.Workshop({"recipe.py": RECIPE}, "recipe.py", text=text) as shop:
+    with executor.RecipeExecutor({"recipe.py": RECIPE}, "recipe.py", text=text) as shop:
         assert shop.sandbox
         Trainer(shop, TrainingSettings(seed=1, batch_rows=2)).build()
 except JobError as error:
@@ -254,7 +254,7 @@ def test_nothing_outside_of_an_area_is_read(state: TrainingState) -> None:
 
 def test_a_parent_that_cannot_have_a_worker_says_so() -> None:
     """A zygote that is gone is an error with a code, not a silent lack of walls."""
-    with Workshop({"recipe.py": b""}, "recipe.py") as shop:
+    with RecipeExecutor({"recipe.py": b""}, "recipe.py") as shop:
         assert shop.sandbox
         shop.interrupt()
         with pytest.raises(JobError):

@@ -19,7 +19,7 @@ from sealift.errors import JobError
 from sealift.train.loop.states import Settled, TrainingState, parse_tensors
 from sealift.train.loop.tasks import Given, SliceTask
 from sealift.train.loop.trainer import JOINT, Told, Trainer
-from sealift.train.worker.executor import Workshop
+from sealift.train.worker.executor import RecipeExecutor
 from tests.unit.train.joints import cargo, joint
 from tests.unit.train.recipes import PLAIN, SETTINGS
 from tests.unit.train.test_joint import PREPARING
@@ -168,10 +168,10 @@ def test_a_change_while_steps_stand_still() -> None:
 def test_the_recipes_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bundle lies in memory; a worker that got another one would run another."""
     files = {"recipe.py": PLAIN.encode()}
-    with Workshop(files, "recipe.py") as workshop:
-        training = Trainer(workshop, SETTINGS)
+    with RecipeExecutor(files, "recipe.py") as executor:
+        training = Trainer(executor, SETTINGS)
         training.work([cargo("north")])
-        view = workshop._equipment.bundle.view
+        view = executor._equipment.bundle.view
         at = bytes(view).index(b"Dropout(0.2") + 10
         view[at] ^= 1  # 0.3
         with pytest.raises(JobError) as caught:
@@ -180,10 +180,10 @@ def test_the_recipes_source(monkeypatch: pytest.MonkeyPatch) -> None:
         view[at] ^= 1
         training.work([cargo("south")])  # the control
         clean = training.digest()
-    with Workshop(files, "recipe.py") as workshop:  # the mutant
-        monkeypatch.setattr(Workshop, "_verify_bundle", lambda *_: None)
-        training = Trainer(workshop, SETTINGS)
+    with RecipeExecutor(files, "recipe.py") as executor:  # the mutant
+        monkeypatch.setattr(RecipeExecutor, "_verify_bundle", lambda *_: None)
+        training = Trainer(executor, SETTINGS)
         training.work([cargo("north")])
-        workshop._equipment.bundle.view[at] ^= 1
+        executor._equipment.bundle.view[at] ^= 1
         training.work([cargo("south")])
         assert training.digest() != clean

@@ -53,7 +53,7 @@ class Started:
         )
         self.server = Server(
             None, self.endpoint, self.served.verified, subject,  # type: ignore[arg-type]
-            settings=ServingTable(), workshop=SimpleNamespace(sandbox="none"),  # type: ignore[arg-type]
+            settings=ServingTable(), executor=SimpleNamespace(sandbox="none"),  # type: ignore[arg-type]
             clock=time.monotonic, sink=discard,
         )  # fmt: skip
         self.ready = threading.Event()

@@ -21,7 +21,7 @@ from sealift.release.receipt import ScrubbedPart, ScrubSummary
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.train.job.accelerator import Accelerator
-from sealift.train.worker.executor import Workshop
+from sealift.train.worker.executor import RecipeExecutor
 from sealift.travel.accelerator import visit as room
 from sealift.travel.visit.memory import CPUPool
 
@@ -58,7 +58,7 @@ def main() -> int:
     )
     files = {"recipe.py": (folder / "recipe.py").read_bytes()}
     with (
-        Workshop(files, "recipe.py") as workshop,
+        RecipeExecutor(files, "recipe.py") as executor,
         RelayClient.dial(("127.0.0.1", port), "accelerator-0") as link,
     ):
         Accelerator(
@@ -66,7 +66,7 @@ def main() -> int:
             endpoint,
             agreement,
             plan="travel",
-            workshop=workshop,
+            executor=executor,
             clock=time.monotonic,
         ).serve()
     return 0

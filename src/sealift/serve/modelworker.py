@@ -29,7 +29,7 @@ from sealift.ids import Buffer
 from sealift.train.job.settings import ServingTable
 from sealift.train.loop.faults import Fault, believable, explain
 from sealift.train.output.modelform import Fields, ModelForm
-from sealift.train.worker.executor import Workshop
+from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.messages import (
     ServeAnswer,
     ServeOrder,
@@ -86,7 +86,7 @@ class ModelWorker:
     """A model in its sandbox.
 
     Args:
-        workshop: Starts the worker; runs no task meanwhile.
+        executor: Starts the worker; runs no task meanwhile.
         form: Of the model.
         open_model: Opens the sealed model, again after a restart.
         settings: Of the process: rows, time and threads of a step.
@@ -97,7 +97,7 @@ class ModelWorker:
 
     def __init__(
         self,
-        workshop: Workshop,
+        executor: RecipeExecutor,
         form: ModelForm,
         open_model: Callable[[], SharedBuffer],
         *,
@@ -106,7 +106,7 @@ class ModelWorker:
         clock: Callable[[], float] = time.monotonic,
         sink: Sink = discard,
     ) -> None:
-        self._workshop = workshop
+        self._executor = executor
         self._form = form
         self._open_model = open_model
         self._sink = sink
@@ -128,7 +128,7 @@ class ModelWorker:
             JobError: if the recipe does not load, or builds another model.
             IntegrityError, UnavailableError: if the model cannot be opened.
         """
-        self._worker = _Worker(self._workshop, self._open_model, self._terms)
+        self._worker = _Worker(self._executor, self._open_model, self._terms)
 
     def predict(self, parts: Sequence[Buffer], rows: int) -> bytearray:
         """Answer rows of one or several questions, in order.
@@ -242,13 +242,13 @@ class _Worker:
 
     def __init__(
         self,
-        workshop: Workshop,
+        executor: RecipeExecutor,
         open_model: Callable[[], SharedBuffer],
         terms: _Terms,
     ) -> None:
         self._settings = terms.settings
         with ExitStack() as stack:
-            control, self._equipment = stack.enter_context(workshop.lend())
+            control, self._equipment = stack.enter_context(executor.lend())
             self._area = stack.enter_context(closing(Area(terms.area_bytes)))
             text = stack.enter_context(closing(TextTap(self._equipment.text)))
             self._process = WorkerProcess(control, self._equipment, self._area)

@@ -40,7 +40,7 @@ from sealift.train.job.releasedkeys import ReleasedKeys, enrol_where_missing
 from sealift.train.job.settings import ServingTable
 from sealift.train.output.modelform import ModelForm, choose_model, form_of
 from sealift.train.sandbox.confine import Confinement
-from sealift.train.worker.executor import Workshop
+from sealift.train.worker.executor import RecipeExecutor
 from sealift.travel.peers import meet_broker
 from sealift.travel.visit.state import Clock
 
@@ -87,7 +87,7 @@ class Server:
         agreement: Verified, equipped.
         subject: The model.
         settings: Of the job.
-        workshop: Runs the recipe.
+        executor: Runs the recipe.
         clock: Seconds that also count while the machine sleeps.
         sink: Where events go.
 
@@ -103,7 +103,7 @@ class Server:
         subject: Subject,
         *,
         settings: ServingTable,
-        workshop: Workshop,
+        executor: RecipeExecutor,
         clock: Clock,
         sink: Sink,
     ) -> None:
@@ -112,7 +112,7 @@ class Server:
         self._agreement = agreement
         self._subject = subject
         self._settings = settings
-        self._workshop = workshop
+        self._executor = executor
         self._clock = clock
         self._sink = sink
         self.metrics = Metrics()
@@ -242,7 +242,7 @@ class Server:
             version=VERSION,
             model=self._subject.resource.name,
             content=self._subject.resource.content,
-            sandbox=self._workshop.sandbox,
+            sandbox=self._executor.sandbox,
             software=f"sealift {__version__}",
             max_request_bytes=self._settings.max_request_bytes,
             max_waiting=self._settings.max_waiting,
@@ -251,7 +251,7 @@ class Server:
 
     def _collect(self, stack: ExitStack) -> ReleasedKeys:
         resource, settings = self._subject.resource, self._settings
-        Confinement.parse(self._workshop.sandbox).require(self._agreement.accept)
+        Confinement.parse(self._executor.sandbox).require(self._agreement.accept)
         enrol_where_missing(
             self._relay,
             self._endpoint,
@@ -288,7 +288,7 @@ class Server:
             keys.released[subject.resource.name].data_key,
         )
         model = ModelWorker(
-            self._workshop,
+            self._executor,
             subject.form,
             source.open,
             settings=self._settings,
@@ -318,7 +318,7 @@ class Server:
         self._scheduler.stop(stopping())
         worker.join(FINISH_S)
         if worker.is_alive():
-            self._workshop.interrupt()
+            self._executor.interrupt()
             worker.join(FINISH_S)
         with self._changed:
             sessions = list(self._sessions)
@@ -331,7 +331,7 @@ class Server:
     def _keep_leases(self) -> LeaseKeeper:
         def lose(error: SealiftError) -> None:
             self._lose(error)
-            self._workshop.interrupt()
+            self._executor.interrupt()
 
         agreement, owner = self._agreement.agreement, self._subject.resource.owner
         return LeaseKeeper(

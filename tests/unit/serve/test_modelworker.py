@@ -19,7 +19,7 @@ from sealift.serve.modelworker import (
 )
 from sealift.train.job.settings import ServingTable
 from sealift.train.loop.recipe import Recipe
-from sealift.train.worker.executor import Workshop
+from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.recipeworker import ServedModel
 from tests.sim.served import FORM, rows
 
@@ -62,12 +62,12 @@ def generate(model, batch):
 
 
 @pytest.fixture(scope="module")
-def workshop() -> Iterator[Workshop]:
+def executor() -> Iterator[RecipeExecutor]:
     """In a process with many files open: its descriptors are above 1023."""
     with ExitStack() as opened:
         for _ in range(1024):
             opened.enter_context(open(os.devnull, "rb"))
-        made = opened.enter_context(Workshop({"recipe.py": RECIPE}, "recipe.py"))
+        made = opened.enter_context(RecipeExecutor({"recipe.py": RECIPE}, "recipe.py"))
         yield made
 
 
@@ -75,10 +75,10 @@ def weights(width: int = 2) -> bytes:
     return save({"weight": 2 * np.eye(2, width, dtype=np.float32)})
 
 
-def host(workshop: Workshop, content: bytes) -> ModelWorker:
+def host(executor: RecipeExecutor, content: bytes) -> ModelWorker:
     settings = ServingTable(max_batch_rows=16, work_s=2.0)
     return ModelWorker(
-        workshop, FORM, lambda: SharedBuffer.of(content), settings=settings
+        executor, FORM, lambda: SharedBuffer.of(content), settings=settings
     )
 
 
@@ -88,8 +88,8 @@ def ask(model: ModelWorker, first: float) -> np.ndarray:
     return np.frombuffer(found, np.float32).reshape(1, 2)
 
 
-def test_it_answers_again_whatever_a_recipe_did(workshop: Workshop) -> None:
-    model = host(workshop, weights())
+def test_it_answers_again_whatever_a_recipe_did(executor: RecipeExecutor) -> None:
+    model = host(executor, weights())
     model.start()
     try:
         assert np.array_equal(ask(model, 7.0), 2 * rows(7.0))
@@ -115,8 +115,8 @@ def test_it_answers_again_whatever_a_recipe_did(workshop: Workshop) -> None:
         model.close()
 
 
-def test_another_model_than_the_code_builds(workshop: Workshop) -> None:
-    model = host(workshop, weights(3))
+def test_another_model_than_the_code_builds(executor: RecipeExecutor) -> None:
+    model = host(executor, weights(3))
     try:
         with pytest.raises(JobError, match="another model"):
             model.start()
@@ -125,12 +125,12 @@ def test_another_model_than_the_code_builds(workshop: Workshop) -> None:
 
 
 def test_whoever_kills_it_often_is_stopped_for_a_while_and_not_for_ever(
-    workshop: Workshop,
+    executor: RecipeExecutor,
 ) -> None:
     now_s, lost = 0.0, list[SealiftError]()
     settings = ServingTable(max_batch_rows=1)
     model = ModelWorker(
-        workshop, FORM, lambda: SharedBuffer.of(b""), settings=settings,
+        executor, FORM, lambda: SharedBuffer.of(b""), settings=settings,
         lost=lost.append, clock=lambda: now_s,
     )  # fmt: skip
     model.start = lambda: None  # type: ignore[method-assign]

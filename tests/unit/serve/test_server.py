@@ -96,7 +96,7 @@ def test_a_lost_lease_ends_it_and_its_clients_hear_of_it(
     terms = started.served.verified.agreement
     model = replace(terms.resources[0], rule=rule)
     server._agreement = SimpleNamespace(agreement=replace(terms, resources=(model,)))
-    server._workshop = SimpleNamespace(sandbox="none", interrupt=interrupted.set)
+    server._executor = SimpleNamespace(sandbox="none", interrupt=interrupted.set)
 
     def prove(session: object, heartbeat_s: float) -> SimpleNamespace:
         if silent.is_set():

@@ -30,7 +30,7 @@ from sealift.train.job.checkpoints import StateFolder
 from sealift.train.job.releasedkeys import enrol_where_missing
 from sealift.train.job.runningjob import MOST, JobShapes, Restarts
 from sealift.train.sandbox import kernel as limits
-from sealift.train.worker.executor import Workshop
+from sealift.train.worker.executor import RecipeExecutor
 from sealift.travel.peers import accelerator_names
 from sealift.travel.visit.memory import (
     ALLOCATOR_ENVIRONMENT,
@@ -81,9 +81,9 @@ def run(args: argparse.Namespace) -> int:
     rejoining = Rejoining(setup.job.run.rejoin_s, sink=setup.sink)
     with (
         StateFolder(args.state or _default_state(args.job, setup.job.name)) as folder,
-        Workshop(
+        RecipeExecutor(
             files, entry, text=text, tell=say_sandbox, measure=measuring(attester)
-        ) as workshop,
+        ) as executor,
         open_direct_host(args, setup.sink) as direct_host,
     ):
         most = MOST if setup.job.run.rejoin_s else 0
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         server = _JobServer(
             setup,
             attester,
-            workshop,
+            executor,
             direct_host,
             folder,
             args.must_resume,
@@ -108,7 +108,7 @@ class _JobServer:
 
     setup: RoleSetup
     attester: Attester
-    workshop: Workshop
+    executor: RecipeExecutor
     direct_host: DirectHost | None
     folder: StateFolder
     must_resume: bool
@@ -133,7 +133,7 @@ class _JobServer:
                 endpoint,
                 setup.agreement,
                 plan=setup.job.plan,
-                workshop=self.workshop,
+                executor=self.executor,
                 clock=boot_clock,
                 direct_host=self.direct_host,
                 sink=setup.sink,

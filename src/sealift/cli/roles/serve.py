@@ -24,7 +24,7 @@ from sealift.serve.server import Server, find_subject
 from sealift.session.relay.server import Relay
 from sealift.train.job.settings import parse_address
 from sealift.train.sandbox import kernel as limits
-from sealift.train.worker.executor import Workshop
+from sealift.train.worker.executor import RecipeExecutor
 from sealift.travel.peers import accelerator_names, registry_of
 
 
@@ -67,9 +67,9 @@ def run(args: argparse.Namespace) -> int:
     endpoint = setup.attested(name, attester)
     with (
         Relay(None, registry=registry_of(setup.agreement), sink=setup.sink) as relay,
-        Workshop(
+        RecipeExecutor(
             files, code.entry, tell=say_sandbox, measure=measuring(attester)
-        ) as workshop,
+        ) as executor,
         relay.local_client(name) as client,
         closing(TcpListener(*address)) as listener,
     ):
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             setup.agreement,
             subject,
             settings=setup.job.serving,
-            workshop=workshop,
+            executor=executor,
             clock=boot_clock,
             sink=setup.sink,
         )

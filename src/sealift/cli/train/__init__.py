@@ -42,7 +42,7 @@ from sealift.train.loop.statistics import STATISTICS_NAME, totals_file
 from sealift.train.plans import PLANS
 from sealift.train.plans.local import LocalRun, SealedTables, train_local
 from sealift.train.sandbox import kernel as limits
-from sealift.train.worker.executor import Workshop, WorkshopLimits
+from sealift.train.worker.executor import RecipeExecutor, TaskLimits
 
 MAX_SHOWN: Final = 100  # characters of one total
 
@@ -173,12 +173,12 @@ def train_locally(
         folder = stack.enter_context(RunFolder(place, name))
         keys = _keys(args, agreement, stack)
         limits.hide_memory()
-        workshop = stack.enter_context(_workshop(agreement, job, files))
+        executor = stack.enter_context(_executor(agreement, job, files))
         rows = _open(args, agreement, keys, stack)
         ran = train_local(
             agreement.agreement,
             job.settings,
-            workshop,
+            executor,
             read_rows=rows,
             sink=_say_slice(args.watch),
         )
@@ -190,7 +190,7 @@ def train_locally(
             "run": str(folder.path),
             "plan": "local",
             "level": Level.DEVELOPMENT.value,
-            "sandbox": workshop.sandbox,
+            "sandbox": executor.sandbox,
             "agreement": agreement.digest.to_text(),
             "steps": ran.steps,
             "metrics": ran.metrics,
@@ -201,12 +201,12 @@ def train_locally(
     return result
 
 
-def _workshop(
+def _executor(
     agreement: VerifiedAgreement, job: JobTable, files: dict[str, bytes]
-) -> Workshop:
+) -> RecipeExecutor:
     text = sys.stderr if agreement.agreement.output_rule.recipe_text else None
-    most = WorkshopLimits(work_s=job.run.work_s)
-    return Workshop(
+    most = TaskLimits(work_s=job.run.work_s)
+    return RecipeExecutor(
         files,
         agreement.agreement.code.entry,
         text=text,

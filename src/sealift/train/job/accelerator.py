@@ -42,7 +42,7 @@ from sealift.train.job.runningjob import (
 )
 from sealift.train.output.handout import Handout, prove_instance
 from sealift.train.plans import PlanName
-from sealift.train.worker.executor import Workshop, WorkshopLimits
+from sealift.train.worker.executor import RecipeExecutor, TaskLimits
 from sealift.travel.accelerator.arrivals import Arrivals
 from sealift.travel.accelerator.rules import VisitRules, check_cargo
 from sealift.travel.accelerator.setup import (
@@ -85,7 +85,7 @@ class Accelerator:
         endpoint: With the attester and a fresh instance key.
         agreement: Verified.
         plan: Of the job.
-        workshop: Runs the recipe; started early, since torch takes its time.
+        executor: Runs the recipe; started early, since torch takes its time.
         clock: Seconds that also count while the machine sleeps.
         direct_host: Where holders may connect; None is the relay only.
         sink: Where events go.
@@ -102,7 +102,7 @@ class Accelerator:
         agreement: VerifiedAgreement,
         *,
         plan: PlanName,
-        workshop: Workshop,
+        executor: RecipeExecutor,
         clock: Clock,
         direct_host: DirectHost | None = None,
         sink: Sink = discard,
@@ -115,7 +115,7 @@ class Accelerator:
         self._endpoint = endpoint
         self._agreement = agreement
         self._plan = plan
-        self._workshop = workshop
+        self._executor = executor
         self._clock = clock
         self._direct_host = direct_host
         self._sink = sink
@@ -229,7 +229,7 @@ class Accelerator:
         self._lost = error
         orders.stop(error)
         self._keys.forget()
-        self._workshop.interrupt()
+        self._executor.interrupt()
 
     def _drop(self, owner: str, error: SealiftError) -> None:
         """One owner's keys have ended: its rows are overwritten, and no more come."""
@@ -286,8 +286,8 @@ class Accelerator:
             agreement.resources, settings.visits, free_memory_bytes()
         )
         choice = self._shapes.hold(start.job, settings.shape, choice)
-        self._workshop.limits = WorkshopLimits(work_s=settings.run.work_s)
-        training = open_training(agreement, self._workshop, settings.training)
+        self._executor.limits = TaskLimits(work_s=settings.run.work_s)
+        training = open_training(agreement, self._executor, settings.training)
         keys = self._keys
         keys.collect(settings.run.brokers_s, held=leases.begin)
         job = RunningJob(
@@ -297,7 +297,7 @@ class Accelerator:
             choice=choice,
             keys=keys,
             rule=agreement.output_rule,
-            sandbox=self._workshop.sandbox,
+            sandbox=self._executor.sandbox,
             training=training,
             handout=Handout(
                 self._agreement,
@@ -308,7 +308,7 @@ class Accelerator:
                 heads=keys.heads,
                 plan=self._plan,
                 travel=settings.travel,
-                sandbox=self._workshop.sandbox,
+                sandbox=self._executor.sandbox,
             ),
             rules=self._rules,
             checkpoints=self._checkpoints(start.job, settings),
@@ -359,7 +359,7 @@ class Accelerator:
             sink=self._sink,
             columns=columns_of,
             departed=job.keys.departed,
-            cut=self._workshop.cut,
+            cut=self._executor.cut,
         )
         meet.start()
         # A group is worked on, another comes in, or a holder beside it is waited for:

@@ -68,7 +68,7 @@ _OWN: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkshopLimits:
+class TaskLimits:
     """What one task may take.
 
     Attributes:
@@ -82,10 +82,10 @@ class WorkshopLimits:
     area_bytes: int = 0
 
 
-_NO_OTHERS: Final = WorkshopLimits()
+_NO_OTHERS: Final = TaskLimits()
 
 
-class Workshop:
+class RecipeExecutor:
     """Runs recipes in a sandbox, a fresh process for each task.
 
     Args:
@@ -105,7 +105,7 @@ class Workshop:
         entry: str,
         *,
         text: TextIO | None = None,
-        limits: WorkshopLimits = _NO_OTHERS,
+        limits: TaskLimits = _NO_OTHERS,
         wanted: str = BEST,
         tell: Callable[[str], None] = lambda word: None,
         measure: Measure = unmeasured,
@@ -189,7 +189,7 @@ class Workshop:
         self._process.wait()
         self._equipment.bundle.close()
 
-    def __enter__(self) -> Workshop:
+    def __enter__(self) -> RecipeExecutor:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -285,7 +285,7 @@ class TaskProcess:
         self,
         control: socket.socket,
         equipment: TaskEquipment,
-        limits: WorkshopLimits,
+        limits: TaskLimits,
         stack: ExitStack,
     ) -> None:
         free = free_memory_bytes()

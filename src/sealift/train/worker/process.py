@@ -105,7 +105,7 @@ FAREWELL_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class TaskEquipment:
-    """What every task of a workshop gets.
+    """What every task of a executor gets.
 
     Attributes:
         files: The code bundle.

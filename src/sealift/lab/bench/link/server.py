@@ -49,7 +49,7 @@ from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import Session, accept, connect
 from sealift.train.job.settings import ServingTable
 from sealift.train.output.modelform import Fields, ModelForm
-from sealift.train.worker.executor import Workshop
+from sealift.train.worker.executor import RecipeExecutor
 
 AGREEMENT: Final = Digest.of(b"no agreement: a measurement")
 MAX_REQUEST_BYTES: Final = 64 << 20
@@ -196,7 +196,7 @@ class ModelServer(Listening):
         self._key = SigningKey(SecretKey(bytes.fromhex(seed)))
         self._metrics = Metrics()
         self._model = ModelWorker(
-            Workshop(_bundle_for(name), "recipe.py"),
+            RecipeExecutor(_bundle_for(name), "recipe.py"),
             self._form,
             lambda: SharedBuffer.of(Path(weights).read_bytes()),
             settings=SETTINGS,

@@ -10,7 +10,7 @@ import pytest
 
 from sealift.errors import JobError
 from sealift.train.worker import executor as module
-from sealift.train.worker.executor import Workshop
+from sealift.train.worker.executor import RecipeExecutor
 
 SLEEPING = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -30,9 +30,9 @@ def test_a_process_that_does_not_start_is_ended(
     monkeypatch.setattr(module, "START_S", 0.1)
     monkeypatch.setattr(module, "FAREWELL_S", 0.1)
     with (
-        Workshop({"recipe.py": b""}, "recipe.py") as workshop,
+        RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor,
         pytest.raises(JobError, match="does not start") as caught,
     ):
-        assert workshop.sandbox
+        assert executor.sandbox
     assert caught.value.code == "recipe-killed"
-    assert workshop._process.poll() is not None
+    assert executor._process.poll() is not None
