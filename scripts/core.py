@@ -39,11 +39,11 @@ BY_NAME: Final = {
 STORES: Final = {
     "Vault": "opens a vault",
     "AuditLog": "opens or writes a log",
-    "DatabaseFile": "opens a vault",
+    "VaultFile": "opens a vault",
 }
-# What lies under vault and log; all else in `database` is anybody's SQLite.
+# What lies under vault and log; `database` is anybody's SQLite.
 STORE_MODULES: Final = {
-    "sealift.release.vault.wrapping": "opens a vault",
+    "sealift.release.vault.file": "opens a vault",
     "sealift.release.vault.checkpoints": "opens a vault",
     "sealift.release.log.auditlog": "opens or writes a log",
 }

@@ -72,8 +72,8 @@ key session/relay/server.py:Relay._serve
 key session/relay/client.py:RelayClient._read
   channel/transport/tcp.py:TcpTransport.receive session/relay/circuit.py:Circuit.deliver
 key train/job/releasedkeys.py:ReleasedKeys._collect_from
-  release/client/broker.py:collect_release
-key release/client/broker.py:collect_release
+  release/client.py:collect_release
+key release/client.py:collect_release
   session/relay/circuit.py:Circuit.receive channel/record/opener.py:StreamOpener.open_frame
   crypto/aead.py:Aead.open_into codec/reading.py:decode crypto/hpke.py:HpkePrivateKey.open
   channel/record/commitment.py:key_commitment

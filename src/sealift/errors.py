@@ -17,7 +17,9 @@
 
 An error is one line: what happened, why, and what to do. ``code`` is its stable
 name; what it means and what to do stands once, in ``errors.toml``, which ``sealift
-explain`` shows. A bug of ours is not in this tree.
+explain`` shows. A bug of ours is not in this tree. What peers said is made fit for a
+terminal before it stands in a line: no escape sequence may hide another, no
+bidirectional character may reorder one (``visible``).
 """
 
 from __future__ import annotations
@@ -246,3 +248,30 @@ def no_descriptors(why: str | BaseException) -> UnavailableError:
 def is_out_of_descriptors(error: Exception) -> bool:
     """Whether that is why a file could not be opened."""
     return getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)
+
+
+def ascii_only(text: str) -> str:
+    """Like ``visible``, and every character that could look like another one escaped."""
+    return "".join(
+        char if char.isascii() else ascii(char)[1:-1] for char in visible(text)
+    )
+
+
+def visible(text: str) -> str:
+    """``text`` with control and bidirectional characters written as escapes."""
+    return "".join(
+        char if char.isprintable() or char == "\t" else ascii(char)[1:-1]
+        for char in text
+    )
+
+
+# Errors about files of this machine, whose lines name places on it.
+_OWN_FILES: Final = frozenset(
+    {"bad-database", "log-damaged", "vault-damaged", "vault-locked"}
+)
+
+
+def is_about_peer(error: SealiftError) -> bool:
+    """Whether an error's line may be told to a peer: it is about what the peer did."""
+    told = isinstance(error, (RefusedError, MalformedError))
+    return told and error.code not in _OWN_FILES

@@ -18,8 +18,8 @@ from sealift.channel.record.rawfile import RawSealedFile
 from sealift.channel.transport.unixsocket import LocalListener
 from sealift.errors import MalformedError, PeerError
 from sealift.events import Event
-from sealift.session.direct.dial import PathDialler
-from sealift.session.direct.host import DirectHost
+from sealift.session.direct import PathDialler
+from sealift.session.directhost import DirectHost
 from sealift.travel.holder.visit import Provisioning
 from sealift.travel.visit.messages import Failed, send_message
 from tests.sim.hands import Bring, Hand

@@ -38,7 +38,7 @@ from sealift.release.broker.messages import (
 )
 from sealift.release.broker.server import Broker
 from sealift.release.checkpoint import CheckpointRequest, Deposit, Fetch
-from sealift.release.client.broker import collect_release
+from sealift.release.client import collect_release
 from sealift.release.grant import ReleaseRequest
 from tests.sim.brokertown import Town
 from tests.sim.doors import MARK, SHARE, World

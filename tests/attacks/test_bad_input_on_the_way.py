@@ -192,7 +192,7 @@ READERS = {
     "travel/visit/messages": {"Failed"},  # in place of any answer
     # test_bad_input_at_doors
     "release/broker/server": {"BrokerRequest"},
-    "release/client/broker": {"BrokerAnswer"},
+    "release/client": {"BrokerAnswer"},
     # above
     "feed/handover": {"Consent", "Proposal"},
     "travel/accelerator/load": {"Present", "Leaves", "PathTaken", "Cargo"},

@@ -15,7 +15,7 @@ from sealift.ids import Role
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import ReleaseRule
 from sealift.release.broker import server as brokerserver
-from sealift.release.client.broker import give_back_lease, prove_lease, request_head
+from sealift.release.client import give_back_lease, prove_lease, request_head
 from sealift.session.frames import FrameKind
 from sealift.session.session import Session
 from tests.contract.test_leases_over_sessions import Host, Line, ask, revocations

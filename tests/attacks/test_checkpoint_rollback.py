@@ -17,15 +17,15 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import IntegrityError, PolicyError, RefusedError, StaleError
 from sealift.lab.worlds.consortium import make_consortium
+from sealift.release import checkpointclient as shares
 from sealift.release.broker.checkpoints import CheckpointKeeper
 from sealift.release.broker.messages import BrokerAnswer
 from sealift.release.checkpoint import CheckpointMark, ShareRelease
-from sealift.release.client import checkpoints as shares
-from sealift.release.client.checkpoints import CheckpointLedger, Shares
+from sealift.release.checkpointclient import CheckpointLedger, Shares
 from sealift.release.database import copy_database
 from sealift.release.log.auditlog import APPLICATION_ID as LOG
 from sealift.release.log.heads import HeadStore, ShownHeads
-from sealift.release.vault.vault import APPLICATION_ID as VAULT
+from sealift.release.vault.file import APPLICATION_ID as VAULT
 from tests.sim.checkpoint_world import JOB, CheckpointWorld
 
 CONSORTIUM = make_consortium(("ada", "bern"))

@@ -14,10 +14,9 @@ import pytest
 from sealift.channel.transport.tcp import TcpListener
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError
-from sealift.session.direct import exchange as direct
-from sealift.session.direct import host as direct_host
-from sealift.session.direct.dial import PathDialler
-from sealift.session.direct.exchange import DirectOffer
+from sealift.session import direct
+from sealift.session import directhost as direct_host
+from sealift.session.direct import DirectOffer, PathDialler
 from tests.sim.directpaths import PLACE, PORTS, directly, finder_of, listening, paths_of
 from tests.sim.hands import WAIT_S
 from tests.sim.visit_world import VisitWorld

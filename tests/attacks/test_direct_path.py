@@ -26,8 +26,8 @@ from sealift.errors import (
     PeerError,
     SealiftError,
 )
-from sealift.session.direct import exchange as direct
-from sealift.session.direct.exchange import (
+from sealift.session import direct
+from sealift.session.direct import (
     DirectOffer,
     Kind,
     prove_to_dialler,

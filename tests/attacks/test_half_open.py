@@ -14,7 +14,7 @@ from sealift.attest.development import DevelopmentAttester
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role
 from sealift.lab.worlds.consortium import Consortium, make_consortium
-from sealift.release.client.broker import collect_release
+from sealift.release.client import collect_release
 from sealift.session.endpoint import Endpoint
 from sealift.session.frames import FrameKind, pack
 from sealift.session.relay.client import RelayClient

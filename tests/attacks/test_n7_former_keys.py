@@ -24,7 +24,7 @@ from sealift.release.agreement.statements import (
 )
 from sealift.release.agreement.successors import SignedLink
 from sealift.release.broker.inforce import StatementsInForce
-from sealift.release.client.broker import obey
+from sealift.release.client import obey
 from tests.sim.owners import NOW_S, now
 
 BOARD = Board(members=("ada", "bern", "cleo"), threshold=2, veto=("ada",))

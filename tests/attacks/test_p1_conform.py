@@ -16,7 +16,7 @@ from sealift.attest.reference import ImaReferences, TpmReferences
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest
 from sealift.lab.attacks.world import PROGRAMS, BrokerWorld, Change
-from sealift.release.log.verify import read_entries
+from sealift.release.log.heads import read_entries
 
 REGISTERS = tuple(map(str, range(10)))
 PATHS = ("boot_aggregate", *(path for path, _ in PROGRAMS))

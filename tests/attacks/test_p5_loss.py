@@ -16,8 +16,8 @@ from sealift.attest.tpm import verifier
 from sealift.errors import PeerError, SealiftError
 from sealift.lab.attacks.world import BrokerWorld
 from sealift.release.broker.messages import HEARTBEAT_MISSING
-from sealift.release.client.broker import prove_lease
-from sealift.release.log.verify import read_entries
+from sealift.release.client import prove_lease
+from sealift.release.log.heads import read_entries
 
 ACTS = {
     "an unlisted program": ("/tmp/miner", b"other"),

@@ -18,7 +18,7 @@ from sealift.attest.policy import Appraiser
 from sealift.ids import Digest
 from sealift.lab.attacks import evidence
 from sealift.lab.attacks.world import AttackWorld, Change
-from sealift.release.log.verify import read_entries
+from sealift.release.log.heads import read_entries
 
 REAL = (Level.TEE, Level.GPU_TEE, Level.ATTESTED_HOST)
 

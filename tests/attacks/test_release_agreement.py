@@ -29,7 +29,7 @@ from sealift.release.agreement.signed import (
     verify,
 )
 from sealift.release.broker import server as brokerserver
-from sealift.release.client.broker import collect_release
+from sealift.release.client import collect_release
 from sealift.release.grant import ReleaseRequest
 from tests.sim.owners import BrokerBox, ask, make_broker, session_pair, start_broker
 

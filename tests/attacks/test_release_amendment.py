@@ -27,7 +27,7 @@ from sealift.release.agreement.statements import (
     StatementKind,
     sign_statement,
 )
-from sealift.release.client.broker import collect_release
+from sealift.release.client import collect_release
 from sealift.release.decision import decide
 from sealift.release.facts import Ask, Kind, Owner, State
 from tests.sim.owners import NOW_S, make_broker, session_pair, start_broker

@@ -20,7 +20,7 @@ from sealift.ids import Digest
 from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release import grant
 from sealift.release.broker.messages import BrokerAnswer
-from sealift.release.client.broker import collect_release
+from sealift.release.client import collect_release
 from sealift.release.grant import KeyRelease, SealedKey, seal_grant
 from sealift.release.log.entries import sign_head
 from tests.sim.owners import AcceleratorSide, BrokerBox, make_broker, session_pair

@@ -23,7 +23,7 @@ from sealift.errors import IntegrityError, PolicyError, UnavailableError
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.broker.messages import BrokerAnswer, BrokerRequest
-from sealift.release.client.broker import collect_release
+from sealift.release.client import collect_release
 from sealift.release.database import copy_database
 from sealift.release.grant import KeyRelease, ReleaseRequest, info_digest
 from sealift.release.log import auditlog
@@ -34,8 +34,7 @@ from sealift.release.log.entries import (
     sign_head,
     verify_head,
 )
-from sealift.release.log.heads import HeadStore
-from sealift.release.log.verify import read_entries, read_head, verify_log
+from sealift.release.log.heads import HeadStore, read_entries, read_head, verify_log
 from tests.sim.owners import (
     NOW_S,
     BrokerBox,

@@ -12,7 +12,7 @@ import pytest
 import rfc8785
 
 from sealift.codec import MAX_DEPTH, decode, encode, to_plain
-from sealift.errors import MalformedError, SealiftError
+from sealift.errors import MalformedError, SealiftError, ascii_only
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import Agreement, Party, bundle_digest
@@ -28,7 +28,6 @@ from sealift.release.agreement.statements import (
     load_statement,
     sign_statement,
 )
-from sealift.release.visible import ascii_only
 from tests.sim.owners import NOW_S
 
 CONSORTIUM = make_consortium(("ada", "bern"))

@@ -16,7 +16,7 @@ from sealift.release.broker import keyrelease as door
 from sealift.release.broker.messages import BrokerRequest
 from sealift.release.checkpoint import CheckpointRequest
 from sealift.release.grant import CHALLENGE_BYTES, ReleaseRequest
-from sealift.release.log.verify import read_entries
+from sealift.release.log.heads import read_entries
 from tests.sim.owners import (
     BrokerSide,
     accelerator_peer,

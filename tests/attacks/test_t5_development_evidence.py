@@ -24,8 +24,8 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import RefusedError, SealiftError
 from sealift.ids import Role
-from sealift.session import handshake, proof, transcript
-from sealift.session.endpoint import Established
+from sealift.session import endpoint, handshake, transcript
+from sealift.session.endpoint import Established, make_proof
 from sealift.session.handshake import Initiator, Responder
 from sealift.session.transcript import (
     Answer,
@@ -113,7 +113,7 @@ def unbound_key(cast: Cast) -> object:
     endpoint = replace(
         cast.accelerator, instance=instance, attester=Canned(genuine_evidence(genuine))
     )
-    shown = proof.make_proof(endpoint, Side.RESPONDER, th1)
+    shown = make_proof(endpoint, Side.RESPONDER, th1)
     answer = codec.decode(Answer, victim.answer(codec.encode(Reply(own, shown))))
     keys = KeySchedule(shared, handshake.hash_proofs(th1, answer.proof, shown))
     done = codec.encode(Done(keys.finished(Side.RESPONDER)))
@@ -151,7 +151,7 @@ def other_side(cast: Cast) -> object:
     reply = codec.decode(Reply, responder.reply(codec.encode(Hello(hello))))
     th1 = handshake.hash_params(hello, reply.params)
     # What the honest rank shows as initiator in this very transcript.
-    mine = proof.make_proof(cast.accelerator, Side.INITIATOR, th1)
+    mine = make_proof(cast.accelerator, Side.INITIATOR, th1)
     shown = replace(reply.proof, evidence=mine.evidence)
     return honest.answer(codec.encode(Reply(reply.params, shown)))
 
@@ -303,13 +303,12 @@ def evidence_binds_only_challenges(monkeypatch: pytest.MonkeyPatch) -> None:
         return labelled("challenges only", *challenges)
 
     monkeypatch.setattr(handshake, "hash_params", hash_params)
-    monkeypatch.setattr(proof, "bound_value", bound_value)
+    monkeypatch.setattr(endpoint, "bound_value", bound_value)
 
 
 def evidence_without_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        proof, "bound_value", lambda side, role, th1: labelled("x", role.encode(), th1)
-    )
+    without_side = lambda side, role, th1: labelled("x", role.encode(), th1)  # noqa: E731
+    monkeypatch.setattr(endpoint, "bound_value", without_side)
 
 
 def transcript_covers(*fields: str) -> Patch:
@@ -342,7 +341,7 @@ def any_version(monkeypatch: pytest.MonkeyPatch) -> None:
 CASES: list[tuple[Attack, str, Patch]] = [
     (wrong_challenge, "evidence-unbound", passing(verifier, "check_bound")),
     (unbound_key, "evidence-unbound", evidence_binds_only_challenges),
-    (other_role, "evidence-role", without(proof, "_require_role")),
+    (other_role, "evidence-role", without(endpoint, "_require_role")),
     (other_side, "evidence-unbound", evidence_without_side),
     (other_host, "attester-unknown", without(verifier, "_require_pinned_attester")),
     (other_code, "code-bundle-differs", passing(verifier, "check_code_bundle")),

@@ -27,7 +27,7 @@ from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.agreement import KeyLease, References, ReleaseRule
 from sealift.release.broker.server import Broker
-from sealift.release.client.broker import (
+from sealift.release.client import (
     ask_lease,
     collect_release,
     give_back_lease,
@@ -35,7 +35,7 @@ from sealift.release.client.broker import (
     request_head,
 )
 from sealift.release.decision import GRACE_S
-from sealift.release.log.verify import read_entries
+from sealift.release.log.heads import read_entries
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import Session, accept, connect
 from sealift.travel.holder.watches import LeaseWatch
@@ -254,7 +254,7 @@ def test_a_revoked_instance_gets_nothing_a_fresh_one_does(
 def test_a_lease_is_proven_by_renewal_only(line: Line, host: Host) -> None:
     """Control: asking alone, without fresh evidence, does not keep a lease."""
     from sealift.release.broker.messages import BrokerRequest, LeaseRequest
-    from sealift.release.client.broker import ask_broker
+    from sealift.release.client import ask_broker
 
     with line.accelerator(host) as session:
         line.collect(session)

@@ -18,13 +18,12 @@ from sealift.ids import Role
 from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.broker.server import Broker
-from sealift.release.client.broker import (
+from sealift.release.client import (
     collect_release,
     request_consistency,
     request_head,
 )
-from sealift.release.log.heads import HeadStore
-from sealift.release.log.verify import read_entries, verify_log
+from sealift.release.log.heads import HeadStore, read_entries, verify_log
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import Session, accept, connect
 from tests.sim.owners import BrokerBox, make_broker
@@ -128,7 +127,7 @@ def test_an_accelerator_collects_a_key(
 def ask_for_bern(session: Session, consortium: Consortium) -> None:
     """Ask ada's broker for bern's key, past our own check of whom to ask."""
     from sealift.release.broker.messages import BrokerRequest
-    from sealift.release.client.broker import ask_broker
+    from sealift.release.client import ask_broker
     from sealift.release.grant import ReleaseRequest
 
     request = ReleaseRequest("bern-train", "train", bytes(32))

@@ -35,7 +35,7 @@ from sealift.lab.worlds.job import make_world, second_act
 from sealift.release.agreement import ReleaseRule
 from sealift.release.agreement.code import measure_bundle
 from sealift.release.agreement.signed import Equipment, VerifiedAgreement
-from sealift.release.client.broker import prove_lease, request_head
+from sealift.release.client import prove_lease, request_head
 from sealift.session.endpoint import Endpoint
 from tests.contract.test_leases_over_sessions import Line, ask, revocations
 from tests.sim.guest import BOUND, enrol, folder, now_s

@@ -10,7 +10,7 @@ import pytest
 
 from sealift.lab.worlds.folder import World
 from sealift.release.agreement import ReleaseRule
-from sealift.release.log.verify import read_entries
+from sealift.release.log.heads import read_entries
 from tests.sim.attestedworld import host_words, rehearse_attested_host
 from tests.sim.jobrun import JobRun, job_run
 from tests.sim.jobworld import Wishes, fresh_world

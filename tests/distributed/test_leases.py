@@ -14,7 +14,7 @@ from sealift.crypto.sign import PublicKey
 from sealift.errors import SealiftError
 from sealift.release.agreement import ReleaseRule
 from sealift.release.decision import GRACE_S
-from sealift.release.log.verify import read_entries
+from sealift.release.log.heads import read_entries
 from tests.sim.live import LiveJob, live_job
 
 pytestmark = pytest.mark.distributed

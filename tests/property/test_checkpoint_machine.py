@@ -25,7 +25,7 @@ from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.broker import checkpoints as checkpointdesk
 from sealift.release.checkpoint import CheckpointMark
-from sealift.release.client.checkpoints import CheckpointLedger
+from sealift.release.checkpointclient import CheckpointLedger
 from sealift.release.log.heads import ShownHeads
 from tests.sim.checkpoint_world import (
     CheckpointWorld,

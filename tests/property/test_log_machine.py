@@ -30,8 +30,7 @@ from sealift.ids import Digest
 from sealift.release.database import copy_database
 from sealift.release.log.auditlog import APPLICATION_ID, AuditLog, LogTree
 from sealift.release.log.entries import LogEntry, SignedTreeHead, verify_entry
-from sealift.release.log.heads import HeadStore
-from sealift.release.log.verify import verify_log
+from sealift.release.log.heads import HeadStore, verify_log
 
 AGREEMENT = Digest.of(b"agreement")
 LEAVES = [merkle.leaf_hash(bytes([i])) for i in range(70)]

@@ -13,7 +13,7 @@ from sealift.cli.judging import wall_clock
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Role
 from sealift.lab.worlds.consortium import Consortium
-from sealift.release.client.broker import collect_release
+from sealift.release.client import collect_release
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session, connect

@@ -25,12 +25,11 @@ from sealift.ids import Digest
 from sealift.lab.worlds.consortium import Consortium
 from sealift.release import database
 from sealift.release.checkpoint import CheckpointMark
-from sealift.release.client.checkpoints import CheckpointLedger, Shares
+from sealift.release.checkpointclient import CheckpointLedger, Shares
 from sealift.release.log import auditlog
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.log.entries import CheckpointEntry
-from sealift.release.log.heads import ShownHeads
-from sealift.release.log.verify import read_entries
+from sealift.release.log.heads import ShownHeads, read_entries
 from sealift.release.vault.vault import Vault
 from tests.sim.owners import (
     NOW_S,

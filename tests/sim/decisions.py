@@ -18,8 +18,7 @@ from sealift.release.agreement import (
 )
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.decision import decide
-from sealift.release.facts import Ask, Kind, Owner, State
-from sealift.release.rollback import Sighting
+from sealift.release.facts import Ask, Kind, Owner, Sighting, State
 from tests.sim.owners import NOW_S, accelerator_peer
 
 OTHER = Digest.of(b"something else")

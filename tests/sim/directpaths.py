@@ -10,9 +10,8 @@ from typing import Any
 from sealift.channel.transport.tcp import TcpListener
 from sealift.channel.transport.unixsocket import LocalListener
 from sealift.events import Event
-from sealift.session.direct.dial import PathDialler
-from sealift.session.direct.exchange import Kind
-from sealift.session.direct.host import DirectHost
+from sealift.session.direct import Kind, PathDialler
+from sealift.session.directhost import DirectHost
 from sealift.travel.holder.visit import Provisioning
 from tests.sim.hands import Bring, Hand
 from tests.sim.visit_world import VisitWorld

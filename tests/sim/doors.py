@@ -22,11 +22,10 @@ from sealift.release.agreement.signed import Equipment
 from sealift.release.broker import keyrelease as door
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.checkpoint import CheckpointMark
-from sealift.release.client.broker import collect_release
-from sealift.release.client.checkpoints import Shares
+from sealift.release.checkpointclient import Shares
+from sealift.release.client import collect_release
 from sealift.release.facts import Kind
-from sealift.release.log.heads import HeadStore
-from sealift.release.log.verify import read_entries
+from sealift.release.log.heads import HeadStore, read_entries
 from sealift.session.endpoint import Endpoint
 from sealift.travel.holder import jobs as holder_jobs
 from sealift.travel.holder.jobs import HolderJob, Receipts

@@ -11,7 +11,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.ids import Role, VisitId
 from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.signed import save_signed
-from sealift.release.client.broker import collect_release
+from sealift.release.client import collect_release
 from sealift.release.database import copy_database
 from sealift.release.log.auditlog import APPLICATION_ID
 from sealift.release.log.entries import SignedTreeHead

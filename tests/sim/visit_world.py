@@ -20,7 +20,7 @@ from sealift.ids import VisitId
 from sealift.lab.worlds import visits as worlds
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.lab.worlds.memorytransport import MemoryTransport, memory_pair
-from sealift.session.direct.host import DirectHost
+from sealift.session.directhost import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.frames import FrameKind
 from sealift.session.session import Session

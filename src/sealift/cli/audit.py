@@ -19,19 +19,24 @@ from sealift.cli.judging import (
     load_equipped,
 )
 from sealift.codec import decode, to_plain
-from sealift.errors import UsageError
+from sealift.errors import UsageError, visible
 from sealift.release.agreement.explain import cargo_promise, count
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
 from sealift.release.log.entries import Entry
-from sealift.release.log.heads import find_head, log_owner
-from sealift.release.log.verify import LogReport, read_entries, read_head, verify_log
+from sealift.release.log.heads import (
+    LogReport,
+    find_head,
+    log_owner,
+    read_entries,
+    read_head,
+    verify_log,
+)
 from sealift.release.receipt import (
     Receipt,
     load_receipt,
     verify_receipt,
 )
-from sealift.release.visible import visible
 from sealift.train.output.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,

@@ -20,9 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sealift.errors import UnavailableError, UsageError
+from sealift.errors import UnavailableError, UsageError, ascii_only, visible
 from sealift.release.files import read_secret_line
-from sealift.release.visible import ascii_only, visible
 
 YES: Final = frozenset({"y", "yes"})
 

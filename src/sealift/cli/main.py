@@ -32,8 +32,7 @@ import sealift
 from sealift.cli.arguments import Parser
 from sealift.cli.console import flush_results, forget_stdout
 from sealift.cli.signals import StopRequested, follow_parent, install_stop_signals
-from sealift.errors import SealiftError, UnavailableError
-from sealift.release.visible import visible
+from sealift.errors import SealiftError, UnavailableError, visible
 
 
 def _record_bug(error: Exception) -> str:

@@ -2,9 +2,8 @@
 
 A committed transaction is on the disk: write-ahead log with ``synchronous=FULL``, which
 syncs the log at every commit (a tenth of a rollback journal's time here). While a file is
-open, part of it lies in ``-wal`` beside it: a copy is made by ``copy_database``. Whoever
-only reads need not wait for somebody else's sync (``DatabaseFile``), and changes that come
-while the disk is busy share the next one (``GroupCommit``).
+open, part of it lies in ``-wal`` beside it: a copy is made by ``copy_database``. Changes
+that come while the disk is busy share the next sync (``GroupCommit``).
 Source: sqlite.org/wal.html, sqlite.org/pragma.html#pragma_synchronous.
 """
 
@@ -314,70 +313,3 @@ class GroupCommit(Generic[C, R]):
             else:
                 each.outcome = outcome
             each.done = True
-
-
-class DatabaseFile:
-    """Two connections to one file, each for one thread at a time.
-
-    Args:
-        path: The file.
-        application_id: Its kind.
-
-    Attributes:
-        connection: The one that writes, for whoever holds ``lock``.
-        lock: For that connection.
-
-    Raises:
-        UnavailableError, MalformedError: as ``open_database``.
-    """
-
-    def __init__(self, path: Path, application_id: int) -> None:
-        self.path = path
-        self.connection = open_database(path, application_id)
-        self.lock = threading.Lock()
-        self._read = open_database(path, application_id)
-        self._read_lock = threading.Lock()
-
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: all of it is on the disk at its end, or none of it."""
-        with self.lock, transaction(self.connection, self.path):
-            yield self.connection
-
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """What was committed."""
-        with self._read_lock, database_errors(self.path):
-            yield self._read
-
-    @contextmanager
-    def deleting(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that leaves nothing of what it deletes in the file nor beside it.
-
-        Pages are overwritten where rows were deleted; the log beside the file would keep
-        their earlier content until what was committed is in the file and it is emptied,
-        before anybody writes or reads here again.
-
-        Raises:
-            UnavailableError: as ``writing``; ``key-lingers``: it is committed, and another
-                process that reads the file keeps the log. The next one empties it.
-        """
-        with self.lock:
-            with transaction(self.connection, self.path):
-                yield self.connection
-            with self._read_lock, database_errors(self.path):
-                query = "PRAGMA wal_checkpoint(TRUNCATE)"
-                busy = self.connection.execute(query).fetchone()[0]
-        if busy:
-            raise UnavailableError(
-                f"what was deleted still lies in {self.path}-wal",
-                why="another process reads the vault",
-                code="key-lingers",
-            )
-
-    def close(self) -> None:
-        """Close both, each once whoever uses it is done: SQLite ends the process else."""
-        with self._read_lock:
-            self._read.close()
-        with self.lock:
-            self.connection.close()

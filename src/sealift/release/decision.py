@@ -19,8 +19,7 @@ from sealift.ids import Role
 from sealift.release.agreement import KeyLease, Resource
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.statements import ENDS
-from sealift.release.facts import Ask, Kind, Owner, State
-from sealift.release.rollback import require_latest
+from sealift.release.facts import Ask, Kind, Owner, State, require_latest
 from sealift.session.endpoint import VerifiedPeer
 
 # A renewal is judged on the way, and machines pause; less than the second that

@@ -1,21 +1,36 @@
 """What a decision is about: kinds of secrets, who asks, what the owner's side knows now.
 
+To that belongs whether the agreement is the last of its line. A database comes back with
+its backup; what other owners saw does not. Of n owners, q must say which number they saw:
+any two such sets share more than f owners, so that one honest owner was in both
+(``2 q > n + f``, rule H6). An owner shows the entry of its own log in which its broker
+began to serve the agreement, under a signed head that others keep. A broker releases
+nothing until enough of them said that they serve this very agreement; an owner that went
+on to a successor serves that one, so it is not among them.
+
 A door fills these in; ``release/decision.py`` decides by them and by nothing else.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sealift.crypto.sign import PublicKey
-from sealift.errors import SealiftError
+from sealift.errors import (
+    IntegrityError,
+    MalformedError,
+    PolicyError,
+    SealiftError,
+    StaleError,
+)
 from sealift.ids import Digest
-from sealift.release.agreement import Resource
+from sealift.release.agreement import Agreement, Party, Resource
 from sealift.release.agreement.signed import VerifiedAgreement
-from sealift.release.rollback import Sighting
+from sealift.release.log.entries import LogEntry, Logged
 from sealift.session.endpoint import VerifiedPeer
 
 
@@ -89,3 +104,156 @@ class Ask:
         if self.kind in (Kind.CHECKPOINT_SHARE, Kind.FED_DEVICE):
             return state.verified.agreement.resources_of(state.owner.name)
         return (state.verified.resource(self.resource),)
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One owner's word: its broker served this agreement.
+
+    Attributes:
+        owner: Its name.
+        number: Of the agreement in its line.
+        digest: The agreement.
+    """
+
+    owner: str
+    number: int
+    digest: Digest
+
+
+def read_sighting(served: Logged, *, owner: Party, agreement: Agreement) -> Sighting:
+    """What an owner's log says about an agreement.
+
+    Args:
+        served: The entry of its log with which serving began.
+        owner: With the key that signs its log.
+        agreement: Which agreement the entry must be about.
+
+    Raises:
+        IntegrityError: ``head-unsigned``, ``entry-not-in-log``, or ``not-the-owner``:
+            another log.
+        MalformedError: ``bad-answer``: the entry says something else.
+    """
+    if served.head.log != owner.sign:
+        raise IntegrityError(f"not the log of {owner.name}", code="not-the-owner")
+    said = served.verify(owner.sign)
+    if not isinstance(said, LogEntry) or said.kind != "agreement":
+        raise MalformedError("the entry is about something else", code="bad-answer")
+    if said.agreement != agreement.digest:
+        raise MalformedError("the entry is about another agreement", code="bad-answer")
+    return Sighting(owner.name, agreement.number, agreement.digest)
+
+
+def require_latest(agreement: Agreement, sightings: Iterable[Sighting]) -> None:
+    """Refuse an agreement if too few owners were asked, or one saw a later one.
+
+    A faulty owner can hold everybody up this way, as it can by not answering; it cannot
+    make an old agreement look like the last.
+
+    Args:
+        agreement: That is to be served.
+        sightings: What owners of its data said, this side's own memory included.
+
+    Raises:
+        PolicyError: ``quorum-missing``.
+        StaleError: ``agreement-rolled-back``, naming who saw which number; or
+            ``agreement-forked``: another document of the same number.
+    """
+    rule = agreement.board.rollback if agreement.board else None
+    if rule is None:
+        return
+    known = [each for each in sightings if each.owner in agreement.holders]
+    _refuse_later(agreement, known)
+    owners = {each.owner for each in known}
+    if len(owners) < rule.quorum:
+        raise PolicyError(
+            "too few owners said which agreement they saw last",
+            why=f"{', '.join(sorted(owners)) or 'nobody'} did, "
+            f"{rule.quorum} of {len(agreement.holders)} must",
+            code="quorum-missing",
+        )
+
+
+def _refuse_later(agreement: Agreement, sightings: Iterable[Sighting]) -> None:
+    for each in sightings:
+        if each.number > agreement.number:
+            raise StaleError(
+                f"{each.owner} saw a later agreement of {agreement.name}",
+                why=f"number {each.number}, and this one is number {agreement.number}",
+                code="agreement-rolled-back",
+            )
+        if each.number == agreement.number and each.digest != agreement.digest:
+            raise StaleError(
+                f"{each.owner} saw another agreement of number {each.number}",
+                why=f"{each.digest.short}, this one is {agreement.digest.short}",
+                code="agreement-forked",
+            )
+
+
+class RollbackGate:
+    """Collects what owners saw. Threads may share it.
+
+    Args:
+        agreement: That is to be served.
+        own: This owner's sighting.
+    """
+
+    def __init__(self, agreement: Agreement, own: Sighting) -> None:
+        self._agreement = agreement
+        self._sightings = {own.owner: own}
+        self._lock = threading.Lock()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Owners that are still to be asked; empty once the gate is open."""
+        if self._is_open():
+            return ()
+        with self._lock:
+            said = set(self._sightings)
+        return tuple(name for name in self._agreement.holders if name not in said)
+
+    @property
+    def sightings(self) -> tuple[Sighting, ...]:
+        """What owners said so far."""
+        with self._lock:
+            return tuple(self._sightings.values())
+
+    def admit(self, sighting: Sighting) -> None:
+        """An owner said what it serves.
+
+        Raises:
+            StaleError: ``agreement-rolled-back`` or ``agreement-forked``.
+        """
+        with self._lock:
+            self._sightings[sighting.owner] = sighting
+        try:
+            self.require_open()
+        except PolicyError:
+            return  # too few so far
+
+    def require_open(self) -> None:
+        """Refuse to release before a quorum was heard.
+
+        Raises:
+            PolicyError: ``quorum-missing``.
+            StaleError: ``agreement-rolled-back`` or ``agreement-forked``.
+        """
+        require_latest(self._agreement, self.sightings)
+
+    def ask(self, see: Callable[[str], Sighting | None]) -> None:
+        """Ask whoever is missing, once each.
+
+        Args:
+            see: Asks one owner's broker; None if it does not answer.
+        """
+        for owner in self.missing:
+            sighting = see(owner)
+            if sighting is not None:
+                self.admit(sighting)
+
+    def _is_open(self) -> bool:
+        try:
+            self.require_open()
+        except PolicyError:
+            return False
+        return True

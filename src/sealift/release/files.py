@@ -14,29 +14,17 @@ from typing import BinaryIO, Final
 from sealift.channel.record.outputfile import open_output, write_failed
 from sealift.errors import (
     MalformedError,
-    RefusedError,
-    SealiftError,
     unreadable,
 )
 
 __all__ = [
-    "is_about_peer", "locked", "make_folder", "read_secret_line", "read_whole",
+    "locked", "make_folder", "read_secret_line", "read_whole",
     "write_failed", "write_whole",
 ]  # fmt: skip
 
 
 STEP_BYTES: Final = 1 << 20
 MAX_PASSPHRASE_BYTES: Final = 1024  # of its whole file
-# Errors about files of this machine, whose lines name places on it.
-_OWN_FILES: Final = frozenset(
-    {"bad-database", "log-damaged", "vault-damaged", "vault-locked"}
-)
-
-
-def is_about_peer(error: SealiftError) -> bool:
-    """Whether an error's line may be told to a peer: it is about what the peer did."""
-    told = isinstance(error, (RefusedError, MalformedError))
-    return told and error.code not in _OWN_FILES
 
 
 def read_whole(path: Path, max_bytes: int) -> bytes:

@@ -15,9 +15,8 @@ from contextlib import suppress
 from typing import Final
 
 from sealift.data.schema.rows import demand_rows
-from sealift.errors import MalformedError, PeerError, SealiftError
+from sealift.errors import MalformedError, PeerError, SealiftError, visible
 from sealift.ids import Buffer
-from sealift.release.visible import visible
 from sealift.serve.batching import Question
 from sealift.serve.protocol import (
     MAX_LINE_CHARACTERS,

@@ -21,10 +21,10 @@ from sealift.errors import (
     PeerError,
     RefusedError,
     SealiftError,
+    visible,
 )
 from sealift.ids import Buffer, Digest
 from sealift.release.log.entries import SignedTreeHead
-from sealift.release.visible import visible
 from sealift.session.frames import MAX_MESSAGE_BYTES
 from sealift.session.session import Session
 

@@ -24,8 +24,15 @@ from sealift.crypto import hpke as kem
 from sealift.crypto.aead import Suite
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.errors import AuthenticationError, PolicyError, UsageError
-from sealift.session.endpoint import Endpoint, Established, PeerPolicy, VerifiedPeer
-from sealift.session.proof import make_proof, screen_params, verify_peer
+from sealift.session.endpoint import (
+    Endpoint,
+    Established,
+    PeerPolicy,
+    VerifiedPeer,
+    make_proof,
+    screen_params,
+    verify_peer,
+)
 from sealift.session.transcript import (
     MAX_HANDSHAKE_BYTES,
     MAX_HELLO_BYTES,

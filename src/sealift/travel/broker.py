@@ -24,9 +24,9 @@ from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.broker.server import Broker
-from sealift.release.client.broker import request_sighting
+from sealift.release.client import request_sighting
+from sealift.release.facts import Sighting
 from sealift.release.log.heads import HeadStore
-from sealift.release.rollback import Sighting
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient

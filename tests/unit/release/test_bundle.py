@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.errors import IntegrityError, MalformedError, UnavailableError
+from sealift.errors import IntegrityError, MalformedError, UnavailableError, visible
 from sealift.release.agreement import code as bundle
 from sealift.release.agreement.code import (
     diff_bundles,
@@ -16,7 +16,6 @@ from sealift.release.agreement.code import (
     read_bundle,
     review_code,
 )
-from sealift.release.visible import visible
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import pytest
 from sealift.crypto.keys import TOKEN
 from sealift.errors import PolicyError, StaleError
 from sealift.lab.worlds.consortium import Consortium, make_consortium
-from sealift.release.client.broker import (
+from sealift.release.client import (
     collect_release,
     request_consistency,
     request_head,
 )
 from sealift.release.log.entries import LogEntry
-from sealift.release.log.verify import read_entries, verify_log
+from sealift.release.log.heads import read_entries, verify_log
 from tests.sim.owners import BrokerBox, make_broker, session_pair
 
 

@@ -25,6 +25,7 @@ from sealift.errors import (
     RefusedError,
     SealiftError,
     UnavailableError,
+    is_about_peer,
 )
 from sealift.ids import Role
 from sealift.lab.worlds.consortium import make_consortium
@@ -36,10 +37,8 @@ from sealift.release.decision import (
     require_home,
     require_reader,
 )
-from sealift.release.facts import Kind, Owner
-from sealift.release.files import is_about_peer
+from sealift.release.facts import Kind, Owner, Sighting
 from sealift.release.grant import ReleaseRequest
-from sealift.release.rollback import Sighting
 from tests.sim.decisions import (
     CASES,
     OTHER,

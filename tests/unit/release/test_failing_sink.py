@@ -14,7 +14,7 @@ from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import KeyLease
 from sealift.release.broker.server import Broker
 from sealift.release.log.auditlog import AuditLog
-from sealift.release.log.verify import read_entries
+from sealift.release.log.heads import read_entries
 from sealift.release.vault.vault import Vault
 from tests.sim.owners import NOW_S
 from tests.sim.watching import watching

@@ -15,7 +15,7 @@ from sealift.ids import Digest
 from sealift.release.database import GroupCommit
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.log.entries import LogEntry, verify_entry, verify_head
-from sealift.release.log.verify import verify_log
+from sealift.release.log.heads import verify_log
 from sealift.release.vault.vault import Vault
 
 MANY = 8

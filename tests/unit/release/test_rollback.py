@@ -14,13 +14,13 @@ from sealift.errors import IntegrityError, MalformedError, PolicyError, StaleErr
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import Agreement, Board, RollbackRule
-from sealift.release.log.auditlog import AuditLog
-from sealift.release.log.entries import Inclusion, LogEntry, Logged
-from sealift.release.rollback import (
+from sealift.release.facts import (
     Sighting,
     read_sighting,
     require_latest,
 )
+from sealift.release.log.auditlog import AuditLog
+from sealift.release.log.entries import Inclusion, LogEntry, Logged
 from tests.sim.owners import NOW_S
 
 RULE = RollbackRule(2, 0)

@@ -22,7 +22,7 @@ from sealift.release.agreement.statements import (
 from sealift.release.broker import inforce as statementdesk
 from sealift.release.broker.inforce import MAX_RIVALS, StatementsInForce
 from sealift.release.broker.messages import BrokerAnswer, BrokerRequest
-from sealift.release.client.broker import obey
+from sealift.release.client import obey
 from tests.sim.owners import (
     NOW_S,
     BrokerSide,

@@ -25,7 +25,8 @@ from sealift.release import database
 from sealift.release.checkpoint import CheckpointMark, CheckpointStatus
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.vault.checkpoints import JobKey
-from sealift.release.vault.vault import APPLICATION_ID, FORM, Vault
+from sealift.release.vault.file import APPLICATION_ID
+from sealift.release.vault.vault import FORM, Vault
 
 
 @pytest.fixture

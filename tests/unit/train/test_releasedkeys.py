@@ -11,7 +11,7 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import PeerError, UsageError
 from sealift.events import discard
 from sealift.release.broker.messages import Refusal
-from sealift.release.client.broker import BrokerRefusedError
+from sealift.release.client import BrokerRefusedError
 from sealift.release.log.heads import ShownHeads
 from sealift.session.session import Session
 from sealift.train.job import accelerator as module

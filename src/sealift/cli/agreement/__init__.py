@@ -15,7 +15,7 @@ from sealift.cli.agreement.statements import (
 )
 from sealift.cli.console import confirm, has_terminal, say, unlock
 from sealift.codec import to_plain
-from sealift.errors import PolicyError, RefusedError, UsageError
+from sealift.errors import PolicyError, RefusedError, UsageError, ascii_only
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import load_bundle, review_code
 from sealift.release.agreement.explain import explain
@@ -36,7 +36,6 @@ from sealift.release.agreement.statements import (
 )
 from sealift.release.agreement.successors import require_follows
 from sealift.release.files import locked
-from sealift.release.visible import ascii_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.statements import SignedStatement
-from sealift.release.client.broker import tell_statement
+from sealift.release.client import tell_statement
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import prover

@@ -34,11 +34,10 @@ from sealift.cli.judging import (
 )
 from sealift.codec import to_plain
 from sealift.crypto.sign import PublicKey
-from sealift.errors import RefusedError
+from sealift.errors import RefusedError, visible
 from sealift.release.agreement.signed import load_verified
 from sealift.release.equip import equip
 from sealift.release.files import read_whole
-from sealift.release.visible import visible
 
 REAL_LEVELS: Final = (Level.TEE, Level.GPU_TEE, Level.ATTESTED_HOST)
 WIDTH: Final = 48

@@ -23,9 +23,8 @@ from sealift.cli.judging import (
     parse_time,
 )
 from sealift.crypto.certificate import say_time
-from sealift.errors import MalformedError, UsageError
+from sealift.errors import MalformedError, UsageError, visible
 from sealift.release.files import read_whole, write_whole
-from sealift.release.visible import visible
 
 SERVICES: Final = ("intel", "intel-root", "amd", "nvidia")
 

@@ -14,8 +14,7 @@ from typing import Any, Final, TextIO
 
 from sealift.cli.doctor import cipher, gpu, host
 from sealift.cli.doctor.probe import Finding, Probe, State
-from sealift.errors import UnavailableError
-from sealift.release.visible import visible
+from sealift.errors import UnavailableError, visible
 
 WIDTH: Final = 88
 _INDENT: Final = 9

@@ -16,10 +16,9 @@ from sealift.cli.judging import (
     add_time_argument,
     load_equipped,
 )
-from sealift.errors import UsageError
+from sealift.errors import UsageError, ascii_only
 from sealift.release.agreement import Agreement
 from sealift.release.files import write_whole
-from sealift.release.visible import ascii_only
 from sealift.train.output.sealing import OpenedFault, open_fault
 
 if TYPE_CHECKING:

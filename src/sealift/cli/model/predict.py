@@ -11,8 +11,7 @@ from sealift.attest.level import Level, protects_nobody
 from sealift.cli.console import print_result, say, unlock
 from sealift.cli.judging import add_judging_arguments, load_equipped
 from sealift.codec import to_plain
-from sealift.errors import UsageError
-from sealift.release.visible import visible
+from sealift.errors import UsageError, visible
 
 MAX_SECONDS = 7 * 86_400.0
 if TYPE_CHECKING:

@@ -23,13 +23,13 @@ from sealift.errors import (
     PolicyError,
     UnavailableError,
     UsageError,
+    visible,
 )
 from sealift.events import Event, Sink
 from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
-from sealift.release.visible import visible
-from sealift.session.direct.dial import PathDialler
-from sealift.session.direct.host import DirectHost
+from sealift.session.direct import PathDialler
+from sealift.session.directhost import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.train.job.roleprocesses import EventLines
 from sealift.train.job.settings import JobTable, check_job, parse_address, read_job

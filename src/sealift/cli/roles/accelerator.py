@@ -23,7 +23,7 @@ from sealift.cli.roles.attester import add_attester_arguments, open_attester
 from sealift.cli.roles.rejoin import Joined, Rejoining
 from sealift.cli.signals import on_second_signal
 from sealift.release.agreement.code import load_bundle
-from sealift.session.direct.host import DirectHost
+from sealift.session.directhost import DirectHost
 from sealift.session.relay.client import RelayClient
 from sealift.train.job.accelerator import Accelerator
 from sealift.train.job.checkpoints import StateFolder

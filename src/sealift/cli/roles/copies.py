@@ -11,8 +11,7 @@ from typing import Any
 
 from sealift.cli.console import say
 from sealift.release.broker.stores import LOG, Copy, back_up, restore, upgrade
-from sealift.release.log.heads import find_head
-from sealift.release.log.verify import read_head
+from sealift.release.log.heads import find_head, read_head
 
 
 def add_backup(subparsers: Any) -> None:

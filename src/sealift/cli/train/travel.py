@@ -18,10 +18,9 @@ from sealift.cli.judging import JUDGING, option_words
 from sealift.cli.roles.attester import HOST
 from sealift.cli.signals import followed, on_second_signal, stop_postponed
 from sealift.data.schedule.visits import say_bytes
-from sealift.errors import JobError, PeerError, UsageError
+from sealift.errors import JobError, PeerError, UsageError, visible
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
-from sealift.release.visible import visible
 from sealift.train.job.roleprocesses import Ended, RoleEvent, RoleProcesses, RoleResult
 from sealift.train.job.settings import JobTable
 from sealift.train.sandbox.confine import Confinement

@@ -20,7 +20,7 @@ from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest, Role
 from sealift.lab.attacks.world import AttackWorld, Change, refusal
-from sealift.release.client.broker import prove_lease
+from sealift.release.client import prove_lease
 from sealift.release.receipt import instance_bound
 
 WATCHER: Final = "/usr/bin/watcher"

@@ -28,7 +28,7 @@ from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.lab.worlds.softwarehost import software_host
 from sealift.lab.worlds.visits import ROW_BYTES, VisitWorld
 from sealift.release.agreement import References, ReleaseRule, Resource
-from sealift.release.client.broker import collect_release, enrol
+from sealift.release.client import collect_release, enrol
 from sealift.release.receipt import SignedReceipt
 from sealift.session.endpoint import Endpoint
 from sealift.session.session import Session

@@ -26,8 +26,7 @@ from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.equip import equip
 from sealift.release.files import write_whole
 from sealift.release.log.entries import Entry
-from sealift.release.log.heads import find_head
-from sealift.release.log.verify import read_entries, verify_log
+from sealift.release.log.heads import find_head, read_entries, verify_log
 from sealift.release.receipt import Receipt, load_receipt, verify_receipt
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from sealift.lab.worlds.job import HEARTBEAT_S
 from sealift.lab.worlds.roles import SLOW, started
 from sealift.release.broker.messages import HEARTBEAT_MISSING
 from sealift.release.log.entries import Entry
-from sealift.release.log.verify import read_entries
+from sealift.release.log.heads import read_entries
 from sealift.train.job.roleprocesses import Ended, RoleEvent, RoleProcesses
 from sealift.travel.visit.state import Clock
 

@@ -14,11 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from sealift.errors import IntegrityError, MalformedError, unreadable
+from sealift.errors import IntegrityError, MalformedError, unreadable, visible
 from sealift.ids import Digest
 from sealift.release.agreement import CodeBundle, bundle_digest
 from sealift.release.agreement.explain import count
-from sealift.release.visible import visible
 
 MAX_FILES: Final = 4096
 MAX_BUNDLE_BYTES: Final = 64 << 20

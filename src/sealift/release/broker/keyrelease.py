@@ -22,7 +22,7 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.broker.leases import Asker, KeyLeases
 from sealift.release.decision import decide, require_in_force
-from sealift.release.facts import Ask, Kind, Owner, State
+from sealift.release.facts import Ask, Kind, Owner, RollbackGate, State
 from sealift.release.grant import (
     KeyRelease,
     ReleaseRequest,
@@ -32,7 +32,6 @@ from sealift.release.grant import (
 )
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.log.entries import LogEntry, Logged
-from sealift.release.rollback import RollbackGate
 from sealift.release.vault.vault import Vault
 from sealift.session.endpoint import VerifiedPeer
 

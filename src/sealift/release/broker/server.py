@@ -24,6 +24,7 @@ from sealift.errors import (
     SealiftError,
     StaleError,
     UnavailableError,
+    is_about_peer,
 )
 from sealift.events import Sink, discard, unfailing
 from sealift.ids import Digest
@@ -45,10 +46,9 @@ from sealift.release.checkpoint import (
     CheckpointStatus,
 )
 from sealift.release.decision import require_reader, require_same_agreement
-from sealift.release.files import is_about_peer
+from sealift.release.facts import RollbackGate, Sighting
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.log.entries import Logged, SignedTreeHead
-from sealift.release.rollback import RollbackGate, Sighting
 from sealift.release.vault.vault import Vault
 from sealift.session.endpoint import VerifiedPeer
 

@@ -35,8 +35,9 @@ from sealift.release.files import write_failed, write_whole
 from sealift.release.log import auditlog as logfile
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.log.entries import LogEntry, SignedTreeHead
-from sealift.release.log.verify import LogReport, read_entries, read_head, verify_log
+from sealift.release.log.heads import LogReport, read_entries, read_head, verify_log
 from sealift.release.vault import vault
+from sealift.release.vault.file import APPLICATION_ID as VAULT_ID
 from sealift.release.vault.ledger import Ledger
 from sealift.release.vault.vault import Vault
 
@@ -184,7 +185,7 @@ def back_up(vault_path: Path, log_path: Path, folder: Path) -> Copy:
     """
     _make_new(folder)
     copy_database(log_path, folder / LOG, logfile.APPLICATION_ID)
-    copy_database(vault_path, folder / VAULT, vault.APPLICATION_ID)
+    copy_database(vault_path, folder / VAULT, VAULT_ID)
     write_whole(folder / HEAD, encode(read_head(folder / LOG)))
     return check_copy(folder)
 
@@ -218,7 +219,7 @@ def restore(
                 code="output-exists",
             )
     copy_database(folder / LOG, log_path, logfile.APPLICATION_ID)
-    copy_database(folder / VAULT, vault_path, vault.APPLICATION_ID)
+    copy_database(folder / VAULT, vault_path, VAULT_ID)
     return found
 
 
@@ -247,7 +248,7 @@ def upgrade(vault_path: Path, copy: Path) -> tuple[int, int]:
         UsageError: ``output-exists``, for the copy.
         MalformedError: ``vault-version``.
     """
-    copy_database(vault_path, copy, vault.APPLICATION_ID)
+    copy_database(vault_path, copy, VAULT_ID)
     with _reading(copy) as connection:
         before = vault.require_known_form(connection, copy)
         _require_whole(connection, copy)
@@ -257,7 +258,7 @@ def upgrade(vault_path: Path, copy: Path) -> tuple[int, int]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    opened = open_database(path, vault.APPLICATION_ID, read_only=True)
+    opened = open_database(path, VAULT_ID, read_only=True)
     with closing(opened) as connection, database_errors(path):
         yield connection
 

@@ -11,14 +11,12 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey
 from sealift.errors import UnavailableError
 from sealift.ids import Digest
 from sealift.release.checkpoint import CheckpointMark, CheckpointStatus
-from sealift.release.database import DatabaseFile
-from sealift.release.vault.wrapping import unwrap, wrap
+from sealift.release.vault.file import VaultFile
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -62,9 +60,8 @@ class _ShareContext:
 class CheckpointStore:
     """The shares in one vault; ``Vault.checkpoints`` makes it."""
 
-    def __init__(self, file: DatabaseFile, identity: Identity) -> None:
+    def __init__(self, file: VaultFile) -> None:
         self._file = file
-        self._identity = identity
 
     def status(self, key: JobKey) -> CheckpointStatus:
         """What is held for a job."""
@@ -116,7 +113,7 @@ class CheckpointStore:
 
     def deposit(self, key: JobKey, mark: CheckpointMark, share: SecretKey) -> None:
         """Hold a share that does not count yet, in place of any such before it."""
-        wrapped = wrap(self._identity, share, self._context(key, mark))
+        wrapped = self._file.wrap(share, self._context(key, mark))
         with self._file.writing() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO shares VALUES (?, ?, 'pending', ?, ?, ?, ?, ?)",
@@ -178,10 +175,10 @@ class CheckpointStore:
                 f"the vault holds no share of checkpoint {mark.number} of {key.job}",
                 code="no-share",
             )
-        return unwrap(self._identity, row, self._context(key, mark), self._file)
+        return self._file.unwrap(row, self._context(key, mark))
 
     def _context(self, key: JobKey, mark: CheckpointMark) -> _ShareContext:
-        return _ShareContext(self._identity.name, key.agreement, key.job, mark)
+        return _ShareContext(self._file.owner, key.agreement, key.job, mark)
 
 
 def _job(connection: sqlite3.Connection, key: JobKey) -> tuple[str, bool]:

@@ -14,8 +14,9 @@ from typing import Final
 
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError
-from sealift.release.database import DatabaseFile, GroupCommit
+from sealift.release.database import GroupCommit
 from sealift.release.decision import require_use
+from sealift.release.vault.file import VaultFile
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS uses (
@@ -42,7 +43,7 @@ class _Use:
 class Ledger:
     """The ledger in one vault; ``Vault.ledger`` makes it."""
 
-    def __init__(self, file: DatabaseFile) -> None:
+    def __init__(self, file: VaultFile) -> None:
         self._file = file
         self._debiting = GroupCommit(self._debit)
 

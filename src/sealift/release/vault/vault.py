@@ -1,10 +1,7 @@
 """The vault: an owner's data keys, wrapped, in one SQLite file.
 
-Each key is wrapped under a key of its own, derived from the owner's identity and a
-fresh salt, so the file is worth nothing without the identity file and its passphrase
-(rule C10: the wrapping key is not beside the database; while a broker runs it is in
-that process). The vault also remembers which agreement is in force in each line, and
-never goes back (rule H7).
+``release/vault/file.py`` wraps them. The vault also remembers which agreement is in force
+in each line, and never goes back (rule H7).
 Not promised: an older copy of the whole file brings older memory back.
 """
 
@@ -29,7 +26,6 @@ from sealift.errors import (
 from sealift.ids import Digest, check_name
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.database import (
-    DatabaseFile,
     create_database,
     database_errors,
     open_database,
@@ -37,11 +33,10 @@ from sealift.release.database import (
 )
 from sealift.release.vault.checkpoints import SCHEMA as CHECKPOINT_SCHEMA
 from sealift.release.vault.checkpoints import CheckpointStore
+from sealift.release.vault.file import APPLICATION_ID, VaultFile, mark_owner
 from sealift.release.vault.ledger import SCHEMA as LEDGER_SCHEMA
 from sealift.release.vault.ledger import Ledger
-from sealift.release.vault.wrapping import mark_owner, unwrap, wrap
 
-APPLICATION_ID: Final = 0x5EA11062
 _SCHEMA: Final = """
 CREATE TABLE keys (resource TEXT PRIMARY KEY, commitment TEXT NOT NULL,
                    salt BLOB NOT NULL, wrapped BLOB NOT NULL) STRICT;
@@ -73,10 +68,9 @@ class Vault:
     """
 
     def __init__(self, path: Path, identity: Identity) -> None:
-        self._file = DatabaseFile(path, APPLICATION_ID)
-        self._identity = identity
+        self._file = VaultFile(path, identity)
         self.ledger = Ledger(self._file)
-        self.checkpoints = CheckpointStore(self._file, identity)
+        self.checkpoints = CheckpointStore(self._file)
 
     @classmethod
     def create(cls, path: Path, identity: Identity) -> Vault:
@@ -131,8 +125,8 @@ class Vault:
     def _wrapped(self, resource: str, key: SecretKey) -> tuple[str, str, bytes, bytes]:
         check_name(resource, what="resource name")
         commitment = key_commitment(key, resource)
-        context = _KeyContext(self._identity.name, resource, commitment)
-        return resource, commitment.to_text(), *wrap(self._identity, key, context)
+        context = _KeyContext(self._file.owner, resource, commitment)
+        return resource, commitment.to_text(), *self._file.wrap(key, context)
 
     def fetch(self, resource: str) -> SecretKey:
         """The data key of a resource; what wraps it binds its name and commitment.
@@ -147,8 +141,8 @@ class Vault:
         if row is None:
             raise _no_key(resource)
         commitment = Digest.from_text(row[0])
-        context = _KeyContext(self._identity.name, resource, commitment)
-        return unwrap(self._identity, row[1:], context, self._file)
+        context = _KeyContext(self._file.owner, resource, commitment)
+        return self._file.unwrap(row[1:], context)
 
     def destroy(self, resource: str) -> None:
         """Delete a data key and overwrite where it stood; copies elsewhere remain.

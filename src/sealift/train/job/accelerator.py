@@ -22,8 +22,8 @@ from sealift.events import Sink, discard, emit
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.statements import SignedStatement, require_timely
 from sealift.release.agreement.successors import find_speaker
-from sealift.release.client.broker import obey
-from sealift.session.direct.host import DirectHost
+from sealift.release.client import obey
+from sealift.session.directhost import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, connect

@@ -24,7 +24,7 @@ from sealift.errors import (
     unreadable,
 )
 from sealift.events import Sink, discard, emit
-from sealift.release.client.checkpoints import FINAL_RULES, CheckpointLedger
+from sealift.release.checkpointclient import FINAL_RULES, CheckpointLedger
 from sealift.release.files import make_folder
 from sealift.train.job.checkpointfile import (
     Checkpoint,

@@ -21,7 +21,7 @@ from sealift.events import Sink, emit, unfailing
 from sealift.release.agreement import Agreement, KeyLease
 from sealift.release.agreement.statements import ENDS
 from sealift.release.broker.leases import shortest_lease
-from sealift.release.client.broker import (
+from sealift.release.client import (
     BrokerRefusedError,
     give_back_lease,
     prove_lease,

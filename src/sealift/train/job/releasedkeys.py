@@ -19,7 +19,8 @@ from sealift.events import Sink, emit
 from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.statements import LEFT
-from sealift.release.client.broker import (
+from sealift.release.checkpointclient import CheckpointLedger, Shares
+from sealift.release.client import (
     BrokerRefusedError,
     EnrollingHost,
     collect_release,
@@ -27,7 +28,6 @@ from sealift.release.client.broker import (
     request_head,
     request_statements,
 )
-from sealift.release.client.checkpoints import CheckpointLedger, Shares
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.log.heads import ShownHeads
 from sealift.session.endpoint import Endpoint

@@ -39,8 +39,8 @@ from sealift.errors import (
     PeerError,
 )
 from sealift.events import emit
-from sealift.session.direct.exchange import PathName
-from sealift.session.direct.host import DirectPlace
+from sealift.session.direct import PathName
+from sealift.session.directhost import DirectPlace
 from sealift.session.session import Session
 from sealift.travel.accelerator.setup import HostSetup, Loaded, ReleasedResource
 from sealift.travel.visit.errors import gave_up, last_words

@@ -14,8 +14,8 @@ from sealift.events import Sink, discard
 from sealift.release.agreement import Resource
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import ScrubSummary, SignedReceipt
-from sealift.session.direct.exchange import PathName
-from sealift.session.direct.host import DirectHost
+from sealift.session.direct import PathName
+from sealift.session.directhost import DirectHost
 from sealift.session.session import Session
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.visit.lease import Lease, LeaseTerms

@@ -20,14 +20,14 @@ from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.broker.inforce import StatementsInForce
-from sealift.release.client.broker import request_consistency
+from sealift.release.client import request_consistency
 from sealift.release.decision import decide
 from sealift.release.facts import Ask, Kind, Owner, State
 from sealift.release.files import write_whole
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.log.heads import HeadStore, log_owner
 from sealift.release.receipt import SignedReceipt, verify_receipt
-from sealift.session.direct.dial import PathDialler
+from sealift.session.direct import PathDialler
 from sealift.session.endpoint import Endpoint, VerifiedPeer
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, connect

@@ -25,7 +25,7 @@ from sealift.release.agreement import Resource, part_for
 from sealift.release.database import create_database, open_database, transaction
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import Receipt, SignedReceipt, verify_receipt
-from sealift.session.direct.dial import PathDialler
+from sealift.session.direct import PathDialler
 from sealift.session.session import Session
 from sealift.travel.visit.errors import last_words
 from sealift.travel.visit.lease import (

@@ -23,7 +23,7 @@ from sealift.release.agreement.statements import ENDS
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.broker.leases import shortest_lease
 from sealift.release.broker.messages import HEARTBEAT_MISSING, LeaseStatus
-from sealift.release.client.broker import BrokerRefusedError, ask_lease
+from sealift.release.client import BrokerRefusedError, ask_lease
 from sealift.session.relay.circuit import Circuit
 from sealift.session.session import Session
 from sealift.travel.visit.state import Clock

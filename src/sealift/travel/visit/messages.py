@@ -19,7 +19,7 @@ from sealift.ids import Digest, Handle, VisitId
 from sealift.release.agreement.statements import SignedStatement
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import SignedReceipt
-from sealift.session.direct.exchange import DirectOffer, PathName
+from sealift.session.direct import DirectOffer, PathName
 from sealift.session.session import Session
 from sealift.travel.visit.lease import SignedLease
 

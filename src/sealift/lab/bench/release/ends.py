@@ -32,7 +32,7 @@ from sealift.lab.worlds.consortium import ONE_HOLDER, make_consortium, make_reso
 from sealift.lab.worlds.softwarehost import SoftwareHost, software_host
 from sealift.release.agreement import KeyLease, References, ReleaseRule
 from sealift.release.agreement.signed import SignedAgreement, verify
-from sealift.release.client.broker import ask_lease, collect_release, prove_lease
+from sealift.release.client import ask_lease, collect_release, prove_lease
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import Registry

@@ -30,9 +30,8 @@ from sealift.lab.worlds.consortium import ONE_HOLDER, Consortium, make_consortiu
 from sealift.lab.worlds.visits import VisitWorld, seal_resource
 from sealift.release.agreement import Resource, TravelRule
 from sealift.release.agreement.signed import SignedAgreement, verify
-from sealift.session.direct.dial import PathDialler
-from sealift.session.direct.exchange import DirectOffer
-from sealift.session.direct.host import DirectHost
+from sealift.session.direct import DirectOffer, PathDialler
+from sealift.session.directhost import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, connect

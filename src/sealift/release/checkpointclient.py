@@ -1,6 +1,6 @@
 """The accelerator's side of checkpoints: one owner's broker, and all of them together.
 
-As with keys (``release/client/broker.py``), nothing that comes is believed: what counts
+As with keys (``release/client.py``), nothing that comes is believed: what counts
 must stand in the owner's log, and a share must be sealed to this session and signed by
 the owner.
 
@@ -41,7 +41,7 @@ from sealift.release.checkpoint import (
     mark_of,
     split_key,
 )
-from sealift.release.client.broker import (
+from sealift.release.client import (
     RELEASE_TIMEOUT_S,
     BrokerRefusedError,
     ask_broker,

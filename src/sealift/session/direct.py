@@ -1,27 +1,45 @@
-"""Direct paths for cargo: who may connect, and how the two ends prove themselves.
+"""Direct paths for cargo: how the two ends prove themselves, and the end that dials.
 
 Inside the attested session the accelerator offers places to come to: a Unix socket on
 its own machine, a TCP address. Whoever connects there must prove that it has a key
 exported from that very session, and so must whoever listens; only then do frames cross,
 the same frames as through the relay. All of it is an optimisation: whatever fails here,
-the cargo goes through the relay. Layout in spec/visit.md.
+the cargo goes through the relay. Layout in spec/visit.md. The end that listens is
+``session/directhost.py``.
+
+A holder dials nothing that it was not offered inside its attested session, and of what it
+is offered only local sockets of Sealift's and addresses that its own settings name: an
+accelerator learns nothing of what else can be reached from here, and of a dial that
+failed it is told nothing. A place that nobody answered at is not tried again by this
+process, so that an address behind a NAT costs its seconds once.
 """
 
 from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal
 
-from sealift.channel.transport.transport import Deadline, peer_closed, peer_timeout
+from sealift.channel.transport.memfd import MemfdTransport
+from sealift.channel.transport.tcp import TcpTransport, connect_socket
+from sealift.channel.transport.transport import (
+    Deadline,
+    SlotTransport,
+    peer_closed,
+    peer_timeout,
+)
+from sealift.channel.transport.unixsocket import dial_local
 from sealift.crypto.hash import keyed_hash, verify_equal
 from sealift.crypto.keys import SecretKey
-from sealift.errors import AuthenticationError, MalformedError
+from sealift.errors import AuthenticationError, MalformedError, PeerError, SealiftError
 
 PROOF_S: Final = 3.0
+DIAL_S: Final = 2.0
+MAX_OFFERS: Final = 4
 TOKEN_BYTES: Final = 16
 MAGIC: Final = b"SEALDIR\x01"
 _CHALLENGE_BYTES: Final = 32
@@ -156,3 +174,97 @@ def _set_timeout(sock: socket.socket, deadline: Deadline) -> None:
     if left_s <= 0:
         raise TimeoutError
     sock.settimeout(left_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Which path the cargo takes, and why.
+
+    Attributes:
+        transport: Of a direct path; None is the relay.
+        why: In a few words, for the holder's own events.
+    """
+
+    name: PathName
+    why: str
+    transport: SlotTransport | None = None
+
+
+class PathDialler:
+    """Chooses a path per visit.
+
+    Args:
+        local: Whether local sockets are taken.
+        places: Addresses that may be dialled, as they are written in offers.
+    """
+
+    def __init__(self, *, local: bool = True, places: Collection[str] = ()) -> None:
+        self._local = local
+        self._places = frozenset(places)
+        self._silent: set[str] = set()  # of these places
+
+    def take(
+        self, offers: tuple[DirectOffer, ...], key: SecretKey, frame_bytes: int
+    ) -> Taken:
+        """The first offered path that can be had.
+
+        Args:
+            offers: From the accelerator, in its order.
+            key: Exported from the visit's session.
+            frame_bytes: Longest frame.
+        """
+        why = (
+            "none of the paths that were offered is allowed here"
+            if offers
+            else "no direct path was offered"
+        )
+        for offer in offers[:MAX_OFFERS]:
+            if not self._is_allowed(offer):
+                continue
+            if offer.address in self._silent:
+                why = f"{offer.kind}: nobody answered before"
+                continue
+            try:
+                transport = self._connect(offer, key, frame_bytes)
+            except SealiftError as error:
+                why = f"{offer.kind}: {error.what}"
+            else:
+                return Taken(offer.kind, "offered and proven", transport)
+        return Taken("relay", why)
+
+    def _is_allowed(self, offer: DirectOffer) -> bool:
+        return self._local if offer.kind == "memfd" else offer.address in self._places
+
+    def _connect(
+        self, offer: DirectOffer, key: SecretKey, frame_bytes: int
+    ) -> SlotTransport:
+        try:
+            sock = _dial(offer)
+        except PeerError:
+            if offer.kind == "tcp":
+                self._silent.add(offer.address)
+            raise
+        return _prove(sock, offer, key, frame_bytes)
+
+
+def _prove(
+    sock: socket.socket, offer: DirectOffer, key: SecretKey, frame_bytes: int
+) -> SlotTransport:
+    try:
+        prove_to_host(sock, key, offer)
+        if offer.kind == "memfd":
+            return MemfdTransport.accept(sock, timeout_s=PROOF_S)
+        return TcpTransport(sock, max_frame_bytes=frame_bytes)
+    except BaseException:
+        with suppress(OSError):
+            sock.close()
+        raise
+
+
+def _dial(offer: DirectOffer) -> socket.socket:
+    if offer.kind == "memfd":
+        return dial_local(offer.address, DIAL_S)
+    host, _, port = offer.address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit():
+        raise MalformedError("not an address", field="address")
+    return connect_socket(host.strip("[]"), int(port), timeout_s=DIAL_S)

@@ -25,7 +25,13 @@ from sealift.attest.tpm.enrolment import (
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey
 from sealift.crypto.tpmcredential import Credential
-from sealift.errors import MalformedError, PolicyError, RefusedError, StaleError
+from sealift.errors import (
+    MalformedError,
+    PolicyError,
+    RefusedError,
+    StaleError,
+    visible,
+)
 from sealift.ids import Role
 from sealift.release.agreement import Party
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -40,6 +46,7 @@ from sealift.release.broker.messages import (
     LeaseStatus,
     Refusal,
 )
+from sealift.release.facts import Sighting, read_sighting
 from sealift.release.grant import (
     CHALLENGE_BYTES,
     EXPIRY_S,
@@ -48,8 +55,6 @@ from sealift.release.grant import (
 )
 from sealift.release.log.entries import SignedTreeHead, verify_head
 from sealift.release.log.heads import HeadStore
-from sealift.release.rollback import Sighting, read_sighting
-from sealift.release.visible import visible
 from sealift.session.session import Session
 
 T = TypeVar("T")

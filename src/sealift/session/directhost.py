@@ -2,7 +2,7 @@
 
 One host serves a process. A visit asks it for a single-use place with a token and a
 key; threads of the host greet whoever connects, and only a holder that proves the
-place's key gets in (``exchange``). Strangers cost a few seconds of one of a few
+place's key gets in (``session/direct.py``). Strangers cost a few seconds of one of a few
 threads, those of one address not all of them, and keep nobody from the relay.
 """
 
@@ -23,7 +23,7 @@ from sealift.channel.transport.unixsocket import LocalListener
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit
-from sealift.session.direct.exchange import (
+from sealift.session.direct import (
     TOKEN_BYTES,
     DirectOffer,
     Kind,

@@ -1,1 +1,0 @@
-"""The other side of a broker: an accelerator, a holder, or another owner's broker asks."""

@@ -1,1 +1,0 @@
-"""Direct paths: the frames of a session, without the relay between its ends."""
