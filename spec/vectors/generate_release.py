@@ -18,7 +18,7 @@ from sealift.crypto.hash import sha256
 from sealift.crypto.hpke import PUBLIC_BYTES, HpkePublicKey
 from sealift.crypto.keys import Label, SecretKey
 from sealift.crypto.merkle import leaf_hash, root
-from sealift.crypto.sign import SigningKey
+from sealift.crypto.sign import SigningKey, sign_document
 from sealift.ids import Digest
 from sealift.release.agreement import (
     Agreement,
@@ -30,7 +30,7 @@ from sealift.release.agreement import (
 )
 from sealift.release.agreement.code import measure_bundle
 from sealift.release.grant import ReleaseInfo, info_digest
-from sealift.release.log.entries import LogEntry, TreeHead, sign_head
+from sealift.release.log.entries import LogEntry, TreeHead
 from sealift.release.receipt import instance_bound
 
 TARGET = Path(__file__).with_name("release.json")
@@ -131,7 +131,7 @@ def log(agreed: Agreement, info: ReleaseInfo) -> dict[str, Any]:
     )
     return {
         "entries": [raw.decode() for raw in raws],
-        "head": encode(sign_head(head, OWNER)).decode(),
+        "head": encode(sign_document(head, OWNER)).decode(),
     }
 
 

@@ -195,7 +195,7 @@ def test_all_put_back_are_noticed_by_a_head_that_was_kept(
     again.record(*world.seal())
 
     def prove(log: PublicKey, first: int, second: int) -> tuple[bytes, ...]:
-        box = next(b for b in world.boxes.values() if b.log.head().log == log)
+        box = next(b for b in world.boxes.values() if b.log.head().body.log == log)
         return box.log.consistency(first, second)
 
     for head in late():

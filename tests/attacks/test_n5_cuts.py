@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sealift.crypto.sign import sign_document
 from sealift.data.schedule.visits import BufferChoice
 from sealift.errors import PolicyError, UnavailableError
 from sealift.release.agreement import Resource
@@ -24,7 +25,7 @@ from sealift.travel.holder.visit import (
     Provisioning,
     check_lease,
 )
-from sealift.travel.visit.lease import LeaseTerms, sign_lease
+from sealift.travel.visit.lease import LeaseTerms
 from tests.sim.hands import Hand
 from tests.sim.settings import job_settings
 from tests.sim.visit_world import VisitWorld
@@ -86,7 +87,7 @@ def served(world: VisitWorld, first: int, rows: int) -> HeldResource:
         accelerator=lease.accelerator,
         longest_s=60.0,
     )
-    signed = sign_lease(lease, operator)
+    signed = sign_document(lease, operator)
     return check_lease(signed, world.held, holder="ada", terms=terms)
 
 
@@ -127,7 +128,7 @@ def test_a_holder_counts_by_the_agreements_rule(
     consortium = world.consortium
     rule = replace(consortium.agreement.output, max_visits=2)
     agreed = replace(consortium, agreement=replace(consortium.agreement, output=rule))
-    signed = sign_lease(LEASE, consortium.identities["cleo"])
+    signed = sign_document(LEASE, consortium.identities["cleo"])
 
     def count() -> None:
         holder: HolderJob = holder_job(agreed, tmp_path)  # anew, each time

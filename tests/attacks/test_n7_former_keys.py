@@ -148,7 +148,7 @@ def test_where_every_key_of_the_line_counts_it_does(
 def test_before_the_change_it_was_the_key_of_now(world: Rotated) -> None:
     """Who knows number 1 alone cannot know that its key was changed."""
     said = replace(
-        say(world, "leave", world.stolen).statement,
+        say(world, "leave", world.stolen).body,
         number=1,
         digest=world.first.agreement.digest,
     )

@@ -14,7 +14,7 @@ import pytest
 
 from sealift.codec import decode, encode
 from sealift.crypto.keys import TOKEN, Label, SecretKey
-from sealift.crypto.sign import SigningKey
+from sealift.crypto.sign import SigningKey, sign_document
 from sealift.errors import IntegrityError, PolicyError, RefusedError, StaleError
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import Consortium, make_consortium
@@ -22,7 +22,6 @@ from sealift.release import grant
 from sealift.release.broker.messages import BrokerAnswer
 from sealift.release.client import collect_release
 from sealift.release.grant import KeyRelease, SealedKey, seal_grant
-from sealift.release.log.entries import sign_head
 from tests.sim.owners import AcceleratorSide, BrokerBox, make_broker, session_pair
 
 PLANTED = bytes(range(32))
@@ -186,8 +185,8 @@ def test_a_release_in_another_owners_log_is_refused(
     bern = consortium.identities["bern"]
 
     def move(release: KeyRelease) -> KeyRelease:
-        head = replace(release.head.head, log=bern.public_key)
-        return replace(release, head=sign_head(head, bern))
+        head = replace(release.head.body, log=bern.public_key)
+        return replace(release, head=sign_document(head, bern))
 
     session = session_pair(consortium, box.broker, "ada")
     intercept(session, move)

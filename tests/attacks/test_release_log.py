@@ -18,7 +18,7 @@ import pytest
 import sealift
 from sealift.codec import decode, encode
 from sealift.crypto.merkle import leaf_hash
-from sealift.crypto.sign import PublicKey
+from sealift.crypto.sign import PublicKey, sign_document
 from sealift.errors import IntegrityError, PolicyError, UnavailableError
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import Consortium, make_consortium
@@ -31,7 +31,6 @@ from sealift.release.log.auditlog import APPLICATION_ID, AuditLog
 from sealift.release.log.entries import (
     LogEntry,
     SignedTreeHead,
-    sign_head,
     verify_head,
 )
 from sealift.release.log.heads import HeadStore, read_entries, read_head, verify_log
@@ -132,8 +131,8 @@ def test_append_that_failed_left_the_log_whole(box: BrokerBox) -> None:
     before = box.log.head()
     box.log._connection.execute("PRAGMA max_page_count = 1000000")
     after = box.log.append(entry)
-    assert after.head.size == before.size + 1
-    assert verify_log(box.log._path, before).size == after.head.size
+    assert after.head.body.size == before.body.size + 1
+    assert verify_log(box.log._path, before).size == after.head.body.size
 
 
 def test_a_slow_reader_does_not_keep_the_broker_from_logging(
@@ -143,7 +142,7 @@ def test_a_slow_reader_does_not_keep_the_broker_from_logging(
     box.log._connection.execute("PRAGMA busy_timeout = 0")
     reader = read_entries(tmp_path / "ada.log")
     assert next(reader).kind == "agreement"
-    assert release_once(consortium, box, "ada").size == 2
+    assert release_once(consortium, box, "ada").body.size == 2
     reader.close()
 
 
@@ -164,7 +163,7 @@ def test_killed_in_the_middle_of_a_write(
     assert (tmp_path / "killed.log-wal").stat().st_size > 200_000
     assert verify_log(victim).size == 2
     again = AuditLog.open(victim, consortium.identities["ada"], lambda: NOW_S)
-    assert again.append(next(read_entries(victim))).head.size == 3
+    assert again.append(next(read_entries(victim))).head.body.size == 3
     again.close()
     assert verify_log(victim).size == 3
 
@@ -236,7 +235,7 @@ def test_head_that_grew_needs_its_proof(
     with pytest.raises(IntegrityError):
         store.admit(grown, lambda *args: (bytes(32),))
     store.admit(grown, proofs_of(box))
-    assert HeadStore(tmp_path / "heads.json").last(grown.log) == grown
+    assert HeadStore(tmp_path / "heads.json").last(grown.body.log) == grown
 
 
 def test_an_older_head_of_the_same_log_is_fine(
@@ -247,14 +246,14 @@ def test_an_older_head_of_the_same_log_is_fine(
     older = release_once(consortium, box, "ada")
     store.admit(release_once(consortium, box, "ada"))
     store.admit(older, proofs_of(box))
-    assert store.last(older.log) == box.log.head()
+    assert store.last(older.body.log) == box.log.head()
 
 
 def test_head_by_another_key_is_refused(
     consortium: Consortium, box: BrokerBox, tmp_path: Path
 ) -> None:
     head = box.log.head()
-    forged = sign_head(head.head, consortium.identities["bern"])
+    forged = sign_document(head.body, consortium.identities["bern"])
     with pytest.raises(IntegrityError) as caught:
         HeadStore(tmp_path / "heads.json").admit(forged)
     assert caught.value.code == "head-unsigned"
@@ -306,8 +305,8 @@ def test_another_owners_log_is_not_continued(
 def rewrite_log(path: Path) -> None:
     """Another past that fits its head, which nobody could sign: no release in it."""
     old = read_head(path)
-    entry = encode(LogEntry(kind="agreement", at_s=0, agreement=old.root))
-    head = replace(old.head, size=1, root=Digest(leaf_hash(entry)))
+    entry = encode(LogEntry(kind="agreement", at_s=0, agreement=old.body.root))
+    head = replace(old.body, size=1, root=Digest(leaf_hash(entry)))
     connection = sqlite3.connect(path)
     connection.execute("DELETE FROM entries")
     connection.execute("DELETE FROM heads")
@@ -332,9 +331,9 @@ def test_a_rewritten_log_is_not_signed_by_going_on_with_it(
     with pytest.raises(IntegrityError) as caught:
         AuditLog.open(path, identity, lambda: 0.0)
     assert caught.value.code == "head-unsigned"
-    monkeypatch.setattr(auditlog, "verify_head", lambda signed: signed.head)
+    monkeypatch.setattr(auditlog, "verify_head", lambda signed: signed.body)
     mutant = AuditLog.open(path, identity, lambda: 0.0)  # control: signs it
-    mutant.append(LogEntry(kind="refusal", at_s=0, agreement=mutant.head().root))
+    mutant.append(LogEntry(kind="refusal", at_s=0, agreement=mutant.head().body.root))
     verify_head(mutant.head())
     assert releases_in(path) == 0
     mutant.close()

@@ -60,8 +60,8 @@ def test_truthful_receipt_survives_the_disk(
     signed = signed_receipt(consortium, heads)
     (tmp_path / "receipt.json").write_bytes(encode(signed))
     loaded = load_receipt(tmp_path / "receipt.json")
-    assert verify_receipt(loaded, consortium.verified()) == signed.receipt
-    assert loaded.receipt.scrub.scrubbed_bytes == 640
+    assert verify_receipt(loaded, consortium.verified()) == signed.body
+    assert loaded.body.scrub.scrubbed_bytes == 640
 
 
 CHANGES: dict[str, Callable[[Receipt], Receipt]] = {
@@ -80,7 +80,7 @@ def test_altered_receipt_is_refused(
     change: Callable[[Receipt], Receipt],
 ) -> None:
     signed = signed_receipt(consortium, heads)
-    altered = SignedReceipt(change(signed.receipt), signed.signature)
+    altered = SignedReceipt(change(signed.body), signed.signature)
     with pytest.raises(RefusedError) as caught:
         verify_receipt(altered)
     assert caught.value.code == "receipt-altered"
@@ -111,7 +111,7 @@ def test_mutant_without_the_evidence_check_believes_it(
 ) -> None:
     monkeypatch.setattr(receipts, "_verify_evidence", lambda *args: None)
     forged = forged_by_holder(consortium, heads)
-    assert verify_receipt(forged, consortium.verified()) == forged.receipt
+    assert verify_receipt(forged, consortium.verified()) == forged.body
 
 
 def test_evidence_of_another_role_makes_no_receipt(

@@ -96,10 +96,10 @@ def test_cancelled_by_the_threshold(consortium: Consortium) -> None:
 @pytest.mark.parametrize("kind", ["veto", "cancel", "leave"])
 def test_nobody_speaks_for_another(consortium: Consortium, kind: StatementKind) -> None:
     said = say(consortium, kind, "bern")
-    forged = replace(said, statement=replace(said.statement, party="ada"))
+    forged = replace(said, body=replace(said.body, party="ada"))
     assert refused(consortium, statements=[forged]).code == "statement-altered"
-    other = replace(said.statement, kind="leave" if kind == "veto" else "veto")
-    forged = replace(said, statement=other)
+    other = replace(said.body, kind="leave" if kind == "veto" else "veto")
+    forged = replace(said, body=other)
     assert refused(consortium, statements=[forged]).code == "statement-altered"
 
 
@@ -108,7 +108,7 @@ def test_a_signature_under_the_agreement_is_no_statement(
 ) -> None:
     said = say(consortium, "leave", "bern")
     bern = consortium.identities["bern"]
-    wrong = bern.sign(Label.AGREEMENT, encode(said.statement))
+    wrong = bern.sign(Label.AGREEMENT, encode(said.body))
     forged = replace(said, signature=wrong)
     assert refused(consortium, statements=[forged]).code == "statement-altered"
 

@@ -43,7 +43,7 @@ def test_the_head_is_kept(consortium: Consortium, tmp_path: Path) -> None:
     log = consortium.identities["ada"].public_key
     kept = HeadStore(tmp_path / "heads.json").last(log)
     assert kept is not None
-    assert kept.size == 1
+    assert kept.body.size == 1
 
 
 def test_a_second_log_of_the_same_owner(consortium: Consortium, tmp_path: Path) -> None:
@@ -66,4 +66,4 @@ def test_it_may_grow(consortium: Consortium, tmp_path: Path) -> None:
     box.close()
     kept = heads.last(consortium.identities["ada"].public_key)
     assert kept is not None
-    assert kept.size == 3
+    assert kept.body.size == 3

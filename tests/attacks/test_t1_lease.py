@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from sealift.crypto.sign import SigningKey
+from sealift.crypto.sign import SigningKey, sign_document
 from sealift.errors import PolicyError, StaleError
 from sealift.ids import Digest, Handle
 from sealift.release.receipt import SignedReceipt
 from sealift.travel.accelerator import load
 from sealift.travel.accelerator import load as rows
 from sealift.travel.accelerator import visit as host
-from sealift.travel.visit.lease import Frame, Lease, Placement, placement, sign_lease
+from sealift.travel.visit.lease import Frame, Lease, Placement, placement
 from sealift.travel.visit.state import State, Visit
 from tests.sim.hands import Bring, Hand, sending
 from tests.sim.outcome import Outcome
@@ -159,7 +159,7 @@ def test_frames_are_admitted_while_leased_only(world: VisitWorld, state: State) 
     offer = world.offer("ada")
     hosted = world.host(offer, lambda *_: pytest.fail("nobody is met"))
     visit = hosted._visit
-    visit.accept(world.grant(offer, hosted).lease, 96)
+    visit.accept(world.grant(offer, hosted).body, 96)
     visit.state = state
     frame = Frame(b"", 0, 0, visit.handle, 0, 96, b"", memoryview(b""))
     with pytest.raises(StaleError) as refusal:
@@ -183,7 +183,7 @@ class BadLease:
 
 
 def believe_the_lease(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(host, "verify_lease", lambda signed, terms: signed.lease)
+    patch.setattr(host, "verify_lease", lambda signed, terms: signed.body)
 
 
 def forget_the_offer(patch: pytest.MonkeyPatch) -> None:
@@ -247,7 +247,7 @@ def test_a_restarted_accelerator_refuses_the_old_lease(world: VisitWorld) -> Non
 def test_a_lease_that_the_orchestrator_did_not_sign(world: VisitWorld) -> None:
     offer = world.offer("ada")
     hosted = world.host(offer, lambda *_: pytest.fail("nobody is met"))
-    forged = sign_lease(world.grant(offer, hosted).lease, OTHER_KEY)
+    forged = sign_document(world.grant(offer, hosted).body, OTHER_KEY)
     ended = hosted.run(forged)
     assert (ended.outcome, ended.reason) == ("failed", "authentication")
     assert world.pools[-1].scrubbed

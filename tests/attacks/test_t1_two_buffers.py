@@ -55,7 +55,7 @@ def aiming(change: Callable[[Hand, Guest], dict[str, Any]], victim: Guest) -> Br
 
 
 def handle(hand: Hand, victim: Guest) -> dict[str, Any]:
-    return {"handle": victim.outcome.lease.lease.handle}
+    return {"handle": victim.outcome.lease.body.handle}
 
 
 def beyond(hand: Hand, victim: Guest) -> dict[str, Any]:

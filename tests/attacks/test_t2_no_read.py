@@ -370,7 +370,7 @@ def test_a_real_process_says_nothing_either(tmp_path: Path) -> None:
         schema=SCHEMA,
         recipe=LIVE_RECIPE,
     ) as job:
-        assert job.provision(job.grant("bern")).receipt.holder == "bern"
+        assert job.provision(job.grant("bern")).body.holder == "bern"
         assert job.ended().outcome == "verified"
         heard: list[bytes] = []
         for _name, message in utterances(Draw("live")):
@@ -382,7 +382,7 @@ def test_a_real_process_says_nothing_either(tmp_path: Path) -> None:
             ended = job.ended()
             assert ended.outcome == "failed"
             heard.append(encode(ended))
-        assert job.provision(job.grant("ada")).receipt.holder == "ada"
+        assert job.provision(job.grant("ada")).body.holder == "ada"
     said = b"\n".join([*heard, *(text for each in heard for text in texts(each))])
     weights = struct.pack("<f", MODEL) * 5
     for secret in (rows, weights):

@@ -43,7 +43,7 @@ def keys_of_session(master: SecretKey, outcome: Outcome) -> Iterator[SecretKey]:
     schedule = KeySchedule.__new__(KeySchedule)
     schedule._master, schedule.th2 = master, outcome.th2
     yield from (schedule.traffic_key(side) for side in Side)
-    yield schedule.export(Label.VISIT_FRAME, outcome.lease.lease.digest.raw)
+    yield schedule.export(Label.VISIT_FRAME, outcome.lease.body.digest.raw)
 
 
 def guesses(secrets: Iterable[SecretKey], target: Outcome) -> Iterator[SecretKey]:
@@ -51,7 +51,7 @@ def guesses(secrets: Iterable[SecretKey], target: Outcome) -> Iterator[SecretKey
     for key in secrets:
         for _ in range(STEPS):
             yield key
-            yield derive(key, Label.VISIT_FRAME, target.lease.lease.digest.raw)
+            yield derive(key, Label.VISIT_FRAME, target.lease.body.digest.raw)
             yield from keys_of_session(key, target)
             key = ratchet(key)
 
@@ -66,7 +66,7 @@ def opened(key: SecretKey, target: Outcome, header: bytes) -> set[str]:
                 StreamOpener(key, payload)
                 found.add("messages")
             elif kind is FrameKind.RAW:
-                parse_frame(payload).authenticate(key, target.lease.lease.digest)
+                parse_frame(payload).authenticate(key, target.lease.body.digest)
                 found.add("frames")
         except AuthenticationError:
             continue

@@ -121,18 +121,18 @@ def environment() -> dict[str, str]:
 
 def leave_half_way(job: LiveJob, signed: SignedLease) -> None:
     """A holder that goes away in the middle of its cargo."""
-    held = job.held[signed.lease.resource]
+    held = job.held[signed.body.resource]
     with job.meet(signed) as session:
         first = Present(signed, held.source.header_bytes, len(held.leaves))
         send_message(session, first)
         send_message(session, Leaves(b"".join(held.leaves)))
         receive_message(session, Ready, timeout_s=300)
         send_message(session, PathTaken("relay"))
-        key = session.export(Label.VISIT_FRAME, signed.lease.digest.raw)
+        key = session.export(Label.VISIT_FRAME, signed.body.digest.raw)
         for sequence in range(2):
-            place = placement(signed.lease, sequence, held.resource.record_bytes)
+            place = placement(signed.body, sequence, held.resource.record_bytes)
             record = held.source.record(place.record)
-            session.send_raw(build_frame(key, signed.lease, place, record))
+            session.send_raw(build_frame(key, signed.body, place, record))
 
 
 def left_after_visit(
@@ -166,7 +166,7 @@ def left_after_visit(
 def test_nothing_is_left(tmp_path: Path) -> None:
     left, receipt = left_after_visit(tmp_path, break_off=True)
     assert left == {"row": 0, "activation": 0, "packed": 0}
-    assert receipt.receipt.scrub.freed_memory_overwritten
+    assert receipt.body.scrub.freed_memory_overwritten
 
 
 @pytest.mark.distributed
@@ -200,7 +200,7 @@ def test_one_owner_is_gone_while_the_next_ones_cargo_waits(tmp_path: Path) -> No
                 target=provision_while_it_lasts, args=(job, signed), daemon=True
             ).start()
             job.wait_for(VisitLoaded)
-            visits.append(signed.lease.visit)
+            visits.append(signed.body.visit)
         job.work(visits[0])
         assert job.ended().outcome == "verified"
         assert left(job) == {"ada": False, "bern": True}
@@ -256,7 +256,7 @@ def scan_until_found(
 @pytest.mark.distributed
 def test_a_scrub_that_only_says_so_is_found(tmp_path: Path) -> None:
     left, receipt = left_after_visit(tmp_path, mutant="no-read-back")
-    assert receipt.receipt.scrub.verified  # so it says
+    assert receipt.body.scrub.verified  # so it says
     assert left["row"] >= ROWS
 
 

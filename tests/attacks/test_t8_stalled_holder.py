@@ -230,7 +230,7 @@ def test_with_a_real_process(tmp_path: Path) -> None:
             assert job.ended().reason == "peer-timeout"
             with pytest.raises(PeerError):  # it has been told, or finds nobody
                 receive_message(session, Ready, timeout_s=WAIT_S)
-        assert job.provision(job.grant("bern")).receipt.holder == "bern"
+        assert job.provision(job.grant("bern")).body.holder == "bern"
         assert job.ended().outcome == "verified"
-        assert job.provision(job.grant("ada")).receipt.holder == "ada"  # it is back
+        assert job.provision(job.grant("ada")).body.holder == "ada"  # it is back
         assert job.ended().outcome == "verified"

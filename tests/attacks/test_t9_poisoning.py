@@ -135,7 +135,7 @@ def test_another_partys_commitment_is_not_taken(world: VisitWorld) -> None:
 def receipt_of(world: VisitWorld, first_row: int, rows: int) -> Receipt:
     outcome = world.visit("ada", offer=world.offer("ada", first_row, rows))
     assert outcome.receipt is not None
-    return outcome.receipt.receipt
+    return outcome.receipt.body
 
 
 def test_receipts_account_for_every_row_that_was_trained_on(world: VisitWorld) -> None:
@@ -177,7 +177,7 @@ def test_a_holder_does_not_take_a_receipt_for_other_content(world: VisitWorld) -
         write = made.sign
 
         def lie(account: object) -> SignedReceipt:
-            receipt = write(account).receipt  # type: ignore[arg-type]
+            receipt = write(account).body  # type: ignore[arg-type]
             other = replace(receipt, content=Digest.of(b"other rows"))
             return sign_receipt(other, world.endpoint.instance)
 

@@ -117,7 +117,7 @@ def test_an_accelerator_collects_a_key(
         collect_release(session, verified, "ada-heldout", clock=lambda: 0.0)
         with pytest.raises(PolicyError, match="not-the-owner"):
             ask_for_bern(session, consortium)
-        assert request_head(session).size == 4
+        assert request_head(session).body.size == 4
     assert [entry.kind for entry in read_entries(tmp_path / "ada.log")] == [
         "agreement", "release", "release", "refusal",
     ]  # fmt: skip
@@ -162,7 +162,7 @@ def test_a_holder_reads_heads_and_proofs_and_no_keys(
                 session, consortium.verified(), "ada-train", clock=lambda: 0.0
             )
         grown = request_head(session)
-        assert grown.size == 2
+        assert grown.body.size == 2
         store.admit(
             grown,
             lambda log, first, second: request_consistency(session, first, second),

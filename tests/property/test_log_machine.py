@@ -94,7 +94,7 @@ class LogMachine(RuleBasedStateMachine):
         entry = LogEntry(kind=kind, at_s=self.count, agreement=AGREEMENT)  # type: ignore[arg-type]
         appended = self.log.append(entry)
         self.entries += (encode(entry),)
-        verify_entry(appended.entry, appended.inclusion, appended.head.head)
+        verify_entry(appended.entry, appended.inclusion, appended.head.body)
         assert appended.head == self.log.head()
 
     @rule()
@@ -123,7 +123,7 @@ class LogMachine(RuleBasedStateMachine):
         store = HeadStore(self.folder / "heads.json")
         if self.continues():
             store.admit(head, self.prove)
-            if self.kept is None or head.size >= self.kept.head.size:
+            if self.kept is None or head.body.size >= self.kept.head.body.size:
                 self.kept = Seen(head, self.entries)
         else:
             with pytest.raises(IntegrityError):
@@ -142,7 +142,7 @@ class LogMachine(RuleBasedStateMachine):
         if not hasattr(self, "log"):
             return
         assert verify_log(self.path).size == len(self.entries)
-        assert self.log.head().root.raw == merkle.root(
+        assert self.log.head().body.root.raw == merkle.root(
             [merkle.leaf_hash(entry) for entry in self.entries]
         )
         if self.kept is not None and self.continues():

@@ -46,5 +46,5 @@ def test_one_kind_is_not_another(one: StatementKind, other: StatementKind) -> No
     assume(one != other)
     signed = said(one)
     find_signer(signed, PARTIES)
-    assert signed.statement.kind == one
-    assert encode(said(one).statement) != encode(said(other).statement)
+    assert signed.body.kind == one
+    assert encode(said(one).body) != encode(said(other).body)

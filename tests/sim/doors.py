@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from sealift.attest.level import Level
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.crypto.sign import SigningKey
+from sealift.crypto.sign import SigningKey, sign_document
 from sealift.feed import terms
 from sealift.ids import Digest, Role
 from sealift.lab.worlds.consortium import Consortium, make_consortium
@@ -30,7 +30,6 @@ from sealift.session.endpoint import Endpoint
 from sealift.travel.holder import jobs as holder_jobs
 from sealift.travel.holder.jobs import HolderJob, Receipts
 from sealift.travel.holder.visit import SERVED_NAME, HeldResource, ServedVisits
-from sealift.travel.visit.lease import sign_lease
 from tests.sim.owners import (
     NOW_S,
     AcceleratorSide,
@@ -218,7 +217,7 @@ def leased(world: World) -> Any:
         max_bytes=resource.total_bytes,
         lease_s=30.0,
     )
-    return sign_lease(lease, world.consortium.identities["cleo"])
+    return sign_document(lease, world.consortium.identities["cleo"])
 
 
 def fed_device(world: World) -> None:

@@ -57,7 +57,7 @@ class Hand:
         stalled: threading.Event,
     ) -> None:
         self.held, self.signed, self.session = held, signed, session
-        self.lease: Lease = signed.lease
+        self.lease: Lease = signed.body
         self.clock = clock
         self.stalled = stalled
         self.window = 0

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from sealift.codec import encode
 from sealift.crypto.keys import SecretKey
-from sealift.crypto.sign import SigningKey
+from sealift.crypto.sign import SigningKey, sign_document
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role, VisitId
 from sealift.lab.worlds.consortium import Consortium, make_consortium
@@ -36,7 +36,7 @@ from sealift.session.session import Session, accept, connect
 from sealift.travel.broker import BrokerService
 from sealift.travel.holder.visit import HeldResource, Provisioning
 from sealift.travel.peers import expect_accelerator
-from sealift.travel.visit.lease import Lease, SignedLease, sign_lease
+from sealift.travel.visit.lease import Lease, SignedLease
 from sealift.travel.visit.messages import (
     BufferOffered,
     Granted,
@@ -157,13 +157,13 @@ class LiveJob:
             content=resource.content,
         )
         operator = self.consortium.identities[self.agreement.agreement.operator]
-        signed = sign_lease(lease, operator)
+        signed = sign_document(lease, operator)
         send_message(self.control, Granted(signed))
         return signed
 
     def meet(self, signed: SignedLease) -> Session:
         """The holder's session with the accelerator."""
-        owner = signed.lease.holder
+        owner = signed.body.holder
         endpoint = Endpoint(
             role=Role.HOLDER,
             name=owner,
@@ -179,7 +179,7 @@ class LiveJob:
         """The honest holder."""
         with self.meet(signed) as session:
             return Provisioning(
-                self.held[signed.lease.resource],
+                self.held[signed.body.resource],
                 signed,
                 clock=lambda: 0.0,
                 check_heads=lambda heads: None,

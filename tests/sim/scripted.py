@@ -90,7 +90,7 @@ class ScriptedAccelerator:
                 self.offers[message.visit] = message
                 self._next[message.visit] = "offer"
             case Granted():
-                self._next[message.lease.lease.visit] = "load"
+                self._next[message.lease.body.visit] = "load"
             case Withdrawn():
                 self._next[message.visit] = "withdraw"
             case WorkVisits():
@@ -173,7 +173,7 @@ class ScriptedHolder:
             raise PeerError("the holder is gone", code="session-truncated")
         message = parse_message(raw, (Granted, Finished))
         if isinstance(message, Granted):
-            self.leases.append(message.lease.lease.visit)
+            self.leases.append(message.lease.body.visit)
         self.told = message
 
     def receive(self, timeout_s: float | None = None) -> bytes:

@@ -88,7 +88,7 @@ def _read(path: Path, verified: VerifiedAgreement) -> RunManifest:
 
 
 def _compare(manifest: RunManifest, path: Path) -> ShownRelease:
-    log = read_head(path).log
+    log = read_head(path).body.log
     verify_log(path, head_of(manifest, log))
     return prove_releases(manifest, log, read_entries(path))
 
@@ -157,7 +157,7 @@ def _verify(args: argparse.Namespace) -> None:
         return
     outside = None
     if args.head is not None:
-        outside = find_head(args.head, read_head(args.log).log)
+        outside = find_head(args.head, read_head(args.log).body.log)
     report = verify_log(args.log, outside)
     if args.json:
         print(json.dumps({**to_plain(report), "statement": report.statement}))
@@ -254,6 +254,6 @@ def _receipt_facts(receipt: Receipt, statement: str) -> dict[str, Any]:
         "level": receipt.level,
         "scrub": f"{scrub.scrubbed_bytes} bytes in {count(len(scrub.regions), 'region')}, "
         f"{scrub.nonzero_bytes} not zero when read back",
-        "log heads": ", ".join(str(head.size) for head in receipt.heads) or "none",
+        "log heads": ", ".join(str(head.body.size) for head in receipt.heads) or "none",
         "verified": statement,
     }

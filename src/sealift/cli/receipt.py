@@ -88,7 +88,7 @@ def _print(receipt: Receipt, statement: str) -> None:
         "level": receipt.level,
         "scrub": f"{scrub.scrubbed_bytes} bytes in {count(len(scrub.regions), 'region')}, "
         f"{scrub.nonzero_bytes} not zero when read back",
-        "log heads": ", ".join(str(head.size) for head in receipt.heads) or "none",
+        "log heads": ", ".join(str(head.body.size) for head in receipt.heads) or "none",
         "verified": statement,
     }
     for name, value in rows.items():

@@ -87,6 +87,9 @@ def _reader(kind: Any) -> _Reader:
         return partial(_from_mapping, _reader(arguments[1]))
     if origin is Literal:
         return partial(_from_literal, arguments)
+    if hasattr(origin, "fields_for"):  # its fields' names are its argument's to say
+        fields = {n: _reader(t) for n, t in origin.fields_for(*arguments).items()}
+        return partial(_from_fields, lambda **values: origin(*values.values()), fields)
     kind = getattr(kind, "__supertype__", kind)  # a NewType's own type
     if kind is Any or kind is object:
         return lambda plain, path: plain
@@ -179,16 +182,21 @@ _SCALARS: Final[dict[type, _Reader]] = {
 
 
 def _from_object(kind: type, plain: Any, path: _Path) -> Any:
+    return _from_fields(kind, _init_fields(kind), plain, path)
+
+
+def _from_fields(
+    build: Callable[..., Any], fields: Mapping[str, _Reader], plain: Any, path: _Path
+) -> Any:
     if type(plain) is not dict:
         _refuse(path, "an object", plain)
-    fields = _init_fields(kind)
     if plain.keys() != fields.keys():
         if "version" in plain.keys() & fields.keys():  # another one has other fields
             fields["version"](plain["version"], (path, "version"))
         _refuse_fields(path, plain, fields)
     values = {name: read(plain[name], (path, name)) for name, read in fields.items()}
     try:
-        return kind(**values)
+        return build(**values)
     except SealiftError as error:
         _refuse_as_it_says(path, error)
 

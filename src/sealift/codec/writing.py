@@ -64,6 +64,8 @@ def to_plain(value: Any) -> Any:
         MalformedError: if there is no plain value for something in it.
     """
     kind: type = type(value)
+    if hasattr(value, "to_fields"):
+        return to_plain(value.to_fields())
     if (names := _field_names(kind)) is not None:
         return {name: to_plain(getattr(value, name)) for name in names}
     if isinstance(value, StrEnum):
@@ -123,6 +125,8 @@ class _Writers(dict[type, _Writer]):
 
 
 def _make_writer(kind: type) -> _Writer:
+    if hasattr(kind, "to_fields"):
+        return lambda value: _write_mapping(value.to_fields())
     if (names := _field_names(kind)) is not None:
         return _record_writer(names)
     if issubclass(kind, StrEnum):

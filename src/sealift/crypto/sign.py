@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
+from sealift.codec import encode
 from sealift.crypto.keys import TOKEN, Label, SecretKey
 from sealift.errors import AuthenticationError, MalformedError
 from sealift.ids import Buffer
@@ -115,6 +116,55 @@ class SigningKey:
 
     def __reduce__(self) -> str:
         raise TypeError("keys are not pickled or copied")
+
+
+class Form(NamedTuple):
+    """How a kind of document is signed: for which purpose, and its name on the wire."""
+
+    label: Label
+    field: str
+
+
+class Document(Protocol):
+    """A record of the codec that is signed."""
+
+    FORM: ClassVar[Form]
+
+
+D = TypeVar("D", bound=Document)
+
+
+@dataclass(frozen=True)  # no slots: what `Signed[Lease]` makes is to note its argument
+class Signed(Generic[D]):
+    """A document and its signature, not verified yet: one envelope for all that one signs.
+
+    On the wire the document stands under its form's name, and ``signature`` beside it. What
+    is not such a pair has a form of its own: an agreement's line, which many sign; a set of
+    references and an enrolment, which say who signed; a manifest, kept as signed bytes.
+    """
+
+    body: D
+    signature: bytes
+
+    def verify(self, key: PublicKey) -> D:
+        """The document, if this key signed it; raises AuthenticationError."""
+        key.verify(self.body.FORM.label, encode(self.body), self.signature)
+        return self.body
+
+    def to_fields(self) -> dict[str, object]:
+        """As the codec writes it."""
+        return {self.body.FORM.field: self.body, "signature": self.signature}
+
+    @staticmethod
+    def fields_for(document: type[Document]) -> dict[str, Any]:
+        """As the codec reads it: types by name, in the constructor's order."""
+        return {document.FORM.field: document, "signature": bytes}
+
+
+def sign_document(document: D, signer: Signer) -> Signed[D]:
+    """The document, signed for its form's purpose."""
+    signature = signer.sign(document.FORM.label, encode(document))
+    return Signed(document, signature)
 
 
 @lru_cache(_MANY_KEYS)

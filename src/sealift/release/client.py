@@ -244,7 +244,7 @@ def _remember(
 
     latest = request_head(session, timeout_s)
     for head in (latest, served):
-        if head.log != owner.sign:
+        if head.body.log != owner.sign:
             raise _not_the_owner(owner)
         heads.admit(head, prove)
 

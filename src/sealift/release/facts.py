@@ -134,7 +134,7 @@ def read_sighting(served: Logged, *, owner: Party, agreement: Agreement) -> Sigh
             another log.
         MalformedError: ``bad-answer``: the entry says something else.
     """
-    if served.head.log != owner.sign:
+    if served.head.body.log != owner.sign:
         raise IntegrityError(f"not the log of {owner.name}", code="not-the-owner")
     said = served.verify(owner.sign)
     if not isinstance(said, LogEntry) or said.kind != "agreement":

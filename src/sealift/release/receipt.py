@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import check_level
 from sealift.attest.policy import AttestationResult
-from sealift.codec import decode, encode
+from sealift.codec import decode
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import Label
-from sealift.crypto.sign import PublicKey, Signer
+from sealift.crypto.sign import Form, PublicKey, Signed, Signer, sign_document
 from sealift.errors import (
     AuthenticationError,
     MalformedError,
@@ -103,6 +103,8 @@ class Receipt:
         heads: Heads of every log that released a key to this accelerator.
     """
 
+    FORM: ClassVar = Form(Label.RECEIPT, "receipt")
+
     format: Literal["sealift-receipt"] = "sealift-receipt"
     version: Literal[1] = 1
     visit: VisitId
@@ -130,12 +132,7 @@ class Receipt:
         check_level(self.level)
 
 
-@dataclass(frozen=True, slots=True)
-class SignedReceipt:
-    """A receipt and its signature, not verified yet."""
-
-    receipt: Receipt
-    signature: bytes
+SignedReceipt = Signed[Receipt]
 
 
 def instance_bound(instance: PublicKey, agreement: Digest) -> bytes:
@@ -167,7 +164,7 @@ def appraise_instance(
 def sign_receipt(receipt: Receipt, instance: Signer) -> SignedReceipt:
     """Sign with the instance key that the receipt names."""
     assert receipt.instance == instance.public_key, "a receipt names its signer"
-    return SignedReceipt(receipt, instance.sign(Label.RECEIPT, encode(receipt)))
+    return sign_document(receipt, instance)
 
 
 def load_receipt(path: Path) -> SignedReceipt:
@@ -204,9 +201,8 @@ def verify_receipt(
     Raises:
         RefusedError: ``receipt-altered``, or the rule that does not hold.
     """
-    receipt = signed.receipt
     try:
-        receipt.instance.verify(Label.RECEIPT, encode(receipt), signed.signature)
+        receipt = signed.verify(signed.body.instance)
     except AuthenticationError:
         raise RefusedError(
             "the receipt's signature does not fit",

@@ -207,7 +207,7 @@ def require_model(welcome: Welcome, policy: ClientPolicy) -> None:
         )
     if welcome.head is not None:
         verify_head(welcome.head)
-        if welcome.head.log != policy.agreement.party(resource.owner).sign:
+        if welcome.head.body.log != policy.agreement.party(resource.owner).sign:
             raise PolicyError(
                 "the server shows a log of somebody else",
                 why=f"it is not signed by {resource.owner}",
@@ -240,5 +240,5 @@ def what_was_seen(
         model=welcome.model,
         content=welcome.content,
         sandbox=welcome.sandbox,
-        log_size=welcome.head.size if welcome.head else 0,
+        log_size=welcome.head.body.size if welcome.head else 0,
     )

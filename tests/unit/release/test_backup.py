@@ -126,7 +126,7 @@ def test_behind_what_others_saw(home: Home) -> None:
     assert rule(lambda: restore(early, *targets, seen)) == "log-rolled-back"
     assert not any(target.exists() for target in targets)
     late = home.copy("late")
-    assert restore(late, *targets, seen).log.continues == seen.size
+    assert restore(late, *targets, seen).log.continues == seen.body.size
 
 
 def test_another_past(home: Home, tmp_path: Path) -> None:

@@ -77,5 +77,5 @@ def test_heads_and_proofs_for_the_accelerator(
     session = session_pair(consortium, box.broker, "ada")
     collect_release(session, consortium.verified(), "ada-train", clock=lambda: 0.0)
     head = request_head(session)
-    assert head.size == 2
+    assert head.body.size == 2
     assert len(request_consistency(session, 1, 2)) == 1

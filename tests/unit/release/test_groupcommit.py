@@ -95,7 +95,7 @@ def test_entries_written_together_are_proven_by_their_one_head(tmp_path: Path) -
     log.close()
     for each in written:
         verify_entry(each.entry, each.inclusion, verify_head(each.head))
-    assert [each.head.size for each in written] == [2, 2, 5, 5, 5]
+    assert [each.head.body.size for each in written] == [2, 2, 5, 5, 5]
 
 
 def test_many_append_at_once(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from sealift.codec import encode
 from sealift.crypto.merkle import leaf_hash
-from sealift.crypto.sign import PublicKey, SigningKey
+from sealift.crypto.sign import PublicKey, SigningKey, sign_document
 from sealift.errors import MalformedError, PolicyError, UnavailableError
 from sealift.ids import Digest
 from sealift.release.log.auditlog import LogTree
-from sealift.release.log.entries import SignedTreeHead, TreeHead, sign_head
+from sealift.release.log.entries import SignedTreeHead, TreeHead
 from sealift.release.log.heads import HeadStore, find_head
 
 KEY, OTHER = SigningKey.generate(), SigningKey.generate()
@@ -20,7 +20,7 @@ KEY, OTHER = SigningKey.generate(), SigningKey.generate()
 
 def head(key: SigningKey = KEY, size: int = 1) -> SignedTreeHead:
     root = Digest.of(size.to_bytes(4, "big"))
-    return sign_head(TreeHead(key.public_key, size, root, 0), key)
+    return sign_document(TreeHead(key.public_key, size, root, 0), key)
 
 
 def test_logs_are_kept_apart(tmp_path: Path) -> None:
@@ -43,7 +43,9 @@ GROWN = LogTree(leaf_hash(bytes([index])) for index in range(9))
 
 
 def grown(size: int) -> SignedTreeHead:
-    return sign_head(TreeHead(KEY.public_key, size, Digest(GROWN.root(size)), 0), KEY)
+    return sign_document(
+        TreeHead(KEY.public_key, size, Digest(GROWN.root(size)), 0), KEY
+    )
 
 
 def prove(log: PublicKey, first: int, second: int) -> tuple[bytes, ...]:

@@ -91,7 +91,7 @@ def test_on_the_disk_before_it_counts(
             desk.admit(said)
     assert desk.known() == ()
     desk.admit(said)
-    assert (tmp_path / said.file_name).exists()
+    assert (tmp_path / said.body.file_name).exists()
     again = StatementsInForce(
         consortium.verified(), tmp_path, clock=now
     )  # after a restart
@@ -118,7 +118,7 @@ def test_a_message_about_something_else(
     said = say(consortium, "veto", "ada")
     if "digest" in changes:
         changes = {"digest": consortium.agreement.code.digest}
-    forged = replace(said, statement=replace(said.statement, **changes))  # type: ignore[arg-type]
+    forged = replace(said, body=replace(said.body, **changes))  # type: ignore[arg-type]
     with pytest.raises(SealiftError) as caught:
         desk.admit(forged)
     assert caught.value.code in ("bad-statement", "statement-altered")
@@ -170,7 +170,7 @@ def rival(
 ) -> SignedStatement:
     """A veto of another agreement of some number."""
     said = replace(
-        say(consortium, "veto", name).statement,
+        say(consortium, "veto", name).body,
         number=number,
         digest=Digest.of(bytes([which])),
         at_s=at_s,
@@ -187,7 +187,7 @@ def test_a_veto_of_a_rival_takes_nothing_back(
     first = say(consortium, "veto", "bern")
     save_statement(first, tmp_path)
     assert code_of(desk) == "agreement-vetoed"
-    later = rival(consortium, "bern", first.statement.number, 1, int(NOW_S) + 9)
+    later = rival(consortium, "bern", first.body.number, 1, int(NOW_S) + 9)
     save_statement(later, tmp_path)
     for each in (desk, StatementsInForce(consortium.verified(), tmp_path, clock=now)):
         assert code_of(each) == "agreement-vetoed"

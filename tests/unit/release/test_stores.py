@@ -53,7 +53,7 @@ def test_a_broker_and_its_end(tmp_path: Path) -> None:
     paths = stores(tmp_path, consortium)
     for entries in (1, 2):  # made first, then opened: both say what is served
         with opened(paths, consortium) as broker:
-            assert broker.head().head.size == entries
+            assert broker.head().body.size == entries
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -91,7 +91,7 @@ def test_a_link_to_a_vault_is_the_same_vault(tmp_path: Path) -> None:
         ):
             pass
         assert caught.value.code == "broker-running"
-        assert first.head().head.size == 1
+        assert first.head().body.size == 1
 
 
 def test_control_without_the_lock_both_would_write(
@@ -104,7 +104,7 @@ def test_control_without_the_lock_both_would_write(
             pass
         monkeypatch.setattr(opening.fcntl, "flock", lambda *_: None)
         with opened(paths, consortium) as second:
-            assert second.head().head.size == first.head().head.size
+            assert second.head().body.size == first.head().body.size
 
 
 def test_keys_are_kept_and_destroyed(tmp_path: Path) -> None:

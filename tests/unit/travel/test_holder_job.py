@@ -9,12 +9,13 @@ from typing import Any, cast
 import pytest
 
 from sealift.cli.roles.join import require_kept
+from sealift.crypto.sign import sign_document
 from sealift.errors import IntegrityError, JobError, PolicyError
 from sealift.ids import Digest, Role, VisitId
 from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.files import write_whole
-from sealift.release.log.entries import SignedTreeHead, TreeHead, sign_head
+from sealift.release.log.entries import SignedTreeHead, TreeHead
 from sealift.release.log.heads import HeadStore
 from sealift.session.endpoint import Endpoint
 from sealift.travel.holder.jobs import HolderJob, Receipts
@@ -50,7 +51,7 @@ def holder_job(consortium: Consortium, folder: Path, owner: str = "ada") -> Hold
 def head(consortium: Consortium, owner: str) -> SignedTreeHead:
     identity = consortium.identities[owner]
     tree = TreeHead(identity.public_key, 1, Digest.of(owner.encode()), 0)
-    return sign_head(tree, identity)
+    return sign_document(tree, identity)
 
 
 def test_the_head_of_the_own_log_is_enough(
@@ -91,7 +92,7 @@ def test_a_log_that_is_another_than_the_one_shown_before_is_refused(
 ) -> None:
     holder_job(consortium, tmp_path)._check_heads((head(consortium, "ada"),))
     ada = consortium.identities["ada"]
-    other = sign_head(TreeHead(ada.public_key, 1, Digest.of(b"other"), 0), ada)
+    other = sign_document(TreeHead(ada.public_key, 1, Digest.of(b"other"), 0), ada)
     with pytest.raises(IntegrityError) as refused:
         holder_job(consortium, tmp_path)._check_heads((other,))
     assert refused.value.code == "log-forked"
@@ -111,7 +112,7 @@ def test_a_receipt_that_cannot_be_written_is_lost(
     monkeypatch.setattr(holder, "_provision", lambda signed: head(consortium, "ada"))
     if gone:
         folder.rmdir()
-    holder._attend(cast(Any, SimpleNamespace(lease=lease)))
+    holder._attend(cast(Any, SimpleNamespace(body=lease)))
     assert (receipts.kept, receipts.failed, receipts.lost) == (not gone, gone, gone)
     if gone:
         with pytest.raises(JobError) as lost:

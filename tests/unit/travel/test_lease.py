@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from sealift.codec import decode, encode
-from sealift.crypto.sign import SigningKey
+from sealift.crypto.sign import SigningKey, sign_document
 from sealift.errors import AuthenticationError, MalformedError, PolicyError
 from sealift.ids import Digest
 from sealift.travel.holder.visit import check_lease
-from sealift.travel.visit.lease import SignedLease, sign_lease, verify_lease
+from sealift.travel.visit.lease import SignedLease, verify_lease
 from tests.sim.visit_world import VisitWorld
 from tests.unit.travel.leases import LEASE, OPERATOR, TERMS
 
 
 def test_a_signed_lease_verifies_after_a_round_trip() -> None:
-    signed = decode(SignedLease, encode(sign_lease(LEASE, OPERATOR)))
+    signed = decode(SignedLease, encode(sign_document(LEASE, OPERATOR)))
     assert verify_lease(signed, TERMS) == LEASE
 
 
@@ -53,17 +53,17 @@ def test_impossible_leases_do_not_exist(change: dict[str, Any]) -> None:
 )
 def test_a_lease_for_others(change: dict[str, Any], code: str) -> None:
     with pytest.raises(PolicyError) as refusal:
-        verify_lease(sign_lease(replace(LEASE, **change), OPERATOR), TERMS)
+        verify_lease(sign_document(replace(LEASE, **change), OPERATOR), TERMS)
     assert refusal.value.code == code
 
 
 def test_every_field_is_signed() -> None:
-    signature = sign_lease(LEASE, OPERATOR).signature
+    signature = sign_document(LEASE, OPERATOR).signature
     for change in ({"first_row": 1}, {"purpose": "heldout"}, {"lease_s": 31.0}):
         with pytest.raises(AuthenticationError):
             verify_lease(SignedLease(replace(LEASE, **change), signature), TERMS)
     with pytest.raises(AuthenticationError):
-        verify_lease(sign_lease(LEASE, SigningKey.generate()), TERMS)
+        verify_lease(sign_document(LEASE, SigningKey.generate()), TERMS)
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +97,11 @@ def test_what_a_holder_does_not_serve(
     terms = replace(
         TERMS, orchestrator=operator.public_key, agreement=world.agreement.digest
     )
-    served = check_lease(sign_lease(lease, operator), held, holder="ada", terms=terms)
+    served = check_lease(
+        sign_document(lease, operator), held, holder="ada", terms=terms
+    )
     assert served is held["ada-train"]
     changed = replace(lease, max_bytes=800, **change)
     with pytest.raises(PolicyError) as refusal:
-        check_lease(sign_lease(changed, operator), held, holder="ada", terms=terms)
+        check_lease(sign_document(changed, operator), held, holder="ada", terms=terms)
     assert refusal.value.code == code

@@ -180,7 +180,7 @@ def _who(
     parties = [party for link in signed.line for party in link.agreement.parties]
     for each in statements:
         find_signer(each, parties)
-        said = each.statement
+        said = each.body
         about = "this one" if said.digest == signed.agreement.digest else "another one"
         yield f"sealift: {said.kind} by {said.party}, number {said.number} ({about})"
 

@@ -125,7 +125,7 @@ def reporting(folder: Path | None, broker: Broker, counts: Counts) -> Iterator[N
         return
 
     def gauges() -> dict[str, int]:
-        entries = broker.head().head.size
+        entries = broker.head().body.size
         return {"leases_open": broker.open_leases(), "log_entries": entries}
 
     with Reporter(

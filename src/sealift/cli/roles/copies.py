@@ -70,7 +70,7 @@ def _run_restore(args: argparse.Namespace) -> int:
     """Check, copy, say."""
     outside = None
     if args.head is not None:
-        outside = find_head(args.head, read_head(args.copy / LOG).log)
+        outside = find_head(args.head, read_head(args.copy / LOG).body.log)
     _print_copy(restore(args.copy, args.vault, args.log, outside))
     if outside is None:
         say(

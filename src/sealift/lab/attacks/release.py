@@ -18,7 +18,7 @@ from sealift.codec import decode, encode
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import Label, SecretKey
-from sealift.crypto.sign import SigningKey
+from sealift.crypto.sign import SigningKey, sign_document
 from sealift.ids import Digest, Role
 from sealift.lab.attacks.world import (
     ADA,
@@ -44,7 +44,7 @@ from sealift.release.grant import (
     open_release,
     seal_grant,
 )
-from sealift.release.log.entries import Inclusion, TreeHead, sign_head
+from sealift.release.log.entries import Inclusion, TreeHead
 from sealift.release.log.heads import HeadStore
 from sealift.release.receipt import SignedReceipt, instance_bound, verify_receipt
 from sealift.session.endpoint import VerifiedPeer
@@ -245,7 +245,7 @@ def of_today(world: AttackWorld) -> bool:
 def _timely(world: AttackWorld, ahead_s: int) -> str:
     agreement, at_s = world.consortium.agreement, now_s() + ahead_s
     said = sign_statement("leave", agreement, world.identities[ADA], at_s)
-    return refusal(lambda: require_timely(said.statement, now_s()))
+    return refusal(lambda: require_timely(said.body, now_s()))
 
 
 # Keys, logs and receipts on the way (C9, H6, M4).
@@ -272,7 +272,7 @@ def plants_a_key(world: AttackWorld) -> str:
         label=Label.RELEASE,
     )
     head = TreeHead(stranger.public_key, 1, Digest.of(b""), int(now_s()))
-    shown = b"", Inclusion(0, ()), sign_head(head, stranger)
+    shown = b"", Inclusion(0, ()), sign_document(head, stranger)
     release = KeyRelease(*shown, SealedKey(info, sealed, signature))
     return refusal(
         lambda: open_release(
@@ -301,7 +301,7 @@ def _shown(world: AttackWorld, then: bytes) -> str:
 
     def show(entry: bytes) -> None:
         head = TreeHead(identity.public_key, 1, Digest.of(entry), int(now_s()))
-        store.admit(sign_head(head, identity))
+        store.admit(sign_document(head, identity))
 
     show(b"first")
     return refusal(lambda: show(then))
@@ -310,7 +310,7 @@ def _shown(world: AttackWorld, then: bytes) -> str:
 def fewer_rows(world: AttackWorld) -> str:
     """A receipt that says less than was brought."""
     signed = _receipt(world)
-    changed = replace(signed, receipt=replace(signed.receipt, rows=CELL_ROWS))
+    changed = replace(signed, body=replace(signed.body, rows=CELL_ROWS))
     return refusal(lambda: verify_receipt(changed))
 
 

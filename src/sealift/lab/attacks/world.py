@@ -189,8 +189,8 @@ class AttackWorld(VisitWorld):
             offer := self.offer(owner, rows=rows),
             lambda lease, left_s: self.accept(ours, lease, left_s),
         )
-        signed = self.signed(lease(self.grant(offer, hosted).lease))
-        visited = Visited(signed.lease)
+        signed = self.signed(lease(self.grant(offer, hosted).body))
+        visited = Visited(signed.body)
         holder = threading.Thread(
             target=self._attend, args=(theirs, signed, between, visited), daemon=True
         )
@@ -206,8 +206,8 @@ class AttackWorld(VisitWorld):
         self, line: Transport, signed: SignedLease, between: Between, visited: Visited
     ) -> None:
         try:
-            with self.connect(line, signed.lease.holder) as session:
-                told = self.provision(between(session, signed.lease), signed)
+            with self.connect(line, signed.body.holder) as session:
+                told = self.provision(between(session, signed.body), signed)
                 visited.receipt = told
         except SealiftError:
             return  # the accelerator's side says how it ended

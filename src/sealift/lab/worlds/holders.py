@@ -170,10 +170,10 @@ class Attacker:
         attack = self._left.pop(0) if self._left else ""
         previous = self._last.visit_key if self._last else None
         if attack:
-            visit = signed.lease.visit.to_text()
+            visit = signed.body.visit.to_text()
             emit(self._sink, "hostile.tries", attack=attack, visit=visit)
         self._last = HostileSession(
-            session, signed.lease, attack=attack, previous=previous
+            session, signed.body, attack=attack, previous=previous
         )
         return self._last
 
@@ -195,7 +195,7 @@ def main(behaviour: str, words: list[str]) -> int:
     if behaviour == "hostile":
         _interpose(Attacker())
     else:
-        _interpose(lambda session, signed: SlowSession(session, signed.lease))
+        _interpose(lambda session, signed: SlowSession(session, signed.body))
     return sealift(["join", "--holder-only", "--relay-only", *words])
 
 

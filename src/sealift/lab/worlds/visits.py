@@ -29,6 +29,7 @@ from sealift.channel.record.commitment import key_commitment
 from sealift.channel.record.sealedfile import RawSealedFile, write_sealed_file
 from sealift.channel.transport.transport import Transport
 from sealift.crypto.keys import SecretKey
+from sealift.crypto.sign import sign_document
 from sealift.ids import Role, VisitId
 from sealift.lab.worlds.consortium import Consortium
 from sealift.release.agreement import Purpose, Resource
@@ -46,7 +47,7 @@ from sealift.travel.accelerator.visit import HostedVisit
 from sealift.travel.holder.visit import HeldResource, Provisioning
 from sealift.travel.peers import expect_accelerator, expect_holder
 from sealift.travel.settings import TravelSettings
-from sealift.travel.visit.lease import Lease, LeaseTerms, SignedLease, sign_lease
+from sealift.travel.visit.lease import Lease, LeaseTerms, SignedLease
 from sealift.travel.visit.memory import CPUPool
 from sealift.travel.visit.messages import BufferOffered, OfferVisit
 from sealift.travel.visit.state import Clock
@@ -250,7 +251,7 @@ class VisitWorld:
     def signed(self, lease: Lease) -> SignedLease:
         """A lease, signed by the operator."""
         operator = self.consortium.identities[self.consortium.agreement.operator]
-        return sign_lease(lease, operator)
+        return sign_document(lease, operator)
 
     def accept(self, line: Transport, lease: Lease, left_s: float) -> Session:
         """The accelerator's end of a visit's session."""
@@ -266,7 +267,7 @@ class VisitWorld:
     def provision(self, session: Session, signed: SignedLease) -> SignedReceipt:
         """What an honest holder does in a session."""
         provisioning = Provisioning(
-            self.held[signed.lease.resource],
+            self.held[signed.body.resource],
             signed,
             clock=self.clock,
             check_heads=lambda _heads: None,
@@ -276,7 +277,7 @@ class VisitWorld:
 
     def bring(self, line: Transport, signed: SignedLease) -> SignedReceipt:
         """What an honest holder does on a line."""
-        with self.connect(line, signed.lease.holder) as session:
+        with self.connect(line, signed.body.holder) as session:
             return self.provision(session, signed)
 
     def setup(self, meet: Callable[[Lease, float], Session]) -> HostSetup:

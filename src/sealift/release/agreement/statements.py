@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from sealift.codec import MAX_INTEGER, decode, encode
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import Label
+from sealift.crypto.sign import Form, Signed, sign_document
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,
@@ -50,6 +51,8 @@ class Statement:
         at_s: Seconds since 1970 by the party's clock.
     """
 
+    FORM: ClassVar = Form(Label.STATEMENT, "statement")
+
     format: Literal["sealift-statement"] = "sealift-statement"
     version: Literal[1] = 1
     kind: StatementKind
@@ -66,19 +69,13 @@ class Statement:
             if not 0 <= getattr(self, name) <= MAX_INTEGER:
                 raise MalformedError("out of range", field=name, code="bad-statement")
 
-
-@dataclass(frozen=True, slots=True)
-class SignedStatement:
-    """A statement and its signature, not verified yet."""
-
-    statement: Statement
-    signature: bytes
-
     @property
     def file_name(self) -> str:
         """A name that sorts by line, number and party."""
-        said = self.statement
-        return f"{said.line}-{said.number}-{said.party}-{said.kind}{SUFFIX}"
+        return f"{self.line}-{self.number}-{self.party}-{self.kind}{SUFFIX}"
+
+
+SignedStatement = Signed[Statement]
 
 
 def sign_statement(
@@ -98,7 +95,7 @@ def sign_statement(
         party=identity.name,
         at_s=int(at_s),
     )
-    return SignedStatement(said, identity.sign(Label.STATEMENT, encode(said)))
+    return sign_document(said, identity)
 
 
 def find_signer(signed: SignedStatement, parties: Iterable[Party]) -> Party:
@@ -111,11 +108,11 @@ def find_signer(signed: SignedStatement, parties: Iterable[Party]) -> Party:
     Raises:
         IntegrityError: ``statement-altered``.
     """
-    said = signed.statement
+    said = signed.body
     for party in parties:
         if party.name == said.party:
             try:
-                party.sign.verify(Label.STATEMENT, encode(said), signed.signature)
+                signed.verify(party.sign)
             except AuthenticationError:
                 continue
             return party
@@ -152,17 +149,17 @@ def save_statement(signed: SignedStatement, folder: Path) -> Path:
     Raises:
         UnavailableError: if it cannot be written.
     """
-    path = folder / signed.file_name
-    if path.exists() and _is_about_rival(path, signed.statement):
-        stem = signed.file_name.removesuffix(SUFFIX)
-        path = folder / f"{stem}-{signed.statement.digest.short}{SUFFIX}"
+    path = folder / signed.body.file_name
+    if path.exists() and _is_about_rival(path, signed.body):
+        stem = signed.body.file_name.removesuffix(SUFFIX)
+        path = folder / f"{stem}-{signed.body.digest.short}{SUFFIX}"
     write_whole(path, encode(signed))
     return path
 
 
 def _is_about_rival(path: Path, said: Statement) -> bool:
     try:
-        return load_statement(path).statement.digest != said.digest
+        return load_statement(path).body.digest != said.digest
     except MalformedError:  # nobody's word
         return False
 
@@ -182,7 +179,7 @@ def load_statements(folder: Path, line: str) -> tuple[SignedStatement, ...]:
             code="bad-statement",
         )
     found = (load_statement(path) for path in paths)
-    return tuple(each for each in found if each.statement.line == line)
+    return tuple(each for each in found if each.body.line == line)
 
 
 def load_statement(path: Path) -> SignedStatement:

@@ -79,7 +79,7 @@ def verify_line(
     for link in links:
         verify_link(link)
     said = [
-        (each.statement, _since(signer, links))
+        (each.body, _since(signer, links))
         for each, signer in current(statements, links)
     ]
     # First: what was vetoed needs no more signatures.
@@ -296,7 +296,7 @@ def current(
         IntegrityError: ``statement-altered``.
     """
     for each in statements:
-        if each.statement.line == links[0].agreement.name:
+        if each.body.line == links[0].agreement.name:
             with suppress(StaleError):
                 yield each, find_speaker(each, links)
 

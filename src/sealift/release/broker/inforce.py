@@ -107,7 +107,7 @@ class StatementsInForce:
 
     def _check(self, signed: SignedStatement) -> None:
         """One about this line or what may follow it: so many can be kept at most."""
-        said = signed.statement
+        said = signed.body
         links = [each.agreement for each in self._verified.line]
         about = [(each.name, each.number, each.digest) for each in links]
         last = links[-1]
@@ -119,7 +119,7 @@ class StatementsInForce:
         self._verify(signed)
 
     def _verify(self, signed: SignedStatement) -> None:
-        require_timely(signed.statement, self._clock())
+        require_timely(signed.body, self._clock())
         find_speaker(signed, self._verified.line)
 
     def _require_room(self, signed: SignedStatement) -> None:
@@ -131,7 +131,7 @@ class StatementsInForce:
 
     def _is_news(self, signed: SignedStatement) -> bool:
         known = self._known.get(_key(signed))
-        return known is None or known.statement.at_s < signed.statement.at_s
+        return known is None or known.body.at_s < signed.body.at_s
 
     def _look(self) -> None:
         """Read the folder again if a file in it changed."""
@@ -158,7 +158,7 @@ class StatementsInForce:
             )
         ]
         for each in found:
-            require_timely(each.statement, self._clock())
+            require_timely(each.body, self._clock())
         return found
 
     def _judge(self) -> None:
@@ -175,7 +175,7 @@ MISSING: Final = -1
 
 def _key(signed: SignedStatement) -> _Key:
     """One party's word of one kind about one agreement."""
-    return signed.file_name, signed.statement.digest
+    return signed.body.file_name, signed.body.digest
 
 
 def _fingerprint(folder: Path) -> _Seen:

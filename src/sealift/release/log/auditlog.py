@@ -18,7 +18,7 @@ from typing import Final
 from sealift.codec import decode, encode
 from sealift.crypto.hash import sha256
 from sealift.crypto.merkle import leaf_hash, node_hash
-from sealift.crypto.sign import Signer
+from sealift.crypto.sign import Signer, sign_document
 from sealift.errors import IntegrityError, MalformedError, PolicyError, UsageError
 from sealift.ids import Digest
 from sealift.release.database import (
@@ -34,7 +34,6 @@ from sealift.release.log.entries import (
     Logged,
     SignedTreeHead,
     TreeHead,
-    sign_head,
     verify_head,
 )
 
@@ -130,9 +129,11 @@ CREATE TABLE heads (size INTEGER PRIMARY KEY, head BLOB NOT NULL) STRICT
 
 def require_last_head(tree: LogTree, last: SignedTreeHead, path: Path) -> None:
     """The last head covers all entries, and fits them; raises ``log-damaged``."""
-    if last.size != len(tree):
-        raise damaged(path, f"{len(tree)} entries, the last head covers {last.size}")
-    require_root(tree, last.head, path)
+    if last.body.size != len(tree):
+        raise damaged(
+            path, f"{len(tree)} entries, the last head covers {last.body.size}"
+        )
+    require_root(tree, last.body, path)
 
 
 def require_root(tree: LogTree, head: TreeHead, path: Path) -> None:
@@ -252,7 +253,7 @@ class AuditLog:
         try:
             log = cls(connection, path, signer, clock)
             last = log.head()
-            if last.log != signer.public_key:
+            if last.body.log != signer.public_key:
                 raise PolicyError(f"{path} is another owner's log", code="other-log")
             # Else the next head would sign whatever somebody wrote into the file.
             verify_head(last)
@@ -330,9 +331,9 @@ class AuditLog:
     def _sign(self, size: int, root: bytes) -> SignedTreeHead:
         key = self._signer.public_key
         head = TreeHead(key, size, Digest(root), int(self._clock()))
-        return sign_head(head, self._signer)
+        return sign_document(head, self._signer)
 
     def _store_head(self, head: SignedTreeHead) -> None:
         self._connection.execute(
-            "INSERT INTO heads VALUES (?, ?)", (head.size, encode(head))
+            "INSERT INTO heads VALUES (?, ?)", (head.body.size, encode(head))
         )

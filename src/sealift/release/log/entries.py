@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from sealift.codec import encode, from_plain, parse
+from sealift.codec import from_plain, parse
 from sealift.crypto import merkle
 from sealift.crypto.keys import Label
-from sealift.crypto.sign import PublicKey, Signer
+from sealift.crypto.sign import Form, PublicKey, Signed
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,
@@ -129,6 +129,8 @@ def read_entry(raw: bytes) -> Entry:
 class TreeHead:
     """What is signed: the log's owner key, its size and its root."""
 
+    FORM: ClassVar = Form(Label.TREE_HEAD, "head")
+
     log: PublicKey
     size: int
     root: Digest
@@ -139,27 +141,7 @@ class TreeHead:
             raise MalformedError("a log has no negative size", field="size")
 
 
-@dataclass(frozen=True, slots=True)
-class SignedTreeHead:
-    """A tree head and its signature, not verified yet."""
-
-    head: TreeHead
-    signature: bytes
-
-    @property
-    def log(self) -> PublicKey:
-        """Whose log: the key that must have signed."""
-        return self.head.log
-
-    @property
-    def size(self) -> int:
-        """Entries that the head covers."""
-        return self.head.size
-
-    @property
-    def root(self) -> Digest:
-        """Root over them."""
-        return self.head.root
+SignedTreeHead = Signed[TreeHead]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +152,6 @@ class Inclusion:
     path: tuple[bytes, ...]
 
 
-def sign_head(head: TreeHead, signer: Signer) -> SignedTreeHead:
-    """Sign a tree head as the log's owner."""
-    return SignedTreeHead(head, signer.sign(Label.TREE_HEAD, encode(head)))
-
-
 def verify_head(signed: SignedTreeHead) -> TreeHead:
     """Return the head if the key that it names signed it.
 
@@ -182,12 +159,11 @@ def verify_head(signed: SignedTreeHead) -> TreeHead:
         IntegrityError: ``head-unsigned``, if it did not.
     """
     try:
-        signed.log.verify(Label.TREE_HEAD, encode(signed.head), signed.signature)
+        return signed.verify(signed.body.log)
     except AuthenticationError:
         raise IntegrityError(
             "a tree head is not signed by its log's owner", code="head-unsigned"
         ) from None
-    return signed.head
 
 
 def verify_entry(entry: bytes, inclusion: Inclusion, head: TreeHead) -> None:

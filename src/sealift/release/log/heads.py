@@ -97,10 +97,10 @@ class HeadStore:
         """
         head = verify_head(signed)
         while True:
-            kept = self._reload(signed.log)
+            kept = self._reload(signed.body.log)
             if kept is not None:
-                _verify_same_log(kept.head, head, prove)  # may dial: under no lock
-                if head.size <= kept.size:
+                _verify_same_log(kept.body, head, prove)  # may dial: under no lock
+                if head.size <= kept.body.size:
                     return
             if self._replace(kept, signed):
                 return
@@ -109,17 +109,17 @@ class HeadStore:
         """The larger head of what this process saw and what the file holds."""
         with self._lock:
             seen = (*self._kept.values(), *_load(self._path).values())
-            by_size = sorted(seen, key=lambda signed: signed.size)
-            self._kept = {signed.log.to_text(): signed for signed in by_size}
+            by_size = sorted(seen, key=lambda signed: signed.body.size)
+            self._kept = {signed.body.log.to_text(): signed for signed in by_size}
             return self.last(log)
 
     def _replace(self, kept: SignedTreeHead | None, signed: SignedTreeHead) -> bool:
         """Keep ``signed``, unless somebody else kept another head meanwhile."""
         with locked(self._path.parent):
-            if self._reload(signed.log) != kept:
+            if self._reload(signed.body.log) != kept:
                 return False
             with self._lock:
-                heads = {**self._kept, signed.log.to_text(): signed}
+                heads = {**self._kept, signed.body.log.to_text(): signed}
                 write_whole(self._path, encode(_Kept(heads)))
                 self._kept = heads
         return True
@@ -151,9 +151,9 @@ class ShownHeads:
     def show(self, head: SignedTreeHead) -> None:
         """Show this one from now on, in place of an earlier one of its log."""
         with self._lock:
-            shown = self._heads.get(head.log)
-            if shown is None or shown.size < head.size:
-                self._heads[head.log] = head
+            shown = self._heads.get(head.body.log)
+            if shown is None or shown.body.size < head.body.size:
+                self._heads[head.body.log] = head
 
     def __call__(self) -> tuple[SignedTreeHead, ...]:
         """One head of each log."""
@@ -168,7 +168,7 @@ def log_owner(signed: SignedTreeHead, verified: VerifiedAgreement) -> Party:
         PolicyError: ``other-log``: of no party.
     """
     for party in verified.agreement.parties:
-        if party.sign == signed.log:
+        if party.sign == signed.body.log:
             return party
     raise PolicyError("a tree head of a log of no party", code="other-log")
 
@@ -186,7 +186,7 @@ def find_head(path: Path, log: PublicKey) -> SignedTreeHead:
         kept = decode(_Kept, raw).heads
     except MalformedError:
         single = _single_head(raw, path)
-        kept = {single.log.to_text(): single}
+        kept = {single.body.log.to_text(): single}
     if log.to_text() not in kept:
         raise PolicyError(
             f"{path} holds no head of this log",
@@ -280,13 +280,13 @@ def verify_log(path: Path, outside: SignedTreeHead | None = None) -> LogReport:
     if outside is not None:
         _require_continuation(tree, last, outside)
     return LogReport(
-        owner=last.log,
+        owner=last.body.log,
         size=len(tree),
         releases=kinds.count("release"),
         refusals=kinds.count("refusal") + kinds.count("checkpoint-refusal"),
         checkpoints=kinds.count("checkpoint"),
-        root=last.root,
-        continues=outside.size if outside else None,
+        root=last.body.root,
+        continues=outside.body.size if outside else None,
     )
 
 
@@ -297,9 +297,9 @@ def _verify_heads(
         raise damaged(path, "it has no head")
     for signed in heads:
         verify_head(signed)
-        if signed.log != heads[-1].log:
+        if signed.body.log != heads[-1].body.log:
             raise damaged(path, "two keys sign it")
-        require_root(tree, signed.head, path)
+        require_root(tree, signed.body, path)
     require_last_head(tree, heads[-1], path)
     return heads[-1]
 
@@ -311,4 +311,4 @@ def _require_continuation(
     if kept.size > len(tree):
         raise rolled_back(len(tree), kept.size)
     proof = tree.consistency_proof(kept.size, len(tree)) if kept.size else ()
-    verify_growth(kept, last.head, proof)
+    verify_growth(kept, last.body, proof)

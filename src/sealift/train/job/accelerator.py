@@ -248,7 +248,7 @@ class Accelerator:
     def _hear(self, signed: SignedStatement) -> None:
         """What a data owner came to say; raises if it counts for nothing here."""
         find_speaker(signed, self._agreement.line)
-        require_timely(signed.statement, self._agreement.equipment.clock())
+        require_timely(signed.body, self._agreement.equipment.clock())
         try:
             after = obey(self._agreement, (signed,))
         except PolicyError as error:  # the agreement has ended

@@ -142,7 +142,7 @@ def head_of(manifest: RunManifest, log: PublicKey) -> SignedTreeHead:
         IntegrityError: ``other-log``: that log released nothing to this run.
     """
     for head in manifest.heads:
-        if head.log == log:
+        if head.body.log == log:
             return head
     raise IntegrityError(
         "the manifest shows no head of this log",

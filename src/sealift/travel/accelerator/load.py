@@ -395,5 +395,5 @@ def check_presented(present: Present, lease: Lease) -> None:
     Raises:
         IntegrityError: if it presents another one.
     """
-    if present.lease.lease != lease:
+    if present.lease.body != lease:
         raise IntegrityError("another lease was presented", code="foreign-lease")

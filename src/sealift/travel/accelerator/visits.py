@@ -119,7 +119,7 @@ class HostedVisits:
     def grant(self, signed: SignedLease) -> None:
         """Begin to load; nothing waits for it here."""
         with self._lock:
-            entry = self._entries.get(signed.lease.visit)
+            entry = self._entries.get(signed.body.visit)
             if entry is None or entry.answered:
                 return  # it has ended meanwhile, or was granted before
             entry.answered = True

@@ -211,15 +211,15 @@ class HolderJob:
 
     def _attend(self, signed: SignedLease) -> None:
         try:
-            name = self._receipts.keep(signed.lease, self._provision(signed))
+            name = self._receipts.keep(signed.body, self._provision(signed))
         except SealiftError as error:
             self._receipts.fail()
             emit(self._sink, "holder.failed", reason=error.code, line=str(error))
             return
-        emit(self._sink, "holder.receipt", name=name, rows=signed.lease.shape[0])
+        emit(self._sink, "holder.receipt", name=name, rows=signed.body.shape[0])
 
     def _provision(self, signed: SignedLease) -> SignedReceipt:
-        agreement, instance = self._agreement.agreement, signed.lease.accelerator
+        agreement, instance = self._agreement.agreement, signed.body.accelerator
         terms = LeaseTerms.under(agreement, self._job, instance)
         me = self._endpoint.name
         held = check_lease(signed, self._held, holder=me, terms=terms)
@@ -233,7 +233,7 @@ class HolderJob:
             peer = session.peer
 
             def require() -> None:
-                self._require_allowed(signed.lease, peer, refusal())
+                self._require_allowed(signed.body, peer, refusal())
 
             provisioning = self._provisioning(held, signed, require)
             receipt = provisioning.provision(session)
@@ -272,7 +272,7 @@ class HolderJob:
             receipt_wait_s=self._receipt_wait_s,
             dialler=self._dialler,
             require_allowed=require_allowed,
-            count=partial(self._served.take, signed.lease, most),
+            count=partial(self._served.take, signed.body, most),
             sink=self._sink,
         )
 

@@ -171,9 +171,9 @@ class Provisioning:
     ) -> None:
         self._held = held
         self._signed = signed
-        self._lease = signed.lease
+        self._lease = signed.body
         self._clock = clock
-        self._deadline = clock() + signed.lease.lease_s
+        self._deadline = clock() + signed.body.lease_s
         self._check_heads = check_heads
         self._receipt_wait_s = receipt_wait_s
         self._dialler = dialler or PathDialler(local=False)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from sealift.crypto.sign import PublicKey, Signer
+from sealift.crypto.sign import PublicKey, Signer, sign_document
 from sealift.data.schedule.visits import plan_job
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, emit
@@ -28,7 +28,7 @@ from sealift.travel.orchestrator.visits import ANSWER_WAIT_S, PlanRun, Tally
 from sealift.travel.peers import accelerator_names
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.errors import named_errors
-from sealift.travel.visit.lease import Lease, SignedLease, check_seconds, sign_lease
+from sealift.travel.visit.lease import Lease, SignedLease, check_seconds
 from sealift.travel.visit.messages import (
     FAREWELL_S,
     BufferOffered,
@@ -253,7 +253,7 @@ class Orchestrator:
             lease_s=self._settings.run.lease_s,
             content=resource.content,
         )
-        return sign_lease(lease, self._signer)
+        return sign_document(lease, self._signer)
 
     def _finish(self, accelerator: Session, outputs: Outputs) -> RunSummary:
         outputs.clear()

@@ -15,13 +15,13 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from sealift.codec import encode
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.hash import keyed_hash, verify_equal
 from sealift.crypto.keys import Label, SecretKey
-from sealift.crypto.sign import PublicKey, Signer
+from sealift.crypto.sign import Form, PublicKey, Signed
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Buffer, Digest, Handle, VisitId
 from sealift.release.agreement import Agreement, Purpose
@@ -40,6 +40,8 @@ class Lease:
         lease_s: Seconds from acceptance until frames are refused.
         content: The resource's content commitment in the agreement.
     """
+
+    FORM: ClassVar = Form(Label.LEASE, "lease")
 
     job: str
     visit: VisitId
@@ -85,12 +87,7 @@ class Lease:
         return Digest.of(encode(self))
 
 
-@dataclass(frozen=True, slots=True)
-class SignedLease:
-    """A lease and its signature, not verified yet."""
-
-    lease: Lease
-    signature: bytes
+SignedLease = Signed[Lease]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +118,6 @@ class LeaseTerms:
         )
 
 
-def sign_lease(lease: Lease, signer: Signer) -> SignedLease:
-    """Grant: sign the lease as the orchestrator."""
-    return SignedLease(lease, signer.sign(Label.LEASE, encode(lease)))
-
-
 def verify_lease(signed: SignedLease, terms: LeaseTerms) -> Lease:
     """Return the lease if the orchestrator signed it and it is for this reader.
 
@@ -134,8 +126,7 @@ def verify_lease(signed: SignedLease, terms: LeaseTerms) -> Lease:
         PolicyError: if it is for another job, agreement or accelerator, or lasts longer
             than agreed.
     """
-    lease = signed.lease
-    terms.orchestrator.verify(Label.LEASE, encode(lease), signed.signature)
+    lease = signed.verify(terms.orchestrator)
     for name in ("job", "agreement", "accelerator"):
         if getattr(lease, name) != getattr(terms, name):
             raise PolicyError(f"the lease is for another {name}", code="foreign-lease")

@@ -108,7 +108,7 @@ class HolderEnd(End):
                 local="memfd" in kinds, places=places if "tcp" in kinds else ()
             ),
         )
-        policy = expect_accelerator(self._agreement, NAME, signed.lease.accelerator)
+        policy = expect_accelerator(self._agreement, NAME, signed.body.accelerator)
         with connect(self._link.open(NAME), self._endpoint, policy) as session:
             provisioning.provision(session)
         return {"read_s": self._source.read_s}
