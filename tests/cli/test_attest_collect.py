@@ -20,7 +20,7 @@ from sealift.attest.composite import (
     CompositeBody,
     read_binding,
 )
-from sealift.attest.configfs import TsmReader
+from sealift.attest.configfs import SnpAttester, TsmReader
 from sealift.attest.referenceset import (
     SetName,
     parse_set,
@@ -239,7 +239,7 @@ def test_a_snp_guest_proves_tee_and_no_gpu_tee() -> None:
     folder = StandInTsmFolder(lambda i, p: (b"report", b""), provider="sev_guest")
     platform = Platform(TsmReader(folder))
     made = open_attester(NO_TPM, Agreed((Level.TEE,)).setup, platform)
-    assert made.media_type.endswith("snp-evidence+json")
+    assert isinstance(made, SnpAttester)
     with pytest.raises(UnavailableError, match="bind GPUs") as caught:
         open_attester(NO_TPM, Agreed((Level.GPU_TEE,)).setup, platform)
     assert caught.value.code == "no-evidence"

@@ -11,7 +11,7 @@ from hypothesis import given
 from sealift.attest.nvidia.verifier import certified_firmware_id
 from sealift.attest.snp.endorsement import parse_endorsement
 from sealift.attest.tdx.platform import platform_facts
-from sealift.attest.tools.collateralfiles import item_times, to_items
+from sealift.attest.tools.collateral import item_times, to_items
 from sealift.attest.tpm.enrolment import says_software
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain

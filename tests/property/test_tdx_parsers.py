@@ -17,7 +17,7 @@ from sealift.attest.tdx import evidence as sgxquote
 from sealift.attest.tdx import platform as pck
 from sealift.attest.tdx import tcb as tcbinfo
 from sealift.attest.tdx.evidence import MEDIA_TYPE, TdxBody
-from sealift.attest.tools import collateralfiles as pcs
+from sealift.attest.tools import collateral as pcs
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 from sealift.crypto.chain import RevocationList
 from sealift.errors import MalformedError, RefusedError

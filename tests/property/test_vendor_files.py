@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sealift.attest.tools.collateralfiles import item_times, to_items
+from sealift.attest.tools.collateral import item_times, to_items
 from sealift.attest.tools.vendorfiles import wrap
 from sealift.errors import MalformedError, UsageError
 

@@ -11,7 +11,7 @@ from sealift.attest.reference import Basis, TdxReferences
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tdx.evidence import TdReport, TdxBody, parse_quote
 from sealift.attest.tdx.verifier import examine_tdx
-from sealift.attest.tools.collateralfiles import import_collateral
+from sealift.attest.tools.collateral import import_collateral
 from sealift.attest.verifier import Claims
 from tests.sim.vectors import vector
 

@@ -20,8 +20,14 @@ import pytest
 from sealift import codec
 from sealift.attest.collateral import DAY_S, parse_bundle
 from sealift.attest.snp.endorsement import parse_certificates
-from sealift.attest.tools.collateralfiles import bundle, item_times, to_items
-from sealift.attest.tools.vendorservices import Services, fetch, wanted
+from sealift.attest.tools.collateral import (
+    Services,
+    bundle,
+    fetch,
+    item_times,
+    to_items,
+    wanted,
+)
 from sealift.cli.main import main
 from sealift.crypto.chain import RevocationList
 from sealift.errors import MalformedError, UnavailableError, UsageError

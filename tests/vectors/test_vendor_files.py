@@ -16,7 +16,7 @@ from sealift.attest.referenceset import (
 )
 from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.tools.asreference import Trusted, to_references
-from sealift.attest.tools.collateralfiles import to_items
+from sealift.attest.tools.collateral import to_items
 from sealift.attest.tools.vendorfiles import wrap
 from sealift.cli.main import main
 from sealift.crypto.sign import SigningKey

@@ -12,7 +12,7 @@ from sealift.attest.binary import Cursor
 from sealift.attest.tdx import evidence as sgxquote
 from sealift.attest.tdx import platform as pck
 from sealift.attest.tdx import tcb as tcbinfo
-from sealift.attest.tools import collateralfiles as pcs
+from sealift.attest.tools import collateral as pcs
 from sealift.errors import MalformedError
 from tests.sim.intel_world import FMSPC, PPID, IntelWorld, pck_extension, svn_level
 from tests.sim.made_chain import AT_S, DAY_S

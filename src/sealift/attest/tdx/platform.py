@@ -153,7 +153,7 @@ def _smt(fields: Fields) -> bool | None:
 
 
 T = TypeVar("T")
-_LIST_SIGNER: Final = "Intel SGX TCB Signing"
+LIST_SIGNER: Final = "Intel SGX TCB Signing"
 _QE_FOR: Final = {"SGX": "QE", "TDX": "TD_QE"}
 
 
@@ -266,7 +266,7 @@ class Source:
         if parts.name != name:
             raise MalformedError("a signed list of another kind", field=parts.name)
         signer, *others = certificates_from_pem(self.item(chain))
-        if signer.subject_name != _LIST_SIGNER:
+        if signer.subject_name != LIST_SIGNER:
             raise _broken(f"the signer of {name}", f"it is {signer.subject}")
         lists = (RevocationList(self.item("root-crl")),)
         path = self.verify_chain(signer, others, lists)

@@ -12,8 +12,14 @@ from sealift.attest.collateral import (
     Collateral,
     pack_bundle,
 )
-from sealift.attest.tools.collateralfiles import bundle, item_times, to_items
-from sealift.attest.tools.vendorservices import Services, fetch, wanted
+from sealift.attest.tools.collateral import (
+    Services,
+    bundle,
+    fetch,
+    item_times,
+    to_items,
+    wanted,
+)
 from sealift.cli.arguments import Parser
 from sealift.cli.console import require_absent, say
 from sealift.cli.judging import (

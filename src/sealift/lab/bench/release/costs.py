@@ -34,7 +34,7 @@ from sealift.attest.reference import (
 from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.snp.evidence import SnpBody
 from sealift.attest.tools.asreference import Trusted, to_references
-from sealift.attest.tools.collateralfiles import import_collateral
+from sealift.attest.tools.collateral import import_collateral
 from sealift.attest.tools.vendorfiles import wrap
 from sealift.attest.tpm.ima import ImaState, advance
 from sealift.attest.tpm.imalist import parse_list, replay
