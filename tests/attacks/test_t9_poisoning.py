@@ -176,8 +176,8 @@ def test_a_holder_does_not_take_a_receipt_for_other_content(world: VisitWorld) -
         made = genuine(meet)  # type: ignore[arg-type]
         write = made.sign
 
-        def lie(account: object) -> SignedReceipt:
-            receipt = write(account).body  # type: ignore[arg-type]
+        def lie(*account: object) -> SignedReceipt:
+            receipt = write(*account).body  # type: ignore[arg-type]
             other = replace(receipt, content=Digest.of(b"other rows"))
             return sign_receipt(other, world.endpoint.instance)
 
