@@ -48,7 +48,6 @@ class Canned:
     """An attester that shows whatever it was given."""
 
     evidence: Evidence
-    media_type: str = "application/vnd.sealift.development-evidence+json"
 
     def collect(self, bound: bytes) -> Evidence:
         return self.evidence
@@ -60,7 +59,6 @@ class Spied:
 
     genuine: DevelopmentAttester
     seen: list[Evidence]
-    media_type: str = "application/vnd.sealift.development-evidence+json"
 
     def collect(self, bound: bytes) -> Evidence:
         self.seen.append(self.genuine.collect(bound))
@@ -178,8 +176,6 @@ def altered_claims(cast: Cast) -> object:
     genuine = DevelopmentAttester(cast.attester_key, role=Role.ACCELERATOR)
 
     class Altering:
-        media_type = genuine.media_type
-
         def collect(self, bound: bytes) -> Evidence:
             evidence = genuine.collect(bound)
             body = DevelopmentBody.parse(evidence.body)

@@ -99,13 +99,8 @@ def examine_development(evidence: Evidence, basis: Basis) -> Claims:
     """
     body = DevelopmentBody.parse(evidence.body)
     attester, claims = body.statement.attester, body.statement.claims
-    if attester not in basis.references.development_attesters:
-        raise EvidenceError(
-            "evidence by an attester that the agreement does not name",
-            code="attester-unknown",
-        )
-    signed = codec.encode(body.statement)
-    attester.verify(Label.DEVELOPMENT_EVIDENCE, signed, body.signature)
+    _require_pinned_attester(attester, basis)
+    _verify_signature(body)
     return Claims(
         level=Level.DEVELOPMENT,
         attester=attester.to_text(),
@@ -118,3 +113,16 @@ def examine_development(evidence: Evidence, basis: Basis) -> Claims:
         ),
         notes=("software keys: nobody is kept out",),
     )
+
+
+def _require_pinned_attester(attester: PublicKey, basis: Basis) -> None:
+    if attester not in basis.references.development_attesters:
+        raise EvidenceError(
+            "evidence by an attester that the agreement does not name",
+            code="attester-unknown",
+        )
+
+
+def _verify_signature(body: DevelopmentBody) -> None:
+    signed = codec.encode(body.statement)
+    body.statement.attester.verify(Label.DEVELOPMENT_EVIDENCE, signed, body.signature)
