@@ -150,6 +150,9 @@ class Label(StrEnum):
     SESSION_FINISHED_RESPONDER = "sealift v1 session finished responder"
     SESSION_EXPORT = "sealift v1 session export"
     PIPE = "sealift v1 pipe"
+    # groups (spec/collective.md)
+    GROUP_VIEW = "sealift v1 group view"
+    GROUP_CHOICES = "sealift v1 group choices"
     # visits (spec/visit.md)
     VISIT_FRAME = "sealift v1 visit frame"
     DIRECT_PATH = "sealift v1 direct path"

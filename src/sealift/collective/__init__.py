@@ -1,0 +1,1 @@
+"""Sums over several ranks, sealed pairwise (spec/collective.md). No torch."""

@@ -1,0 +1,486 @@
+"""Collectives of up to 16 ranks over one pipe to each: sums whose bits do not depend on time.
+
+A rank sends each peer what that peer needs, sealed for it alone, so there is no group key
+that a member could misuse (rule N4). Contributions are combined in the order of ranks,
+whoever comes first: all ranks get the same bits, in every run. Before each collective all
+announce what they are about to do, and nothing is taken from who is about to do something
+else. The first error ends the group for ever, on every rank.
+
+Two phases (C): rank k gets everybody's part of chunk k, combines it, and sends the result
+to all. One phase (D), for small tensors: everybody sends everything and combines it all.
+Both add in the same order, and give the same bits.
+
+Guarantees: when a call returns, what was sent may be written at once. When it raises,
+what it was to fill holds nothing that may be used.
+Not here: that a rank's contribution is what it should be; memory that others write while
+it is sent or combined, which the caller copies first (rule N10).
+Source: spec/collective.md.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sealift.collective.announcement import (
+    ANNOUNCEMENT_BYTES,
+    Algorithm,
+    Announcement,
+    Operation,
+    Reduction,
+)
+from sealift.errors import PeerError, SealiftError, UsageError
+from sealift.ids import Buffer
+
+Array = NDArray[Any]
+
+MAX_RANKS: Final = 16
+DTYPES: Final = tuple(
+    np.dtype(name)
+    for name in (
+        *("float32", "float64", "float16", "int64", "int32", "int16", "int8"),
+        *("uint8", "bool"),
+    )
+)
+DEFAULT_SEGMENT_BYTES: Final = 1 << 20  # stays in a core's cache while it is added
+DEFAULT_ONE_PHASE_BYTES: Final = 64 << 10
+# So little of a collective is sent without waking another thread. A peer may be one
+# collective behind, and twice as much fits into any pipe.
+_AT_ONCE_BYTES: Final = 32 << 10
+_COMBINE: Final[Mapping[Reduction, Any]] = {
+    Reduction.SUM: np.add,
+    Reduction.MAX: np.maximum,
+    Reduction.MIN: np.minimum,
+    Reduction.PRODUCT: np.multiply,
+}
+
+
+class Wire(Protocol):
+    """One peer's end of a two-way pipe; ``session.pipe.Pipe`` is one."""
+
+    def send(self, source: Buffer) -> None:
+        """Send a message; its memory may be reused when this returns."""
+
+    def receive_into(self, target: bytearray | memoryview) -> None:
+        """Receive the next message, which is as long as ``target``."""
+
+    def close(self) -> None:
+        """End it, and know that the peer has everything."""
+
+    def abort(self) -> None:
+        """End it without a word; wakes whoever waits in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What the ranks of a group chose together (``planner``).
+
+    Attributes:
+        one_phase_bytes: The largest tensor that everybody sends to everybody.
+        segment_bytes: How long a message is, the last of a chunk aside.
+        digest: Of the choices and their reason; part of every announcement.
+    """
+
+    one_phase_bytes: int = DEFAULT_ONE_PHASE_BYTES
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES
+    digest: bytes = bytes(32)
+
+
+class SecureGroup:
+    """One rank's end of a group. One thread uses it at a time.
+
+    Args:
+        rank: This one's number.
+        wires: A pipe to each other rank, by its number; owned from now on.
+        choices: What all ranks chose.
+
+    Raises:
+        UsageError: code ``bad-world``, if these are not the pipes of a group.
+    """
+
+    def __init__(
+        self, rank: int, wires: Mapping[int, Wire], choices: Choices | None = None
+    ) -> None:
+        self.rank, self.world = rank, len(wires) + 1
+        if {rank, *wires} != set(range(self.world)) or self.world > MAX_RANKS:
+            raise UsageError(
+                f"rank {rank} and {sorted(wires)} are no group of at most {MAX_RANKS}",
+                code="bad-world",
+            )
+        self.choices = choices or Choices()
+        self._number = 0
+        self._turn = threading.Lock()
+        self._failing = threading.Lock()
+        self._failed: SealiftError | None = None
+        self._peers = {
+            number: _Peer(number, wires[number], self._fail) for number in sorted(wires)
+        }
+        self._scratch = bytearray()
+
+    def all_reduce(self, tensor: Array, reduction: Reduction = Reduction.SUM) -> None:
+        """Combine everybody's ``tensor`` in the order of ranks, in place.
+
+        Args:
+            tensor: Any shape, contiguous, of one of ``DTYPES``; the same on every rank.
+            reduction: How.
+
+        Raises:
+            JobError: code ``ranks-drifted``, if a rank is about to do something else.
+            PeerError: if a rank is gone or too slow.
+            RefusedError: if what came is not what that rank sent.
+            UsageError: ``bad-tensor``, or ``group-in-use``.
+        """
+        flat = _flat(tensor)
+        small = flat.nbytes <= self.choices.one_phase_bytes
+        how = Algorithm.ONE_PHASE if small else Algorithm.TWO_PHASE
+        with self._collective(
+            Operation.ALL_REDUCE, flat, reduction=reduction, algorithm=how
+        ):
+            if small:
+                self._reduce_all(flat, reduction)
+                return
+            chunks = self._chunks(flat)
+            self._reduce_mine(chunks, reduction, tell=True)
+            self._gather(chunks)
+
+    def reduce_scatter(
+        self, tensor: Array, into: Array, reduction: Reduction = Reduction.SUM
+    ) -> None:
+        """Combine; each rank gets its part. ``tensor`` is used up.
+
+        Args:
+            tensor: ``world`` parts as long as ``into``, end to end.
+            into: Gets the part of this rank.
+            reduction: How.
+
+        Raises:
+            See ``all_reduce``.
+        """
+        flat, mine = _flat(tensor), _flat(into)
+        if flat.dtype != mine.dtype or flat.size != mine.size * self.world:
+            raise _bad_tensor(f"{mine.size} elements are no part of {flat.size}")
+        with self._collective(Operation.REDUCE_SCATTER, flat, reduction=reduction):
+            chunks = self._chunks(flat)
+            self._reduce_mine(chunks, reduction, tell=False)
+            self._flush()
+            mine[...] = chunks[self.rank]
+
+    def all_gather(self, part: Array, into: Array) -> None:
+        """Everybody's ``part``, end to end in the order of ranks.
+
+        Args:
+            part: As long on every rank.
+            into: ``world`` times as long.
+
+        Raises:
+            See ``all_reduce``.
+        """
+        mine, flat = _flat(part), _flat(into)
+        if flat.dtype != mine.dtype or flat.size != mine.size * self.world:
+            raise _bad_tensor(f"{self.world} parts of {mine.size} are not {flat.size}")
+        with self._collective(Operation.ALL_GATHER, flat):
+            chunks = self._chunks(flat)
+            chunks[self.rank][...] = mine
+            for piece in self._segments(chunks[self.rank]):
+                self._send_all(piece.data)
+            self._gather(chunks)
+
+    def broadcast(self, tensor: Array, root: int = 0) -> None:
+        """``root``'s tensor, on every rank.
+
+        Raises:
+            See ``all_reduce``.
+        """
+        flat = _flat(tensor)
+        with self._collective(Operation.BROADCAST, flat, root=root):
+            for piece in self._segments(flat):
+                if self.rank == root:
+                    self._send_all(piece.data)
+                else:
+                    self._peers[root].receive(piece.data)
+
+    def barrier(self) -> None:
+        """Return once every rank has come here.
+
+        Raises:
+            See ``all_reduce``.
+        """
+        with self._collective(Operation.BARRIER, np.empty(0, np.uint8)):
+            pass
+
+    def exchange(self, words: bytes) -> list[bytes]:
+        """What every rank says, in the order of ranks, this one's included.
+
+        Args:
+            words: As long on every rank.
+
+        Raises:
+            See ``all_reduce``.
+        """
+        mine = np.frombuffer(words, np.uint8)
+        heard: list[bytes] = []
+        with self._collective(Operation.AGREE, mine):
+            self._send_all(mine.data)
+            for number in range(self.world):
+                if number == self.rank:
+                    heard.append(words)
+                    continue
+                room = bytearray(len(words))
+                self._peers[number].receive(room)
+                heard.append(bytes(room))
+        return heard
+
+    def close(self) -> None:
+        """End the group once all ranks have everything. Idempotent.
+
+        Raises:
+            PeerError: if a rank does not close, or did not get everything.
+        """
+        with self._failing:
+            if self._failed is not None:
+                return
+            self._failed = PeerError("the group is closed", code="group-closed")
+        for peer in self._peers.values():
+            peer.stop()
+        try:
+            for peer in self._peers.values():  # in one order everywhere
+                peer.wire.close()
+        finally:
+            self._abort()
+
+    def abort(self) -> None:
+        """End the group without a word, here and on every rank. Idempotent."""
+        self._fail(PeerError("the group is closed", code="group-closed"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    @contextmanager
+    def _collective(
+        self,
+        operation: Operation,
+        flat: Array,
+        *,
+        reduction: Reduction = Reduction.NONE,
+        algorithm: Algorithm = Algorithm.TWO_PHASE,
+        root: int = 0,
+    ) -> Iterator[None]:
+        """Announce it and hear all others; afterwards nothing is left to be sent."""
+        if not 0 <= root < self.world:
+            raise UsageError(f"there is no rank {root}", code="bad-world")
+        if not self._turn.acquire(blocking=False):
+            raise UsageError("another thread uses this group", code="group-in-use")
+        try:
+            if self._failed is not None:
+                raise self._failed
+            announcement = Announcement(
+                number=self._number,
+                operation=operation,
+                reduction=reduction,
+                dtype=DTYPES.index(flat.dtype),
+                algorithm=algorithm,
+                root=root,
+                elements=flat.size,
+                segment_bytes=self.choices.segment_bytes,
+                plan=self.choices.digest,
+            )
+            self._announce(announcement)
+            yield
+            self._flush()
+            self._number += 1
+        except SealiftError as error:
+            raise self._fail(error) from None
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            self._turn.release()
+
+    def _announce(self, announcement: Announcement) -> None:
+        told = announcement.encode()
+        self._send_all(told)
+        heard = bytearray(ANNOUNCEMENT_BYTES)
+        for peer in self._peers.values():
+            peer.receive(heard)
+            announcement.demand_same(heard, peer.number)
+
+    def _reduce_mine(
+        self, chunks: list[Array], reduction: Reduction, *, tell: bool
+    ) -> None:
+        """Send each peer its chunk, and combine ours; ``tell`` everybody at once."""
+        for peer in self._peers.values():
+            for piece in self._segments(chunks[peer.number]):
+                peer.send(piece.data)
+        for piece in self._segments(chunks[self.rank]):
+            self._combine(piece, piece, reduction)
+            if tell:
+                self._send_all(piece.data)
+
+    def _gather(self, chunks: list[Array]) -> None:
+        """Take every other rank's chunk."""
+        for peer in self._peers.values():
+            for piece in self._segments(chunks[peer.number]):
+                peer.receive(piece.data)
+
+    def _reduce_all(self, flat: Array, reduction: Reduction) -> None:
+        mine = flat.copy()  # it is sent while the sums are made
+        for piece in self._segments(mine):
+            self._send_all(piece.data)
+        for ours, piece in zip(self._segments(mine), self._segments(flat), strict=True):
+            self._combine(ours, piece, reduction)
+
+    def _combine(self, ours: Array, into: Array, reduction: Reduction) -> None:
+        """The next segment of every peer and ``ours``, in the order of ranks."""
+        combine = _COMBINE[reduction]
+        total = ours
+        for number in range(self.world):
+            part = ours
+            if number != self.rank:
+                part = self._room(number > 0, like=into)
+                self._peers[number].receive(part.data)
+            if number == 0:
+                total = part
+            else:  # `into` may be `ours`, so it is written from our turn on
+                out = into if number >= self.rank else total
+                total = combine(total, part, out=out)
+        if total is not into:
+            into[...] = total
+
+    def _room(self, second: bool, like: Array) -> Array:
+        """Private memory for a segment: rank 0's, which totals grow in, or another's."""
+        if len(self._scratch) < 2 * like.nbytes:
+            self._scratch = bytearray(2 * like.nbytes)
+        return np.frombuffer(self._scratch, like.dtype, like.size, second * like.nbytes)
+
+    def _chunks(self, flat: Array) -> list[Array]:
+        """One contiguous chunk a rank; they differ by one element at most."""
+        bounds = [flat.size * k // self.world for k in range(self.world + 1)]
+        return [flat[a:b] for a, b in pairwise(bounds)]
+
+    def _segments(self, chunk: Array) -> Iterator[Array]:
+        step = max(1, self.choices.segment_bytes // chunk.itemsize)
+        for start in range(0, chunk.size, step):
+            yield chunk[start : start + step]
+
+    def _send_all(self, message: Buffer) -> None:
+        for peer in self._peers.values():
+            peer.send(message)
+
+    def _flush(self) -> None:
+        for peer in self._peers.values():
+            peer.flush()
+        if self._failed is not None:
+            raise self._failed
+
+    def _fail(self, error: SealiftError) -> SealiftError:
+        """End the group; return the first error, which is the one to be told."""
+        with self._failing:
+            first = self._failed is None
+            if first:
+                self._failed = error
+            reason = self._failed
+        assert reason is not None
+        if first:
+            self._abort()
+        return reason
+
+    def _abort(self) -> None:
+        for peer in self._peers.values():
+            peer.stop()
+            peer.wire.abort()
+
+
+class _Peer:
+    """A peer's pipe, and the thread that sends to it what does not go at once."""
+
+    def __init__(
+        self, number: int, wire: Wire, fail: Callable[[SealiftError], SealiftError]
+    ) -> None:
+        self.number, self.wire, self._fail = number, wire, fail
+        self._orders: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._waiting = self._at_once = 0
+        self._stopped = False
+        self._thread = threading.Thread(
+            target=self._work, name=f"sends to rank {number}", daemon=True
+        )
+        self._thread.start()
+
+    def send(self, message: Buffer) -> None:
+        """Send in order; the memory is used until ``flush`` returns."""
+        view = memoryview(message).cast("B")
+        with self._changed:
+            self._at_once += len(view)
+            at_once = not self._waiting and self._at_once <= _AT_ONCE_BYTES
+            self._waiting += not at_once
+        if at_once:
+            with self._naming():
+                self.wire.send(view)
+        else:
+            self._orders.put(view)
+
+    def receive(self, room: bytearray | memoryview) -> None:
+        with self._naming():
+            self.wire.receive_into(memoryview(room).cast("B"))
+
+    def flush(self) -> None:
+        """Wait until everything was sent, or nothing more can be."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or not self._waiting)
+            self._at_once = 0
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        self._orders.put(None)
+
+    def _work(self) -> None:
+        while (message := self._orders.get()) is not None:
+            try:
+                with self._naming():
+                    self.wire.send(message)
+            except SealiftError as error:
+                self._fail(error)
+            finally:
+                with self._changed:
+                    self._waiting -= 1
+                    self._changed.notify_all()
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Say of which rank it is, if it is gone."""
+        try:
+            yield
+        except PeerError as error:
+            raise PeerError(
+                f"rank {self.number} cannot be reached", why=error, code=error.code
+            ) from None
+
+
+def _flat(tensor: Array) -> Array:
+    if tensor.dtype not in DTYPES:
+        raise _bad_tensor(f"{tensor.dtype} is none of the element types of a group")
+    if not tensor.flags.c_contiguous:
+        raise _bad_tensor("its elements do not lie in one row")
+    return tensor.reshape(-1)
+
+
+def _bad_tensor(why: str) -> UsageError:
+    return UsageError(
+        "a tensor cannot be used in a collective", why=why, code="bad-tensor"
+    )
