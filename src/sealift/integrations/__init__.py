@@ -1,0 +1,1 @@
+"""Sealift inside other libraries: one optional library a file."""
