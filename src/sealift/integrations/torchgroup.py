@@ -34,7 +34,7 @@ _REDUCTIONS: Final = {
 }
 
 
-class SealedWork(dist._Work):  # type: ignore[misc]  # torch has no types here
+class SealedWork(dist._Work):  # type: ignore[misc]  # noqa: SLF001 - torch has no other name
     """A collective under way."""
 
     def __init__(self, future: torch.futures.Future[list[Tensor]]) -> None:

@@ -40,8 +40,11 @@ _ACCEPT_PAUSE_S: Final = 0.05
 class DirectPlace:
     """One visit's place; made by ``DirectHost.offer``, given back by ``close``."""
 
-    def __init__(self, key: SecretKey, frame_bytes: int) -> None:
+    def __init__(
+        self, key: SecretKey, frame_bytes: int, *, both_ways: bool = False
+    ) -> None:
         self.token = secrets.token_bytes(TOKEN_BYTES)
+        self.sending = None if both_ways else WORD_SLOTS
         self.key = key
         self.frame_bytes = frame_bytes
         self.offers: tuple[DirectOffer, ...] = ()
@@ -79,6 +82,13 @@ class DirectPlace:
                     raise PeerError("the holder did not come alongside")
                 self._changed.wait(left_s)
             return self._transport
+
+    def hand_over(self, timeout_s: float) -> SlotTransport:
+        """The connection, which is the caller's from now on; see ``transport``."""
+        transport = self.transport(timeout_s)
+        with self._changed:
+            self._transport = None
+        return transport
 
     def close(self) -> None:
         """End the connection and forget the key. Idempotent."""
@@ -121,14 +131,17 @@ class DirectHost:
             address = tcp_address or "{}:{}".format(*tcp.address)
             self._open("tcp", address, tcp.accept_socket)
 
-    def offer(self, key: SecretKey, frame_bytes: int) -> DirectPlace:
+    def offer(
+        self, key: SecretKey, frame_bytes: int, *, both_ways: bool = False
+    ) -> DirectPlace:
         """A place for one visit.
 
         Args:
             key: Exported from the visit's session; the place wipes it.
             frame_bytes: Longest frame.
+            both_ways: Whether as much goes out as comes in; else words alone go out.
         """
-        place = DirectPlace(key, frame_bytes)
+        place = DirectPlace(key, frame_bytes, both_ways=both_ways)
         with self._lock:
             addresses = self._addresses.items()
             place.offers = tuple(
@@ -195,7 +208,7 @@ class DirectHost:
             place = self._find(token)
             if place is None:
                 raise PeerError("the visit is over")
-            place.connect(_transport(kind, sock, place.frame_bytes))
+            place.connect(_transport(kind, sock, place))
         except SealiftError as error:
             with suppress(OSError):
                 sock.close()
@@ -218,10 +231,12 @@ class DirectHost:
         return place is not None and place.claim()
 
 
-def _transport(kind: Kind, sock: socket.socket, frame_bytes: int) -> SlotTransport:
+def _transport(kind: Kind, sock: socket.socket, place: DirectPlace) -> SlotTransport:
     if kind == "memfd":
-        slots = max(3, RING_BYTES // frame_bytes)
         return MemfdTransport.offer(
-            sock, slot_bytes=frame_bytes, num_slots=slots, sending=WORD_SLOTS
+            sock,
+            slot_bytes=place.frame_bytes,
+            num_slots=max(3, RING_BYTES // place.frame_bytes),
+            sending=place.sending,
         )
-    return TcpTransport(sock, max_frame_bytes=frame_bytes)
+    return TcpTransport(sock, max_frame_bytes=place.frame_bytes)

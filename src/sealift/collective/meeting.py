@@ -1,0 +1,227 @@
+"""How the ranks of a group find each other: a session for every pair, one view, pipes.
+
+Everybody dials the relay; of a pair the later rank opens the circuit. Each pair proves
+itself by the policy of the other's name (evidence, in a plan), then tells the other its
+view of the whole group, and only if both have the same does a pipe begin, bound to it:
+through private memory on one machine, TCP where the later rank may dial the earlier, else
+the relay. Every rank goes through its pairs in the same order, so nobody waits for who
+waits for it.
+Source: spec/collective.md section 1.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from sealift.channel.transport.transport import SlotTransport
+from sealift.codec import encode_named, from_plain, parse_named
+from sealift.collective.charter import EPOCH_BYTES, Charter, demand_same_view
+from sealift.collective.group import SecureGroup
+from sealift.crypto.keys import Label
+from sealift.errors import MalformedError, PeerError
+from sealift.ids import Digest
+from sealift.session.direct.dial import PathDialler
+from sealift.session.direct.exchange import DirectOffer, PathName
+from sealift.session.direct.host import DirectHost
+from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.session.pipe import RECORD_BYTES, Pipe
+from sealift.session.relay.circuit import Circuit
+from sealift.session.relay.client import RelayClient
+from sealift.session.session import Session, accept, connect
+
+MAX_WORDS: Final = 4096
+FRAME_BYTES: Final = RECORD_BYTES + (64 << 10)
+_Word = TypeVar("_Word")
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """Rank 0's, to each: this start of the group.
+
+    Attributes:
+        epoch: ``charter.EPOCH_BYTES``.
+    """
+
+    epoch: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Sees:
+    """The group, as this rank sees it."""
+
+    view: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """The earlier rank's: where it can be reached."""
+
+    offers: tuple[DirectOffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """The later rank's: how the pipe goes."""
+
+    path: PathName
+
+
+class GroupMeeting:
+    """Brings one rank into its group.
+
+    Args:
+        charter: The group's.
+        endpoint: Ours; its name is one of the charter's.
+        relay: Our connection to it; circuits that others open come in here.
+        expect: What a rank of that name must show.
+        host: Where later ranks may connect; None is the relay only.
+        dialler: Which places of earlier ranks may be dialled.
+        timeout_s: How long all of it may take, and a peer for one record afterwards.
+    """
+
+    def __init__(
+        self,
+        charter: Charter,
+        endpoint: Endpoint,
+        relay: RelayClient,
+        expect: Callable[[str], PeerPolicy],
+        *,
+        host: DirectHost | None = None,
+        dialler: PathDialler | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._charter, self._endpoint, self._relay = charter, endpoint, relay
+        self._expect, self._host = expect, host
+        self._dialler = dialler or PathDialler(local=False)
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+        self._parked: dict[str, Circuit] = {}
+        self.rank = charter.names.index(endpoint.name)
+        self.paths: dict[str, PathName] = {}
+
+    def meet(self) -> SecureGroup:
+        """Meet all others; the group outlives the sessions.
+
+        Raises:
+            PeerError: if a rank does not come in time, or leaves.
+            RefusedError: if one is not who it must be, or sees another group.
+        """
+        others = [n for n in range(len(self._charter.names)) if n != self.rank]
+        with ExitStack() as sessions, ExitStack() as undone:
+            met: dict[int, Session] = {}
+            for peer in others:
+                with self._naming(peer):
+                    met[peer] = sessions.enter_context(self._session(peer))
+            view = self._agree_on_view(met)
+            pipes: dict[int, Pipe] = {}
+            for peer, session in met.items():
+                with self._naming(peer):
+                    pipes[peer] = self._pipe(peer, session, view)
+                undone.callback(pipes[peer].abort)
+            undone.pop_all()
+            return SecureGroup(self.rank, pipes)
+
+    def _session(self, peer: int) -> Session:
+        name = self._charter.names[peer]
+        policy = self._expect(name)
+        if peer < self.rank:
+            circuit = self._relay.open(name, wait_s=self._left_s())
+            return connect(circuit, self._endpoint, policy, self._left_s())
+        return accept(self._await(name), self._endpoint, policy, self._left_s())
+
+    def _await(self, name: str) -> Circuit:
+        """The circuit that a later rank opens; others are kept for their turn."""
+        while name not in self._parked:
+            circuit = self._relay.accept(self._left_s())
+            if circuit.peer_name in self._charter.names[self.rank + 1 :]:
+                self._parked[circuit.peer_name] = circuit
+            else:
+                circuit.close()
+        return self._parked.pop(name)
+
+    def _agree_on_view(self, met: dict[int, Session]) -> Digest:
+        keys = {peer: session.peer.instance for peer, session in met.items()}
+        keys[self.rank] = self._endpoint.instance.public_key
+        if self.rank == 0:
+            epoch = secrets.token_bytes(EPOCH_BYTES)
+            for session in met.values():
+                _say(session, Began(epoch))
+        else:
+            epoch = self._hear(met[0], Began).epoch
+        view = self._charter.view([keys[rank] for rank in sorted(keys)], epoch)
+        for session in met.values():
+            _say(session, Sees(view))
+        for peer, session in met.items():
+            with self._naming(peer):
+                theirs = self._hear(session, Sees).view
+            demand_same_view(view, theirs, self._charter.names[peer])
+        return view
+
+    def _pipe(self, peer: int, session: Session, view: Digest) -> Pipe:
+        carry = self._dial if peer < self.rank else self._host_one
+        carrier, path = carry(self._charter.names[peer], session, view)
+        self.paths[self._charter.names[peer]] = path
+        return Pipe(session, carrier, view.raw, timeout_s=self._timeout_s)
+
+    def _dial(
+        self, name: str, session: Session, view: Digest
+    ) -> tuple[SlotTransport, PathName]:
+        offers = self._hear(session, Offers).offers
+        key = session.export(Label.DIRECT_PATH, view.raw)
+        try:
+            taken = self._dialler.take(offers, key, FRAME_BYTES)
+        finally:
+            key.wipe()
+        _say(session, Takes(taken.name))
+        return taken.transport or self._relay.open(name, self._left_s()), taken.name
+
+    def _host_one(
+        self, name: str, session: Session, view: Digest
+    ) -> tuple[SlotTransport, PathName]:
+        if self._host is None:
+            _say(session, Offers(()))
+            return self._await(name), self._hear(session, Takes).path
+        key = session.export(Label.DIRECT_PATH, view.raw)
+        place = self._host.offer(key, FRAME_BYTES, both_ways=True)
+        try:
+            _say(session, Offers(place.offers))
+            path = self._hear(session, Takes).path
+            if path == "relay":
+                return self._await(name), path
+            return place.hand_over(self._left_s()), path
+        finally:
+            self._host.withdraw(place)
+
+    def _left_s(self) -> float:
+        return max(self._deadline - time.monotonic(), 0.001)
+
+    @contextmanager
+    def _naming(self, peer: int) -> Iterator[None]:
+        """Say which rank it was, if one is not there."""
+        try:
+            yield
+        except PeerError as error:
+            name = self._charter.names[peer]
+            raise PeerError(
+                f"{name} did not come into the group", why=error, code=error.code
+            ) from None
+
+    def _hear(self, session: Session, kind: type[_Word]) -> _Word:
+        raw = session.receive(self._left_s())
+        name, plain = parse_named(raw, max_bytes=MAX_WORDS)
+        if name != kind.__name__:
+            raise MalformedError(
+                f"a rank says {name[:40]!r}, not {kind.__name__!r}", code="bad-message"
+            )
+        word = from_plain(kind, plain)
+        assert isinstance(word, kind)
+        return word
+
+
+def _say(session: Session, word: object) -> None:
+    session.send(encode_named(type(word).__name__, word))
