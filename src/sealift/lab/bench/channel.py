@@ -29,6 +29,7 @@ from sealift.channel.transport.tcp import TcpTransport
 from sealift.channel.transport.transport import SlotTransport
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import KEY_BYTES, SecretKey, derive
+from sealift.ids import Buffer
 from sealift.lab.bench import requests
 from sealift.lab.bench.harness import Answer, End, Peer, pack, unpack
 from sealift.lab.bench.report import Arm, BenchReport, interleaved, start_report
@@ -157,10 +158,10 @@ def _both_ways(end: PipeEnd, peer: Peer, arm: str) -> None:
 class Way(Protocol):
     """What is measured."""
 
-    def send(self, source: memoryview) -> None:
+    def send(self, source: Buffer) -> None:
         """Send all of it."""
 
-    def receive_into(self, target: memoryview) -> None:
+    def receive_into(self, target: bytearray | memoryview) -> None:
         """Fill it."""
 
     def close(self) -> None:
@@ -171,28 +172,28 @@ class Bare:
     """A connected socket."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self.close = sock.close
+        self.close = self.abort = sock.close
         self.send = sock.sendall
         self._sock = sock
 
-    def receive_into(self, target: memoryview) -> None:
+    def receive_into(self, target: bytearray | memoryview) -> None:
         """Read into the program's own memory."""
-        fill(self._sock, target)
+        fill(self._sock, memoryview(target))
 
 
 class Plain:
     """Frames as long as a pipe's records, as they are."""
 
     def __init__(self, carrier: SlotTransport) -> None:
-        self.close = carrier.close
+        self.close = self.abort = carrier.close
         self._carrier = carrier
 
-    def send(self, source: memoryview) -> None:
+    def send(self, source: Buffer) -> None:
         """Send them one by one."""
         for start in range(0, len(source), RECORD_BYTES):
-            self._carrier.send(source[start : start + RECORD_BYTES])
+            self._carrier.send(memoryview(source)[start : start + RECORD_BYTES])
 
-    def receive_into(self, target: memoryview) -> None:
+    def receive_into(self, target: bytearray | memoryview) -> None:
         """Copy each from where it came."""
         copy_frames(self._carrier, target)
 

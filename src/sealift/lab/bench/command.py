@@ -11,6 +11,7 @@ from typing import Any, Final
 from sealift.errors import UsageError
 
 BENCHES: Final = {
+    "allreduce": "sealed sums beside plain ones, torch's own and the published way",
     "channel": "sealing beside memcpy, sealed beside plain streams and two-way pipes",
     "gpu": "opening on a GPU beside the copy to it; says so where there is none",
     "handshake": "a session's handshake, in memory and through the relay",
