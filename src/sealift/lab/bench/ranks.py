@@ -80,9 +80,9 @@ class Ring:
             self._hop(mine, chunks[(self._rank - step) % self._world])
 
     def _hop(self, mine: Array, theirs: Array) -> None:
-        sending = self._thread.submit(self._onward.send, memoryview(mine).cast("B"))
+        sending = self._thread.submit(self._onward.send, mine.data.cast("B"))
         if theirs.size:
-            self._back.receive_into(memoryview(theirs).cast("B"))
+            self._back.receive_into(theirs.data.cast("B"))
         sending.result()
 
 
