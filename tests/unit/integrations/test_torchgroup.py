@@ -1,0 +1,144 @@
+"""Torch's own programs over a sealed group, in real processes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from sealift.integrations.torchgroup import sealed_all_reduce
+from tests.sim.torchranks import on_ranks
+
+pytestmark = pytest.mark.distributed
+WORLD = 3
+Scale = Callable[[torch.Tensor], torch.Tensor]
+STEPS = 3
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8))
+
+
+def batch(rank: int, step: int) -> torch.Tensor:
+    made = torch.Generator().manual_seed(rank * 100 + step)
+    return torch.randn(16, 64, generator=made)
+
+
+def weights(trained: nn.Module) -> list[bytes]:
+    return [each.detach().numpy().tobytes() for each in trained.parameters()]
+
+
+def train_ddp(rank: int, hook: Any = None) -> list[bytes]:
+    parallel = nn.parallel.DistributedDataParallel(model())
+    if hook is not None:
+        parallel.register_comm_hook(None, hook)
+    descent = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    for step in range(STEPS):
+        descent.zero_grad()
+        parallel(batch(rank, step)).square().mean().backward()
+        descent.step()
+    return weights(parallel.module)
+
+
+def train_hooked(rank: int) -> list[bytes]:
+    return train_ddp(rank, sealed_all_reduce)
+
+
+def train_here(scale: Scale) -> list[bytes]:
+    """The same in one process: gradients scaled, then added in the order of ranks."""
+    alone = model()
+    descent = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for step in range(STEPS):
+        total: list[torch.Tensor] = []
+        for rank in range(WORLD):
+            descent.zero_grad()
+            alone(batch(rank, step)).square().mean().backward()
+            parts = [scale(each.grad) for each in alone.parameters()]  # type: ignore[arg-type]
+            total = (
+                [a + b for a, b in zip(total, parts, strict=True)] if total else parts
+            )
+        for each, grad in zip(alone.parameters(), total, strict=True):
+            each.grad = grad
+        descent.step()
+    return weights(alone)
+
+
+@pytest.mark.parametrize(
+    ("train", "scale"),
+    [
+        (train_ddp, lambda grad: grad * (1 / WORLD)),  # as DDP itself does
+        (train_hooked, lambda grad: grad / WORLD),
+    ],
+)
+def test_ddp_trains_bit_for_bit_as_one_process(
+    train: Callable[[int], list[bytes]], scale: Scale
+) -> None:
+    torch.set_num_threads(1)
+    assert on_ranks(WORLD, train) == [train_here(scale)] * WORLD
+
+
+def calls(rank: int) -> dict[str, Any]:
+    warnings.simplefilter("ignore")  # torch's older names
+    found: dict[str, Any] = {}
+    mine = torch.full((2, 2), float(rank + 1))
+    dist.all_reduce(total := mine.clone())
+    found["sum"] = total.tolist()
+    dist.all_reduce(mean := mine.clone(), op=dist.ReduceOp.AVG)
+    found["mean"] = mean.tolist()
+    dist.all_reduce(most := mine.to(torch.bfloat16), op=dist.ReduceOp.MAX)
+    found["max of bfloat16"] = most.tolist()
+    gathered = [torch.empty(2, 2) for _ in range(WORLD)]
+    dist.all_gather(gathered, mine)
+    found["gathered"] = [each[0, 0].item() for each in gathered]
+    whole, part = torch.empty(4 * WORLD), torch.empty(4)
+    dist.all_gather_into_tensor(whole, mine.view(-1))
+    dist.reduce_scatter_tensor(part, whole)
+    found["whole"], found["part"] = whole.tolist(), part.tolist()
+    dist.reduce_scatter(part, [torch.full((4,), float(to)) for to in range(WORLD)])
+    found["scattered"] = part.tolist()
+    dist.broadcast(told := mine.t().clone(), src=1)
+    found["told"] = told.tolist()
+    waiting = dist.all_reduce(later := mine.clone(), async_op=True)
+    waiting.wait()
+    found["later"] = later.tolist()
+    dist.barrier()
+    found["errors"] = [_error(call) for call in (_objects, _odd_reduction)]
+    return found
+
+
+def _objects() -> None:
+    dist.all_gather_object([None] * WORLD, {"an": "object"})
+
+
+def _odd_reduction() -> None:
+    dist.all_reduce(torch.ones(2, dtype=torch.int32), op=dist.ReduceOp.BXOR)
+
+
+def _error(call: Callable[[], None]) -> str:
+    try:
+        call()
+    except Exception as error:
+        return str(error)
+    return ""
+
+
+def test_torchs_collectives() -> None:
+    for rank, found in enumerate(on_ranks(WORLD, calls)):
+        assert found["sum"] == [[6.0, 6.0], [6.0, 6.0]]
+        assert found["mean"] == [[2.0, 2.0], [2.0, 2.0]]
+        assert found["max of bfloat16"] == [[3.0, 3.0], [3.0, 3.0]]
+        assert found["gathered"] == [1.0, 2.0, 3.0]
+        assert found["whole"] == [1.0] * 4 + [2.0] * 4 + [3.0] * 4
+        assert found["part"] == [3.0 * (rank + 1)] * 4
+        assert found["scattered"] == [3.0 * rank] * 4
+        assert found["told"] == [[2.0, 2.0], [2.0, 2.0]]
+        assert found["later"] == found["sum"]
+        objects, odd = found["errors"]
+        assert "a tensor of bytes is not sent" in objects
+        assert "a sealed group has no" in odd
