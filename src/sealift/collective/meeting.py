@@ -25,9 +25,8 @@ from sealift.collective.group import SecureGroup
 from sealift.crypto.keys import Label
 from sealift.errors import MalformedError, PeerError
 from sealift.ids import Digest
-from sealift.session.direct.dial import PathDialler
-from sealift.session.direct.exchange import DirectOffer, PathName
-from sealift.session.direct.host import DirectHost
+from sealift.session.direct import DirectOffer, PathDialler, PathName
+from sealift.session.directhost import DirectHost
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.pipe import RECORD_BYTES, Pipe
 from sealift.session.relay.circuit import Circuit

@@ -18,8 +18,8 @@ from sealift.collective.meeting import GroupMeeting
 from sealift.crypto.sign import SigningKey
 from sealift.errors import IntegrityError, PeerError, SealiftError
 from sealift.ids import Digest, Role
-from sealift.session.direct.dial import PathDialler
-from sealift.session.direct.host import DirectHost
+from sealift.session.direct import PathDialler
+from sealift.session.directhost import DirectHost
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
