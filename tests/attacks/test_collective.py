@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sealift.collective.group import Choices, SecureGroup, Wire
+from sealift.collective.group import Choices, SealedGroup, Wire
 from sealift.errors import MalformedError, PeerError, RefusedError, SealiftError
 from tests.sim.pipes import Change, Tapped, hang_up, line, pipes
 from tests.sim.wires import simulated_wires
@@ -83,7 +83,7 @@ def train(wires: list[dict[int, Any]], steps: int = 3) -> list[Any]:
 
     def one(rank: int) -> tuple[list[float], SealiftError | None]:
         found: list[float] = []
-        group = SecureGroup(rank, wires[rank], Choices(one_phase_bytes=0))
+        group = SealedGroup(rank, wires[rank], Choices(one_phase_bytes=0))
         try:
             with group:
                 for step in range(steps):
@@ -178,7 +178,7 @@ def test_a_rank_that_lies_about_its_own_contribution_is_not_caught() -> None:
     wires, _ = wires_with(None)
 
     def one(rank: int) -> float:
-        with SecureGroup(rank, wires[rank]) as group:
+        with SealedGroup(rank, wires[rank]) as group:
             tensor = np.full(3, 1e6 if rank == 2 else 1.0, np.float32)
             group.all_reduce(tensor)
             return float(tensor[0])

@@ -9,7 +9,7 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from sealift.collective.group import Array, Choices, SecureGroup
+from sealift.collective.group import Array, Choices, SealedGroup
 from tests.sim.wires import simulated_wires
 
 SCHEDULE_S = 60.0
@@ -40,7 +40,7 @@ def play(seed: int) -> None:
 
     def one(rank: int) -> list[bytes]:
         found = []
-        with SecureGroup(rank, wires[rank], choices) as group:
+        with SealedGroup(rank, wires[rank], choices) as group:
             for number in range(len(sizes)):
                 tensor = part(rank, number)
                 group.all_reduce(tensor)

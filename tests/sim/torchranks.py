@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from sealift.channel.transport.memfd import MemfdTransport
-from sealift.collective.group import SecureGroup
+from sealift.collective.group import SealedGroup
 from sealift.lab.bench.channel import pipe_over
 from sealift.lab.bench.harness import pack
 
@@ -53,7 +53,7 @@ def _rank(
             lower = rank < peer
             carrier = (MemfdTransport.offer if lower else MemfdTransport.accept)(sock)
             wires[peer] = pipe_over(carrier, pack(b"k" * 32), opens=lower)
-        return SealedProcessGroup(SecureGroup(number, wires))
+        return SealedProcessGroup(SealedGroup(number, wires))
 
     torch.set_num_threads(1)
     dist.Backend.register_backend("sealed-test", make, devices=["cpu"])

@@ -94,7 +94,7 @@ class Choices:
     digest: bytes = bytes(32)
 
 
-class SecureGroup:
+class SealedGroup:
     """One rank's end of a group. One thread uses it at a time.
 
     Args:

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 from sealift.channel.transport.transport import SlotTransport
 from sealift.codec import encode_named, from_plain, parse_named
 from sealift.collective.charter import EPOCH_BYTES, Charter, demand_same_view
-from sealift.collective.group import SecureGroup
+from sealift.collective.group import SealedGroup
 from sealift.crypto.keys import Label
 from sealift.errors import MalformedError, PeerError
 from sealift.ids import Digest
@@ -103,7 +103,7 @@ class GroupMeeting:
         self.rank = charter.names.index(endpoint.name)
         self.paths: dict[str, PathName] = {}
 
-    def meet(self) -> SecureGroup:
+    def meet(self) -> SealedGroup:
         """Meet all others; the group outlives the sessions.
 
         Raises:
@@ -123,7 +123,7 @@ class GroupMeeting:
                     pipes[peer] = self._pipe(peer, session, view)
                 undone.callback(pipes[peer].abort)
             undone.pop_all()
-            return SecureGroup(self.rank, pipes)
+            return SealedGroup(self.rank, pipes)
 
     def _session(self, peer: int) -> Session:
         name = self._charter.names[peer]

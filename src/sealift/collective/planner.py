@@ -25,7 +25,7 @@ import numpy as np
 
 from sealift.codec import encode
 from sealift.collective.announcement import Reduction
-from sealift.collective.group import Choices, SecureGroup
+from sealift.collective.group import Choices, SealedGroup
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import Label
 
@@ -116,7 +116,7 @@ class CollectivePlan:
 
 
 def plan_group(
-    group: SecureGroup, gradient_bytes: int, clock: Callable[[], float]
+    group: SealedGroup, gradient_bytes: int, clock: Callable[[], float]
 ) -> CollectivePlan:
     """Measure, and choose together with all ranks.
 
@@ -126,7 +126,7 @@ def plan_group(
         clock: Monotonic seconds.
 
     Raises:
-        See ``SecureGroup.all_reduce``.
+        See ``SealedGroup.all_reduce``.
     """
     mine = np.array(astuple(_measured(group, clock)))
     group.all_reduce(mine, Reduction.MAX)
@@ -135,7 +135,7 @@ def plan_group(
     return plan
 
 
-def _measured(group: SecureGroup, clock: Callable[[], float]) -> Costs:
+def _measured(group: SealedGroup, clock: Callable[[], float]) -> Costs:
     """Fit what a rank measures with all others."""
     adding = _seconds_to_add(clock)
     spent = []

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sealift.collective.announcement import Reduction
-from sealift.collective.group import Array, SecureGroup
+from sealift.collective.group import Array, SealedGroup
 from sealift.errors import UsageError
 
 _REDUCTIONS: Final = {
@@ -56,13 +56,13 @@ class SealedWork(dist._Work):  # type: ignore[misc]  # noqa: SLF001 - torch has 
 
 
 class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
-    """A ``SecureGroup`` under torch's names.
+    """A ``SealedGroup`` under torch's names.
 
     Args:
         group: Owned from now on.
     """
 
-    def __init__(self, group: SecureGroup) -> None:
+    def __init__(self, group: SealedGroup) -> None:
         super().__init__(group.rank, group.world)
         self._group = group
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sealed collectives")

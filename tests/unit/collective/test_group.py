@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from sealift.collective.announcement import Reduction
-from sealift.collective.group import DTYPES, Array, Choices, SecureGroup
+from sealift.collective.group import DTYPES, Array, Choices, SealedGroup
 from sealift.errors import JobError, PeerError, SealiftError, UsageError
 from tests.sim.wires import simulated_wires
 
-Work = Callable[[SecureGroup], Any]
+Work = Callable[[SealedGroup], Any]
 SIZES = (0, 1, 2, 3, 5, 64, 1000, 40_000)
 
 
@@ -24,7 +24,7 @@ def on_all(world: int, work: Work, choices: Choices | None = None) -> list[Any]:
     wires = simulated_wires(world)
 
     def one(rank: int) -> Any:
-        group = SecureGroup(rank, wires[rank], choices)
+        group = SealedGroup(rank, wires[rank], choices)
         try:
             with group:
                 return work(group)
@@ -50,7 +50,7 @@ def in_order(world: int, size: int, combine: Any = np.add) -> Array:
 def test_sums_are_in_the_order_of_ranks_bit_for_bit(
     world: int, one_phase_bytes: int
 ) -> None:
-    def work(group: SecureGroup) -> list[bytes]:
+    def work(group: SealedGroup) -> list[bytes]:
         found = []
         for size in SIZES:
             tensor = contribution(group.rank, size)
@@ -79,7 +79,7 @@ def test_another_order_is_another_sum() -> None:
     ],
 )
 def test_other_reductions(reduction: Reduction, combine: Any) -> None:
-    def work(group: SecureGroup) -> bytes:
+    def work(group: SealedGroup) -> bytes:
         tensor = contribution(group.rank, 1000)
         group.all_reduce(tensor, reduction)
         return tensor.tobytes()
@@ -89,7 +89,7 @@ def test_other_reductions(reduction: Reduction, combine: Any) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_element_type(dtype: Any) -> None:
-    def work(group: SecureGroup) -> list[Any]:
+    def work(group: SealedGroup) -> list[Any]:
         tensor = np.full((4, 5), group.rank + 1).astype(dtype)
         group.all_reduce(tensor)
         return tensor.tolist()  # type: ignore[no-any-return]
@@ -99,7 +99,7 @@ def test_every_element_type(dtype: Any) -> None:
 
 
 def test_scatter_gather_and_broadcast() -> None:
-    def work(group: SecureGroup) -> tuple[Any, ...]:
+    def work(group: SealedGroup) -> tuple[Any, ...]:
         everything, part = contribution(group.rank, 3000), np.empty(1000, "float32")
         group.reduce_scatter(everything, part)
         gathered = np.empty(3000, "float32")
@@ -134,7 +134,7 @@ def test_ranks_hear_each_others_words() -> None:
 def test_ranks_that_drift_apart_sum_nothing(drift: Any, said: str) -> None:
     kept = {}
 
-    def work(group: SecureGroup) -> None:
+    def work(group: SealedGroup) -> None:
         tensor = kept[group.rank] = contribution(group.rank, 1000)
         if group.rank == 1:
             drift(group, tensor)
@@ -157,7 +157,7 @@ def test_other_choices_are_a_drift() -> None:
         choices = Choices(digest=bytes([rank]) * 32)
         with (
             pytest.raises(SealiftError) as caught,
-            SecureGroup(rank, wires[rank], choices) as group,
+            SealedGroup(rank, wires[rank], choices) as group,
         ):
             group.barrier()
         return caught.value
@@ -168,7 +168,7 @@ def test_other_choices_are_a_drift() -> None:
 
 
 def test_a_rank_that_goes_ends_the_group_everywhere() -> None:
-    def work(group: SecureGroup) -> None:
+    def work(group: SealedGroup) -> None:
         group.barrier()
         if group.rank == 2:
             group.abort()
@@ -184,7 +184,7 @@ def test_a_rank_that_goes_ends_the_group_everywhere() -> None:
 
 
 def test_after_an_error_every_call_says_why() -> None:
-    def work(group: SecureGroup) -> str:
+    def work(group: SealedGroup) -> str:
         with pytest.raises(UsageError, match="cannot be used"):
             group.all_reduce(np.zeros(3, "complex64"))
         group.barrier()  # nothing was announced, so nothing ended
@@ -198,7 +198,7 @@ def test_after_an_error_every_call_says_why() -> None:
 
 def test_one_thread_uses_a_group() -> None:
     wires = simulated_wires(2)
-    group = SecureGroup(0, wires[0])
+    group = SealedGroup(0, wires[0])
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(group.barrier)
         while not group._turn.locked():
@@ -215,5 +215,5 @@ def test_one_thread_uses_a_group() -> None:
 def test_what_is_no_group(rank: int, peers: Any) -> None:
     wires = {peer: simulated_wires(2)[0][1] for peer in peers}
     with pytest.raises(UsageError) as caught:
-        SecureGroup(rank, wires)
+        SealedGroup(rank, wires)
     assert caught.value.code == "bad-world"

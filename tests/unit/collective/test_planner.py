@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sealift.collective.group import SecureGroup
+from sealift.collective.group import SealedGroup
 from sealift.collective.planner import (
     MOST_ONE_PHASE,
     SMALLEST_BUCKET,
@@ -67,7 +67,7 @@ def test_all_ranks_choose_the_same_and_say_why() -> None:
     wires = simulated_wires(3, room=1 << 23)
 
     def one(rank: int) -> CollectivePlan:
-        with SecureGroup(rank, wires[rank]) as group:
+        with SealedGroup(rank, wires[rank]) as group:
             plan = plan_group(group, 100 * MIB, time.perf_counter)
             group.barrier()  # under the new choices
             assert group.choices == plan.choices

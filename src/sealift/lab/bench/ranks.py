@@ -20,7 +20,7 @@ import numpy as np
 
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.tcp import TcpTransport
-from sealift.collective.group import Array, Choices, SecureGroup, Wire
+from sealift.collective.group import Array, Choices, SealedGroup, Wire
 from sealift.lab.bench.channel import Bare, Plain, pipe_over
 from sealift.lab.bench.harness import Answer, End
 from sealift.session.pipe import RECORD_BYTES
@@ -123,7 +123,7 @@ class RankEnd(End):
             self._arms[arm] = ring.all_reduce
             return
         most = ALWAYS if arm == "D" else -1
-        group = SecureGroup(self._rank, wires, Choices(one_phase_bytes=most))
+        group = SealedGroup(self._rank, wires, Choices(one_phase_bytes=most))
         self._arms[arm] = group.all_reduce
         if arm == "C":
             self._barrier = group.barrier
