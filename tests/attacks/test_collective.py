@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sealift.collective.group import Choices, SealedGroup, Wire
+from sealift.collective.group import Choices, SealedGroup
+from sealift.collective.peer import Wire
 from sealift.errors import MalformedError, PeerError, RefusedError, SealiftError
 from tests.sim.pipes import Change, Tapped, hang_up, line, pipes
 from tests.sim.wires import simulated_wires

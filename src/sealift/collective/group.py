@@ -19,13 +19,12 @@ Source: spec/collective.md.
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +36,7 @@ from sealift.collective.announcement import (
     Operation,
     Reduction,
 )
+from sealift.collective.peer import Peer, Wire
 from sealift.errors import PeerError, SealiftError, UsageError
 from sealift.ids import Buffer
 
@@ -52,31 +52,12 @@ DTYPES: Final = tuple(
 )
 DEFAULT_SEGMENT_BYTES: Final = 1 << 20  # stays in a core's cache while it is added
 DEFAULT_ONE_PHASE_BYTES: Final = 64 << 10
-# So little of a collective is sent without waking another thread. A peer may be one
-# collective behind, and twice as much fits into any pipe.
-_AT_ONCE_BYTES: Final = 32 << 10
 _COMBINE: Final[Mapping[Reduction, Any]] = {
     Reduction.SUM: np.add,
     Reduction.MAX: np.maximum,
     Reduction.MIN: np.minimum,
     Reduction.PRODUCT: np.multiply,
 }
-
-
-class Wire(Protocol):
-    """One peer's end of a two-way pipe; ``session.pipe.Pipe`` is one."""
-
-    def send(self, source: Buffer) -> None:
-        """Send a message; its memory may be reused when this returns."""
-
-    def receive_into(self, target: bytearray | memoryview) -> None:
-        """Receive the next message, which is as long as ``target``."""
-
-    def close(self) -> None:
-        """End it, and know that the peer has everything."""
-
-    def abort(self) -> None:
-        """End it without a word; wakes whoever waits in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +102,7 @@ class SealedGroup:
         self._failing = threading.Lock()
         self._failed: SealiftError | None = None
         self._peers = {
-            number: _Peer(number, wires[number], self._fail) for number in sorted(wires)
+            number: Peer(number, wires[number], self._fail) for number in sorted(wires)
         }
         self._scratch = bytearray()
 
@@ -402,74 +383,6 @@ class SealedGroup:
         for peer in self._peers.values():
             peer.stop()
             peer.wire.abort()
-
-
-class _Peer:
-    """A peer's pipe, and the thread that sends to it what does not go at once."""
-
-    def __init__(
-        self, number: int, wire: Wire, fail: Callable[[SealiftError], SealiftError]
-    ) -> None:
-        self.number, self.wire, self._fail = number, wire, fail
-        self._orders: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
-        self._changed = threading.Condition()
-        self._waiting = self._at_once = 0
-        self._stopped = False
-        self._thread = threading.Thread(
-            target=self._work, name=f"sends to rank {number}", daemon=True
-        )
-        self._thread.start()
-
-    def send(self, message: Buffer) -> None:
-        """Send in order; the memory is used until ``flush`` returns."""
-        view = memoryview(message).cast("B")
-        with self._changed:
-            self._at_once += len(view)
-            at_once = not self._waiting and self._at_once <= _AT_ONCE_BYTES
-            self._waiting += not at_once
-        if at_once:
-            with self._naming():
-                self.wire.send(view)
-        else:
-            self._orders.put(view)
-
-    def receive(self, room: bytearray | memoryview) -> None:
-        with self._naming():
-            self.wire.receive_into(memoryview(room).cast("B"))
-
-    def flush(self) -> None:
-        """Wait until everything was sent, or nothing more can be."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopped or not self._waiting)
-            self._at_once = 0
-
-    def stop(self) -> None:
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-        self._orders.put(None)
-
-    def _work(self) -> None:
-        while (message := self._orders.get()) is not None:
-            try:
-                with self._naming():
-                    self.wire.send(message)
-            except SealiftError as error:
-                self._fail(error)
-            finally:
-                with self._changed:
-                    self._waiting -= 1
-                    self._changed.notify_all()
-
-    @contextmanager
-    def _naming(self) -> Iterator[None]:
-        """Say of which rank it is, if it is gone."""
-        try:
-            yield
-        except PeerError as error:
-            raise PeerError(
-                f"rank {self.number} cannot be reached", why=error, code=error.code
-            ) from None
 
 
 def _flat(tensor: Array) -> Array:

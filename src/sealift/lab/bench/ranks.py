@@ -20,7 +20,8 @@ import numpy as np
 
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.tcp import TcpTransport
-from sealift.collective.group import Array, Choices, SealedGroup, Wire
+from sealift.collective.group import Array, Choices, SealedGroup
+from sealift.collective.peer import Wire
 from sealift.lab.bench.channel import Bare, Plain, pipe_over
 from sealift.lab.bench.harness import Answer, End
 from sealift.session.pipe import RECORD_BYTES
