@@ -167,7 +167,7 @@ def _join(lead: Claims, examined: Sequence[tuple[Device, Claims]]) -> Claims:
     bound = [BoundDevice(kind=d.kind, id=d.id, key=d.key) for d in devices]
     tied = (
         *order,
-        *(check_binding(binding, bound) if binding else ()),
+        *(_check_binding(binding, bound) if binding else ()),
         _check_modes(binding, devices),
         _check_links(devices),
     )
@@ -289,7 +289,7 @@ def read_binding(
     return decode(GpuBinding, content, max_bytes=MAX_CONTENT_BYTES), (once, early)
 
 
-def check_binding(
+def _check_binding(
     binding: GpuBinding, devices: Sequence[BoundDevice]
 ) -> tuple[Check, ...]:
     """The state that was bound, and that these very devices were, and no others."""

@@ -52,7 +52,7 @@ class TsmFolder:
 
     def write(self, entry: str, attribute: str, content: bytes) -> None:
         """Write an attribute of a report whole."""
-        write_once(self.root / entry / attribute, content)
+        _write_once(self.root / entry / attribute, content)
 
     def read(self, entry: str, attribute: str) -> bytes:
         """Read an attribute of a report whole."""
@@ -175,7 +175,7 @@ class TsmReader:
         return self.folder.read(entry, attribute).decode("ascii", "replace").strip()
 
 
-def write_once(path: Path, content: bytes) -> None:
+def _write_once(path: Path, content: bytes) -> None:
     """Write an attribute by one system call, as the kernel takes no second.
 
     Raises:
@@ -268,7 +268,7 @@ class RuntimeRegister:
 
     def extend(self, digest: bytes) -> None:
         """Hash ``digest`` (48 bytes) into the register; OSError as the kernel has it."""
-        write_once(self.path, digest)
+        _write_once(self.path, digest)
 
 
 @dataclass(slots=True)

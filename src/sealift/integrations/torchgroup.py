@@ -178,25 +178,25 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _all_reduce(self, tensors: list[Tensor], op: Any) -> None:
         for tensor in tensors:
-            with on_host(tensor) as array:
+            with _on_host(tensor) as array:
                 self._group.all_reduce(array, _reduction(op))
             if op == dist.ReduceOp.AVG:
                 tensor /= self.size()
 
     def _broadcast(self, tensors: list[Tensor], root: int) -> None:
         for tensor in tensors:
-            with on_host(tensor) as array:
+            with _on_host(tensor) as array:
                 self._group.broadcast(array, root)
 
     def _all_gather(self, outputs: list[Tensor], part: Tensor) -> None:
-        with on_host(part) as mine:
+        with _on_host(part) as mine:
             whole = torch.empty(len(outputs), part.numel(), dtype=_host_dtype(part))
             self._group.all_gather(mine, whole.numpy())
         for output, found in zip(outputs, whole, strict=True):
             output.copy_(found.view(output.shape))
 
     def _reduce_scatter(self, output: Tensor, whole: Tensor, op: Any) -> None:
-        with on_host(output) as mine, on_host(whole.clone()) as everything:
+        with _on_host(output) as mine, _on_host(whole.clone()) as everything:
             self._group.reduce_scatter(everything, mine, _reduction(op))
         if op == dist.ReduceOp.AVG:
             output /= self.size()
@@ -226,7 +226,7 @@ sealed_all_reduce.__annotations__ = {
 
 
 @contextmanager
-def on_host(tensor: Tensor) -> Iterator[Array]:
+def _on_host(tensor: Tensor) -> Iterator[Array]:
     """A contiguous array of the tensor's elements; what is written there ends in it."""
     plain = tensor.detach()
     staged = plain.to("cpu", _host_dtype(plain)).contiguous()

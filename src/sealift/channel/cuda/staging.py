@@ -37,7 +37,7 @@ def view_at(address: int, nbytes: int) -> memoryview:
     return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B")
 
 
-def copy_in(address: int, source: Buffer) -> None:
+def _copy_in(address: int, source: Buffer) -> None:
     """Copy a buffer to ``address``; what is large does not hold up other threads."""
     flat = memoryview(source).cast("B")
     if flat.readonly or not flat.nbytes:
@@ -46,7 +46,7 @@ def copy_in(address: int, source: Buffer) -> None:
         ctypes.memmove(address, writable_address(flat), flat.nbytes)
 
 
-def copy_out(out: bytearray | memoryview, address: int) -> None:
+def _copy_out(out: bytearray | memoryview, address: int) -> None:
     """Copy from ``address`` into a buffer."""
     flat = memoryview(out).cast("B")
     if flat.nbytes:
@@ -133,7 +133,7 @@ class Ring:
         for start in range(0, source.nbytes, self.slot_bytes):
             piece = source[start : start + self.slot_bytes]
             slot = self._take()
-            copy_in(slot.host.address, piece)
+            _copy_in(slot.host.address, piece)
             self._cross(to + start, slot, piece.nbytes, stream)
 
     def fetch(self, out: memoryview, origin: int, stream: Any) -> None:
@@ -173,7 +173,7 @@ class Ring:
 
     def _deliver(self, slot: _Slot, out: memoryview) -> None:
         self._driver.synchronize(slot.free)
-        copy_out(out, slot.host.address)
+        _copy_out(out, slot.host.address)
         scrub(view_at(slot.host.address, out.nbytes))
 
 

@@ -36,7 +36,7 @@ def add_starter_parser(verbs: Any) -> None:
     """Add the verb `new`."""
     parser = verbs.add_parser(
         "new",
-        run=write_starter,
+        run=_write_starter,
         help="write a commented agreement.toml from cards and a code folder",
         description="What is not given is asked for, if there is a terminal.",
     )
@@ -102,7 +102,7 @@ def _add_rule_arguments(parser: Parser) -> None:
     )  # fmt: skip
 
 
-def write_starter(args: argparse.Namespace) -> None:
+def _write_starter(args: argparse.Namespace) -> None:
     """Write the document; refuse what could not become an agreement."""
     _complete(args)
     starter = _starter(args)

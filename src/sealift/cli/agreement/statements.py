@@ -43,7 +43,7 @@ def add_statement_parsers(verbs: Any) -> None:
     for kind, meaning in _MEANS.items():
         parser = verbs.add_parser(
             kind,
-            run=make_statement,
+            run=_make_statement,
             help=f"say of an agreement: {meaning}",
             description="Writes a signed statement beside the agreement. Give it to the "
             "other parties: it counts wherever it lies beside the agreement.",
@@ -61,7 +61,7 @@ def add_statement_parsers(verbs: Any) -> None:
             _add_leave_arguments(parser)
 
 
-def make_statement(args: argparse.Namespace) -> None:
+def _make_statement(args: argparse.Namespace) -> None:
     """Sign the statement of the verb and write it beside the agreement."""
     kind: StatementKind = args.verb
     signed = verify_signatures(load_signed(args.file))

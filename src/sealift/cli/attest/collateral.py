@@ -43,7 +43,7 @@ def add_collateral_parser(verbs: Any) -> None:
     steps = parser.add_subparsers(dest="step", required=True, metavar="VERB")
     make = steps.add_parser(
         "make",
-        run=run_collateral,
+        run=_run_collateral,
         help="a bundle of files that lie here",
         description="Told by their content: Intel's lists, revocation lists, chains, "
         "AMD's and TPM makers' certificates, NVIDIA's manifests and OCSP answers. "
@@ -56,13 +56,13 @@ def add_collateral_parser(verbs: Any) -> None:
     make.add_path("--add", metavar="BUNDLE", help="begin with its items")
     _add_output(make)
     show = steps.add_parser(
-        "show", run=run_collateral, help="what a bundle holds, and how old it is"
+        "show", run=_run_collateral, help="what a bundle holds, and how old it is"
     )
     show.add_path("bundle")
     show.add_argument("--at", metavar="TIME", help="ages at this time; default: now")
     fetched = steps.add_parser(
         "fetch",
-        run=run_collateral,
+        run=_run_collateral,
         help="ask the vendors' services for what some evidence needs",
         description="Needs network. Everything else works without.",
     )
@@ -78,7 +78,7 @@ def add_collateral_parser(verbs: Any) -> None:
     _add_output(fetched)
 
 
-def run_collateral(args: argparse.Namespace) -> int:
+def _run_collateral(args: argparse.Namespace) -> int:
     """Run the verb; the exit code."""
     if args.step == "show":
         _show(load_collateral(args.bundle), int(parse_time(args.at)))

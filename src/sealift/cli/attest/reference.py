@@ -33,7 +33,7 @@ def add_reference_parser(verbs: Any) -> None:
     """Add the verb `reference`."""
     parser = verbs.add_parser(
         "reference",
-        run=run_reference,
+        run=_run_reference,
         help="turn evidence of a machine that you trust into a signed reference set",
         description="The evidence must pass every check against what is made of it, so "
         "vendors' collateral is needed where its kind needs it. What the file says is "
@@ -80,7 +80,7 @@ def add_set_arguments(parser: Parser) -> None:
     parser.add_passphrase()
 
 
-def run_reference(args: argparse.Namespace) -> int:
+def _run_reference(args: argparse.Namespace) -> int:
     """Write the set; the exit code."""
     require_absent(args.out)
     sealed = args.bound is not None

@@ -89,7 +89,7 @@ def add_role_arguments(parser: Parser) -> None:
     )
     add_judging_arguments(parser)
     parser.add_passphrase()
-    add_events_argument(parser)
+    _add_events_argument(parser)
 
 
 def set_up_role(args: argparse.Namespace, role: PlanRole) -> RoleSetup:
@@ -238,7 +238,7 @@ def _local() -> LocalListener | None:
     return None
 
 
-def add_events_argument(parser: Parser) -> None:
+def _add_events_argument(parser: Parser) -> None:
     """Add ``--events``."""
     parser.add_argument(
         "--events",

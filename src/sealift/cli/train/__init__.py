@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
             code="other-plan",
         )
     if not plan.roles:
-        summary = train_locally(args, job, agreement)
+        summary = _train_locally(args, job, agreement)
     else:
         from sealift.cli.train.travel import train_travelling
 
@@ -157,7 +157,7 @@ MODEL_NAME = "model.safetensors"
 RESULT_NAME = "result.json"
 
 
-def train_locally(
+def _train_locally(
     args: argparse.Namespace, job: JobTable, agreement: VerifiedAgreement
 ) -> dict[str, Any]:
     """Run every planned slice here; write model and result; return the summary.

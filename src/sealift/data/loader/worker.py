@@ -82,13 +82,13 @@ class Failure:
     offset: int | None = None
 
 
-def send_frame(sock: socket.socket, raw: bytes | bytearray) -> None:
+def _send_frame(sock: socket.socket, raw: bytes | bytearray) -> None:
     """Send one frame; raises OSError if nobody is there."""
     sock.sendall(_LENGTH.pack(len(raw)))
     sock.sendall(raw)
 
 
-def receive_frame(
+def _receive_frame(
     sock: socket.socket, keep_waiting: Callable[[], bool] = lambda: True
 ) -> bytearray | None:
     """The next frame; None when the other end is closed, or waiting is over.
@@ -111,7 +111,7 @@ def _pack_extents(extents: Sequence[Extent]) -> bytes:
     return b"".join(_EXTENT.pack(e.shard, e.start, e.end, e.at) for e in extents)
 
 
-def unpack_extents(raw: bytearray) -> list[Extent]:
+def _unpack_extents(raw: bytearray) -> list[Extent]:
     """The extents of a request."""
     return [Extent(*numbers) for numbers in _EXTENT.iter_unpack(raw)]
 
@@ -202,8 +202,8 @@ class SpawnedOpener:
             PeerError: code ``opener-gone``, if the process ended.
         """
         try:
-            send_frame(self._sock, _pack_extents(extents))
-            answer = receive_frame(self._sock)
+            _send_frame(self._sock, _pack_extents(extents))
+            answer = _receive_frame(self._sock)
         except OSError:
             answer = None
         if answer is None:
@@ -224,8 +224,8 @@ class SpawnedOpener:
     def _assign(self, assignment: bytes, shards: Sequence[Shard]) -> None:
         keys = bytearray().join(shard.key.reveal(TOKEN) for shard in shards)
         try:
-            send_frame(self._sock, assignment)
-            send_frame(self._sock, keys)
+            _send_frame(self._sock, assignment)
+            _send_frame(self._sock, keys)
         except OSError:
             raise self._gone() from None
         finally:
@@ -301,14 +301,14 @@ def main() -> None:
     def parent_lives() -> bool:
         return os.getppid() == parent
 
-    assigned = receive_frame(sock, parent_lives)
-    keys = receive_frame(sock, parent_lives)
+    assigned = _receive_frame(sock, parent_lives)
+    keys = _receive_frame(sock, parent_lives)
     if assigned is None or keys is None:
         return
     opener = _opener(bytes(assigned), keys, int(sys.argv[2]))
     try:
-        while (request := receive_frame(sock, parent_lives)) is not None:
-            send_frame(sock, _answer(opener, request))
+        while (request := _receive_frame(sock, parent_lives)) is not None:
+            _send_frame(sock, _answer(opener, request))
     except ConnectionError:
         pass
     finally:
@@ -317,7 +317,7 @@ def main() -> None:
 
 def _answer(opener: ShardOpener, request: bytearray) -> bytes:
     try:
-        opener.open(unpack_extents(request))
+        opener.open(_unpack_extents(request))
     except SealiftError as error:
         return failure_of(error)
     return b""

@@ -5,7 +5,7 @@ with each tries to open the records of a later visit. Their stream header it is 
 though it crosses inside a session: an attack that fails with it fails without it.
 
 The ratchet is that of the driver of today's GPUs, which rotates its transfer keys by a
-public one-way function: whoever held one key computes every later one. ``under_ratchet``
+public one-way function: whoever held one key computes every later one. ``_under_ratchet``
 is a visit whose records were sealed so; on it the same attack reads the rows.
 Source: ``confComputeKeyStoreUpdateKey`` of the open GPU kernel modules:
 key' = HKDF-Expand(SHA-256(key), label).
@@ -59,7 +59,9 @@ def follow(keys: Iterable[SecretKey], target: Recorded) -> bytes:
     return b""
 
 
-def under_ratchet(target: Recorded, data_key: SecretKey, former: SecretKey) -> Recorded:
+def _under_ratchet(
+    target: Recorded, data_key: SecretKey, former: SecretKey
+) -> Recorded:
     """The same whole visit, sealed under the key that the ratchet makes of a former one."""
     plain = _opened(data_key, target)
     sealer = StreamSealer(
@@ -130,7 +132,7 @@ def follow_ratchet(world: AttackWorld) -> bool:
     """Where keys are ratcheted forward, the same attack reads the next holder's rows."""
     former, later = _record(world), _record(world, BERN)
     data_key = world.consortium.keys[train(BERN)]
-    ratcheted = under_ratchet(later.recorded(), data_key, former.keys[-1])
+    ratcheted = _under_ratchet(later.recorded(), data_key, former.keys[-1])
     return CANARY in follow(former.keys, ratcheted)
 
 

@@ -226,7 +226,7 @@ def _agree(
         train_rows={each.owner: each.rows for each in sealed if each.part == "train"},
         rehearse=None if host is None else Level.ATTESTED_HOST,
     )
-    text = set_terms(
+    text = _set_terms(
         starter.to_toml(),
         metrics=work.metric_names,
         baseline_alone=work.baseline_alone,
@@ -243,7 +243,7 @@ def _agree(
     save_signed(signed, world.agreement)
 
 
-def set_terms(document: str, **terms: object) -> str:
+def _set_terms(document: str, **terms: object) -> str:
     """A starter document with other values, each on its one line, as in an editor."""
     for name, value in terms.items():
         line = rf"(?m)^{name} = \S.*?(?=$|   )"

@@ -170,7 +170,7 @@ def tpm_command(state: Path, control: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def running_tpm(state: Path, place: Path) -> Iterator[str]:
+def _running_tpm(state: Path, place: Path) -> Iterator[str]:
     """Run it at a socket; yields how ``open_link`` names that.
 
     Args:
@@ -314,7 +314,7 @@ def software_host(
     list_file = folder / "ima"
     list_file.write_bytes(b"")
     with (
-        running_tpm(folder / "tpm", folder / "s") as place,
+        _running_tpm(folder / "tpm", folder / "s") as place,
         TpmAttester(
             TpmSources(
                 tpm=place,

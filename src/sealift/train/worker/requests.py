@@ -257,7 +257,7 @@ class WorkerEnd:
     def __init__(self, stream: int, area: int) -> None:
         length = os.fstat(area).st_size
         self.stream = stream
-        self._whole = map_area(area, length)
+        self._whole = _map_area(area, length)
         self._talk_at = length - _TALK_BYTES
         self.buffers = self._whole[: self._talk_at]
         self._number = 0
@@ -363,7 +363,7 @@ def map_copy(descriptor: int, length: int) -> memoryview:
     return _map(descriptor, length, _WRITE, mmap.MAP_PRIVATE)
 
 
-def map_area(descriptor: int, length: int) -> memoryview:
+def _map_area(descriptor: int, length: int) -> memoryview:
     """Bytes that the parent reads once they are written."""
     return _map(descriptor, length, _WRITE, mmap.MAP_SHARED)
 
