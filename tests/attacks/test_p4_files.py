@@ -9,7 +9,7 @@ import pytest
 
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.lab.attacks.world import ADA, BrokerWorld, train
-from sealift.release.vault import vault as vault_module
+from sealift.release.vault.file import VaultFile
 from sealift.release.vault.vault import Vault
 
 
@@ -51,9 +51,9 @@ def test_mutant_that_does_not_wrap_is_found(
 ) -> None:
     with BrokerWorld(tmp_path / "o") as broker:
         monkeypatch.setattr(
-            vault_module,
+            VaultFile,
             "wrap",
-            lambda identity, key, context: (bytes(32), key.reveal(TOKEN)),
+            lambda file, key, context: (bytes(32), key.reveal(TOKEN)),
         )
         plain = Vault.create(broker.folder / "plain.db", broker.identity)
         plain.store(train(ADA), broker.key)

@@ -29,8 +29,8 @@ from sealift.data import SealedDataset, sealing
 from sealift.data.schema.document import load_schema
 from sealift.data.staging import Staging
 from sealift.errors import SealiftError
-from sealift.release import database
 from sealift.release.broker.stores import keep_keys
+from sealift.release.vault import file as vault_file
 from sealift.release.vault.vault import Vault
 
 STEPS = (
@@ -102,7 +102,7 @@ def step_by_step(folder: Path, die_before: int) -> None:
 
         return inside
 
-    database.transaction = reported(database.transaction)
+    vault_file.transaction = reported(vault_file.transaction)
     sys.addaudithook(step)
 
 

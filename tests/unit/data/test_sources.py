@@ -171,5 +171,6 @@ def test_the_registry_names_every_file() -> None:
     folder = Path(importlib.import_module("sealift.data.sources").__file__ or "").parent
     shared = {"__init__", "source", "table", "arrays"}
     kinds = {path.stem for path in folder.glob("*.py")} - shared
-    registered = {source.open.__module__.rpartition(".")[2] for source in SOURCES}
-    assert registered == kinds
+    for kind in kinds:
+        module = importlib.import_module(f"sealift.data.sources.{kind}")
+        assert any(each in SOURCES for each in vars(module).values()), kind
