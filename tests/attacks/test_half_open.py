@@ -83,7 +83,7 @@ def collect(consortium: Consortium, relay: Relay) -> str:
         with (
             RelayClient.dial(relay.address, accelerator_names()[0]) as link,
             connect(
-                link.open(ADA, 5), endpoint, expect_broker(verified, "ada")
+                link.open(ADA, 60), endpoint, expect_broker(verified, "ada")
             ) as there,
         ):
             collect_release(there, verified, "ada-train", clock=time.monotonic)
@@ -99,7 +99,7 @@ def half_open(relay: Relay, stack: ExitStack, *, first: bytes = b"") -> None:
             RelayClient.dial(relay.address, f"stranger-{number}")
         )
         for _ in range(MAX_OPENED_UNPROVEN):
-            circuit = link.open(ADA, 5)
+            circuit = link.open(ADA, 60)
             if first:
                 with suppress(PeerError):
                     circuit.send(first)

@@ -136,7 +136,7 @@ def test_a_stranger_does_not_take_the_owners_place(
         monkeypatch.setattr(pathsocket, "check_peer_user", check)
         with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as s:
             first.connect(str(parties.path))
-            waiting = Other(lambda: listener.accept(5))
+            waiting = Other(lambda: listener.accept(60))
             assert first.recv(1) == b""
             s.connect(str(parties.path))
             with waiting.join() as taken:

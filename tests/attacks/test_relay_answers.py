@@ -38,7 +38,7 @@ def test_answers_that_a_stranger_does_not_take_are_its_own(
             opening = Envelope(EnvelopeKind.OPEN, fresh_circuit(), "holder-north")
             asking.send(opening.encode())
 
-        circuits = [north.accept(5) for _ in range(8)]
+        circuits = [north.accept(60) for _ in range(8)]
 
         def answer() -> None:
             with suppress(SealiftError):
@@ -50,11 +50,11 @@ def test_answers_that_a_stranger_does_not_take_are_its_own(
         wait_until(lambda: waiting_bytes(relay) > relay_module.ADDRESS_BYTES)
         asking.send(opening.encode())  # and is heard no more
         wait_until(lambda: [each.address for each in relay._held] == ["127.0.0.1"])
-        with closing(south.open("holder-north", 5)) as asked:
+        with closing(south.open("holder-north", 60)) as asked:
             asked.send(b"still here?")
-            answering = north.accept(5)
-            answering.send(answering.receive(5))
-            assert asked.receive(5) == b"still here?"
+            answering = north.accept(60)
+            answering.send(answering.receive(60))
+            assert asked.receive(60) == b"still here?"
 
 
 def test_whoever_had_a_name_before_it_was_vouched_for_speaks_under_it_no_more() -> None:
@@ -66,10 +66,10 @@ def test_whoever_had_a_name_before_it_was_vouched_for_speaks_under_it_no_more() 
             stack.enter_context(RelayClient.dial(relay.address, "accelerator"))
             for _ in range(2)
         )
-        early.open("broker-north", 5)  # control: nobody was vouched for yet
-        assert broker.accept(5).peer_name == "accelerator"
-        relay.vouch(genuine.open("broker-north", 5).id)
-        broker.accept(5)
+        early.open("broker-north", 60)  # control: nobody was vouched for yet
+        assert broker.accept(60).peer_name == "accelerator"
+        relay.vouch(genuine.open("broker-north", 60).id)
+        broker.accept(60)
         with pytest.raises(PeerError) as caught:
             early.open("broker-north", 5)
         assert caught.value.code == "name-taken"

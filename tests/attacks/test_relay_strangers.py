@@ -52,7 +52,7 @@ def stranger(relay: Relay, name: str) -> TcpTransport:
     """Registers, and from then on does what it wants."""
     transport = TcpTransport.dial(*relay.address)
     transport.send(Envelope(EnvelopeKind.REGISTER, name=name).encode())
-    answer = Envelope.parse(transport.receive(5))
+    answer = Envelope.parse(transport.receive(60))
     if answer.kind is not EnvelopeKind.REGISTERED:
         transport.close()
         raise PeerError(answer.reason, code=answer.reason)
@@ -79,8 +79,8 @@ def refused(relay: Relay, name: str, **named: object) -> str:
 def test_two_roles_of_one_party_register(relay: Relay) -> None:
     with dial(relay, "holder-north") as holder, dial(relay, "broker-north") as broker:
         holder.open("broker-north").send(b"x")
-        circuit = broker.accept(5)
-        assert (circuit.peer_name, circuit.receive(5)) == ("holder-north", b"x")
+        circuit = broker.accept(60)
+        assert (circuit.peer_name, circuit.receive(60)) == ("holder-north", b"x")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def one_silent(*, challenged: bool) -> Iterator[tuple[Relay, TcpTransport]]:
         if challenged:
             hello = Envelope(EnvelopeKind.REGISTER, name="holder-north")
             transport.send(hello.encode())
-            answer = Envelope.parse(transport.receive(5))
+            answer = Envelope.parse(transport.receive(60))
             assert answer.kind is EnvelopeKind.CHALLENGE
         yield relay, transport
         transport.close()
@@ -216,9 +216,9 @@ def test_a_garbled_proof_ends_the_connection(relay: Relay) -> None:
     for kind in (EnvelopeKind.REGISTER, EnvelopeKind.FRAME, EnvelopeKind.PROVE):
         transport = TcpTransport.dial(*relay.address)
         transport.send(Envelope(EnvelopeKind.REGISTER, name="holder-north").encode())
-        transport.receive(5)
+        transport.receive(60)
         transport.send(Envelope(kind, name="holder-north", payload=bytes(9)).encode())
-        assert Envelope.parse(transport.receive(5)).kind is EnvelopeKind.REFUSED
+        assert Envelope.parse(transport.receive(60)).kind is EnvelopeKind.REFUSED
         transport.close()
     dial(relay, "holder-north").close()
 
@@ -249,10 +249,10 @@ def slow_victim(relay: Relay) -> Iterator[TcpTransport]:
     """A party that takes nothing for a while."""
     transport = TcpTransport.dial(*relay.address)
     transport.send(Envelope(EnvelopeKind.REGISTER, name="holder-north").encode())
-    challenge = bytes(Envelope.parse(transport.receive(5)).payload)
+    challenge = bytes(Envelope.parse(transport.receive(60)).payload)
     proof = prover(NORTH, AGREEMENT, "holder-north")(challenge)
     transport.send(Envelope(EnvelopeKind.PROVE, payload=proof).encode())
-    transport.receive(5)
+    transport.receive(60)
     yield transport
     transport.close()
 
@@ -264,7 +264,7 @@ def test_what_waits_counts_against_its_senders(relay: Relay) -> None:
         wait_until(lambda: len(relay._held) == 2)
         assert waiting_bytes(relay) < relay_module.ADDRESS_BYTES + 2 * len(CHUNK) + 9999
         with dial(relay, "holder-south", SOUTH) as other:  # nobody else is held
-            other.open("holder-north", 5).send(b"still here")
+            other.open("holder-north", 60).send(b"still here")
         assert "holder-north" in relay.names
         while victim.receive(10)[-10:] != b"still here":
             pass
@@ -347,11 +347,11 @@ def test_the_accelerators_name_is_of_whom_its_evidence_speaks(relay: Relay) -> N
         relay.local_client() as desk,
         RelayClient.dial(relay.address, "accelerator") as genuine,
     ):
-        genuine.open("orchestrator", 5)
-        relay.vouch(desk.accept(5).id)
+        genuine.open("orchestrator", 60)
+        relay.vouch(desk.accept(60).id)
         with dial(relay, "holder-north") as holder:
-            holder.open("accelerator", 5).send(b"cargo")
-            assert genuine.accept(5).receive(5) == b"cargo"
+            holder.open("accelerator", 60).send(b"cargo")
+            assert genuine.accept(60).receive(60) == b"cargo"
         assert refused(relay, "accelerator") == "name-taken"
     wait_until(lambda: "accelerator" not in relay.names)
     squatter.close()
@@ -360,8 +360,8 @@ def test_the_accelerators_name_is_of_whom_its_evidence_speaks(relay: Relay) -> N
 def test_nobody_vouches_for_what_is_gone_or_a_partys(relay: Relay) -> None:
     relay.vouch(fresh_circuit())
     with relay.local_client() as desk, stranger_link(relay) as link:
-        link.open("orchestrator", 5)
-        circuit = desk.accept(5)
+        link.open("orchestrator", 60)
+        circuit = desk.accept(60)
         with relay.local_client("accelerator"):
             relay.vouch(circuit.id)
             assert refused(relay, "accelerator") == "name-taken"

@@ -64,7 +64,7 @@ class SessionMachine(RuleBasedStateMachine):
     def rekey(self) -> None:
         here, there = self.ends
         expected = self.sent[0]
-        here_done = lambda: (here.rekey(5), here.send(b"renewed"))  # noqa: E731
+        here_done = lambda: (here.rekey(60), here.send(b"renewed"))  # noqa: E731
         wanted = len(expected) + 1
         _, got = both(here_done, lambda: [there.receive_any(5) for _ in range(wanted)])
         received = [(incoming.raw, incoming.payload) for incoming in got]

@@ -30,7 +30,7 @@ def tcp_pair(send_timeout_s: float = 60.0) -> tuple[TcpTransport, TcpTransport]:
     """Two connected ends."""
     listener = TcpListener()
     here = TcpTransport.dial(*listener.address)
-    there = listener.accept(5)
+    there = listener.accept(60)
     listener.close()
     here._send_timeout_s = there._send_timeout_s = send_timeout_s
     return here, there
@@ -45,7 +45,7 @@ def carriers(kind: str) -> Iterator[Carriers]:
             RelayClient.dial(relay.address, "here") as here,
             RelayClient.dial(relay.address, "there") as there,
         ):
-            yield here.open("there"), there.accept(5)
+            yield here.open("there"), there.accept(60)
     else:
         yield memfd_pair() if kind == "memfd" else tcp_pair()
 

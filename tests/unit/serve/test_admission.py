@@ -38,7 +38,7 @@ class House:
 
     def serve(self, transport: FirstFrame, address: str) -> None:
         assert address == "127.0.0.1"
-        first = transport.receive(5)
+        first = transport.receive(60)
         transport.send(self.answer or first)
         if not self.answer:
             self.gate.wait(300)
@@ -46,7 +46,7 @@ class House:
         if self.lengthens:
             transport.lengthen()
         try:
-            transport.receive(5)
+            transport.receive(60)
             self.took.set()
         except SealiftError:
             self.failed.set()
@@ -78,7 +78,7 @@ def house(**limits: int) -> Iterator[House]:
 def test_the_first_frame_says_who_comes() -> None:
     with house() as made:
         client = made.knock()
-        assert client.receive(5) == b"\1{hello}"
+        assert client.receive(60) == b"\1{hello}"
         with RelayClient.dial(made.listener.address, "broker-lab") as link:
             assert link.name == "broker-lab"
 
@@ -100,12 +100,12 @@ def test_evidence_is_longer_than_what_strangers_may_send() -> None:
     with house() as made:
         made.answer = bytes(1 << 20)
         client = made.knock()
-        assert len(client.receive(5)) == 1 << 20
+        assert len(client.receive(60)) == 1 << 20
         client.send(bytes(SHORT_FRAME_BYTES + 1))
         assert made.failed.wait(300)
         made.lengthens = True
         client = made.knock()
-        client.receive(5)
+        client.receive(60)
         client.send(bytes(SHORT_FRAME_BYTES + 1))
         assert made.took.wait(300)
 
@@ -114,7 +114,7 @@ def test_so_many_of_one_address_and_no_more() -> None:
     with house(max_sessions_each=2) as made:
         inside = [made.knock() for _ in range(2)]
         for each in inside:
-            each.receive(5)
+            each.receive(60)
         assert refusal(made.knock()) == "too-many-clients"
         assert made.metrics.numbers()["refused_too_many_clients"] == 1
 

@@ -80,7 +80,7 @@ def test_only_new_entries_travel(cast: Cast, attester: GrowingAttester) -> None:
     here, there = cast.sessions()
     for added in (b"", b"de", b"f"):
         attester.entries += added
-        both(lambda: renew(here), lambda: there.receive(5))
+        both(lambda: renew(here), lambda: there.receive(60))
     assert attester.sizes == [36, 33, 35, 34]
     assert here.peer.result is not None
     assert here.peer.result.claims.progress == len(b"abcdef")

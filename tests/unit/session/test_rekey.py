@@ -39,7 +39,7 @@ def pair(cast: Cast) -> Iterator[Pair]:
 
 
 def rekey_then_send(session: Session, message: bytes) -> None:
-    session.rekey(5)
+    session.rekey(60)
     session.send(message)
 
 
@@ -50,7 +50,7 @@ def test_rekey_replaces_everything(pair: Pair) -> None:
     there.send(b"on its way meanwhile")
     there.send_raw(b"and raw")
     _, received = both(
-        lambda: rekey_then_send(here, b"after"), lambda: there.receive(5)
+        lambda: rekey_then_send(here, b"after"), lambda: there.receive(60)
     )
     assert received == b"after"
     assert here.th2 == there.th2 != th2
@@ -66,7 +66,7 @@ def test_rekey_replaces_everything(pair: Pair) -> None:
 def test_rekey_again_and_again(pair: Pair) -> None:
     here, there = pair
     for number in range(1, 4):
-        both(lambda: rekey_then_send(here, b"x"), lambda: there.receive(5))
+        both(lambda: rekey_then_send(here, b"x"), lambda: there.receive(60))
         there.send(b"%d" % number)
         assert here.receive(1) == b"%d" % number
     assert here.key_epoch == 3
