@@ -39,6 +39,7 @@ from tests.unit.train.test_output import RULE
 
 ROOM = 1 << 16
 ASKED = Importing("a.py")
+HANDED = Handed(0, StateSize(0, 0, 0))
 
 
 class CountingArea(Area):
@@ -97,14 +98,14 @@ def test_a_buffer_in_and_a_result_back(ends: Ends) -> None:
     def ask() -> None:
         ends.worker.buffers[64:68] = b"abcd"
         for length, room in ((4, 8), (4, 0)):
-            reply = ends.worker.ask(ASKED, length, start=64, room=room)
+            reply = ends.worker.ask(HANDED, length, start=64, room=room)
             found.append(bytes(reply))
 
     asking = threading.Thread(target=ask)
     asking.start()
-    assert ends.parent.hear(Importing) == Request(ASKED, b"abcd")
+    assert ends.parent.hear(Handed) == Request(HANDED, b"abcd")
     ends.parent.tell(buffer=b"ABCDEFGH")
-    ends.parent.hear(Importing)
+    ends.parent.hear(Handed)
     ends.parent.tell()
     asking.join()
     assert found == [b"ABCDEFGH", b""]
@@ -112,12 +113,12 @@ def test_a_buffer_in_and_a_result_back(ends: Ends) -> None:
 
 
 def test_a_result_stays_in_the_room_that_there_is(ends: Ends) -> None:
-    ends.say(length=4, room=4)
-    ends.parent.hear(Importing)
+    ends.say(HANDED, length=4, room=4)
+    ends.parent.hear(Handed)
     with pytest.raises(MalformedError):
         ends.parent.tell(buffer=b"12345")
-    ends.say(start=ROOM - 4, length=4, room=1 << 40)
-    ends.parent.hear(Importing)
+    ends.say(HANDED, start=ROOM - 4, length=4, room=1 << 40)
+    ends.parent.hear(Handed)
     with pytest.raises(MalformedError):
         ends.parent.tell(buffer=b"12345")
     ends.parent.tell(buffer=b"1234")  # control
@@ -128,6 +129,39 @@ def test_orders_come_the_same_way(ends: Ends) -> None:
     assert ends.worker.await_order(ServeAnswer) == ServeAnswer(3)
     ends.worker.answer(ServeAnswer(4))
     assert ends.parent.hear(ServeAnswer).message == ServeAnswer(4)
+
+
+def test_nothing_is_copied_for_a_request_that_has_no_buffer(ends: Ends) -> None:
+    ends.say(length=ROOM)
+    refused(ends)
+    assert ends.area.read_bytes == 0
+    ends.say(HANDED, length=ROOM)
+    ends.parent.hear(Handed)
+    assert ends.area.read_bytes == ROOM  # control
+
+
+def test_an_order_is_no_reply(ends: Ends) -> None:
+    """It came before the parent heard what was asked: that was not done."""
+    ends.parent.tell(ServeAnswer(3))
+    with pytest.raises(PeerError) as caught:
+        ends.worker.ask(ASKED)
+    assert caught.value.code == "worker-gone"
+
+
+def test_nobody_asks_between_an_answer_and_the_next_order(ends: Ends) -> None:
+    waiting = threading.Thread(
+        target=lambda: ends.worker.await_order(ServeAnswer, after=ServeAnswer(1))
+    )
+    asking = threading.Thread(target=lambda: ends.worker.ask(ASKED))
+    waiting.start()
+    assert ends.parent.hear(ServeAnswer).message == ServeAnswer(1)
+    asking.start()
+    asking.join(0.2)
+    ends.parent.tell(ServeAnswer(2))
+    waiting.join()
+    assert ends.parent.hear(Importing).message == ASKED
+    ends.parent.tell()
+    asking.join()
 
 
 @pytest.mark.parametrize("number", [0, 2, 7, 1 << 63])
@@ -148,8 +182,8 @@ def test_bells_without_end(ends: Ends) -> None:
     [(0, ROOM + 1), (ROOM, 1), (ROOM + 1, 0), ((1 << 64) - 8, 16), (0, 1 << 63)],
 )
 def test_a_buffer_outside_of_the_area(ends: Ends, start: int, length: int) -> None:
-    ends.say(start=start, length=length)
-    refused(ends)
+    ends.say(HANDED, start=start, length=length)
+    refused(ends, Handed)
 
 
 @pytest.mark.parametrize("length", [MAX_REQUEST_BYTES + 1, 1 << 63])
@@ -170,9 +204,9 @@ def test_another_kind_and_what_is_none(ends: Ends) -> None:
 
 
 def test_whoever_dies_in_the_middle(ends: Ends) -> None:
-    ends.say(length=8)
+    ends.say(HANDED, length=8)
     ends.sock.close()
-    assert ends.parent.hear(Importing).message == ASKED
+    assert ends.parent.hear(Handed).message == HANDED
     with pytest.raises(PeerError) as caught:
         ends.parent.hear(Importing)
     assert caught.value.code == "worker-gone"
@@ -187,11 +221,11 @@ def test_whoever_says_nothing() -> None:
 
 def test_what_changes_after_the_bell_is_not_seen(ends: Ends) -> None:
     ends.worker.buffers[:4] = b"good"
-    ends.say(length=4)
-    heard = ends.parent.hear(Importing)
+    ends.say(HANDED, length=4)
+    heard = ends.parent.hear(Handed)
     ends.worker.buffers[:4] = b"evil"
-    ends.say(number=1, length=9)
-    assert heard == Request(ASKED, b"good")
+    ends.say(HANDED, number=1, length=9)
+    assert heard == Request(HANDED, b"good")
     assert ends.parent._last.length == 4
 
 

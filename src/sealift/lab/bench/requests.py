@@ -19,12 +19,12 @@ from typing import Final, NoReturn
 from sealift.ids import Buffer
 from sealift.lab.bench.report import BenchReport
 from sealift.train.sandbox.confine import Confinement, confine_worker
-from sealift.train.worker.messages import Metrics, ServeAnswer
+from sealift.train.worker.messages import Handed, ServeAnswer, StateSize
 from sealift.train.worker.requests import Area, ParentEnd, WorkerEnd
 
 BELL_BAR_US: Final = 100.0
 BUCKET_BYTES: Final = 25 << 20
-_QUESTION: Final = Metrics(0, 0, {"loss": 0.5})
+_QUESTION: Final = Handed(0, StateSize(0, 0, 0))
 _MEMORY_BYTES: Final = 1 << 40
 _TIMEOUT_S: Final = 60.0
 
@@ -82,7 +82,7 @@ def _asked(length: int, times: int) -> tuple[list[float], CountingArea]:
         until = time.monotonic() + _TIMEOUT_S
         parent = ParentEnd(area, ours.fileno(), lambda: until - time.monotonic())
         try:
-            while (request := parent.hear(Metrics, ServeAnswer)).message == _QUESTION:
+            while (request := parent.hear(Handed, ServeAnswer)).message == _QUESTION:
                 parent.tell(buffer=request.buffer)
         finally:
             ours.close()

@@ -325,6 +325,7 @@ class TaskProcess:
             if isinstance(request.message, Done | Fault):
                 return request.message
             answers.reply(request.message, request.buffer, parent)
+            del request  # its buffer, before the next one is copied
             self._process.tell()
 
     def cut(self) -> None:

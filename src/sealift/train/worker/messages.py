@@ -143,6 +143,10 @@ class ServeAnswer:
     rows: int
 
 
+BUFFERED: Final = (Handed,)
+"""Requests that a buffer belongs to."""
+
+
 def size_of(state: TrainingState) -> StateSize:
     """How long a state is."""
     return StateSize(state.step, len(state.tensors), len(state.tree))

@@ -251,13 +251,13 @@ class ServedModel:
             self._load()
         except BaseException as error:
             return self._parent.answer(_fault(error))
-        self._parent.answer(ServeAnswer(0))
+        answer: object = ServeAnswer(0)
         while True:
             try:
-                step = self._parent.await_order(ServeStep)
+                step = self._parent.await_order(ServeStep, after=answer)
             except PeerError:
                 return None
-            self._parent.answer(self._answer(step))
+            answer = self._answer(step)
 
     def _load(self) -> None:
         torch.set_num_threads(self._order.threads)

@@ -39,6 +39,7 @@ from sealift.errors import MalformedError, PeerError, no_room
 from sealift.ids import Buffer
 from sealift.train.sandbox.kernel import call
 from sealift.train.worker.messages import (
+    BUFFERED,
     MAX_ORDER_BYTES,
     MAX_REQUEST_BYTES,
     from_bytes,
@@ -230,6 +231,8 @@ class ParentEnd:
     def hear(self, *kinds: type) -> Request:
         """The worker's next request, or its answer to an order.
 
+        Of a kind that has no buffer none is copied: memory is the parent's, too.
+
         Raises:
             MalformedError: if it is of none of these kinds, or its head makes no sense.
             PeerError: code ``worker-gone`` or ``worker-timeout``.
@@ -240,6 +243,8 @@ class ParentEnd:
             raise _odd("a bell without a request")
         self._last = head
         message = from_bytes(self._area.read_message(head.message_bytes), *kinds)
+        if head.length and not isinstance(message, BUFFERED):
+            raise _odd("a buffer that belongs to nothing")
         return Request(message, self._area.copy(head.start, head.length))
 
 
@@ -263,13 +268,17 @@ class WorkerEnd:
         self._number = 0
         self._turn = threading.Lock()  # a recipe may import in a thread of its own
 
-    def await_order(self, *kinds: type) -> object:
-        """The next order.
+    def await_order(self, *kinds: type, after: object = None) -> object:
+        """The next order, ``after`` the answer to the last one.
+
+        Nobody asks between the two: the parent would not hear it.
 
         Raises:
             PeerError: code ``worker-gone``: the parent is.
         """
         with self._turn:
+            if after is not None:
+                self._say(after, 0, 0, 0)
             _await_bell(self.stream)
             at = self._talk_at + _MESSAGE
             raw = bytes(self._whole[at : at + self._head().message_bytes])
@@ -285,11 +294,17 @@ class WorkerEnd:
             length: Of the buffer that belongs to it.
             start: Where it begins in ``buffers``.
             room: Bytes that the reply may take from there on.
+
+        Raises:
+            PeerError: code ``worker-gone``: the parent is, or did not hear this.
         """
         with self._turn:
             self._say(message, start, length, room)
             _await_bell(self.stream)
-            return self.buffers[start : start + self._head().length]
+            head = self._head()
+            if head.number != self._number or head.message_bytes:
+                raise worker_gone()
+            return self.buffers[start : start + head.length]
 
     def answer(self, message: object) -> None:
         """Say how an order went."""

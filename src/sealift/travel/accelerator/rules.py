@@ -7,6 +7,7 @@ only (rule H8). Which visits there are is the plan's, which the accelerator make
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -169,4 +170,8 @@ def check_cargo(settings: TravelSettings, agreed: TravelRule) -> None:
 
 
 def _cover(covered: dict[str, tuple[Rows, ...]], resource: str, rows: Rows) -> None:
-    covered[resource] = tuple(sorted({*covered.get(resource, ()), rows}))
+    """Keep what was covered in order; a range that is covered again counts once."""
+    ranges = covered.get(resource, ())
+    place = bisect_left(ranges, rows)
+    if ranges[place : place + 1] != (rows,):
+        covered[resource] = (*ranges[:place], rows, *ranges[place:])
