@@ -288,9 +288,19 @@ class CheckpointLedger:
         return mark
 
     def finish(self) -> None:
-        """No broker needs to keep anything of this job any more."""
+        """No broker needs to keep anything of this job any more; all are told.
+
+        Raises:
+            SealiftError: the first refusal, or that one is gone, once all were asked.
+        """
+        failures: list[SealiftError] = []
         for owner in self._owners:
-            self._finish(owner)
+            try:
+                self._finish(owner)
+            except SealiftError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
         self._mark, self._behind = None, set()
 
     def _claim(self, owner: str) -> CheckpointStatus:

@@ -28,10 +28,16 @@ from sealift.errors import (
     RefusedError,
     UnavailableError,
 )
-from sealift.release.database import database_errors, open_database, transaction
+from sealift.release.database import (
+    BUSY_TIMEOUT_S,
+    database_errors,
+    open_database,
+    transaction,
+)
 
 APPLICATION_ID: Final = 0x5EA11062
 SALT_BYTES: Final = 32
+_MOMENT_S: Final = 0.1
 
 
 def mark_owner(connection: sqlite3.Connection, owner: PublicKey) -> None:
@@ -90,15 +96,35 @@ class VaultFile:
         with self.lock:
             with transaction(self.connection, self.path):
                 yield self.connection
-            with self._read_lock, database_errors(self.path):
-                query = "PRAGMA wal_checkpoint(TRUNCATE)"
-                busy = self.connection.execute(query).fetchone()[0]
-        if busy:
+            emptied = self._empty_log()
+        if not emptied:
             raise UnavailableError(
                 f"what was deleted still lies in {self.path}-wal",
                 why="another process reads the vault",
                 code="key-lingers",
             )
+
+    def _empty_log(self) -> bool:
+        """Put into the file what is in the log.
+
+        Whoever reads elsewhere is waited for while reads here go on; then those here
+        wait, for a moment.
+        """
+        with database_errors(self.path):
+            if self._checkpoint(BUSY_TIMEOUT_S):
+                return True
+            with self._read_lock:
+                return self._checkpoint(_MOMENT_S)
+
+    def _checkpoint(self, wait_s: float) -> bool:
+        wait_ms = int(wait_s * 1000)
+        self.connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
+        try:
+            query = "PRAGMA wal_checkpoint(TRUNCATE)"
+            return not self.connection.execute(query).fetchone()[0]
+        finally:
+            wait_ms = int(BUSY_TIMEOUT_S * 1000)
+            self.connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
 
     def close(self) -> None:
         """Close both, each once whoever uses it is done: SQLite ends the process else."""

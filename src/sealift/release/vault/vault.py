@@ -151,10 +151,11 @@ class Vault:
             UnavailableError: ``no-key``, or if it cannot be written; ``key-lingers``: it
                 is deleted, and what is to be overwritten is read by somebody.
         """
-        with self._file.deleting() as connection:
-            if not _row(connection, resource):
-                raise _no_key(resource)
-            connection.execute("DELETE FROM keys WHERE resource = ?", (resource,))
+        with self._file.deleting() as connection:  # empties what lingers, too
+            query = "DELETE FROM keys WHERE resource = ?"
+            deleted = connection.execute(query, (resource,)).rowcount
+        if not deleted:
+            raise _no_key(resource)
 
     def resources(self) -> dict[str, Digest]:
         """Names and key commitments of everything held."""
