@@ -4,7 +4,8 @@ A rank sends each peer what that peer needs, sealed for it alone, so there is no
 that a member could misuse (rule N4). Contributions are combined in the order of ranks,
 whoever comes first: all ranks get the same bits, in every run. Before each collective all
 announce what they are about to do, and nothing is taken from who is about to do something
-else. The first error ends the group for ever, on every rank.
+else. The first error ends the group for ever, on every rank, a caller's mistake as well:
+whoever went on would be taken for who is one collective behind.
 
 Two phases (C): rank k gets everybody's part of chunk k, combines it, and sends the result
 to all. One phase (D), for small tensors: everybody sends everything and combines it all.
@@ -119,7 +120,7 @@ class SealedGroup:
             RefusedError: if what came is not what that rank sent.
             UsageError: ``bad-tensor``, or ``group-in-use``.
         """
-        flat = _flat(tensor)
+        flat = self._flat(tensor)
         small = flat.nbytes <= self.choices.one_phase_bytes
         how = Algorithm.ONE_PHASE if small else Algorithm.TWO_PHASE
         with self._collective(
@@ -145,9 +146,9 @@ class SealedGroup:
         Raises:
             See ``all_reduce``.
         """
-        flat, mine = _flat(tensor), _flat(into)
+        flat, mine = self._flat(tensor), self._flat(into)
         if flat.dtype != mine.dtype or flat.size != mine.size * self.world:
-            raise _bad_tensor(f"{mine.size} elements are no part of {flat.size}")
+            raise self._bad_tensor(f"{mine.size} elements are no part of {flat.size}")
         with self._collective(Operation.REDUCE_SCATTER, flat, reduction=reduction):
             chunks = self._chunks(flat)
             self._reduce_mine(chunks, reduction, tell=False)
@@ -164,9 +165,11 @@ class SealedGroup:
         Raises:
             See ``all_reduce``.
         """
-        mine, flat = _flat(part), _flat(into)
+        mine, flat = self._flat(part), self._flat(into)
         if flat.dtype != mine.dtype or flat.size != mine.size * self.world:
-            raise _bad_tensor(f"{self.world} parts of {mine.size} are not {flat.size}")
+            raise self._bad_tensor(
+                f"{self.world} parts of {mine.size} are not {flat.size}"
+            )
         with self._collective(Operation.ALL_GATHER, flat):
             chunks = self._chunks(flat)
             chunks[self.rank][...] = mine
@@ -180,7 +183,7 @@ class SealedGroup:
         Raises:
             See ``all_reduce``.
         """
-        flat = _flat(tensor)
+        flat = self._flat(tensor)
         with self._collective(Operation.BROADCAST, flat, root=root):
             for piece in self._segments(flat):
                 if self.rank == root:
@@ -262,9 +265,10 @@ class SealedGroup:
     ) -> Iterator[None]:
         """Announce it and hear all others; afterwards nothing is left to be sent."""
         if not 0 <= root < self.world:
-            raise UsageError(f"there is no rank {root}", code="bad-world")
+            raise self._fail(UsageError(f"there is no rank {root}", code="bad-world"))
         if not self._turn.acquire(blocking=False):
-            raise UsageError("another thread uses this group", code="group-in-use")
+            odd = UsageError("another thread uses this group", code="group-in-use")
+            raise self._fail(odd)
         try:
             if self._failed is not None:
                 raise self._failed
@@ -367,6 +371,17 @@ class SealedGroup:
         if self._failed is not None:
             raise self._failed
 
+    def _flat(self, tensor: Array) -> Array:
+        if tensor.dtype not in DTYPES:
+            raise self._bad_tensor(f"{tensor.dtype} is no element type of a group")
+        if not tensor.flags.c_contiguous:
+            raise self._bad_tensor("its elements do not lie in one row")
+        return tensor.reshape(-1)
+
+    def _bad_tensor(self, why: str) -> SealiftError:
+        what = "a tensor cannot be used in a collective"
+        return self._fail(UsageError(what, why=why, code="bad-tensor"))
+
     def _fail(self, error: SealiftError) -> SealiftError:
         """End the group; return the first error, which is the one to be told."""
         with self._failing:
@@ -383,17 +398,3 @@ class SealedGroup:
         for peer in self._peers.values():
             peer.stop()
             peer.wire.abort()
-
-
-def _flat(tensor: Array) -> Array:
-    if tensor.dtype not in DTYPES:
-        raise _bad_tensor(f"{tensor.dtype} is none of the element types of a group")
-    if not tensor.flags.c_contiguous:
-        raise _bad_tensor("its elements do not lie in one row")
-    return tensor.reshape(-1)
-
-
-def _bad_tensor(why: str) -> UsageError:
-    return UsageError(
-        "a tensor cannot be used in a collective", why=why, code="bad-tensor"
-    )

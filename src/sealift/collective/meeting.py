@@ -112,6 +112,7 @@ class GroupMeeting:
         """
         others = [n for n in range(len(self._charter.names)) if n != self.rank]
         with ExitStack() as sessions, ExitStack() as undone:
+            sessions.callback(self._close_parked)
             met: dict[int, Session] = {}
             for peer in others:
                 with self._naming(peer):
@@ -122,8 +123,9 @@ class GroupMeeting:
                 with self._naming(peer):
                     pipes[peer] = self._pipe(peer, session, view)
                 undone.callback(pipes[peer].abort)
+            group = SealedGroup(self.rank, pipes)
             undone.pop_all()
-            return SealedGroup(self.rank, pipes)
+            return group
 
     def _session(self, peer: int) -> Session:
         name = self._charter.names[peer]
@@ -137,11 +139,18 @@ class GroupMeeting:
         """The circuit that a later rank opens; others are kept for their turn."""
         while name not in self._parked:
             circuit = self._relay.accept(self._left_s())
-            if circuit.peer_name in self._charter.names[self.rank + 1 :]:
-                self._parked[circuit.peer_name] = circuit
-            else:
+            if circuit.peer_name not in self._charter.names[self.rank + 1 :]:
                 circuit.close()
+                continue
+            former = self._parked.pop(circuit.peer_name, None)
+            if former is not None:
+                former.close()
+            self._parked[circuit.peer_name] = circuit
         return self._parked.pop(name)
+
+    def _close_parked(self) -> None:
+        while self._parked:
+            self._parked.popitem()[1].close()
 
     def _agree_on_view(self, met: dict[int, Session]) -> Digest:
         keys = {peer: session.peer.instance for peer, session in met.items()}

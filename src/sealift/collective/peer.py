@@ -15,9 +15,10 @@ from typing import Final, Protocol
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer
 
-# So little of a collective is sent without waking another thread. A peer may be one
-# collective behind, and twice as much fits into any pipe.
+# So little of a collective is sent without waking another thread: it fits into any pipe
+# while nobody receives, also into a ring of three slots.
 _AT_ONCE_BYTES: Final = 32 << 10
+_AT_ONCE_MESSAGES: Final = 3
 
 
 class Wire(Protocol):
@@ -45,7 +46,7 @@ class Peer:
         self.number, self.wire, self._fail = number, wire, fail
         self._orders: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        self._waiting = self._at_once = 0
+        self._waiting = self._at_once = self._messages = 0
         self._stopped = False
         self._thread = threading.Thread(
             target=self._work, name=f"sends to rank {number}", daemon=True
@@ -57,7 +58,10 @@ class Peer:
         view = memoryview(message).cast("B")
         with self._changed:
             self._at_once += len(view)
-            at_once = not self._waiting and self._at_once <= _AT_ONCE_BYTES
+            self._messages += 1
+            little = self._at_once <= _AT_ONCE_BYTES
+            at_once = little and self._messages <= _AT_ONCE_MESSAGES
+            at_once = at_once and not self._waiting
             self._waiting += not at_once
         if at_once:
             with self._naming():
@@ -74,7 +78,7 @@ class Peer:
         """Wait until everything was sent, or nothing more can be."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or not self._waiting)
-            self._at_once = 0
+            self._at_once = self._messages = 0
 
     def stop(self) -> None:
         """Send nothing that has not been begun."""
@@ -90,6 +94,14 @@ class Peer:
                     self.wire.send(message)
             except SealiftError as error:
                 self._fail(error)
+            except BaseException as error:  # else the caller would wait for ever
+                self._fail(
+                    PeerError(
+                        f"nothing can be sent to rank {self.number}",
+                        why=error,
+                        code="session-ended",
+                    )
+                )
             finally:
                 with self._changed:
                     self._waiting -= 1
@@ -97,10 +109,13 @@ class Peer:
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        """Say of which rank it is, if it is gone."""
+        """Say of which rank it is."""
         try:
             yield
         except PeerError as error:
             raise PeerError(
                 f"rank {self.number} cannot be reached", why=error, code=error.code
             ) from None
+        except SealiftError as error:
+            error.what = f"rank {self.number}: {error.what}"
+            raise

@@ -168,7 +168,7 @@ def fit_line(sizes: Sequence[float], spent: Sequence[float]) -> tuple[float, flo
 
     Each size counts alike: residuals are relative, or the largest would decide alone.
     """
-    weights = 1 / np.asarray(spent)
+    weights = 1 / np.maximum(spent, 1e-9)  # a clock may stand still
     ones = np.ones(len(sizes))
     matrix = np.stack([ones, np.asarray(sizes)], axis=1) * weights[:, None]
     (message_s, byte_s), *_ = np.linalg.lstsq(matrix, ones, rcond=None)

@@ -132,11 +132,13 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None
     ) -> SealedWork:
         """Several at once."""
-        works = [
-            self._allgather_base(output, part)
-            for output, part in zip(outputs, inputs, strict=True)
-        ]
-        return works[-1]
+
+        def gather() -> None:
+            for output, part in zip(outputs, inputs, strict=True):
+                parts = list(output.view(-1).chunk(self.size()))
+                self._all_gather(parts, part.view(-1))
+
+        return self._begin(outputs, gather)
 
     def all_gather_single(
         self, output: Tensor, part: Tensor, options: Any = None
@@ -173,8 +175,22 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                     code="bad-tensor",
                 )
         future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
-        self._thread.submit(_finish, future, list(tensors), work)
+        self._thread.submit(self._finish, future, list(tensors), work)
         return SealedWork(future)
+
+    def _finish(
+        self,
+        future: torch.futures.Future[list[Tensor]],
+        tensors: list[Tensor],
+        work: Callable[[], None],
+    ) -> None:
+        try:
+            work()
+        except BaseException as error:  # it is raised where somebody waits
+            self._group.abort()  # nobody else may go on without this rank
+            future.set_exception(error)
+        else:
+            future.set_result(tensors)
 
     def _all_reduce(self, tensors: list[Tensor], op: Any) -> None:
         for tensor in tensors:
@@ -245,16 +261,3 @@ def _reduction(op: Any) -> Reduction:
         if op == known:
             return reduction
     raise UsageError(f"a sealed group has no {op}", code="bad-tensor")
-
-
-def _finish(
-    future: torch.futures.Future[list[Tensor]],
-    tensors: list[Tensor],
-    work: Callable[[], None],
-) -> None:
-    try:
-        work()
-    except BaseException as error:  # it is raised where somebody waits
-        future.set_exception(error)
-    else:
-        future.set_result(tensors)

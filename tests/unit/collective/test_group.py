@@ -185,15 +185,46 @@ def test_a_rank_that_goes_ends_the_group_everywhere() -> None:
 
 def test_after_an_error_every_call_says_why() -> None:
     def work(group: SealedGroup) -> str:
+        group.barrier()  # control
+        for _ in range(2):
+            with pytest.raises(UsageError, match="cannot be used") as caught:
+                group.all_reduce(np.zeros(3, "complex64"))
         with pytest.raises(UsageError, match="cannot be used"):
-            group.all_reduce(np.zeros(3, "complex64"))
-        group.barrier()  # nothing was announced, so nothing ended
-        group.abort()
-        with pytest.raises(PeerError) as caught:
             group.barrier()
         return caught.value.code
 
-    assert on_all(1, work) == ["group-closed"]
+    assert on_all(1, work) == ["bad-tensor"]
+
+
+def test_who_made_a_mistake_is_not_summed_with_who_did_not() -> None:
+    """Its next call would have the number of the others' first."""
+    kept = {}
+
+    def work(group: SealedGroup) -> None:
+        kept[group.rank] = contribution(group.rank, 1000)
+        if group.rank == 0:
+            with pytest.raises(UsageError):
+                group.all_reduce(np.zeros(1000, "complex64"))
+        group.all_reduce(kept[group.rank])
+
+    assert all(isinstance(each, SealiftError) for each in on_all(2, work))
+    for rank, tensor in kept.items():
+        assert tensor.tobytes() == contribution(rank, 1000).tobytes()
+
+
+def test_whatever_goes_wrong_in_sending_ends_the_group() -> None:
+    def broken(message: object) -> None:
+        raise OSError("no such thing")
+
+    wires = simulated_wires(2)
+    group = SealedGroup(0, wires[0])
+    group._peers[1].wire.send = broken  # type: ignore[method-assign]
+    group._peers[1]._messages = 3  # so that a thread sends
+    with pytest.raises(PeerError) as caught:
+        group.barrier()
+    assert "rank 1" in caught.value.what
+    with pytest.raises(PeerError):
+        group.barrier()
 
 
 def test_one_thread_uses_a_group() -> None:
@@ -206,8 +237,7 @@ def test_one_thread_uses_a_group() -> None:
         with pytest.raises(UsageError) as caught:
             group.barrier()
         assert caught.value.code == "group-in-use"
-        group.abort()
-        with pytest.raises(PeerError):
+        with pytest.raises(UsageError):
             waiting.result()
 
 
