@@ -6,7 +6,7 @@ names more than once; all generations end here.
 Not here: object collectives. They unpickle what other ranks sent, so tensors of bytes,
 which they travel in, are refused. A tensor on a GPU is staged through the host: untested
 on a GPU.
-Source: torch.distributed's ProcessGroup, torch 2.11 to 2.13.
+Source: torch.distributed's ProcessGroup; run with torch 2.13.
 """
 
 from __future__ import annotations
