@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,10 +33,10 @@ from sealift.attest.runtimelog import (
 from sealift.attest.tdx.evidence import TdxBody
 from sealift.cli.attest import collect as attestcollect
 from sealift.cli.main import build_parser, main
-from sealift.cli.roles.attester import Platform, open_attester
 from sealift.crypto.identity import create_identity, save_identity
 from sealift.errors import SealiftError, UnavailableError
 from sealift.ids import Digest
+from sealift.train.job.hostattester import EvidencePlaces, Platform, open_attester
 from tests.sim import nvidia_device
 from tests.sim.attestedworld import host_words
 from tests.sim.intel_world import IntelWorld
@@ -208,17 +207,16 @@ class Agreed:
             rehearse=self.rehearse, references=references, code=code
         )
         verified = SimpleNamespace(agreement=agreement, accept=self.accept)
-        return SimpleNamespace(agreement=verified)
+        return SimpleNamespace(agreement=verified, folder=Path("/absent"))
 
 
-NO_TPM = argparse.Namespace(
-    tpm="unix:/absent", tpm_state=Path("/absent"), job=Path("/absent/job"),
-    tpm_issuers=None, event_log="none", ima_list="none", agent=None,
-)  # fmt: skip
+NO_TPM = EvidencePlaces(
+    tpm="unix:/absent", tpm_state=Path("/absent"), event_log=None, ima_list=None
+)
 
 
 def test_a_tdx_guest_proves_tee(world: IntelWorld) -> None:
-    made = open_attester(NO_TPM, Agreed((Level.TEE,)).setup, tdx_platform(world))
+    made = open_attester(Agreed((Level.TEE,)).setup, NO_TPM, tdx_platform(world))
     events = TdxBody.parse(made.collect(BOUND).body).events
     assert measured_bundle(events) == BUNDLE
 
@@ -229,7 +227,7 @@ def test_a_tdx_guest_with_gpus_proves_gpu_tee(
     nvidia_device.trust(monkeypatch)
     platform = tdx_platform(world, SoftDevice())
     accept = (Level.GPU_TEE, Level.TEE)
-    made = open_attester(NO_TPM, Agreed(accept).setup, platform)
+    made = open_attester(Agreed(accept).setup, NO_TPM, platform)
     lead = CompositeBody.parse(made.collect(BOUND).body).lead
     events = TdxBody.parse(lead.body).events
     assert [each.kind for each in events] == [GPU_BINDING, CODE_BUNDLE]
@@ -238,10 +236,10 @@ def test_a_tdx_guest_with_gpus_proves_gpu_tee(
 def test_a_snp_guest_proves_tee_and_no_gpu_tee() -> None:
     folder = StandInTsmFolder(lambda i, p: (b"report", b""), provider="sev_guest")
     platform = Platform(TsmReader(folder))
-    made = open_attester(NO_TPM, Agreed((Level.TEE,)).setup, platform)
+    made = open_attester(Agreed((Level.TEE,)).setup, NO_TPM, platform)
     assert isinstance(made, SnpAttester)
     with pytest.raises(UnavailableError, match="bind GPUs") as caught:
-        open_attester(NO_TPM, Agreed((Level.GPU_TEE,)).setup, platform)
+        open_attester(Agreed((Level.GPU_TEE,)).setup, NO_TPM, platform)
     assert caught.value.code == "no-evidence"
 
 
@@ -249,9 +247,8 @@ def test_a_snp_guest_proves_tee_and_no_gpu_tee() -> None:
 def test_an_azure_guest_proves_tee(tmp_path: Path) -> None:
     with software_tpm() as tpm:
         platform = replace(no_platform(), azure_host=move_in(tpm))
-        words = vars(NO_TPM) | {"tpm": tpm.name, "tpm_state": tmp_path / "state"}
-        args = argparse.Namespace(**words)
-        made = open_attester(args, Agreed((Level.TEE,)).setup, platform)
+        places = replace(NO_TPM, tpm=tpm.name, tpm_state=tmp_path / "state")
+        made = open_attester(Agreed((Level.TEE,)).setup, places, platform)
         assert isinstance(made, AzureAttester)
         with made:
             body = AzureBody.parse(made.collect(BOUND).body)
@@ -267,16 +264,16 @@ def test_an_azure_guest_proves_tee(tmp_path: Path) -> None:
 @pytest.mark.swtpm
 def test_a_host_with_a_tpm_is_no_azure_guest(tmp_path: Path) -> None:
     with software_tpm() as tpm:
-        args = argparse.Namespace(**vars(NO_TPM) | {"tpm": tpm.name})
+        places = replace(NO_TPM, tpm=tpm.name)
         with pytest.raises(UnavailableError) as caught:
-            open_attester(args, Agreed((Level.TEE,)).setup, no_platform())
+            open_attester(Agreed((Level.TEE,)).setup, places, no_platform())
     assert caught.value.code == "no-evidence"
 
 
 def test_what_a_bare_machine_lacks_is_named_level_by_level() -> None:
     accept = (Level.GPU_TEE, Level.TEE, Level.ATTESTED_HOST, Level.UNTRUSTED_GPU)
     with pytest.raises(UnavailableError) as caught:
-        open_attester(NO_TPM, Agreed(accept).setup, no_platform())
+        open_attester(Agreed(accept).setup, NO_TPM, no_platform())
     assert all(f"{level}: " in caught.value.why for level in accept)
 
 
@@ -288,7 +285,7 @@ def test_the_composite_measures_into_its_lead(
 
     nvidia_device.trust(monkeypatch)
     platform = tdx_platform(world, SoftDevice())
-    made = open_attester(NO_TPM, Agreed((Level.GPU_TEE,)).setup, platform)
+    made = open_attester(Agreed((Level.GPU_TEE,)).setup, NO_TPM, platform)
     measuring(made)(RuntimeEvent("module", b"{}"))
     lead = CompositeBody.parse(made.collect(BOUND).body).lead
     assert TdxBody.parse(lead.body).events[-1].kind == "module"

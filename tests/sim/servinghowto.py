@@ -19,8 +19,8 @@ from typing import Final
 import torch
 from safetensors.torch import save_file
 
-from sealift.cli.console import VARIABLE
 from sealift.cli.main import main
+from sealift.release.files import PASSPHRASE_VARIABLE
 from tests.sim.terminals import FENCE
 
 HOWTO: Final = Path(__file__).parents[2] / "docs/howto/serve-a-model.md"
@@ -73,11 +73,11 @@ def boxes(language: str) -> list[str]:
 
 def say(words: list[str]) -> None:
     """Type one command; whoever reads a passphrase from the environment takes it out."""
-    os.environ[VARIABLE] = PASSPHRASE
+    os.environ[PASSPHRASE_VARIABLE] = PASSPHRASE
     try:
         assert main(words) == 0, words
     finally:
-        os.environ.pop(VARIABLE, None)
+        os.environ.pop(PASSPHRASE_VARIABLE, None)
 
 
 @dataclass

@@ -11,7 +11,7 @@ import threading
 from typing import IO
 
 import sealift
-from sealift.cli.console import VARIABLE
+from sealift.release.files import PASSPHRASE_VARIABLE
 from sealift.serve.client import Client
 from tests.sim.servinghowto import PASSPHRASE, ServingHowTo
 
@@ -64,7 +64,7 @@ class Served:
             stderr=subprocess.PIPE,
             text=True,
             cwd=self.howto.path,
-            env={**os.environ, VARIABLE: PASSPHRASE},
+            env={**os.environ, PASSPHRASE_VARIABLE: PASSPHRASE},
         )
 
     def wait_for(self, pattern: str) -> str:

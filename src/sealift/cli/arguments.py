@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sealift.cli.console import VARIABLE
 from sealift.errors import UsageError
+from sealift.release.files import PASSPHRASE_VARIABLE
 
 Run = Callable[[argparse.Namespace], int | None]
 
@@ -72,7 +72,7 @@ class Parser(_Arguments, argparse.ArgumentParser):
         self.add_file(
             "--passphrase-file",
             help="read the identity's passphrase from the first line of FILE; without it "
-            f"{VARIABLE} is used, or the terminal is asked",
+            f"{PASSPHRASE_VARIABLE} is used, or the terminal is asked",
         )
 
     def add_argument(self, *names: Any, **terms: Any) -> argparse.Action:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealift.errors import UnavailableError, UsageError, ascii_only, visible
-from sealift.release.files import read_secret_line
+from sealift.release.files import read_given_passphrase
 
 YES: Final = frozenset({"y", "yes"})
 
@@ -81,8 +81,6 @@ def confirm(
 if TYPE_CHECKING:
     from sealift.crypto.identity import Identity
 
-VARIABLE: Final = "SEALIFT_PASSPHRASE"
-
 
 def read_passphrase(file: Path | None, *, prompt: str, twice: bool = False) -> str:
     """The passphrase, without its line end.
@@ -97,10 +95,9 @@ def read_passphrase(file: Path | None, *, prompt: str, twice: bool = False) -> s
         UnavailableError: if the file cannot be read.
         MalformedError: if its first line is empty or not UTF-8.
     """
-    if file is not None:
-        return read_secret_line(file)
-    if VARIABLE in os.environ:
-        return os.environ.pop(VARIABLE)
+    given = read_given_passphrase(file, os.environ)
+    if given is not None:
+        return given
     passphrase = ask_terminal(prompt)
     if twice and ask_terminal(f"{prompt}, once more") != passphrase:
         raise UsageError("the two passphrases differ", code="passphrases-differ")

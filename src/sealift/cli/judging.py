@@ -7,15 +7,9 @@ import datetime as dt
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from sealift.attest.collateral import MAX_BUNDLE_BYTES, Collateral, parse_bundle
 from sealift.attest.evidence import MAX_BODY_BYTES, Evidence, require_bound
-from sealift.attest.referenceset import (
-    MAX_SET_BYTES,
-    parse_set,
-)
 from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.tools.vendorfiles import wrap
 from sealift.cli.arguments import Parser
@@ -24,7 +18,7 @@ from sealift.codec import decode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, UsageError
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
-from sealift.release.equip import equip
+from sealift.release.equip import equip_from_files
 from sealift.release.files import read_whole
 from sealift.release.vault.ledger import Ledger
 
@@ -95,13 +89,6 @@ def load_evidence(args: argparse.Namespace) -> LoadedEvidence:
         ) from None
     say(f"{args.file} is {wrapped.form}: taken as {wrapped.evidence.kind} evidence")
     return LoadedEvidence(wrapped.evidence, wrapped.form)
-
-
-def load_collateral(path: Path | None) -> Collateral:
-    """The bundle of a file; nothing without one."""
-    if path is None:
-        return Collateral()
-    return parse_bundle(read_whole(path, 2 * MAX_BUNDLE_BYTES))
 
 
 def parse_bound(text: str) -> bytes:
@@ -182,12 +169,11 @@ def equip_from(
         UnavailableError: ``references-absent``, or a file that cannot be read.
         EvidenceError, StaleError: a set is not the agreed one.
     """
-    sets = [parse_set(read_whole(path, MAX_SET_BYTES)) for path in args.references]
-    return equip(
+    return equip_from_files(
         agreement,
         clock=clock or wall_clock,
-        collateral=load_collateral(args.collateral),
-        sets=sets,
+        collateral=args.collateral,
+        references=args.references,
         enroller=enroller,
         ledger=ledger,
     )

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
-from sealift.attest.collateral import Collateral
+from sealift.attest.collateral import MAX_BUNDLE_BYTES, Collateral, parse_bundle
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.referenceset import (
+    MAX_SET_BYTES,
     SetName,
     SignedReferenceSet,
     join,
+    parse_set,
     verify_set,
 )
 from sealift.crypto.sign import PublicKey
 from sealift.errors import StaleError, UnavailableError
 from sealift.release.agreement.signed import Equipment, VerifiedAgreement
+from sealift.release.files import read_whole
 from sealift.release.vault.ledger import Ledger
 
 _COLLATERAL: Final = "collateral"
@@ -63,6 +67,39 @@ def equip(
     return verified.equipped(
         Equipment(collateral=endorsed, clock=clock, references=values)
     )
+
+
+def equip_from_files(
+    verified: VerifiedAgreement,
+    *,
+    clock: Callable[[], float],
+    collateral: Path | None,
+    references: Iterable[Path],
+    ledger: Ledger | None = None,
+    enroller: PublicKey | None = None,
+) -> VerifiedAgreement:
+    """``equip``, with a bundle and sets of files.
+
+    Raises:
+        UnavailableError: ``references-absent``, or a file that cannot be read.
+        MalformedError: for something else in it.
+        EvidenceError, StaleError: as ``equip``.
+    """
+    return equip(
+        verified,
+        clock=clock,
+        collateral=load_collateral(collateral),
+        sets=[parse_set(read_whole(path, MAX_SET_BYTES)) for path in references],
+        ledger=ledger,
+        enroller=enroller,
+    )
+
+
+def load_collateral(path: Path | None) -> Collateral:
+    """The bundle of a file; nothing without one."""
+    if path is None:
+        return Collateral()
+    return parse_bundle(read_whole(path, 2 * MAX_BUNDLE_BYTES))
 
 
 def _verify_newest(

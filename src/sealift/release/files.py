@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -18,13 +18,14 @@ from sealift.errors import (
 )
 
 __all__ = [
-    "locked", "make_folder", "read_secret_line", "read_whole",
+    "locked", "make_folder", "read_given_passphrase", "read_secret_line", "read_whole",
     "write_failed", "write_whole",
 ]  # fmt: skip
 
 
 STEP_BYTES: Final = 1 << 20
 MAX_PASSPHRASE_BYTES: Final = 1024  # of its whole file
+PASSPHRASE_VARIABLE: Final = "SEALIFT_PASSPHRASE"  # noqa: S105 - its name
 
 
 def read_whole(path: Path, max_bytes: int) -> bytes:
@@ -67,6 +68,23 @@ def read_secret_line(file: Path) -> str:
             code="bad-passphrase-file",
         )
     return line
+
+
+def read_given_passphrase(
+    file: Path | None, environment: MutableMapping[str, str]
+) -> str | None:
+    """The first line of ``file``, or the variable, or None.
+
+    The variable is removed, so that no process that we start inherits it.
+
+    Raises:
+        See ``read_secret_line``.
+    """
+    return (
+        environment.pop(PASSPHRASE_VARIABLE, None)
+        if file is None
+        else read_secret_line(file)
+    )
 
 
 def _too_large(path: Path, max_bytes: int) -> MalformedError:

@@ -27,7 +27,6 @@ from sealift.cli.judging import (
     add_collateral_argument,
     add_evidence_arguments,
     add_time_argument,
-    load_collateral,
     load_evidence,
     parse_bound,
     parse_time,
@@ -36,7 +35,7 @@ from sealift.codec import to_plain
 from sealift.crypto.sign import PublicKey
 from sealift.errors import RefusedError, visible
 from sealift.release.agreement.signed import load_verified
-from sealift.release.equip import equip
+from sealift.release.equip import equip, load_collateral
 from sealift.release.files import read_whole
 
 REAL_LEVELS: Final = (Level.TEE, Level.GPU_TEE, Level.ATTESTED_HOST)

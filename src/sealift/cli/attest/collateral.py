@@ -24,12 +24,12 @@ from sealift.cli.arguments import Parser
 from sealift.cli.console import require_absent, say
 from sealift.cli.judging import (
     add_evidence_arguments,
-    load_collateral,
     load_evidence,
     parse_time,
 )
 from sealift.crypto.certificate import say_time
 from sealift.errors import MalformedError, UsageError, visible
+from sealift.release.equip import load_collateral
 from sealift.release.files import read_whole, write_whole
 
 SERVICES: Final = ("intel", "intel-root", "amd", "nvidia")

@@ -20,18 +20,18 @@ from sealift.attest.tpm.attester import TpmAttester
 from sealift.cli.attest.reference import Source, add_set_arguments, write_set
 from sealift.cli.console import require_absent, say, unlock
 from sealift.cli.judging import add_collateral_argument, parse_bound
-from sealift.cli.roles.attester import (
+from sealift.cli.roles.attester import add_tpm_arguments, evidence_places
+from sealift.errors import UnavailableError, UsageError
+from sealift.ids import Role
+from sealift.release.files import write_whole
+from sealift.train.job.hostattester import (
     Platform,
-    add_tpm_arguments,
     bind_devices,
     open_azure,
     open_tdx,
     open_tee,
     open_tpm,
 )
-from sealift.errors import UnavailableError, UsageError
-from sealift.ids import Role
-from sealift.release.files import write_whole
 
 STATE: Final = Path("tpm")
 
@@ -109,11 +109,11 @@ def _auto(args: argparse.Namespace, platform: Platform) -> Attester:
 
 
 def _tee(args: argparse.Namespace, platform: Platform) -> Attester:
-    return open_tee(args, platform, STATE)
+    return open_tee(evidence_places(args), platform, STATE)
 
 
 def _tpm(args: argparse.Namespace, platform: Platform) -> Attester:
-    return open_tpm(args, STATE)
+    return open_tpm(evidence_places(args), STATE)
 
 
 def _tdx(args: argparse.Namespace, platform: Platform) -> Attester:
@@ -125,7 +125,7 @@ def _snp(args: argparse.Namespace, platform: Platform) -> Attester:
 
 
 def _azure(args: argparse.Namespace, platform: Platform) -> Attester:
-    return open_azure(args, platform, STATE)
+    return open_azure(evidence_places(args), platform, STATE)
 
 
 def _nvidia(args: argparse.Namespace, platform: Platform) -> Attester:

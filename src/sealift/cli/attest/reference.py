@@ -20,12 +20,12 @@ from sealift.cli.judging import (
     add_collateral_argument,
     add_evidence_arguments,
     add_time_argument,
-    load_collateral,
     load_evidence,
     parse_bound,
     parse_time,
 )
 from sealift.errors import UsageError
+from sealift.release.equip import load_collateral
 from sealift.release.files import write_whole
 
 

@@ -8,69 +8,26 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from sealift.attest.evidence import Attester
 from sealift.channel.transport.tcp import TcpListener
 from sealift.channel.transport.unixsocket import LocalListener
 from sealift.cli.arguments import Parser
 from sealift.cli.console import unlock
 from sealift.cli.judging import add_judging_arguments, equip_from, wall_clock
-from sealift.crypto.identity import Identity
 from sealift.errors import (
     PolicyError,
     UnavailableError,
-    UsageError,
     visible,
 )
 from sealift.events import Event, Sink
-from sealift.ids import Role
-from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.session.direct import PathDialler
 from sealift.session.directhost import DirectHost
-from sealift.session.endpoint import Endpoint
 from sealift.train.job.roleprocesses import EventLines
-from sealift.train.job.settings import JobTable, check_job, parse_address, read_job
-from sealift.train.plans import PLANS, PlanRole, plans_with
-
-
-@dataclass(frozen=True, slots=True)
-class RoleSetup:
-    """A role before it dials: everything that can be wrong at home was checked.
-
-    Attributes:
-        job: From ``job.toml``.
-        agreement: Signed by everybody.
-        identity: Unlocked.
-        sink: Where events go.
-        address: Of the orchestrator.
-    """
-
-    job: JobTable
-    agreement: VerifiedAgreement
-    identity: Identity
-    sink: Sink
-    address: tuple[str, int]
-
-    def endpoint(self, role: Role) -> Endpoint:
-        """An end of sessions that the identity stands for."""
-        return Endpoint(
-            role=role,
-            name=self.identity.name,
-            agreement=self.agreement.digest,
-            identity=self.identity,
-        )
-
-    def attested(self, name: str, attester: Attester) -> Endpoint:
-        """An accelerator's end of sessions, which evidence stands for."""
-        return Endpoint(
-            role=Role.ACCELERATOR,
-            name=name,
-            agreement=self.agreement.digest,
-            attester=attester,
-        )
+from sealift.train.job.rolesetup import RoleSetup, own_enroller, read_role
+from sealift.train.job.settings import parse_address
+from sealift.train.plans import PlanRole
 
 
 def boot_clock() -> float:
@@ -102,36 +59,13 @@ def set_up_role(args: argparse.Namespace, role: PlanRole) -> RoleSetup:
     Raises:
         SealiftError: the first thing that is wrong, before anything is started.
     """
-    job = read_job(args.job)
+    job, agreement = read_role(args.job, role, clock=wall_clock)
     address = parse_address(args.orchestrator) if args.orchestrator else job.address
-    agreement = load_verified(Path(job.agreement))
-    agreement.agreement.require_time(wall_clock())
-    check_job(job, agreement)
-    plan = PLANS[job.plan]
-    if role not in plan.roles:
-        raise UsageError(
-            f"the job's plan is {job.plan}",
-            why=f"this command is for the plan {' or '.join(plans_with(role))}",
-            fix=f"Run `sealift {plan.command}` with the job instead",
-            code="other-plan",
-        )
     identity = unlock(args, args.key)
     sink = open_events(args.events)
-    agreement = _equip_role(args, agreement, identity)
-    return RoleSetup(job, agreement, identity, sink, address)
-
-
-def _equip_role(
-    args: argparse.Namespace, agreement: VerifiedAgreement, identity: Identity
-) -> VerifiedAgreement:
-    """The agreement with what this process judges evidence with.
-
-    A data owner's processes believe what its own broker found out about a TPM, and
-    nobody else; other roles believe every enroller that the agreement names.
-    """
-    holders = agreement.agreement.holders
-    own = identity.public_key if identity.name in holders else None
-    return equip_from(args, agreement, own)
+    agreement = equip_from(args, agreement, own_enroller(agreement, identity))
+    folder = args.job.resolve().parent
+    return RoleSetup(job, folder, agreement, identity, sink, address)
 
 
 def require_data_owner(setup: RoleSetup, role: str) -> None:

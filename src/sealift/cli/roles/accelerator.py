@@ -12,14 +12,13 @@ from typing import Any
 from sealift.attest.evidence import Attester, measuring
 from sealift.cli.console import say_sandbox
 from sealift.cli.roles import (
-    RoleSetup,
     add_host_arguments,
     add_role_arguments,
     boot_clock,
     open_direct_host,
     set_up_role,
 )
-from sealift.cli.roles.attester import add_attester_arguments, open_attester
+from sealift.cli.roles.attester import add_attester_arguments, evidence_places
 from sealift.cli.roles.rejoin import Joined, Rejoining
 from sealift.cli.signals import on_second_signal
 from sealift.release.agreement.code import load_bundle
@@ -27,7 +26,9 @@ from sealift.session.directhost import DirectHost
 from sealift.session.relay.client import RelayClient
 from sealift.train.job.accelerator import Accelerator
 from sealift.train.job.checkpoints import StateFolder
+from sealift.train.job.hostattester import open_attester
 from sealift.train.job.releasedkeys import enrol_where_missing
+from sealift.train.job.rolesetup import RoleSetup
 from sealift.train.job.runningjob import MOST, JobShapes, Restarts
 from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import RecipeExecutor
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         restart_overwriting()
     on_second_signal(overwrite_live_pools)
     setup = set_up_role(args, "accelerator")
-    attester = open_attester(args, setup)
+    attester = open_attester(setup, evidence_places(args))
     agreement = setup.agreement.agreement
     files = load_bundle(Path(setup.job.bundle), agreement.code)
     limits.hide_memory()
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     entry = agreement.code.entry
     rejoining = Rejoining(setup.job.run.rejoin_s, sink=setup.sink)
     with (
-        StateFolder(args.state or _default_state(args.job, setup.job.name)) as folder,
+        StateFolder(args.state or setup.folder / "state" / setup.job.name) as folder,
         RecipeExecutor(
             files, entry, text=text, tell=say_sandbox, measure=measuring(attester)
         ) as executor,
@@ -142,11 +143,6 @@ class _JobServer:
                 restarts=self.restarts,
                 shapes=self.shapes,
             ).serve(joined)
-
-
-def _default_state(job: Path, name: str) -> Path:
-    """Where a job's checkpoints are: ``state/NAME`` beside its file."""
-    return job.resolve().parent / "state" / name
 
 
 def restart_overwriting() -> None:

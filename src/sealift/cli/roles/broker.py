@@ -20,7 +20,6 @@ from typing import Any, Final, Self
 from sealift.cli.arguments import Parser
 from sealift.cli.judging import JUDGING, equip_from, option_words, wall_clock
 from sealift.cli.roles import (
-    RoleSetup,
     add_role_arguments,
     require_data_owner,
     set_up_role,
@@ -36,6 +35,7 @@ from sealift.release.log.heads import HeadStore
 from sealift.release.vault.ledger import Ledger
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import prover
+from sealift.train.job.rolesetup import RoleSetup
 from sealift.travel.broker import BrokerService
 from sealift.travel.peers import relay_name
 

@@ -16,7 +16,6 @@ from sealift.cli.agreement.notify import tell_running
 from sealift.cli.console import say
 from sealift.cli.judging import wall_clock
 from sealift.cli.roles import (
-    RoleSetup,
     add_dialler_arguments,
     add_role_arguments,
     dialler,
@@ -49,6 +48,7 @@ from sealift.release.files import make_folder
 from sealift.release.log.heads import HeadStore
 from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
 from sealift.session.relay.envelope import prover
+from sealift.train.job.rolesetup import RoleSetup
 from sealift.travel.holder.jobs import HolderJob, Receipts
 from sealift.travel.holder.visit import SERVED_NAME, HeldResource, ServedVisits
 from sealift.travel.peers import relay_name

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.cli.roles import RoleSetup, add_role_arguments, require_party, set_up_role
+from sealift.cli.roles import add_role_arguments, require_party, set_up_role
 from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.codec import encode
 from sealift.events import emit
@@ -18,6 +18,7 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
+from sealift.train.job.rolesetup import RoleSetup
 from sealift.travel.broker import dismiss_brokers
 from sealift.travel.orchestrator.job import Orchestrator, RunSummary, dismiss_roles
 from sealift.travel.orchestrator.sessions import Acceptor, LiveSessions

@@ -12,9 +12,9 @@ from sealift.attest.evidence import measuring
 from sealift.attest.level import Level
 from sealift.channel.transport.tcp import TcpListener
 from sealift.cli.console import print_result, say, say_sandbox
-from sealift.cli.roles import RoleSetup, add_role_arguments, boot_clock, set_up_role
+from sealift.cli.roles import add_role_arguments, boot_clock, set_up_role
 from sealift.cli.roles.accelerator import restart_overwriting
-from sealift.cli.roles.attester import add_attester_arguments, open_attester
+from sealift.cli.roles.attester import add_attester_arguments, evidence_places
 from sealift.cli.signals import on_second_signal
 from sealift.events import emit
 from sealift.release.agreement.code import load_bundle
@@ -22,6 +22,8 @@ from sealift.serve.admission import Admission
 from sealift.serve.modelworker import overwrite_live_rooms
 from sealift.serve.server import Server, find_subject
 from sealift.session.relay.server import Relay
+from sealift.train.job.hostattester import open_attester
+from sealift.train.job.rolesetup import RoleSetup
 from sealift.train.job.settings import parse_address
 from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import RecipeExecutor
@@ -58,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     on_second_signal(overwrite_live_rooms)
     setup = set_up_role(args, "server")
     subject = find_subject(setup.agreement, setup.job.serving)
-    attester = open_attester(args, setup)
+    attester = open_attester(setup, evidence_places(args))
     code = setup.agreement.agreement.code
     files = load_bundle(Path(setup.job.bundle), code)
     limits.hide_memory()

@@ -1,0 +1,60 @@
+"""A rank that a launcher started learns all it needs from its environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sealift.attest.development import DevelopmentAttester
+from sealift.cli.judging import wall_clock
+from sealift.errors import SealiftError
+from sealift.events import discard
+from sealift.lab.worlds.folder import HOST
+from sealift.train.job.hostattester import EvidencePlaces, open_attester
+from sealift.train.job.rolesetup import RoleSetup, given, set_up_rank
+from tests.sim.jobworld import plain_world
+
+
+def environment() -> dict[str, str]:
+    home = plain_world().home(HOST)
+    return {
+        "SEALIFT_KEY": str(home.key),
+        "SEALIFT_PASSPHRASE_FILE": str(home.passphrase),
+    }
+
+
+def set_up(said: dict[str, str]) -> RoleSetup:
+    return set_up_rank(plain_world().job, said, clock=wall_clock, sink=discard)
+
+
+def test_a_rank_is_set_up_and_attests() -> None:
+    setup = set_up(environment())
+    assert (setup.identity.name, setup.folder) == (HOST, plain_world().path)
+    attester = open_attester(setup, EvidencePlaces.read(given(environment())))
+    assert isinstance(attester, DevelopmentAttester)
+
+
+def test_a_passphrase_in_the_environment_is_not_left_there() -> None:
+    said = environment()
+    said["SEALIFT_PASSPHRASE"] = Path(said.pop("SEALIFT_PASSPHRASE_FILE")).read_text()
+    set_up(said)
+    assert set(said) == {"SEALIFT_KEY"}
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("SEALIFT_KEY", "variable-missing"), ("SEALIFT_PASSPHRASE_FILE", "no-terminal")],
+)
+def test_what_is_missing_is_said(name: str, code: str) -> None:
+    said = environment()
+    del said[name]
+    with pytest.raises(SealiftError) as caught:
+        set_up(said)
+    assert caught.value.code == code
+
+
+def test_variables_have_the_names_of_options() -> None:
+    said = {"SEALIFT_TPM_STATE": "/state", "SEALIFT_EVENT_LOG": "none", "TPM": "other"}
+    places = EvidencePlaces.read(given(said))
+    assert places == EvidencePlaces(tpm_state=Path("/state"), event_log=None)
