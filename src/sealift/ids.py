@@ -20,6 +20,7 @@ Buffer = bytes | bytearray | memoryview
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 DIGEST_BYTES = 32
+MAX_RANKS = 16  # of a group (spec/collective.md)
 
 
 class Role(StrEnum):

@@ -13,6 +13,7 @@ from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import (
     Agreement,
     Board,
+    GroupRule,
     ReleaseRule,
     RollbackRule,
 )
@@ -78,6 +79,20 @@ class Case:
     def last_resource(self) -> str:
         """The last that the question is about: a rule of the first alone is no rule."""
         return self.ask.resources(self.state)[-1].name
+
+
+def away_from_home(case: Case) -> str:
+    """Rows stay at home, and the asker has another owner's key, not this one's."""
+    at_home = GroupRule(len(case.consortium.agreement.data_owners), "owner")
+    agreement = replace(case.consortium.agreement, group=at_home)
+    verified = replace(case.consortium, agreement=agreement).verified()
+    own = replace(case.ask.peer, identity=case.state.owner.key)  # type: ignore[type-var]
+    assert replace(case, ask=replace(case.ask, peer=own)).under(verified) == "allowed"
+    other = case.consortium.identities["bern"].public_key
+    return replace(
+        case,
+        ask=replace(case.ask, peer=replace(own, identity=other)),
+    ).under(verified)
 
 
 def ruled(consortium: Consortium, name: str, changes: dict[str, Any]) -> Any:

@@ -195,6 +195,17 @@ def _evidence(peer: VerifiedPeer, verified: VerifiedAgreement) -> None:
         )
 
 
+def _at_home(ask: Ask, state: State) -> None:
+    """Where rows stay at home, the accelerator is the owner's own: it has its key."""
+    if state.verified.agreement.rows_at_home and ask.peer.identity != state.owner.key:
+        raise PolicyError(
+            f"the rows of {state.owner.name} stay on its own machine",
+            why="the accelerator did not prove itself with that owner's key",
+            fix=f"Start it where {state.owner.name} is, with its identity",
+            code="not-at-home",
+        )
+
+
 def _own(resources: tuple[Resource, ...], state: State) -> None:
     if not resources:
         raise PolicyError(
@@ -353,5 +364,13 @@ RULES: Final[tuple[Rule, ...]] = (
         "a fresh challenge",
         _challenge,
         {Kind.FED_DEVICE: _TRANSCRIPT, Kind.ROWS: _TRANSCRIPT},
+    ),
+    Rule(
+        "at home",
+        _at_home,
+        {
+            Kind.FED_DEVICE: _OWN_PROCESS,
+            Kind.MODEL_KEY: "a model is served under an agreement that has no group",
+        },
     ),
 )

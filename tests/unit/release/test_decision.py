@@ -43,6 +43,7 @@ from tests.sim.decisions import (
     CASES,
     OTHER,
     Case,
+    away_from_home,
     late,
     left,
     level,
@@ -134,6 +135,7 @@ BREAKS: Breaks = {
         ),
     ],
     "a fresh challenge": [(lambda c: c.run(fresh=False), "challenge-replayed")],
+    "at home": [(away_from_home, "not-at-home")],
 }
 CELLS = [
     pytest.param(rule, kind, id=f"{rule.name}, {kind}")

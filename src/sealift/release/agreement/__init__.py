@@ -4,6 +4,7 @@ from sealift.release.agreement.resources import (
     MAX_DIGITS,
     ROWS_LEASE,
     Audience,
+    GroupRule,
     KeyLease,
     OutputRule,
     Part,
@@ -26,7 +27,7 @@ from sealift.release.agreement.whole import VERSION, About, Agreement
 
 __all__ = [
     "MAX_DIGITS", "ROWS_LEASE", "VERSION", "About", "Agreement", "Audience", "Board",
-    "CodeBundle", "KeyLease", "OutputRule", "Part", "Party", "PartyRole", "Purpose",
+    "CodeBundle", "GroupRule", "KeyLease", "OutputRule", "Part", "Party", "PartyRole", "Purpose",
     "References", "ReleaseRule", "Resource", "RollbackRule",
     "TravelRule", "bundle_digest", "part_for",
 ]  # fmt: skip

@@ -31,6 +31,7 @@ from sealift.release.agreement import (
     About,
     Agreement,
     Board,
+    GroupRule,
     OutputRule,
     Party,
     PartyRole,
@@ -82,6 +83,7 @@ class _Document:
     references: References
     output: OutputRule | None
     travel: TravelRule | None
+    group: GroupRule | None
     board: Board | None
     not_before: int | None
     not_after: int | None
@@ -146,7 +148,7 @@ def _parse(path: Path) -> _Document:
 
 
 _MAY_BE_LEFT_OUT: Final = (
-    "predecessor", "model_owner", "output", "travel", "board", "not_before",
+    "predecessor", "model_owner", "output", "travel", "group", "board", "not_before",
     "not_after", "rehearse",
 )  # fmt: skip
 _KINDS: Final[dict[str, type[Any]]] = {

@@ -123,6 +123,8 @@ def _trained(agreement: Agreement) -> Iterator[str]:
     travel, output = agreement.travel_rule, agreement.output_rule
     yield f"buffers = {travel.buffers}: {cargo_promise(travel.buffers, travel.mixed)}"
     yield "the scrub after a visit is reported by the accelerator, not proven"
+    if agreement.group is not None:
+        yield agreement.group.promise
     yield f"a lease lasts at most {travel.lease_s:g} seconds"
     yield from _validity(agreement)
     yield from _outputs(agreement)

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from sealift.attest.level import Level
 from sealift.codec import MAX_INTEGER
 from sealift.errors import PolicyError
-from sealift.ids import Digest, check_name
+from sealift.ids import MAX_RANKS, Digest, check_name
 from sealift.release.agreement.terms import (
     inconsistent,
     require_distinct,
@@ -289,6 +289,35 @@ class OutputRule:
         for name in _COUNTS:
             require_within(getattr(self, name), 1, MAX_INTEGER, name)
         require_within(self.max_visits, self.min_visits, MAX_INTEGER, "max_visits")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRule:
+    """Several accelerators that train together; a job may not have another number.
+
+    Attributes:
+        ranks: How many.
+        rows: ``owner``: accelerator-N reads the rows of the Nth data owner alone, and
+            proves with that owner's own key that it is that owner's. ``share``: each reads
+            its share of everybody's rows, so every key goes to each of them.
+    """
+
+    ranks: int
+    rows: Literal["owner", "share"]
+
+    def __post_init__(self) -> None:
+        require_within(self.ranks, 2, MAX_RANKS, "group.ranks")
+
+    @property
+    def promise(self) -> str:
+        """What it means, in words."""
+        each = "each key goes to each of them, and counts as a use each time"
+        if self.rows == "owner":
+            each = "each on its owner's machine, with that owner's rows and key alone"
+        return (
+            f"{self.ranks} accelerators train together, {each}; each sees the others' "
+            "changes of the model in the part that it adds up"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,6 +239,11 @@ buffers = 1               # rows of one owner are gone before the next is met; o
                           # the next owner's rows load while these are trained on
 mixed = false             # or true: batches are drawn across several owners' rows
 lease_s = {LEASE_S}           # longest time that a holder has for its cargo
+
+# [group]                 # several accelerators train together, with the plan "ddp"
+# ranks = {max(2, owners)}
+# rows = "owner"          # each on its owner's machine, for its rows alone; or "share": each
+#                         # reads its share of everybody's rows, and gets every key
 """
 
 

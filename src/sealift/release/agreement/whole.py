@@ -21,7 +21,13 @@ from sealift.codec import MAX_INTEGER, encode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError
 from sealift.ids import Digest, check_name
-from sealift.release.agreement.resources import OutputRule, Part, Resource, TravelRule
+from sealift.release.agreement.resources import (
+    GroupRule,
+    OutputRule,
+    Part,
+    Resource,
+    TravelRule,
+)
 from sealift.release.agreement.terms import (
     Board,
     CodeBundle,
@@ -62,6 +68,7 @@ class Agreement:
         operator: The party whose key signs leases; trusted for progress only.
         output: Of training: what may leave the accelerator; else None.
         travel: Of training: how the accelerator may visit; else None.
+        group: Of training by several accelerators; None for one.
         board: Who may bring a successor into force; None asks for everybody.
         not_before: Seconds since 1970 from which it holds, or None.
         not_after: Seconds since 1970 until which keys are released, or None.
@@ -83,6 +90,7 @@ class Agreement:
     model_owner: str | None = None
     output: OutputRule | None = None
     travel: TravelRule | None = None
+    group: GroupRule | None = None
     board: Board | None = None
     not_before: int | None = None
     not_after: int | None = None
@@ -196,6 +204,16 @@ class Agreement:
         assert self.travel is not None
         return self.travel
 
+    @property
+    def ranks(self) -> int:
+        """How many accelerators hold keys at one time."""
+        return self.group.ranks if self.group else 1
+
+    @property
+    def rows_at_home(self) -> bool:
+        """Whether an owner's rows are for the accelerator of that owner alone."""
+        return self.group is not None and self.group.rows == "owner"
+
     def require_about(self, about: About, why: str = "") -> None:
         """Refuse work of another kind than what was agreed on.
 
@@ -263,6 +281,10 @@ class Agreement:
                     f'of part {entry.part}: not with about = "{self.about}"',
                     f"resources[{index}].part",
                 )
+        if self.group is not None and self.about != "train":
+            raise inconsistent('stands with about = "train" only', "group")
+        if self.rows_at_home and self.ranks != len(self.data_owners):
+            raise inconsistent("is not the number of data owners", "group.ranks")
         if self.about == "train" and not self.data_owners:
             raise inconsistent("there is nothing to train on", "resources")
         if self.about == "serve" and not self.resources:
