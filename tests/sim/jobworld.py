@@ -91,7 +91,7 @@ lease_s = {lease_s}
 meet_s = {meet_s}
 brokers_s = {brokers_s}
 wait_s = 15.0
-"""
+{slices}"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +117,8 @@ class Wishes:
     checkpoint_every: int = 8
     on_missing: str = "skip"
     rule: dict[str, str] = field(default_factory=dict)
+    slices: str = ""  # tables of the job, and of the agreement
+    group: str = ""
 
 
 def plain_world() -> World:
@@ -159,7 +161,7 @@ def change(world: World, wishes: Wishes) -> None:
     for name, value in rule.items():
         text, count = re.subn(rf"(?m)^{name} = [^#\n]*", f"{name} = {value} ", text)
         assert count == 1, name
-    document.write_text(text)
+    document.write_text(text + wishes.group)
     signed = compile_document(document, lambda path: read_card(path).resource)
     for party in signed.agreement.parties:
         signed = add_signature(signed, identities()[party.name])

@@ -6,14 +6,15 @@ orchestrator tells the accelerator the same ones. Times are limits, in seconds.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from annotated_types import Interval, Predicate
 
-from sealift.codec import encode
+from sealift.codec import encode, to_plain
 from sealift.data.schedule.visits import Order, VisitTerms
-from sealift.ids import Digest
+from sealift.ids import MAX_RANKS, Digest
 
 Patience = Literal["lan", "wan"]
 Count = Annotated[int, Interval(ge=0, le=100_000)]
@@ -81,6 +82,29 @@ class TravelSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlicesSettings:
+    """``[slices]``: rows that are trained on side by side, and how that comes together.
+
+    With the plan ``ddp`` a rank works on each; ``local`` works on one after the other,
+    and computes the same bits.
+
+    Attributes:
+        count: How many; 1 is one loop over all rows.
+        rows: ``owner``: one for each data owner. ``share``: whole cells of every table.
+        sync: After each epoch (states are averaged by rows), or in every step
+            (gradients are added up).
+        max_norm: Largest norm of what a slice changes in a round; 0 bounds nothing.
+    """
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    count: Annotated[int, Interval(ge=1, le=MAX_RANKS)] = 1
+    rows: Literal["owner", "share"] = "owner"
+    sync: Literal["round", "step"] = "round"
+    max_norm: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
     """``[run.advanced]``: what stands here counts and not the job's patience."""
 
@@ -141,6 +165,7 @@ class JobSettings:
     training: TrainingSettings = TrainingSettings()
     travel: TravelSettings = TravelSettings()
     run: RunSettings = RunSettings()
+    slices: SlicesSettings = SlicesSettings()
 
     @property
     def visits(self) -> VisitTerms:
@@ -161,7 +186,7 @@ class JobSettings:
 
         Made by the accelerator itself: who resumes a job resumes it in its shape.
         """
-        training, travel = self.training, self.travel
+        training, travel, slices = self.training, self.travel, self.slices
         plain = {
             "batch_rows": training.batch_rows,
             "buffer_bytes": travel.asked_bytes,
@@ -171,6 +196,7 @@ class JobSettings:
             "order": travel.order,
             "prepare": training.prepare,
             "seed": training.seed,
+            "slices": to_plain(slices),
             "threads": training.threads,
         }
         return Digest.of(encode(plain))

@@ -22,6 +22,7 @@ from sealift.train.job.settings import (
 from sealift.travel.settings import (
     JobSettings,
     RunSettings,
+    SlicesSettings,
     Timeouts,
     TrainingSettings,
     TravelSettings,
@@ -62,7 +63,9 @@ def test_defaults_and_paths(tmp_path: Path) -> None:
         ({"run": {"advanced": {"lease_s": float("nan")}}}, "run.advanced.lease_s"),
         ({"run": {"advanced": {"lease_s": 0}}}, "run.advanced.lease_s"),
         ({"name": "Not A Name"}, "name"),
-        ({"plan": "ddp"}, "plan"),
+        ({"plan": "ring"}, "plan"),
+        ({"slices": {"count": 17}}, "slices.count"),
+        ({"slices": {"max_norm": float("inf")}}, "slices.max_norm"),
         ({"colour": "red"}, "colour"),
     ],
 )
@@ -112,6 +115,7 @@ def test_the_reference_lists_every_field() -> None:
         "": JobTable.model_fields,
         "training.": names(TrainingSettings),
         "travel.": names(TravelSettings),
+        "slices.": names(SlicesSettings),
         "run.": names(RunSettings),
         "run.advanced.": names(Timeouts),
         "serving.": ServingTable.model_fields,

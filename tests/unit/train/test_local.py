@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,3 +93,19 @@ def test_a_file_of_other_columns_is_not_trained_on(tmp_path: Path) -> None:
     change(world, Wishes(epochs=1))
     with pytest.raises(MalformedError, match="not sealed with the columns"):
         train_here(world)
+
+
+def in_slices(tmp_path: Path, **slices: object) -> bytes:
+    lines = "\n".join(f"{n} = {json.dumps(v)}" for n, v in slices.items())
+    wishes = Wishes(epochs=2, plan="local", slices=f"[slices]\n{lines}\n")
+    world = fresh_world(tmp_path / json.dumps(slices), wishes)
+    return train_here(world).model
+
+
+def test_slices_are_averaged_after_each_round(tmp_path: Path) -> None:
+    alone = in_slices(tmp_path, count=1)
+    owners, again = (in_slices(tmp_path / n, count=2) for n in "ab")
+    shares = in_slices(tmp_path, count=3, rows="share")
+    bound = in_slices(tmp_path, count=2, max_norm=0.01)
+    assert owners == again
+    assert len({alone, owners, shares, bound}) == 4

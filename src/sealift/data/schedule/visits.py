@@ -34,6 +34,7 @@ class VisitTerms:
         mixed: A group is a slice of every resource, and not one visit.
         buffers: Groups that are in the accelerator at one time.
         buffer_bytes: Largest cargo of one visit; 0 is what memory allows.
+        share: (number, of how many): the part of every table's cells that is visited.
     """
 
     epochs: int
@@ -43,6 +44,7 @@ class VisitTerms:
     mixed: bool
     buffers: int
     buffer_bytes: int
+    share: tuple[int, int] = (0, 1)
 
     def passes(self) -> Iterator[tuple[Purpose, int]]:
         """What the rows are for, and in which epoch; always evaluated in the end."""
@@ -105,7 +107,11 @@ def plan_job(
         groups: Iterable[tuple[Stop, ...]]
         if terms.mixed and purpose != "heldout":
             groups = mix_epoch(
-                cargo, epoch=epoch, purpose=purpose, buffer_bytes=buffer_bytes
+                cargo,
+                epoch=epoch,
+                purpose=purpose,
+                buffer_bytes=buffer_bytes,
+                share=terms.share,
             )
         else:
             groups = zip(
@@ -115,6 +121,7 @@ def plan_job(
                     purpose=purpose,
                     order=terms.order,
                     buffer_bytes=buffer_bytes,
+                    share=terms.share,
                 )
             )
         for stops in groups:
@@ -139,6 +146,7 @@ def plan_epoch(
     purpose: Purpose,
     order: Order,
     buffer_bytes: int,
+    share: tuple[int, int] = (0, 1),
 ) -> tuple[Stop, ...]:
     """The visits of one epoch, one at a time.
 
@@ -149,6 +157,7 @@ def plan_epoch(
         order: ``round-robin``: one slice of each holder in turn, in the agreement's
             order. ``by-size``: each next slice from whoever has most rows left.
         buffer_bytes: The buffer that is offered.
+        share: Which part of every resource.
 
     Raises:
         UsageError: if a cell does not fit the buffer.
@@ -156,14 +165,20 @@ def plan_epoch(
     queues = []
     for each in cargo:
         step = _cells_per_visit(each, buffer_bytes)
-        edges = [*range(0, each.cells, step), each.cells]
+        first, end = _cells_of(each, share)
+        edges = [*range(first, end, step), end]
         queues.append(list(_slices(each, epoch, purpose, edges)))
     merge = _in_turn if order == "round-robin" else _largest_first
     return tuple(merge(queues))
 
 
 def mix_epoch(
-    cargo: Sequence[Resource], *, epoch: int, purpose: Purpose, buffer_bytes: int
+    cargo: Sequence[Resource],
+    *,
+    epoch: int,
+    purpose: Purpose,
+    buffer_bytes: int,
+    share: tuple[int, int] = (0, 1),
 ) -> tuple[tuple[Stop, ...], ...]:
     """The visits of one epoch, a slice of every resource at a time.
 
@@ -173,17 +188,24 @@ def mix_epoch(
     Raises:
         UsageError: if a cell does not fit the buffer.
     """
-    count = max(
-        (-(-c.cells // _cells_per_visit(c, buffer_bytes)) for c in cargo), default=0
-    )
+    ranges = [_cells_of(each, share) for each in cargo]
+    steps = [_cells_per_visit(each, buffer_bytes) for each in cargo]
+    pairs = zip(ranges, steps, strict=True)
+    count = max((-(-(end - first) // step) for (first, end), step in pairs), default=0)
     queues = []
-    for each in cargo:
-        edges = [each.cells * number // count for number in range(count + 1)]
+    for each, (first, end) in zip(cargo, ranges, strict=True):
+        edges = [first + (end - first) * n // count for n in range(count + 1)]
         queues.append(list(_slices(each, epoch, purpose, edges)))
     return tuple(
         tuple(stop for queue in queues if (stop := queue[number]).rows)
         for number in range(count)
     )
+
+
+def _cells_of(item: Resource, share: tuple[int, int]) -> tuple[int, int]:
+    """The first cell of a share, and the one after its last."""
+    number, shares = share
+    return item.cells * number // shares, item.cells * (number + 1) // shares
 
 
 def _cells_per_visit(item: Resource, buffer_bytes: int) -> int:

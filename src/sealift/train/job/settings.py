@@ -22,6 +22,7 @@ from sealift.travel.settings import (
     JobSettings,
     RunSettings,
     Seconds,
+    SlicesSettings,
     TrainingSettings,
     TravelSettings,
 )
@@ -67,7 +68,7 @@ class JobTable(_Strict):
     Attributes:
         name: Of the job.
         agreement: Path of the signed agreement, relative to the file.
-        plan: ``local``, ``travel``, or ``serve`` a model.
+        plan: ``local``, ``travel``, ``ddp``, ``group``, or ``serve`` a model.
         bundle: Path of the code bundle's folder, relative to the file.
         output: Path of the folder that gets the results, relative to the file.
         orchestrator: ``host:port`` that every role dials.
@@ -82,12 +83,15 @@ class JobTable(_Strict):
     training: TrainingSettings = TrainingSettings()
     travel: TravelSettings = TravelSettings()
     run: RunSettings = RunSettings()
+    slices: SlicesSettings = SlicesSettings()
     serving: ServingTable = ServingTable()
 
     @property
     def settings(self) -> JobSettings:
         """What every part of the job takes."""
-        return JobSettings(training=self.training, travel=self.travel, run=self.run)
+        return JobSettings(
+            training=self.training, travel=self.travel, run=self.run, slices=self.slices
+        )
 
     @property
     def address(self) -> tuple[str, int]:

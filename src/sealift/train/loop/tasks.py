@@ -67,12 +67,14 @@ class SliceTask:
         work: What to do; ``build`` has no parts.
         models: What is worked on; none to ``prepare``.
         parts: Whose rows.
+        slice: Number of the job's slice, of those that are trained side by side.
     """
 
     work: Work
     settings: TrainingSettings
     models: tuple[TaskModel, ...] = ()
     parts: tuple[TaskPart, ...] = ()
+    slice: int = 0
 
 
 class SharedRows(Protocol):

@@ -61,6 +61,7 @@ class Trainer:
         values: Most values of the loss that one group of slices gives.
         value_rows: Fewest rows of each of them.
         watch: Of the joint model.
+        number: Of the job's slice.
     """
 
     def __init__(
@@ -72,7 +73,9 @@ class Trainer:
         values: int = 1,
         value_rows: int = 1,
         watch: Watch = unwatched,
+        number: int = 0,
     ) -> None:
+        self._number = number
         self._workplace = workplace
         self._settings = settings
         self._owners = tuple(alone)
@@ -91,13 +94,20 @@ class Trainer:
         settings: TrainingSettings,
         *,
         watch: Watch = unwatched,
+        number: int | None = None,
     ) -> Self:
-        """The models that are trained under an agreement."""
+        """The models that are trained under an agreement.
+
+        Where a job has several slices there are no baselines: an owner's own would have
+        to be shown to other ranks to be measured as the joint model is.
+        """
         rule = agreement.output_rule
+        alone = rule.baseline_alone and number is None
         return cls(
             workplace,
             settings,
-            alone=agreement.data_owners if rule.baseline_alone else (),
+            alone=agreement.data_owners if alone else (),
+            number=number or 0,
             values=rule.values_per_visit,
             value_rows=rule.metric_rows,
             watch=watch,
@@ -171,6 +181,20 @@ class Trainer:
             self._owners = tuple(state.alone)
         self.rows_trained = state.rows_trained
         self._keep_sums(state.statistics)
+
+    @property
+    def joint(self) -> TrainingState:
+        """The joint model and its optimizer; verified by who uses it."""
+        self.build()
+        return self._states[JOINT]
+
+    def join(self, state: TrainingState) -> None:
+        """Go on from what several slices came to."""
+        self._settle({JOINT: state})
+
+    def take_sums(self, blob: bytes) -> None:
+        """Go on with the sums of all slices."""
+        self._keep_sums(blob)
 
     def digest(self) -> Digest:
         """Digest of the joint model: names, dtypes, shapes, bytes."""
@@ -290,7 +314,7 @@ class Trainer:
             states=[self._states.get(name) for name in names],
             statistics=self._statistics,
         )
-        task = SliceTask(work, self._settings, models, tuple(parts))
+        task = SliceTask(work, self._settings, models, tuple(parts), self._number)
         return self._workplace.do(task, given, told or Told())
 
     def _settle(self, states: Mapping[str, TrainingState]) -> None:

@@ -118,6 +118,7 @@ class Training:
         rows: Rows,
         slices: Sequence[SliceId],
         *,
+        number: int = 0,
         windows: Sequence[int] | None = None,
         after_step: Callable[[], None] | None = None,
         after_window: Callable[[int, float], None] | None = None,
@@ -127,6 +128,7 @@ class Training:
         Args:
             rows: Of all its slices.
             slices: Decide order and random streams, in the order of the rows' parts.
+            number: Of the job's slice; each has random streams of its own.
             windows: Steps of each window, all steps together; one window without.
             after_step: Called between two steps, when none is under way.
             after_window: Called with a window's number and sum as soon as it ends.
@@ -142,16 +144,16 @@ class Training:
         ends = set(
             accumulate(windows or [len(batches)])
         )  # of windows, by their last step
-        scope = "+".join(each.resource for each in slices)
+        scope = "+".join(each.resource for each in slices) + f"#{number}" * (number > 0)
         sums = [0.0]
-        for number, batch_rows in enumerate(batches, 1):
+        for place, batch_rows in enumerate(batches, 1):
             enter_stream(self._settings.seed, "step", self.step, scope)
             sums[-1] += self._optimize(rows.batch(batch_rows)) * len(batch_rows)
             self.step += 1
-            if number in ends and after_window is not None:
+            if place in ends and after_window is not None:
                 after_window(len(sums) - 1, sums[-1])
-            if number < len(batches):
-                if number in ends:
+            if place < len(batches):
+                if place in ends:
                     sums.append(0.0)
                 if after_step is not None:
                     after_step()
@@ -285,6 +287,7 @@ def _work_on(
         training.train_slice(
             Rows([tables[part] for part in model.parts], schemas[0]),
             [task.parts[part].slice for part in model.parts],
+            number=task.slice,
             windows=model.windows,
             after_step=after_step,
             after_window=after_window,

@@ -19,7 +19,7 @@ from sealift.travel.accelerator.rules import check_cargo
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.lease import check_seconds
 
-PlanName = Literal["local", "travel", "serve"]
+PlanName = Literal["local", "travel", "ddp", "group", "serve"]
 PlanRole = Literal["orchestrator", "accelerator", "holder", "broker", "server"]
 
 
@@ -73,8 +73,61 @@ def _check_training(settings: JobSettings, agreement: Agreement) -> None:
     check_cargo(travel, agreement.travel_rule)
 
 
+def _check_local(settings: JobSettings, agreement: Agreement) -> None:
+    """One process, whatever its slices are."""
+    _check_training(settings, agreement)
+    _check_slices(settings, agreement)
+
+
+def _check_alone(settings: JobSettings, agreement: Agreement) -> None:
+    """One accelerator, which visits everybody.
+
+    Raises:
+        UsageError: ``slices-differ``.
+    """
+    _check_training(settings, agreement)
+    if settings.slices.count != 1:
+        raise _slices_differ("the plan travel has one", settings)
+
+
+def _check_group(settings: JobSettings, agreement: Agreement) -> None:
+    """As many ranks as agreed, on the rows that were agreed.
+
+    Raises:
+        PolicyError: ``group-not-agreed``.
+    """
+    group, slices = agreement.group, settings.slices
+    if group is None or (group.ranks, group.rows) != (slices.count, slices.rows):
+        agreed = f"{group.ranks} on rows = {group.rows}" if group else "one accelerator"
+        raise PolicyError(
+            f"the job asks for {slices.count} ranks on rows = {slices.rows}",
+            why=f"the agreement is about {agreed}",
+            code="group-not-agreed",
+        )
+    _check_local(settings, agreement)
+
+
+def _check_slices(settings: JobSettings, agreement: Agreement) -> None:
+    slices, owners = settings.slices, len(agreement.data_owners)
+    if slices.count == 1:
+        return
+    if slices.rows == "owner" and slices.count != owners:
+        raise _slices_differ(f"there are {owners} data owners", settings)
+    if slices.rows == "owner" and len(agreement.holders) != owners:
+        raise _slices_differ("an owner of held-out rows alone has none", settings)
+    most = max(each.cells for each in agreement.resources if each.part == "train")
+    if slices.count > most:
+        raise _slices_differ(f"the longest table has {most} cells", settings)
+
+
+def _slices_differ(why: str, settings: JobSettings) -> UsageError:
+    return UsageError(
+        f"the job has {settings.slices.count} slices", why=why, code="slices-differ"
+    )
+
+
 def _check_nothing(settings: JobSettings, agreement: Agreement) -> None:
-    """A server trains nothing."""
+    """Nothing is trained on what the agreement names."""
 
 
 PLANS: Final[dict[PlanName, Plan]] = {
@@ -83,16 +136,32 @@ PLANS: Final[dict[PlanName, Plan]] = {
         about="train",
         command="train",
         roles=frozenset(),
-        check_terms=_check_training,
+        check_terms=_check_local,
     ),
     "travel": Plan(
         name="travel",
         about="train",
         command="train",
         roles=frozenset({"orchestrator", "accelerator", "holder", "broker"}),
-        check_terms=_check_training,
+        check_terms=_check_alone,
         checkpoints=True,
         manifest=True,
+    ),
+    "ddp": Plan(
+        name="ddp",
+        about="train",
+        command="train",
+        roles=frozenset({"orchestrator", "accelerator", "broker"}),
+        check_terms=_check_group,
+        checkpoints=True,
+        manifest=True,
+    ),
+    "group": Plan(
+        name="group",
+        about="group",
+        command="a script of your own",
+        roles=frozenset(),
+        check_terms=_check_nothing,
     ),
     "serve": Plan(
         name="serve",

@@ -8,15 +8,14 @@ whose keys the caller holds, so it is for a party that owns everything the job r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sealift.channel.record.commitment import verify_leaves
 from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
 from sealift.data.schedule.memory import SharedBuffer
-from sealift.data.schedule.visits import Group, Stop, plan_here
+from sealift.data.schedule.visits import Stop, plan_here
 from sealift.data.schema.card import (
     SEALED_SUFFIX,
     ResourceCard,
@@ -29,22 +28,23 @@ from sealift.errors import IntegrityError, PolicyError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Resource
-from sealift.train.loop.states import pack_tensors
+from sealift.train.loop.averaging import Contribution, mean_state
+from sealift.train.loop.slices import ReadRows, Slice, plan_slice
+from sealift.train.loop.states import TrainingState, pack_tensors
 from sealift.train.loop.statistics import (
     Measured,
     Statistic,
+    add_sums,
     check_totals,
     let_out,
     let_out_totals,
     mean_over_rows,
 )
 from sealift.train.loop.tasks import Workplace
-from sealift.train.loop.trainer import Trainer
+from sealift.train.loop.trainer import Trainer, Watch
 from sealift.train.plans import Coverage
 from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import JobSettings
-
-ReadRows = Callable[[Stop], SharedBuffer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,26 +101,25 @@ def train_local(
         told, stop = let_out(found, rule).metrics, cargo.stop
         emit(sink, "local.window", epoch=stop.epoch, holder=stop.holder, **told)
 
-    training = Trainer.under(agreement, workplace, settings.training, watch=watch)
-    plan = plan_here(agreement.resources, settings.visits)
-    epoch, heldout = -1, list[tuple[int, Mapping[str, float]]]()
-    for group in plan:
-        measured = _work(agreement, training, group, read_rows)
-        if group.purpose == "heldout" and group.epoch != epoch:
-            epoch, heldout = group.epoch, []  # an earlier model's numbers say nothing
-        for stop in group.stops:
-            found = measured[stop.resource]
-            if group.purpose == "train":
-                emit(
-                    sink,
-                    "local.slice",
-                    epoch=stop.epoch,
-                    holder=stop.holder,
-                    **found.metrics,
-                )
-            elif group.purpose == "heldout":
-                heldout.append((stop.rows, let_out(found, rule).metrics))
-    stops = [stop for group in plan for stop in group.stops]
+    slices = _slices(agreement, settings, workplace, read_rows, watch)
+    heldout: list[tuple[int, Mapping[str, float]]] = []
+    for purpose, epoch in settings.visits.passes():
+        before = slices[0].trainer.joint if purpose == "train" else None
+        told = [
+            (stop, found)
+            for each in slices
+            for stop, found in each.work(purpose, epoch)
+        ]
+        for stop, found in told if purpose == "train" else ():
+            owner = stop.holder
+            emit(sink, "local.slice", epoch=epoch, holder=owner, **found.metrics)
+        heldout = [(stop.rows, let_out(found, rule).metrics) for stop, found in told]
+        if purpose == "prepare":
+            _join_sums(slices)
+        if before is not None and len(slices) > 1:
+            _join_states(slices, before, epoch, settings.slices.max_norm)
+    stops = [s for each in slices for group in each.plan for s in group.stops]
+    training = slices[0].trainer
     if trained:
         Coverage.of(stops, agreement.data_owners).require(rule)
         training.verify()
@@ -133,6 +132,52 @@ def train_local(
         statistics=statistics,
         prepared=prepared,
     )
+
+
+def _slices(
+    agreement: Agreement,
+    settings: JobSettings,
+    workplace: Workplace,
+    read_rows: ReadRows,
+    watch: Watch,
+) -> list[Slice]:
+    """What is trained side by side; a single one goes as the plan ``travel`` does."""
+    if settings.slices.count == 1:
+        plan = plan_here(agreement.resources, settings.visits)
+        training = Trainer.under(agreement, workplace, settings.training, watch=watch)
+        return [Slice(agreement, plan, training, read_rows)]
+    return [
+        Slice(
+            agreement,
+            plan_slice(agreement, settings, number),
+            Trainer.under(
+                agreement, workplace, settings.training, watch=watch, number=number
+            ),
+            read_rows,
+        )
+        for number in range(settings.slices.count)
+    ]
+
+
+def _join_sums(slices: Sequence[Slice]) -> None:
+    own = [each.trainer.statistics for each in slices]
+    total = add_sums([blob for blob in own if blob])
+    for each in slices:
+        each.trainer.take_sums(total)
+
+
+def _join_states(
+    slices: Sequence[Slice], before: TrainingState, epoch: int, max_norm: float
+) -> None:
+    """Every slice goes on from the mean of all, by rows."""
+    rows = [each.rows("train", epoch) for each in slices]
+    contributions = [
+        Contribution(before, each.trainer.joint, n / sum(rows), max_norm=max_norm)
+        for each, n in zip(slices, rows, strict=True)
+    ]
+    state = mean_state(contributions, max(each.trainer.steps for each in slices))
+    for each in slices:
+        each.trainer.join(state)
 
 
 def _totals(
@@ -149,21 +194,6 @@ def _totals(
     rule = agreement.output_rule
     check_totals(rule, agreement.resources, rows)
     return let_out_totals(training.statistics, rule), dict(owners)
-
-
-def _work(
-    agreement: Agreement, training: Trainer, group: Group, read_rows: ReadRows
-) -> dict[str, Measured]:
-    with ExitStack() as stack:
-        cargo = [
-            LoadedCargo(
-                stop,
-                agreement.resource(stop.resource),
-                stack.enter_context(closing(read_rows(stop))),
-            )
-            for stop in group.stops
-        ]
-        return training.work(cargo, group.purpose)
 
 
 class SealedTables:
