@@ -76,6 +76,13 @@ def _lacks_guest() -> str | None:
     return lacks()
 
 
+def _lacks_hosts() -> str | None:
+    lacks: Callable[[], str | None] = importlib.import_module(
+        "tests.sim.hosts"
+    ).lacks_hosts
+    return lacks()
+
+
 def _lacks_kernel_compiler() -> str | None:
     compilers = importlib.import_module("sealift.channel.cuda.compilers")
     found = compilers.installed_compilers()
@@ -89,6 +96,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "gpu": _lacks_gpu,
     "kernelcompiler": _lacks_kernel_compiler,
     "guest": _lacks_guest,
+    "hosts": _lacks_hosts,
     "tpm": _lacks_tpm,
     "swtpm": _lacks_program("swtpm", "swtpm"),
     "vectors": _lacks_vectors,
