@@ -145,6 +145,25 @@ def test_lent_memory_carries_frames_too(ends):
         there.give_back()
 
 
+def test_who_is_told_that_there_is_room_need_not_wait(ends):
+    """However little the other end takes; and once it took all, there is room again."""
+    here, there = ends
+    frame, sent = os.urandom(here.max_frame_bytes), 0
+    while here.has_room(len(frame)) and sent < 1000:
+        started = threading.Thread(target=here.send, args=(frame,), daemon=True)
+        started.start()
+        started.join(60)
+        assert not started.is_alive(), sent
+        sent += 1
+    assert sent < 1000
+    for _ in range(sent):
+        assert there.receive(60) == frame
+    room = here.has_room(len(frame))
+    while sent and not room:  # the system, or credit, takes a moment
+        room = here.has_room(len(frame))
+    assert room == bool(sent)
+
+
 def test_a_reservation_is_committed_before_the_next(ends):
     here, _ = ends
     here.reserve(1)

@@ -9,7 +9,8 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from sealift.collective.group import Array, Choices, SealedGroup
+from sealift.collective.group import Choices, SealedGroup
+from sealift.collective.tensors import Array
 from tests.sim.wires import simulated_wires
 
 SCHEDULE_S = 60.0

@@ -43,6 +43,10 @@ class Lane:
             self._changed.notify_all()
             return message
 
+    def has_room(self) -> bool:
+        with self._changed:
+            return not self._held or self._held < self._room
+
     def end(self) -> None:
         with self._changed:
             self._over = True
@@ -59,6 +63,12 @@ class SimulatedWire:
         self._delay()
         self._out.put(bytes(source))
         self._delay()
+
+    def send_now(self, source: Buffer) -> bool:
+        if self._out.has_room():
+            self.send(source)
+            return True
+        return False
 
     def receive_into(self, target: bytearray | memoryview) -> None:
         self._delay()

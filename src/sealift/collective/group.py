@@ -24,35 +24,34 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sealift.collective.announcement import (
-    ANNOUNCEMENT_BYTES,
     Algorithm,
     Announcement,
     Operation,
     Reduction,
 )
 from sealift.collective.peer import Peer, Wire
+from sealift.collective.tensors import (
+    DTYPES,
+    Array,
+    bad_tensor,
+    chunks_of,
+    flat_view,
+    segments_of,
+)
 from sealift.errors import PeerError, SealiftError, UsageError
 from sealift.ids import Buffer
 
-Array = NDArray[Any]
-
 MAX_RANKS: Final = 16
-DTYPES: Final = tuple(
-    np.dtype(name)
-    for name in (
-        *("float32", "float64", "float16", "int64", "int32", "int16", "int8"),
-        *("uint8", "bool"),
-    )
-)
 DEFAULT_SEGMENT_BYTES: Final = 1 << 20  # stays in a core's cache while it is added
 DEFAULT_ONE_PHASE_BYTES: Final = 64 << 10
+# Segments sent before the first is received: both ends stay busy, and what is under way
+# fits into a ring of eight slots.
+_AHEAD: Final = 1
 _COMBINE: Final[Mapping[Reduction, Any]] = {
     Reduction.SUM: np.add,
     Reduction.MAX: np.maximum,
@@ -129,9 +128,7 @@ class SealedGroup:
             if small:
                 self._reduce_all(flat, reduction)
                 return
-            chunks = self._chunks(flat)
-            self._reduce_mine(chunks, reduction, tell=True)
-            self._gather(chunks)
+            self._reduce_chunks(chunks_of(flat, self.world), reduction, tell=True)
 
     def reduce_scatter(
         self, tensor: Array, into: Array, reduction: Reduction = Reduction.SUM
@@ -148,10 +145,11 @@ class SealedGroup:
         """
         flat, mine = self._flat(tensor), self._flat(into)
         if flat.dtype != mine.dtype or flat.size != mine.size * self.world:
-            raise self._bad_tensor(f"{mine.size} elements are no part of {flat.size}")
+            why = f"{mine.size} elements are no part of {flat.size}"
+            raise self._fail(bad_tensor(why))
         with self._collective(Operation.REDUCE_SCATTER, flat, reduction=reduction):
-            chunks = self._chunks(flat)
-            self._reduce_mine(chunks, reduction, tell=False)
+            chunks = chunks_of(flat, self.world)
+            self._reduce_chunks(chunks, reduction, tell=False)
             self._flush()
             mine[...] = chunks[self.rank]
 
@@ -167,15 +165,16 @@ class SealedGroup:
         """
         mine, flat = self._flat(part), self._flat(into)
         if flat.dtype != mine.dtype or flat.size != mine.size * self.world:
-            raise self._bad_tensor(
-                f"{self.world} parts of {mine.size} are not {flat.size}"
-            )
+            why = f"{self.world} parts of {mine.size} are not {flat.size}"
+            raise self._fail(bad_tensor(why))
         with self._collective(Operation.ALL_GATHER, flat):
-            chunks = self._chunks(flat)
+            chunks = chunks_of(flat, self.world)
             chunks[self.rank][...] = mine
             for piece in self._segments(chunks[self.rank]):
                 self._send_all(piece.data)
-            self._gather(chunks)
+            for peer in self._peers.values():
+                for piece in self._segments(chunks[peer.number]):
+                    peer.receive(piece.data)
 
     def broadcast(self, tensor: Array, root: int = 0) -> None:
         """``root``'s tensor, on every rank.
@@ -283,8 +282,10 @@ class SealedGroup:
                 segment_bytes=self.choices.segment_bytes,
                 plan=self.choices.digest,
             )
-            self._announce(announcement)
+            for peer in self._peers.values():
+                peer.announce(announcement)
             yield
+            self._hear()
             self._flush()
             self._number += 1
         except SealiftError as error:
@@ -295,38 +296,39 @@ class SealedGroup:
         finally:
             self._turn.release()
 
-    def _announce(self, announcement: Announcement) -> None:
-        told = announcement.encode()
-        self._send_all(told)
-        heard = bytearray(ANNOUNCEMENT_BYTES)
-        for peer in self._peers.values():
-            peer.receive(heard)
-            announcement.demand_same(heard, peer.number)
-
-    def _reduce_mine(
+    def _reduce_chunks(
         self, chunks: list[Array], reduction: Reduction, *, tell: bool
     ) -> None:
-        """Send each peer its chunk, and combine ours; ``tell`` everybody at once."""
-        for peer in self._peers.values():
-            for piece in self._segments(chunks[peer.number]):
-                peer.send(piece.data)
-        for piece in self._segments(chunks[self.rank]):
-            self._combine(piece, piece, reduction)
-            if tell:
-                self._send_all(piece.data)
+        """Each peer gets its chunk, ours is combined; ``tell`` all, and take theirs.
 
-    def _gather(self, chunks: list[Array]) -> None:
-        """Take every other rank's chunk."""
-        for peer in self._peers.values():
-            for piece in self._segments(chunks[peer.number]):
-                peer.receive(piece.data)
+        A segment of each in turn, so that little is under way. A peer's result comes
+        into memory that was sent: it has what it made it of.
+        """
+        pieces = [self._segments(chunk) for chunk in chunks]
+        for turn in range(max(map(len, pieces)) + 2 * _AHEAD):
+            for peer in self._peers.values():
+                for piece in _at(pieces[peer.number], turn):
+                    peer.send(piece.data)
+            self._hear()
+            for piece in _at(pieces[self.rank], turn - _AHEAD):
+                self._combine(piece, piece, reduction)
+                if tell:
+                    self._send_all(piece.data)
+            for peer in self._peers.values() if tell else ():
+                for piece in _at(pieces[peer.number], turn - 2 * _AHEAD):
+                    peer.receive(piece.data)
 
     def _reduce_all(self, flat: Array, reduction: Reduction) -> None:
-        mine = flat.copy()  # it is sent while the sums are made
-        for piece in self._segments(mine):
+        for piece in self._segments(flat):
             self._send_all(piece.data)
-        for ours, piece in zip(self._segments(mine), self._segments(flat), strict=True):
-            self._combine(ours, piece, reduction)
+        sent = all(peer.idle for peer in self._peers.values())
+        into = flat if sent else np.empty_like(flat)  # else it is sent while we add
+        self._hear()
+        for ours, out in zip(self._segments(flat), self._segments(into), strict=True):
+            self._combine(ours, out, reduction)
+        if not sent:
+            self._flush()
+            flat[...] = into
 
     def _combine(self, ours: Array, into: Array, reduction: Reduction) -> None:
         """The next segment of every peer and ``ours``, in the order of ranks."""
@@ -351,15 +353,13 @@ class SealedGroup:
             self._scratch = bytearray(2 * like.nbytes)
         return np.frombuffer(self._scratch, like.dtype, like.size, second * like.nbytes)
 
-    def _chunks(self, flat: Array) -> list[Array]:
-        """One contiguous chunk a rank; they differ by one element at most."""
-        bounds = [flat.size * k // self.world for k in range(self.world + 1)]
-        return [flat[a:b] for a, b in pairwise(bounds)]
+    def _segments(self, chunk: Array) -> list[Array]:
+        return segments_of(chunk, self.choices.segment_bytes)
 
-    def _segments(self, chunk: Array) -> Iterator[Array]:
-        step = max(1, self.choices.segment_bytes // chunk.itemsize)
-        for start in range(0, chunk.size, step):
-            yield chunk[start : start + step]
+    def _hear(self) -> None:
+        """Nothing is combined before all ranks announced the same (rule G4)."""
+        for peer in self._peers.values():
+            peer.hear()
 
     def _send_all(self, message: Buffer) -> None:
         for peer in self._peers.values():
@@ -372,15 +372,10 @@ class SealedGroup:
             raise self._failed
 
     def _flat(self, tensor: Array) -> Array:
-        if tensor.dtype not in DTYPES:
-            raise self._bad_tensor(f"{tensor.dtype} is no element type of a group")
-        if not tensor.flags.c_contiguous:
-            raise self._bad_tensor("its elements do not lie in one row")
-        return tensor.reshape(-1)
-
-    def _bad_tensor(self, why: str) -> SealiftError:
-        what = "a tensor cannot be used in a collective"
-        return self._fail(UsageError(what, why=why, code="bad-tensor"))
+        try:
+            return flat_view(tensor)
+        except UsageError as error:
+            raise self._fail(error) from None
 
     def _fail(self, error: SealiftError) -> SealiftError:
         """End the group; return the first error, which is the one to be told."""
@@ -398,3 +393,8 @@ class SealedGroup:
         for peer in self._peers.values():
             peer.stop()
             peer.wire.abort()
+
+
+def _at(pieces: list[Array], turn: int) -> list[Array]:
+    """The segment of that turn, if there is one."""
+    return pieces[turn : turn + 1] if turn >= 0 else []

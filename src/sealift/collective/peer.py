@@ -1,7 +1,9 @@
-"""One other rank: its pipe, and the thread that sends to it.
+"""One other rank: its pipe, and a thread that sends where sending must wait.
 
-What a rank sends waits for its peer; what it receives must not wait for that. So a thread
-sends, one for each peer, in the order in which it was told.
+What a rank receives must not wait for what it sends. So what has no room in the pipe is
+sent by a thread, one for each peer, in the order in which it was told; most has room, and
+waking a thread costs as much as sealing a hundred KiB. Of every collective each peer's
+announcement is read first, and compared (rule N4), whatever is to be received.
 """
 
 from __future__ import annotations
@@ -10,15 +12,11 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Protocol
 
+from sealift.collective.announcement import ANNOUNCEMENT_BYTES, Announcement
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer
-
-# So little of a collective is sent without waking another thread: it fits into any pipe
-# while nobody receives, also into a ring of three slots.
-_AT_ONCE_BYTES: Final = 32 << 10
-_AT_ONCE_MESSAGES: Final = 3
 
 
 class Wire(Protocol):
@@ -26,6 +24,9 @@ class Wire(Protocol):
 
     def send(self, source: Buffer) -> None:
         """Send a message; its memory may be reused when this returns."""
+
+    def send_now(self, source: Buffer) -> bool:
+        """Send it if nobody need be waited for; False if it was not sent."""
 
     def receive_into(self, target: bytearray | memoryview) -> None:
         """Receive the next message, which is as long as ``target``."""
@@ -46,39 +47,58 @@ class Peer:
         self.number, self.wire, self._fail = number, wire, fail
         self._orders: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        self._waiting = self._at_once = self._messages = 0
+        self._waiting = 0
         self._stopped = False
+        self._expected: Announcement | None = None
         self._thread = threading.Thread(
             target=self._work, name=f"sends to rank {number}", daemon=True
         )
         self._thread.start()
 
-    def send(self, message: Buffer) -> None:
-        """Send in order; the memory is used until ``flush`` returns."""
-        view = memoryview(message).cast("B")
-        with self._changed:
-            self._at_once += len(view)
-            self._messages += 1
-            little = self._at_once <= _AT_ONCE_BYTES
-            at_once = little and self._messages <= _AT_ONCE_MESSAGES
-            at_once = at_once and not self._waiting
-            self._waiting += not at_once
-        if at_once:
+    def announce(self, announcement: Announcement) -> None:
+        """Say what begins; the peer must say the same."""
+        self.send(announcement.encode())
+        self._expected = announcement
+
+    def hear(self) -> None:
+        """What the peer says begins, if it was not heard yet.
+
+        Raises:
+            See ``Announcement.demand_same``.
+        """
+        expected, self._expected = self._expected, None
+        if expected is not None:
+            heard = bytearray(ANNOUNCEMENT_BYTES)
             with self._naming():
-                self.wire.send(view)
-        else:
-            self._orders.put(view)
+                self.wire.receive_into(heard)
+            expected.demand_same(heard, self.number)
+
+    def send(self, message: Buffer) -> None:
+        """Send in order; the memory is used until ``flush`` returns, or ``idle``."""
+        view = memoryview(message).cast("B")
+        if self.idle:
+            with self._naming():
+                if self.wire.send_now(view):
+                    return
+        with self._changed:
+            self._waiting += 1
+        self._orders.put(view)
 
     def receive(self, room: bytearray | memoryview) -> None:
-        """Fill ``room`` with the next message."""
+        """Fill ``room`` with the next message of what was announced."""
+        self.hear()
         with self._naming():
             self.wire.receive_into(memoryview(room).cast("B"))
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything was sent; what is, stays, until somebody sends."""
+        return not self._waiting
 
     def flush(self) -> None:
         """Wait until everything was sent, or nothing more can be."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or not self._waiting)
-            self._at_once = self._messages = 0
 
     def stop(self) -> None:
         """Send nothing that has not been begun."""

@@ -22,7 +22,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sealift.collective.announcement import Reduction
-from sealift.collective.group import Array, SealedGroup
+from sealift.collective.group import SealedGroup
+from sealift.collective.tensors import Array
 from sealift.errors import UsageError
 
 _REDUCTIONS: Final = {

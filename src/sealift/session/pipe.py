@@ -132,6 +132,22 @@ class Pipe:
                 self._seal(part, offset, len(view))
             self._sent += 1
 
+    def send_now(self, source: Buffer) -> bool:
+        """``send``, if the peer need not be waited for; else False, and nothing was done.
+
+        Raises:
+            See ``send``.
+        """
+        view = memoryview(source).cast("B")
+        with self._turn(self._send_lock):
+            frame_bytes = len(view) + FRAME_EXTRA_BYTES
+            one_record = len(view) <= self._record_bytes
+            if not one_record or not self._carrier.has_room(frame_bytes):
+                return False
+            self._seal(view, 0, len(view))
+            self._sent += 1
+        return True
+
     def receive_into(self, target: bytearray | memoryview) -> None:
         """Receive the next message, which is as long as ``target``.
 
@@ -168,22 +184,29 @@ class Pipe:
         """
         if self._life.over or self._process != os.getpid():
             return
-        with self._turn(self._send_lock, self._receive_lock):
-            told = _COUNT.pack(self._received)
-            self._seal(told, 0, len(told), final=True)
-            frame = self._carrier.borrow(self._timeout_s)
-            if not _is_last(frame):
-                raise PeerError(
-                    "the pipe is closed before everything was received",
-                    code="session-truncated",
-                )
-            verified = self._open_last(frame)
-            if verified != self._sent:
-                raise PeerError(
-                    f"the peer closed the pipe after {verified} of {self._sent} messages",
-                    code="session-truncated",
-                )
+        _claim(self._receive_lock)
+        try:
+            with self._turn(self._send_lock):
+                self._tell_and_hear_counts()
+        finally:
+            self._receive_lock.release()
         self.abort()
+
+    def _tell_and_hear_counts(self) -> None:
+        told = _COUNT.pack(self._received)
+        self._seal(told, 0, len(told), final=True)
+        frame = self._carrier.borrow(self._timeout_s)
+        if not _is_last(frame):
+            raise PeerError(
+                "the pipe is closed before everything was received",
+                code="session-truncated",
+            )
+        verified = self._open_last(frame)
+        if verified != self._sent:
+            raise PeerError(
+                f"the peer closed the pipe after {verified} of {self._sent} messages",
+                code="session-truncated",
+            )
 
     def abort(self) -> None:
         """End it without a word; wakes whoever waits in it. Idempotent."""
@@ -200,26 +223,21 @@ class Pipe:
             self.abort()
 
     @contextmanager
-    def _turn(self, *locks: threading.Lock) -> Iterator[None]:
+    def _turn(self, lock: threading.Lock) -> Iterator[None]:
         """One thread a direction, in the process that made the pipe, until an error."""
         if self._process != os.getpid():
             raise forked_stream()
-        with ExitStack() as held:
-            for lock in locks:
-                if not lock.acquire(blocking=False):
-                    raise UsageError(
-                        "another thread uses this direction of the pipe",
-                        code="pipe-in-use",
-                    )
-                held.callback(lock.release)
-            try:
-                with self._life.use(Ends.ALWAYS):
-                    yield
-            except SealiftError:
-                raise
-            except BaseException:  # half a message may have crossed
-                self.abort()
-                raise
+        _claim(lock)
+        try:
+            with self._life.use(Ends.ALWAYS):
+                yield
+        except SealiftError:
+            raise
+        except BaseException:  # half a message may have crossed
+            self.abort()
+            raise
+        finally:
+            lock.release()
 
     def _bound(self, number: int, offset: int, length: int) -> bytes:
         """What a record is bound to: the pipe, its message, where in it, how long."""
@@ -257,6 +275,13 @@ class Pipe:
         self._carrier.give_back()
         verified: int = _COUNT.unpack(told)[0]
         return verified
+
+
+def _claim(lock: threading.Lock) -> None:
+    if not lock.acquire(blocking=False):
+        raise UsageError(
+            "another thread uses this direction of the pipe", code="pipe-in-use"
+        )
 
 
 def _is_last(frame: memoryview) -> bool:

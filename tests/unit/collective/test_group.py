@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from sealift.collective.announcement import Reduction
-from sealift.collective.group import DTYPES, Array, Choices, SealedGroup
+from sealift.collective.group import Choices, SealedGroup
+from sealift.collective.tensors import DTYPES, Array
 from sealift.errors import JobError, PeerError, SealiftError, UsageError
 from tests.sim.wires import simulated_wires
 
@@ -218,8 +219,8 @@ def test_whatever_goes_wrong_in_sending_ends_the_group() -> None:
 
     wires = simulated_wires(2)
     group = SealedGroup(0, wires[0])
-    group._peers[1].wire.send = broken  # type: ignore[method-assign]
-    group._peers[1]._messages = 3  # so that a thread sends
+    wires[0][1].send_now = lambda message: False  # type: ignore[method-assign]
+    wires[0][1].send = broken  # type: ignore[method-assign]
     with pytest.raises(PeerError) as caught:
         group.barrier()
     assert "rank 1" in caught.value.what

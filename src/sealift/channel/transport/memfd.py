@@ -185,6 +185,14 @@ class MemfdTransport:
             self._reserved = None
             self._outgoing.advance()
 
+    def has_room(self, frame_bytes: int) -> bool:
+        """Whether a slot is free."""
+        check_frame_bytes(frame_bytes, self._longest(self._outgoing))
+        with self._send_lock:
+            if self._closed:
+                raise peer_closed()
+            return self._outgoing.available() > 0
+
     def borrow(self, timeout_s: float | None = None) -> memoryview:
         """The next frame where it lies; valid until ``give_back``."""
         if self._borrowed:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import select
 import socket
+import struct
 import threading
 from ipaddress import ip_network
 from typing import Final
@@ -30,6 +31,11 @@ from sealift.ids import Buffer
 LENGTH_BYTES: Final = 4
 _BACKLOG: Final = 128
 _AHEAD_BYTES: Final = 8 << 10
+# What Linux says of a socket's memory (SO_MEMINFO, include/uapi/linux/sock_diag.h).
+_SO_MEMINFO: Final = 55
+_MEMINFO: Final = struct.Struct("=9I")
+_SEND_BUFFER, _SEND_QUEUED = 3, 5
+_KERNEL_BYTES: Final = 64 << 10  # what the system counts besides a frame's bytes
 
 
 class TcpTransport(CopyingSlots):
@@ -100,6 +106,20 @@ class TcpTransport(CopyingSlots):
                 self._send_all([length, view])
             finally:
                 self._end_if_half_sent()
+
+    def has_room(self, frame_bytes: int) -> bool:
+        """Whether the system takes all of a frame, whatever the peer does.
+
+        The system counts what it adds to a frame, too: a quarter of it at most.
+        """
+        try:
+            raw = self._sock.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
+            memory = _MEMINFO.unpack(raw)
+        except (OSError, struct.error):  # closed, or another system
+            return False
+        free_bytes: int = memory[_SEND_BUFFER] - memory[_SEND_QUEUED]
+        needed_bytes = frame_bytes + frame_bytes // 4 + _KERNEL_BYTES
+        return needed_bytes <= free_bytes
 
     def receive(self, timeout_s: float | None = None) -> bytes:
         """The next frame; one copy more than ``borrow``."""

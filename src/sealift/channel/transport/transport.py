@@ -56,6 +56,12 @@ class SlotTransport(Transport, Protocol):
     def commit(self) -> None:
         """Send what was written to the reserved memory."""
 
+    def has_room(self, frame_bytes: int) -> bool:
+        """Whether a frame can be sent now without waiting for the other end.
+
+        Only whoever sends here may ask; False is always a right answer.
+        """
+
     def borrow(self, timeout_s: float | None = None) -> memoryview:
         """The next frame, in memory that nobody but this end and the sender can write.
 
@@ -95,6 +101,10 @@ class CopyingSlots(ABC):
             raise UsageError("there is no reserved frame")
         frame, self._outgoing = self._outgoing, None
         self.send(frame)
+
+    def has_room(self, frame_bytes: int) -> bool:
+        """Not known."""
+        return False
 
     def borrow(self, timeout_s: float | None = None) -> memoryview:
         """The next frame; private, because it was copied here."""

@@ -193,6 +193,13 @@ class Plain:
         for start in range(0, len(source), RECORD_BYTES):
             self._carrier.send(memoryview(source)[start : start + RECORD_BYTES])
 
+    def send_now(self, source: Buffer) -> bool:
+        """Send one, if there is room."""
+        if len(source) > RECORD_BYTES or not self._carrier.has_room(len(source)):
+            return False
+        self._carrier.send(source)
+        return True
+
     def receive_into(self, target: bytearray | memoryview) -> None:
         """Copy each from where it came."""
         copy_frames(self._carrier, target)

@@ -20,9 +20,10 @@ import numpy as np
 
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.tcp import TcpTransport
-from sealift.collective.group import Array, Choices, SealedGroup
+from sealift.collective.group import Choices, SealedGroup
 from sealift.collective.peer import Wire
-from sealift.lab.bench.channel import Bare, Plain, pipe_over
+from sealift.collective.tensors import Array
+from sealift.lab.bench.channel import Bare, Plain, Way, pipe_over
 from sealift.lab.bench.harness import Answer, End
 from sealift.session.pipe import RECORD_BYTES
 
@@ -44,6 +45,12 @@ class Counted:
         self._count(memoryview(source).nbytes)
         self._wire.send(source)
 
+    def send_now(self, source: Any) -> bool:
+        """Seal and count, if there is room."""
+        sent = self._wire.send_now(source)
+        self._count(memoryview(source).nbytes * sent)
+        return sent
+
     def receive_into(self, target: Any) -> None:
         """Open and count."""
         self._count(memoryview(target).nbytes)
@@ -62,7 +69,7 @@ class Ring:
         back: From the one before.
     """
 
-    def __init__(self, rank: int, world: int, onward: Wire, back: Wire) -> None:
+    def __init__(self, rank: int, world: int, onward: Way, back: Way) -> None:
         self._rank, self._world = rank, world
         self._onward, self._back = onward, back
         self._thread = ThreadPoolExecutor(1)

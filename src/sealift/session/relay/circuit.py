@@ -74,6 +74,10 @@ class Circuit(CopyingSlots):
         self._spend(len(frame) + FRAME_COST_BYTES)
         self._write(b"".join((self._head, frame)))
 
+    def has_room(self, frame_bytes: int) -> bool:
+        """Whether there is credit; nobody at the relay waits for who reads."""
+        return self._under_way_bytes < WINDOW_BYTES
+
     def receive(self, timeout_s: float | None = None) -> bytes:
         """The next frame."""
         deadline = Deadline(timeout_s)
