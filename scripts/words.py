@@ -17,6 +17,7 @@ ANYWHERE = {
     "wrapper",
 }  # fmt: skip
 WHOLE_NAME = {"base", "data", "info", "new", "obj", "old", "res", "tmp", "v2"}
+TERMS = {"process_group"}  # torch's own, which users type
 FIRST = {"do", "handle", "my", "process", "safe", "secure", "trusted"}
 
 
@@ -28,7 +29,7 @@ def parts(name: str) -> list[str]:
 def says_nothing(name: str) -> bool:
     """Tell whether a name holds a banned word where it is banned."""
     words = parts(name)
-    return bool(
+    return name not in TERMS and bool(
         ANYWHERE.intersection(words)
         or "_".join(words) in WHOLE_NAME
         or (len(words) > 1 and words[0] in FIRST)

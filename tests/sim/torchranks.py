@@ -1,69 +1,73 @@
-"""Processes that train with torch's DDP over a sealed group."""
+"""Processes of one sealed group of torch.distributed, on this machine."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import socket
 from collections.abc import Callable
-from itertools import combinations
 from typing import Any
 
-from sealift.channel.transport.memfd import MemfdTransport
-from sealift.collective.group import SealedGroup
-from sealift.lab.bench.channel import pipe_over
-from sealift.lab.bench.harness import pack
+from sealift.lab.worlds.folder import HOST
+from tests.sim.jobworld import plain_world
 
 Work = Callable[[int], Any]
 
 
-def on_ranks(world: int, work: Work) -> list[Any]:
-    """What ``work(rank)`` returns in a process of each rank of a process group."""
+def variables() -> dict[str, str]:
+    """What a script's ranks learn from their environment."""
+    world = plain_world()
+    home = world.home(HOST)
+    return {
+        "SEALIFT_JOB": str(world.job),
+        "SEALIFT_KEY": str(home.key),
+        "SEALIFT_PASSPHRASE_FILE": str(home.passphrase),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def on_ranks(world: int, work: Work, *, killed: int = 0) -> list[Any]:
+    """What ``work(rank)`` returns in a process of each rank of a process group.
+
+    Args:
+        world: How many.
+        work: A function of a module.
+        killed: How many of the last ranks end without an answer; all others end well.
+    """
     context = multiprocessing.get_context("spawn")
-    socks: list[dict[int, socket.socket]] = [{} for _ in range(world)]
-    for one, two in combinations(range(world), 2):
-        socks[one][two], socks[two][one] = socket.socketpair()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
+    said = variables() | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     answers = context.Queue()
     children = [
-        context.Process(target=_rank, args=(rank, socks[rank], port, work, answers))
+        context.Process(target=_rank, args=(rank, world, said, work, answers))
         for rank in range(world)
     ]
     for child in children:
         child.start()
-    for each in (sock for ends in socks for sock in ends.values()):
-        each.close()  # the children have theirs
-    found = dict(answers.get(timeout=300) for _ in children)
+    left = children[: world - killed]
+    found = dict(answers.get(timeout=300) for _ in left)
     for child in children:
         child.join()
-    return [found[rank] for rank in range(world)]
+    assert not any(child.exitcode for child in left)
+    return [found[rank] for rank in range(len(left))]
 
 
 def _rank(
-    rank: int, socks: dict[int, socket.socket], port: int, work: Work, answers: Any
+    rank: int, world: int, said: dict[str, str], work: Work, answers: Any
 ) -> None:
+    os.environ.update(said)
     import torch
     import torch.distributed as dist
 
-    from sealift.integrations.torchgroup import SealedProcessGroup
-
-    def make(store: Any, number: int, size: int, timeout: Any) -> SealedProcessGroup:
-        wires = {}
-        for peer, sock in sorted(socks.items()):
-            lower = rank < peer
-            carrier = (MemfdTransport.offer if lower else MemfdTransport.accept)(sock)
-            wires[peer] = pipe_over(carrier, pack(b"k" * 32), opens=lower)
-        return SealedProcessGroup(SealedGroup(number, wires))
+    import sealift.integrations.process_group  # noqa: F401 - as scripts do
 
     torch.set_num_threads(1)
-    dist.Backend.register_backend("sealed-test", make, devices=["cpu"])
-    dist.init_process_group(
-        "sealed-test",
-        init_method=f"tcp://127.0.0.1:{port}",
-        rank=rank,
-        world_size=len(socks) + 1,
-    )
+    dist.init_process_group("sealift", rank=rank, world_size=world)
     try:
         answers.put((rank, work(rank)))
+    except BaseException as error:
+        answers.put((rank, repr(error)))
+        raise
     finally:
         dist.destroy_process_group()

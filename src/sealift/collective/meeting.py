@@ -80,6 +80,7 @@ class GroupMeeting:
         expect: What a rank of that name must show.
         host: Where later ranks may connect; None is the relay only.
         dialler: Which places of earlier ranks may be dialled.
+        vouch: Told the circuit of each later rank that was judged by its evidence.
         timeout_s: How long all of it may take, and a peer for one record afterwards.
     """
 
@@ -92,11 +93,13 @@ class GroupMeeting:
         *,
         host: DirectHost | None = None,
         dialler: PathDialler | None = None,
+        vouch: Callable[[bytes], None] | None = None,
         timeout_s: float = 60.0,
     ) -> None:
         self._charter, self._endpoint, self._relay = charter, endpoint, relay
         self._expect, self._host = expect, host
         self._dialler = dialler or PathDialler(local=False)
+        self._vouch = vouch or (lambda circuit: None)
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
         self._parked: dict[str, Circuit] = {}
@@ -133,7 +136,10 @@ class GroupMeeting:
         if peer < self.rank:
             circuit = self._relay.open(name, wait_s=self._left_s())
             return connect(circuit, self._endpoint, policy, self._left_s())
-        return accept(self._await(name), self._endpoint, policy, self._left_s())
+        circuit = self._await(name)
+        session = accept(circuit, self._endpoint, policy, self._left_s())
+        self._vouch(circuit.id)
+        return session
 
     def _await(self, name: str) -> Circuit:
         """The circuit that a later rank opens; others are kept for their turn."""

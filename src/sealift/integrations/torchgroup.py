@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd import Variable
 
 from sealift.collective.announcement import Reduction
 from sealift.collective.group import SealedGroup
@@ -41,6 +42,11 @@ class SealedWork(dist._Work):  # type: ignore[misc]  # noqa: SLF001 - torch has 
     def __init__(self, future: torch.futures.Future[list[Tensor]]) -> None:
         super().__init__()
         self._future = future
+        # To C++ the future that failed here holds an error as its value, this one fails.
+        self._told = future.then(lambda done: done.value())
+        if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001 - as FSDP asks
+            # Waited for before DDP waits, who would lose the error's type.
+            Variable._execution_engine.queue_callback(self.wait)  # noqa: SLF001
 
     def wait(self, timeout: object = None) -> bool:
         """Wait for it; raises what it failed with."""
@@ -49,7 +55,7 @@ class SealedWork(dist._Work):  # type: ignore[misc]  # noqa: SLF001 - torch has 
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
         """Of its tensors."""
-        return self._future
+        return self._told
 
     def is_completed(self) -> bool:
         """Whether it is over."""
@@ -61,11 +67,15 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     Args:
         group: Owned from now on.
+        connections: Closed after it.
     """
 
-    def __init__(self, group: SealedGroup) -> None:
+    def __init__(
+        self, group: SealedGroup, connections: ExitStack | None = None
+    ) -> None:
         super().__init__(group.rank, group.world)
         self._group = group
+        self._connections = connections or ExitStack()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sealed collectives")
         self._name = ""
 
@@ -81,20 +91,13 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _set_group_name(self, name: str) -> None:
         self._name = name
 
-    def set_timeout(self, timeout: object) -> None:
-        """The pipes have their own."""
-
     def allreduce(self, tensors: Any, options: Any = None) -> SealedWork:
-        """Combine in place; one tensor, or a list of one."""
+        """Combine in place: one tensor, or each of a list."""
         tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         op = getattr(options, "reduceOp", dist.ReduceOp.SUM)
         return self._begin(tensors, partial(self._all_reduce, tensors, op))
 
-    def allreduce_coalesced(
-        self, tensors: list[Tensor], options: Any = None
-    ) -> SealedWork:
-        """Combine each in place."""
-        return self.allreduce(tensors, options)
+    allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Any, options: Any = None) -> SealedWork:
         """From ``options.rootRank``."""
@@ -132,26 +135,12 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def allgather_into_tensor_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None
     ) -> SealedWork:
-        """Several at once."""
+        """Several; the last is over when all are."""
+        parts = zip(outputs, inputs, strict=True)
+        return [self._allgather_base(*each) for each in parts][-1]
 
-        def gather() -> None:
-            for output, part in zip(outputs, inputs, strict=True):
-                parts = list(output.view(-1).chunk(self.size()))
-                self._all_gather(parts, part.view(-1))
-
-        return self._begin(outputs, gather)
-
-    def all_gather_single(
-        self, output: Tensor, part: Tensor, options: Any = None
-    ) -> SealedWork:
-        """Torch 2.13's name of ``_allgather_base``."""
-        return self._allgather_base(output, part, options)
-
-    def reduce_scatter_single(
-        self, output: Tensor, whole: Tensor, options: Any = None
-    ) -> SealedWork:
-        """Torch 2.13's name of ``_reduce_scatter_base``."""
-        return self._reduce_scatter_base(output, whole, options)
+    # Torch 2.13's names.
+    all_gather_single, reduce_scatter_single = _allgather_base, _reduce_scatter_base
 
     def barrier(self, opts: Any = None) -> SealedWork:
         """Until every rank has come here."""
@@ -160,24 +149,24 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def shutdown(self) -> None:
         """Once all ranks have everything."""
         self._thread.shutdown()
-        self._group.close()
+        with self._connections:
+            self._group.close()
 
     def abort(self) -> None:
         """At once, on every rank."""
         self._group.abort()
-        self._thread.shutdown(wait=False)
 
     def _begin(self, tensors: Sequence[Tensor], work: Callable[[], None]) -> SealedWork:
-        for tensor in tensors:
-            if tensor.dtype is torch.uint8:
-                raise UsageError(
-                    "a tensor of bytes is not sent",
-                    why="torch's object collectives travel in them and unpickle what came",
-                    code="bad-tensor",
-                )
+        if any(tensor.dtype is torch.uint8 for tensor in tensors):
+            raise UsageError(
+                "a tensor of bytes is not sent",
+                why="torch's object collectives travel in them and unpickle what came",
+                code="bad-tensor",
+            )
         future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+        under_way = SealedWork(future)
         self._thread.submit(self._finish, future, list(tensors), work)
-        return SealedWork(future)
+        return under_way
 
     def _finish(
         self,

@@ -19,13 +19,14 @@ from tests.sim.jobworld import plain_world
 def environment() -> dict[str, str]:
     home = plain_world().home(HOST)
     return {
+        "SEALIFT_JOB": str(plain_world().job),
         "SEALIFT_KEY": str(home.key),
         "SEALIFT_PASSPHRASE_FILE": str(home.passphrase),
     }
 
 
 def set_up(said: dict[str, str]) -> RoleSetup:
-    return set_up_rank(plain_world().job, said, clock=wall_clock, sink=discard)
+    return set_up_rank(said, clock=wall_clock, sink=discard)
 
 
 def test_a_rank_is_set_up_and_attests() -> None:
@@ -37,14 +38,20 @@ def test_a_rank_is_set_up_and_attests() -> None:
 
 def test_a_passphrase_in_the_environment_is_not_left_there() -> None:
     said = environment()
-    said["SEALIFT_PASSPHRASE"] = Path(said.pop("SEALIFT_PASSPHRASE_FILE")).read_text()
+    said["SEALIFT_PASSPHRASE"] = (
+        Path(said.pop("SEALIFT_PASSPHRASE_FILE")).read_text().strip()
+    )
     set_up(said)
-    assert set(said) == {"SEALIFT_KEY"}
+    assert set(said) == {"SEALIFT_JOB", "SEALIFT_KEY"}
 
 
 @pytest.mark.parametrize(
     ("name", "code"),
-    [("SEALIFT_KEY", "variable-missing"), ("SEALIFT_PASSPHRASE_FILE", "no-terminal")],
+    [
+        ("SEALIFT_JOB", "variable-missing"),
+        ("SEALIFT_KEY", "variable-missing"),
+        ("SEALIFT_PASSPHRASE_FILE", "no-terminal"),
+    ],
 )
 def test_what_is_missing_is_said(name: str, code: str) -> None:
     said = environment()

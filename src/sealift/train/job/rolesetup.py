@@ -97,28 +97,27 @@ def read_role(
 
 
 def set_up_rank(
-    job_file: Path,
     environment: MutableMapping[str, str],
     *,
     clock: Callable[[], float],
     sink: Sink,
+    job_file: Path | None = None,
 ) -> RoleSetup:
     """A rank's, for whom nobody wrote a command line.
 
     Args:
-        job_file: Of the job.
-        environment: Of this process; a passphrase in it is removed (``given``).
+        environment: Of this process (``given``); a passphrase in it is removed.
         clock: Seconds since 1970.
         sink: Where events go.
+        job_file: Of the job, if not what ``SEALIFT_JOB`` says.
 
     Raises:
         UsageError: ``variable-missing``, ``no-terminal``.
         SealiftError: the first thing that is wrong, before anything is started.
     """
-    job, agreement = read_role(job_file, "accelerator", clock=clock)
     said = given(environment)
-    if "key" not in said:
-        raise UsageError(f"{PREFIX}KEY names no file", code="variable-missing")
+    key, job_file = _named(said, "key"), job_file or _named(said, "job")
+    job, agreement = read_role(job_file, "accelerator", clock=clock)
     file = said.get("passphrase_file")
     passphrase = read_given_passphrase(Path(file) if file else None, environment)
     if passphrase is None:
@@ -127,7 +126,7 @@ def set_up_rank(
             fix=f"Set {PREFIX}PASSPHRASE_FILE",
             code="no-terminal",
         )
-    identity = load_identity(Path(said["key"]), passphrase)
+    identity = load_identity(key, passphrase)
     agreement = equip_from_files(
         agreement,
         collateral=Path(said["collateral"]) if "collateral" in said else None,
@@ -137,6 +136,13 @@ def set_up_rank(
     )
     folder = job_file.resolve().parent
     return RoleSetup(job, folder, agreement, identity, sink, job.address)
+
+
+def _named(said: Mapping[str, str], name: str) -> Path:
+    if name not in said:
+        what = f"{PREFIX}{name.upper()} names no file"
+        raise UsageError(what, code="variable-missing")
+    return Path(said[name])
 
 
 def own_enroller(agreement: VerifiedAgreement, identity: Identity) -> PublicKey | None:
