@@ -134,6 +134,7 @@ def finished_run(consortium: Consortium, folder: Path, job: str = "job") -> Fini
         sandbox="none",
         software="sealift",
         instance=endpoint.instance.public_key,
+        ranks=(endpoint.instance.public_key,),
         evidence=proof.evidence,
         weights=state_digest(MODEL),
         steps=7,

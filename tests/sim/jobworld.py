@@ -190,5 +190,5 @@ def train_here(world: World, sink: Sink = discard) -> LocalRun:
         rows = SealedTables(agreement, readers, cards, keys)
         workplace = InPlace(files, agreement.code.entry)
         return train_local(
-            agreement, job.settings, workplace, read_rows=rows, sink=sink
+            agreement, job.settings, workplace, lend_rows=rows, sink=sink
         )

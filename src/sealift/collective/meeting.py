@@ -23,6 +23,7 @@ from sealift.codec import encode_named, from_plain, parse_named
 from sealift.collective.charter import EPOCH_BYTES, Charter, demand_same_view
 from sealift.collective.group import SealedGroup
 from sealift.crypto.keys import Label
+from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, PeerError
 from sealift.ids import Digest
 from sealift.session.direct import DirectOffer, PathDialler, PathName
@@ -105,6 +106,7 @@ class GroupMeeting:
         self._parked: dict[str, Circuit] = {}
         self.rank = charter.names.index(endpoint.name)
         self.paths: dict[str, PathName] = {}
+        self.instances: tuple[PublicKey, ...] = ()
 
     def meet(self) -> SealedGroup:
         """Meet all others; the group outlives the sessions.
@@ -167,7 +169,8 @@ class GroupMeeting:
                 _say(session, Began(epoch))
         else:
             epoch = self._hear(met[0], Began).epoch
-        view = self._charter.view([keys[rank] for rank in sorted(keys)], epoch)
+        self.instances = tuple(keys[rank] for rank in sorted(keys))
+        view = self._charter.view(self.instances, epoch)
         for session in met.values():
             _say(session, Sees(view))
         for peer, session in met.items():

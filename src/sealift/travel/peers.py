@@ -46,6 +46,7 @@ def registry_of(agreement: VerifiedAgreement) -> Registry:
             teller_name(party.name),
         )
         keys |= dict.fromkeys(names, party.sign)
+    keys |= _signs_at_home(agreement)
     return Registry(agreement.digest, keys)
 
 
@@ -75,18 +76,31 @@ def expect_accelerator(
 ) -> PeerPolicy:
     """The accelerator of that name, with evidence that the agreement accepts.
 
+    Where rows stay at home, it also signs as the data owner whose accelerator it is.
+
     Args:
         agreement: Verified and equipped.
         name: Also of its place at the relay: nobody takes another's by a handshake.
         instance: The instance key that it must have, if it is known.
     """
+    signs = _signs_at_home(agreement)
     return PeerPolicy(
         roles=frozenset({Role.ACCELERATOR}),
+        identities=signs or None,
+        require_identity=bool(signs),
         require_evidence=True,
         appraiser=agreement.appraiser(),
         names=frozenset({name}),
         instance=instance,
     )
+
+
+def _signs_at_home(agreement: VerifiedAgreement) -> dict[str, PublicKey]:
+    """Whose identity an accelerator has, by its name; none where rows do not stay home."""
+    body = agreement.agreement
+    owners = body.data_owners if body.rows_at_home else ()
+    pairs = zip(accelerator_names(len(owners)), owners, strict=True)
+    return {name: agreement.party(owner).sign for name, owner in pairs}
 
 
 def expect_at_broker(agreement: VerifiedAgreement, name: str) -> PeerPolicy:

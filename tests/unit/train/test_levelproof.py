@@ -29,6 +29,7 @@ MANIFEST = RunManifest(
     sandbox="",
     software="",
     instance=INSTANCE,
+    ranks=(INSTANCE,),
     evidence=Evidence("tpm", "application/x", b"body"),
     weights=None,
     steps=0,

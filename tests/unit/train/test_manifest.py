@@ -52,6 +52,7 @@ def draft(ours: Endpoint, agreement: VerifiedAgreement) -> RunManifest:
         sandbox="none",
         software="sealift",
         instance=ours.instance.public_key,
+        ranks=(ours.instance.public_key,),
         evidence=proof.evidence,
         weights=Digest.of(b"weights"),
         steps=1,

@@ -136,9 +136,8 @@ def test_a_receipt_still_on_its_way_to_the_disk_is_not_lost(
 
     monkeypatch.setattr("sealift.travel.holder.jobs.write_whole", write_slowly)
     receipts = Receipts(tmp_path)
-    lease = cast(Any, SimpleNamespace(visit=VisitId.generate(), shape=(3,)))
     signed = cast(Any, head(consortium, "ada"))
-    visit = threading.Thread(target=receipts.keep, args=(lease, signed))
+    visit = threading.Thread(target=receipts.keep, args=(VisitId.generate(), signed))
     visit.start()
     assert writing.wait(300)
     assert (receipts.kept, receipts.lost) == (0, 0)

@@ -19,6 +19,7 @@ from sealift.cli.roles import (
     set_up_role,
 )
 from sealift.cli.roles.attester import add_attester_arguments, evidence_places
+from sealift.cli.roles.rank import add_rank_arguments, run_rank
 from sealift.cli.roles.rejoin import Joined, Rejoining
 from sealift.cli.signals import on_second_signal
 from sealift.release.agreement.code import load_bundle
@@ -45,9 +46,10 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "accelerator",
         run=run,
-        help="visit the holders, train on the device of this host",
+        help="train on the device of this host",
         description="Dials the orchestrator, proves itself with the host's attester key, "
-        "collects the data keys from the owners' brokers, and trains what holders bring.",
+        "collects the data keys from the owners' brokers, and trains: what holders bring, "
+        "or with the plan ddp its own slice of the rows, beside other ranks.",
     )
     add_role_arguments(parser)
     parser.add_flag(
@@ -64,6 +66,7 @@ def add_parser(subparsers: Any) -> None:
         "end with an error where there is no checkpoint to go on from",
     )
     add_host_arguments(parser)
+    add_rank_arguments(parser)
     add_attester_arguments(parser)
 
 
@@ -74,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     on_second_signal(overwrite_live_pools)
     setup = set_up_role(args, "accelerator")
     attester = open_attester(setup, evidence_places(args))
+    if setup.job.plan == "ddp":
+        return run_rank(args, setup, attester)
     agreement = setup.agreement.agreement
     files = load_bundle(Path(setup.job.bundle), agreement.code)
     limits.hide_memory()

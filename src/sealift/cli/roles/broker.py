@@ -37,7 +37,7 @@ from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import prover
 from sealift.train.job.rolesetup import RoleSetup
 from sealift.travel.broker import BrokerService
-from sealift.travel.peers import relay_name
+from sealift.travel.peers import accelerator_names, relay_name
 
 
 def add_parser(subparsers: Any) -> None:
@@ -110,6 +110,7 @@ def _serve(
             broker=broker,
             sink=setup.sink,
             heads=heads,
+            accelerators=accelerator_names(setup.agreement.agreement.ranks),
         ).serve()
 
 

@@ -19,10 +19,11 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.train.job.rolesetup import RoleSetup
+from sealift.train.ranks.orchestrator import GroupOrchestrator
 from sealift.travel.broker import dismiss_brokers
 from sealift.travel.orchestrator.job import Orchestrator, RunSummary, dismiss_roles
 from sealift.travel.orchestrator.sessions import Acceptor, LiveSessions
-from sealift.travel.peers import registry_of
+from sealift.travel.peers import accelerator_names, registry_of
 from sealift.travel.visit.messages import Output, StartJob
 
 FAREWELL_WAIT_S: Final = 10.0  # for roles that lost an orchestrator that was killed
@@ -79,28 +80,40 @@ def _orchestrate(
         sessions=sessions,
         vouch=relay.vouch,
         sink=setup.sink,
+        accelerators=accelerator_names(setup.agreement.agreement.ranks),
     )
     door.start()
-    orchestrator = Orchestrator(
-        setup.agreement,
-        setup.job.settings,
-        sessions=sessions,
-        signer=setup.identity,
-        job=setup.job.name,
-        clock=time.monotonic,
-        sink=setup.sink,
-    )
     if folder.complete:
         return _say_farewell(setup, folder, sessions, client, endpoint)
     outcome = "failed"
     try:
         outputs = _Outputs(folder, setup.agreement)
         start = StartJob(setup.job.name, encode(setup.job.settings))
-        orchestrator.run(start, outputs)
+        _orchestrator(setup, sessions).run(start, outputs)
         outcome = "finished"
     finally:
         dismiss_brokers(client, endpoint, setup.agreement, outcome)
     return outputs.summary
+
+
+def _orchestrator(
+    setup: RoleSetup, sessions: LiveSessions
+) -> Orchestrator | GroupOrchestrator:
+    """By the job's plan."""
+    settings, sink = setup.job.settings, setup.sink
+    if setup.job.plan == "ddp":
+        return GroupOrchestrator(
+            setup.agreement, settings, sessions=sessions, sink=sink
+        )
+    return Orchestrator(
+        setup.agreement,
+        settings,
+        sessions=sessions,
+        signer=setup.identity,
+        job=setup.job.name,
+        clock=time.monotonic,
+        sink=sink,
+    )
 
 
 def _say_farewell(

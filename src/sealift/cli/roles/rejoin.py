@@ -28,6 +28,7 @@ CUT: Final = frozenset({
     BROKER_MISSING,
     "name-taken",  # by our former connection, which the relay has not missed yet
     "peer-closed", "peer-timeout", NOBODY_THERE, RELAY_GONE,
+    "rank-lost",  # it took the group with it
     "session-truncated", "unknown-peer",
     "state-restored",  # it cut itself off, to go on from a checkpoint
 })  # fmt: skip

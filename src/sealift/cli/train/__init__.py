@@ -179,7 +179,7 @@ def _train_locally(
             agreement.agreement,
             job.settings,
             executor,
-            read_rows=rows,
+            lend_rows=rows,
             sink=_say_slice(args.watch),
         )
         if ran.model:

@@ -40,7 +40,7 @@ AGAIN_EPOCHS: Final = 200  # so many that the second act is over before
 LEASE_S: Final = 60.0
 HEARTBEAT_S: Final = 5.0  # a guest is emulated: a quote takes it 0.1 s and more
 PARTS: Final[tuple[Part, ...]] = ("train", "heldout")
-Plan = Literal["travel", "local"]
+Plan = Literal["travel", "local", "ddp"]
 HostValues = Callable[[], TpmReferences]
 
 
@@ -138,7 +138,7 @@ def make_world(
     try:
         clear(path)
         identities = _settle(world, work)
-        _agree(world, identities, work, travel, host)
+        _agree(world, identities, work, travel, host, plan=plan)
         write_job(world, work, travel, plan)
         if host is not None:
             again = replace(work.schedule, epochs=AGAIN_EPOCHS)
@@ -203,6 +203,8 @@ def _agree(
     work: Work,
     travel: Travel,
     host: HostValues | None,
+    *,
+    plan: Plan,
 ) -> None:
     """What `agreement new` writes, with what people would change in an editor; signed."""
     parties = (*work.owners, MODEL_OWNER, OPERATOR)
@@ -211,6 +213,7 @@ def _agree(
         for owner in work.owners
         for part in PARTS
     }
+    attesters = work.owners if plan == "ddp" else (HOST,)
     sealed = [read_card(world.path / card).resource for card in cards]
     starter = Starter(
         name=work.name,
@@ -220,7 +223,7 @@ def _agree(
         entry="recipe.py",
         model_owner=MODEL_OWNER,
         operator=OPERATOR,
-        attesters=[identities[HOST].public_key],
+        attesters=[identities[name].public_key for name in attesters],
         enrollers=[identities[owner].public_key for owner in work.owners if host],
         now_s=time.time(),  # noqa: TID251 - the world begins here
         train_rows={each.owner: each.rows for each in sealed if each.part == "train"},
@@ -229,12 +232,14 @@ def _agree(
     text = _set_terms(
         starter.to_toml(),
         metrics=work.metric_names,
-        baseline_alone=work.baseline_alone,
+        baseline_alone=work.baseline_alone and plan != "ddp",
         buffers=travel.buffers,
         mixed=travel.mixed,
     )
     if host is not None:
         text = _add_host(text, host())
+    if plan == "ddp":
+        text += f'\n[group]\nranks = {len(work.owners)}\nrows = "owner"\n'
     document = world.path / "agreement.toml"
     document.write_text(text, encoding="utf-8")
     signed = compile_document(document, lambda path: read_card(path).resource)
@@ -307,4 +312,6 @@ attempts = 10
 patience = "lan"
 checkpoint_every = {schedule.checkpoint_every}
 """
+    if plan == "ddp":
+        text += f'\n[slices]\ncount = {len(work.owners)}\nrows = "owner"\n'
     world.job.write_text(text, encoding="utf-8")

@@ -86,6 +86,55 @@ def run_travel(
     return Run(progress, result)
 
 
+def run_ddp(world: World, watch: Watch) -> Run:
+    """Start orchestrator, and a broker and a rank for each owner; until all have ended.
+
+    Raises:
+        SealiftError: if a process failed; its line and exit code.
+    """
+    progress, result = Progress(0), dict[str, Any]()
+    with _processes(world) as processes:
+        with stop_postponed():
+            words = ["orchestrator", world.job, *world.home(OPERATOR).unlocking]
+            processes.start("orchestrator", "sealift", [*words, *_EVENTS])
+        for each in processes.listen(SILENCE_S):
+            if isinstance(each, RoleEvent):
+                if each.kind == "orchestrator.listening":
+                    _start_ranks(processes, world, each.fields["port"])
+                progress.take(each)
+                watch(progress, each)
+            elif isinstance(each, RoleResult):
+                result = (
+                    dict(each.content) if each.process == "orchestrator" else result
+                )
+            elif each.process == "orchestrator":
+                break
+            elif not processes.ends_within("orchestrator", GRACE_S):
+                processes.require_success(each.process)
+        for name in ("orchestrator", *map(_rank, world.owners)):
+            processes.require_success(name)
+    if not result:
+        raise JobError("the orchestrator gave no result", code="role-ended")
+    return Run(progress, result)
+
+
+def _start_ranks(processes: RoleProcesses, world: World, port: object) -> None:
+    dial = ["--orchestrator", f"127.0.0.1:{port}", *_EVENTS]
+    with stop_postponed():
+        for owner in world.owners:
+            home = world.home(owner)
+            words: Words = ["accelerator", world.job, *home.unlocking, *dial]
+            words += ["--sealed", home.sealed, "--receipts", home.receipts]
+            words += ["--state", home.path / "state"]
+            processes.start(_rank(owner), "sealift", words, ALLOCATOR_ENVIRONMENT)
+            words = ["broker", world.job, *home.unlocking, *home.stores, *dial]
+            processes.start(f"broker-{owner}", "sealift", words)
+
+
+def _rank(owner: str) -> str:
+    return f"rank-{owner}"
+
+
 def run_local(world: World) -> Run:
     """``sealift train`` with the plan ``local``, and everybody's keys.
 

@@ -8,7 +8,7 @@ another's word for it). It happens once for a host and an owner, and is kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -55,6 +55,7 @@ class ReleasedKeys:
         clock: Seconds that also count while the machine sleeps.
         sink: Where events go.
         only: The one resource whose key is wanted; empty for all.
+        owners: Whose keys are wanted; empty for everybody's.
 
     Attributes:
         released: Released resources by name.
@@ -72,6 +73,7 @@ class ReleasedKeys:
         clock: Clock,
         sink: Sink,
         only: str = "",
+        owners: Sequence[str] = (),
     ) -> None:
         self._relay = relay
         self._endpoint = endpoint
@@ -79,6 +81,7 @@ class ReleasedKeys:
         self._clock = clock
         self._sink = sink
         self._only = only
+        self._wanted = (agreement.agreement.resource(only).owner,) if only else owners
         self.released: dict[str, ReleasedResource] = {}
         self.owners: tuple[str, ...] = ()
         self.heads = ShownHeads()
@@ -92,9 +95,7 @@ class ReleasedKeys:
             held: Called with each owner whose keys are here.
         """
         deadline = self._clock() + within_s
-        agreement = self._agreement.agreement
-        one = (agreement.resource(self._only).owner,) if self._only else ()
-        for owner in one or agreement.holders:
+        for owner in self._wanted or self._agreement.agreement.holders:
             try:
                 self.heads.show(self._collect_patiently(owner, deadline))
             except PeerError as error:

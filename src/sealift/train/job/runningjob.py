@@ -78,16 +78,26 @@ class Restarts:
 
 
 def open_training(
-    agreement: Agreement, workplace: Workplace, settings: TrainingSettings
+    agreement: Agreement,
+    workplace: Workplace,
+    settings: TrainingSettings,
+    *,
+    number: int | None = None,
 ) -> Trainer:
     """What trains a job, in a sandbox that the agreement is content with.
+
+    Args:
+        agreement: Names levels and owners.
+        workplace: Where the recipe runs.
+        settings: Of the loop.
+        number: Of the job's slice, if it has several.
 
     Raises:
         JobError: if the recipe does not load.
         UnavailableError: code ``no-sandbox``, where the agreement demands one.
     """
     Confinement.parse(workplace.sandbox).require(agreement.accept)
-    training = Trainer.under(agreement, workplace, settings)
+    training = Trainer.under(agreement, workplace, settings, number=number)
     if not settings.prepare:  # else build() may ask for what is not there
         training.build()
     return training

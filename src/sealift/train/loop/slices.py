@@ -8,7 +8,7 @@ is one slice; the plan ``local`` has all of them in one process. Both use this.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 
 from sealift.data.schedule.memory import SharedBuffer
@@ -19,7 +19,7 @@ from sealift.train.loop.trainer import Trainer
 from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import JobSettings
 
-ReadRows = Callable[[Stop], SharedBuffer]
+LendRows = Callable[[Stop], AbstractContextManager[SharedBuffer]]
 
 
 def resources_of_slice(
@@ -51,7 +51,7 @@ class Slice:
         agreement: Names resources and rules.
         plan: What it works on.
         trainer: Of its model.
-        read_rows: The rows of a stop; closed when they were worked on.
+        lend_rows: The rows of a stop, for as long as they are worked on.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class Slice:
         agreement: Agreement,
         plan: Sequence[Group],
         trainer: Trainer,
-        read_rows: ReadRows,
+        lend_rows: LendRows,
     ) -> None:
         self._agreement = agreement
-        self._read_rows = read_rows
+        self._lend_rows = lend_rows
         self.plan, self.trainer = plan, trainer
 
     def rows(self, purpose: Purpose, epoch: int) -> int:
@@ -91,7 +91,7 @@ class Slice:
                 LoadedCargo(
                     stop,
                     self._agreement.resource(stop.resource),
-                    stack.enter_context(closing(self._read_rows(stop))),
+                    stack.enter_context(self._lend_rows(stop)),
                 )
                 for stop in stops
             ]

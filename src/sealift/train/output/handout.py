@@ -16,8 +16,10 @@ from sealift.attest.evidence import Evidence
 from sealift.codec import encode
 from sealift.crypto.hash import sha256
 from sealift.crypto.keys import SecretKey
+from sealift.crypto.sign import PublicKey
+from sealift.data.schedule.visits import Stop
 from sealift.errors import JobError, SealiftError, UsageError
-from sealift.ids import Digest
+from sealift.ids import Digest, VisitId
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import (
@@ -126,6 +128,7 @@ class Handout:
         plan: Of the job.
         travel: How the job travels.
         sandbox: What keeps the recipe in.
+        ranks: Instance keys of all accelerators of the job; ours alone without.
 
     Attributes:
         resumed: How often the job went on from a checkpoint.
@@ -143,7 +146,9 @@ class Handout:
         plan: PlanName,
         travel: TravelSettings,
         sandbox: str,
+        ranks: tuple[PublicKey, ...] = (),
     ) -> None:
+        self._ranks = ranks or (endpoint.instance.public_key,)
         self._agreement = agreement
         self._rule = agreement.agreement.output_rule
         self._endpoint = endpoint
@@ -162,14 +167,18 @@ class Handout:
     def note(self, offer: OfferVisit, ended: VisitEnded) -> VisitEnded:
         """Remember held-out numbers; return what the orchestrator may see."""
         if offer.purpose == "heldout" and ended.outcome == "verified":
-            with self._noting:
-                if offer.epoch != self._epoch:  # an earlier model's say nothing
-                    self._epoch, self._heldout = offer.epoch, {}
-                slices = self._heldout.setdefault(offer.resource, {})
-                slices[offer.first_row] = (offer.rows, ended.metrics)
+            self.keep(offer, ended.metrics)
         if self._rule.audience == "owner":
             return replace(ended, metrics={}, curve=())
         return ended
+
+    def keep(self, stop: Stop, metrics: Mapping[str, float]) -> None:
+        """Remember held-out numbers, of the latest epoch alone."""
+        with self._noting:
+            if stop.epoch != self._epoch:  # an earlier model's say nothing
+                self._epoch, self._heldout = stop.epoch, {}
+            slices = self._heldout.setdefault(stop.resource, {})
+            slices[stop.first_row] = (stop.rows, metrics)
 
     def receipt(
         self,
@@ -179,17 +188,29 @@ class Handout:
         scrub: ScrubSummary,
     ) -> SignedReceipt:
         """The signed receipt of one visit."""
+        return self.receipt_for(lease.visit, lease.stop, loaded, phases_s, scrub)
+
+    def receipt_for(
+        self,
+        visit: VisitId,
+        stop: Stop,
+        loaded: Loaded,
+        phases_s: Mapping[str, float],
+        scrub: ScrubSummary,
+    ) -> SignedReceipt:
+        """The signed receipt for rows that were used once."""
+        resource = self._agreement.resource(stop.resource)
         receipt = Receipt(
-            visit=lease.visit,
-            job=lease.job,
-            agreement=lease.agreement,
-            holder=lease.holder,
-            resource=lease.resource,
-            purpose=lease.purpose,
-            content=lease.content,
-            first_row=lease.first_row,
-            rows=lease.shape[0],
-            cargo_bytes=lease.cargo_bytes,
+            visit=visit,
+            job=self._job,
+            agreement=self._agreement.digest,
+            holder=stop.holder,
+            resource=stop.resource,
+            purpose=stop.purpose,
+            content=resource.content,
+            first_row=stop.first_row,
+            rows=stop.rows,
+            cargo_bytes=stop.rows * resource.row_bytes,
             sealed_bytes=loaded.sealed_bytes,
             phases_s=dict(phases_s),
             buffers=self._travel.buffers,
@@ -342,6 +363,7 @@ class Handout:
             resumed=self.resumed,
             software=f"sealift {__version__}",
             instance=self._endpoint.instance.public_key,
+            ranks=self._ranks,
             evidence=self._proof.evidence,
             weights=weights,
             steps=training.steps,

@@ -45,6 +45,7 @@ class RunManifest:
         prepared: Rows that they are made of, by data owner.
         resumed: How often the run went on from a checkpoint.
         instance: The accelerator's instance key, which signs this.
+        ranks: Instance keys of all accelerators that the job had, the first is ``instance``.
         evidence: Binds ``instance`` by ``instance_bound``, as in a receipt.
         weights: Digest of the model's state; None where statistics alone were made.
         steps: Optimizer steps.
@@ -64,6 +65,7 @@ class RunManifest:
     sandbox: str
     software: str
     instance: PublicKey
+    ranks: tuple[PublicKey, ...]
     evidence: Evidence
     weights: Digest | None
     steps: int
@@ -80,6 +82,8 @@ class RunManifest:
             raise MalformedError(
                 f"a run of plan {self.plan} has no manifest", field="plan"
             )
+        if self.ranks[:1] != (self.instance,):
+            raise MalformedError("it is not the first rank's", field="ranks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,13 @@ def verify_manifest(signed: SignedManifest, verified: VerifiedAgreement) -> RunM
     if manifest.agreement != verified.digest:
         raise PolicyError("the run was under another agreement", code="other-agreement")
     travel = verified.agreement.travel_rule
+    ranks = verified.agreement.ranks if manifest.plan == "ddp" else 1
+    if len(manifest.ranks) != ranks:
+        raise PolicyError(
+            f"the run had {len(manifest.ranks)} accelerators",
+            why=f"agreed on are {ranks}",
+            code="group-not-agreed",
+        )
     require_agreed_cargo(manifest.buffers, manifest.mixed, travel)
     result = appraise_instance(manifest.evidence, manifest.instance, verified)
     if result.standing != manifest.level:
@@ -155,7 +166,7 @@ def head_of(manifest: RunManifest, log: PublicKey) -> SignedTreeHead:
 def prove_releases(
     manifest: RunManifest, log: PublicKey, entries: Iterable[Entry]
 ) -> ShownRelease:
-    """Compare a verified log with a verified manifest.
+    """Compare a verified log with a verified manifest: what any of its accelerators got.
 
     Args:
         manifest: Verified.
@@ -190,6 +201,6 @@ def _went_to(entry: Entry, manifest: RunManifest) -> TypeGuard[LogEntry]:
     return (
         isinstance(entry, LogEntry)
         and entry.kind == "release"
-        and entry.instance == manifest.instance
+        and entry.instance in manifest.ranks
         and entry.agreement == manifest.agreement
     )

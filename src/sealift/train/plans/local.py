@@ -8,7 +8,8 @@ whose keys the caller holds, so it is for a party that owns everything the job r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from sealift.channel.record.commitment import verify_leaves
@@ -29,7 +30,7 @@ from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Resource
 from sealift.train.loop.averaging import Contribution, mean_state
-from sealift.train.loop.slices import ReadRows, Slice, plan_slice
+from sealift.train.loop.slices import LendRows, Slice, plan_slice
 from sealift.train.loop.states import TrainingState, pack_tensors
 from sealift.train.loop.statistics import (
     Measured,
@@ -73,7 +74,7 @@ def train_local(
     settings: JobSettings,
     workplace: Workplace,
     *,
-    read_rows: ReadRows,
+    lend_rows: LendRows,
     sink: Sink = discard,
 ) -> LocalRun:
     """Run a whole job here, under the agreement's output rule.
@@ -82,7 +83,7 @@ def train_local(
         agreement: Names resources, code and rules.
         settings: Of the job; what concerns the network is not used.
         workplace: Where the recipe runs.
-        read_rows: The rows of a stop; closed when they were worked on.
+        lend_rows: The rows of a stop, for as long as they are worked on.
         sink: Where progress goes.
 
     Raises:
@@ -101,7 +102,7 @@ def train_local(
         told, stop = let_out(found, rule).metrics, cargo.stop
         emit(sink, "local.window", epoch=stop.epoch, holder=stop.holder, **told)
 
-    slices = _slices(agreement, settings, workplace, read_rows, watch)
+    slices = _slices(agreement, settings, workplace, lend_rows, watch)
     heldout: list[tuple[int, Mapping[str, float]]] = []
     for purpose, epoch in settings.visits.passes():
         before = slices[0].trainer.joint if purpose == "train" else None
@@ -138,14 +139,14 @@ def _slices(
     agreement: Agreement,
     settings: JobSettings,
     workplace: Workplace,
-    read_rows: ReadRows,
+    lend_rows: LendRows,
     watch: Watch,
 ) -> list[Slice]:
     """What is trained side by side; a single one goes as the plan ``travel`` does."""
     if settings.slices.count == 1:
         plan = plan_here(agreement.resources, settings.visits)
         training = Trainer.under(agreement, workplace, settings.training, watch=watch)
-        return [Slice(agreement, plan, training, read_rows)]
+        return [Slice(agreement, plan, training, lend_rows)]
     return [
         Slice(
             agreement,
@@ -153,7 +154,7 @@ def _slices(
             Trainer.under(
                 agreement, workplace, settings.training, watch=watch, number=number
             ),
-            read_rows,
+            lend_rows,
         )
         for number in range(settings.slices.count)
     ]
@@ -204,6 +205,7 @@ class SealedTables:
         readers: Open file by resource.
         cards: Resource cards; their leaves lead to the commitment.
         keys: Data key by resource.
+        resources: Those of the agreement that are read; all without.
 
     Raises:
         IntegrityError: if a file is not the one agreed on.
@@ -216,20 +218,24 @@ class SealedTables:
         readers: Mapping[str, SealedFileReader],
         cards: Mapping[str, ResourceCard],
         keys: Mapping[str, SecretKey],
+        resources: Sequence[Resource] = (),
     ) -> None:
         self._agreement = agreement
         self._readers = readers
-        for resource in agreement.resources:
+        for resource in resources or agreement.resources:
             _verify(resource, readers, cards, keys)
 
-    def __call__(self, stop: Stop) -> SharedBuffer:
+    @contextmanager
+    def __call__(self, stop: Stop) -> Iterator[SharedBuffer]:
+        """The rows of one stop, for as long as they are used."""
+        with closing(SharedBuffer.of(self.read(stop))) as shared:
+            yield shared
+
+    def read(self, stop: Stop) -> bytes:
         """The rows of one stop."""
         resource = self._agreement.resource(stop.resource)
-        start, length = (
-            stop.first_row * resource.row_bytes,
-            stop.rows * resource.row_bytes,
-        )
-        return SharedBuffer.of(self._readers[resource.name].read(start, length))
+        start = stop.first_row * resource.row_bytes
+        return self._readers[resource.name].read(start, stop.rows * resource.row_bytes)
 
 
 def _verify(

@@ -12,6 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
+from sealift.data.schedule.visits import Stop
 from sealift.errors import PolicyError, StaleError
 from sealift.ids import VisitId
 from sealift.release.agreement import Purpose, TravelRule
@@ -86,7 +87,7 @@ class VisitRules:
             self._require_ahead(position)
             self.position = position
 
-    def begin(self, offer: OfferVisit) -> None:
+    def begin(self, offer: Stop) -> None:
         """The recipe sees this holder's rows from here on: the visit is used up.
 
         Raises:
@@ -97,7 +98,7 @@ class VisitRules:
             visits = self.counted.worked.setdefault(offer.purpose, {})
             visits[offer.holder] = visits.get(offer.holder, 0) + 1
 
-    def count(self, offer: OfferVisit) -> None:
+    def count(self, offer: Stop) -> None:
         """All rows were worked on: only this counts towards letting anything out."""
         counted, rows = self.counted, (offer.first_row, offer.rows)
         with self._lock:

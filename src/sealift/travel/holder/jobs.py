@@ -18,6 +18,7 @@ from sealift.codec import encode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
+from sealift.ids import VisitId
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.client import request_consistency
@@ -79,14 +80,14 @@ class Receipts:
         self.failed = 0
         self.lost = 0
 
-    def keep(self, lease: Lease, receipt: SignedReceipt) -> str:
+    def keep(self, visit: VisitId, receipt: SignedReceipt) -> str:
         """Write one, synced to the disk; its name.
 
         Raises:
             UnavailableError: ``disk-full`` or ``cannot-write``; it counts as lost.
         """
         with self._counting:
-            name = f"{self.kept + 1:05d}-{lease.visit.to_text()}.receipt.json"
+            name = f"{self.kept + 1:05d}-{visit.to_text()}.receipt.json"
             try:
                 write_whole(self._folder / name, encode(receipt))
             except BaseException:
@@ -211,7 +212,7 @@ class HolderJob:
 
     def _attend(self, signed: SignedLease) -> None:
         try:
-            name = self._receipts.keep(signed.body, self._provision(signed))
+            name = self._receipts.keep(signed.body.visit, self._provision(signed))
         except SealiftError as error:
             self._receipts.fail()
             emit(self._sink, "holder.failed", reason=error.code, line=str(error))

@@ -11,6 +11,7 @@ remembers nothing.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -301,6 +302,7 @@ def dismiss_roles(
     outcome: str,
     *,
     wait_s: float = 0.0,
+    accelerators: Sequence[str] = accelerator_names(),
 ) -> None:
     """Tell every holder, and wait until it has heard: the relay ends with us.
 
@@ -310,11 +312,12 @@ def dismiss_roles(
         outcome: ``finished`` or ``failed``.
         wait_s: How long to wait for those who may be coming back, and then also tell
             an accelerator that waits for a job.
+        accelerators: Their names.
     """
     finished = Finished(outcome, agreement.digest)
     expected = [(Role.HOLDER, holder) for holder in agreement.agreement.holders]
     if wait_s:
-        expected += [(Role.ACCELERATOR, name) for name in accelerator_names()]
+        expected += [(Role.ACCELERATOR, name) for name in accelerators]
     until, told = time.monotonic() + wait_s, []
     for role, name in expected:
         with suppress(SealiftError):

@@ -22,6 +22,7 @@ from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.hash import keyed_hash, verify_equal
 from sealift.crypto.keys import Label, SecretKey
 from sealift.crypto.sign import Form, PublicKey, Signed
+from sealift.data.schedule.visits import Stop
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Buffer, Digest, Handle, VisitId
 from sealift.release.agreement import Agreement, Purpose
@@ -75,6 +76,12 @@ class Lease:
     def start_byte(self) -> int:
         """Where the cargo starts in the plaintext of the resource."""
         return self.first_row * self.shape[1]
+
+    @property
+    def stop(self) -> Stop:
+        """Its rows; of which epoch the orchestrator alone says."""
+        rows = self.shape[0]
+        return Stop(0, self.holder, self.resource, self.purpose, self.first_row, rows)
 
     @property
     def cargo_bytes(self) -> int:

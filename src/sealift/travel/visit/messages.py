@@ -16,6 +16,7 @@ from sealift.codec import encode_named, from_plain, parse_named
 from sealift.data.schedule.visits import Stop
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.ids import Digest, Handle, VisitId
+from sealift.release.agreement import Purpose
 from sealift.release.agreement.statements import SignedStatement
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import SignedReceipt
@@ -188,6 +189,17 @@ class VisitEnded:
     scrubbed_bytes: int = 0
     fatal: bool = False
     curve: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundEnded:
+    """All ranks have done a pass; numbers as the output rule lets them out."""
+
+    purpose: Purpose
+    epoch: int
+    rows: int
+    seconds: float
+    metrics: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,76 @@
+"""``sealift accelerator`` with the plan ``ddp``: a rank, which trains beside others."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from sealift.attest.evidence import Attester
+from sealift.cli.arguments import Parser
+from sealift.cli.console import say_sandbox
+from sealift.cli.roles import boot_clock, open_direct_host
+from sealift.cli.roles.rejoin import Rejoining
+from sealift.session.direct import PathDialler
+from sealift.train.job.rolesetup import RoleSetup
+from sealift.train.job.settings import parse_address
+from sealift.train.ranks.process import open_rank, rank_of
+
+
+def add_rank_arguments(parser: Parser) -> None:
+    """Add what a rank takes besides."""
+    group = parser.add_argument_group("with the plan ddp")
+    group.add_argument(
+        "--rank",
+        type=int,
+        metavar="N",
+        help="which one this is; where rows stay at home, the identity says it",
+    )
+    group.add_argument(
+        "--sealed",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folders with sealed files and cards (default: beside the job)",
+    )
+    group.add_path(
+        "--receipts",
+        metavar="DIR",
+        help="gets one for each use of rows, not receipts/NAME beside the job",
+    )
+    group.add_argument(
+        "--dial",
+        metavar="HOST:PORT",
+        action="append",
+        default=[],
+        help="an earlier rank's --direct that may be dialled; no other address is",
+    )
+
+
+def run_rank(args: argparse.Namespace, setup: RoleSetup, attester: Attester) -> int:
+    """Train beside the others until the job has ended."""
+    for place in args.dial:
+        parse_address(place)  # whoever mistypes one hears of it now
+    home, name = setup.folder, setup.job.name
+    rejoining = Rejoining(setup.job.run.rejoin_s, sink=setup.sink)
+    with (
+        open_direct_host(args, setup.sink) as direct_host,
+        open_rank(
+            setup,
+            rank_of(setup, args.rank),
+            attester,
+            sealed=args.sealed or [home],
+            receipts=args.receipts or home / "receipts" / name,
+            state=args.state or home / "state" / name,
+            direct_host=direct_host,
+            dialler=PathDialler(local=not args.relay_only, places=args.dial),
+            clock=boot_clock,
+            must_resume=args.must_resume,
+            tell=say_sandbox,
+        ) as process,
+    ):
+        rejoining.run(lambda joined: process.serve(rejoining.dial_s, joined))
+        receipts = process.places.receipts
+    print(json.dumps({"rank": process.rank, "receipts": receipts.kept}))
+    return 0

@@ -1,0 +1,1 @@
+"""Several accelerators that train one model together: the plan ``ddp``."""

@@ -1,0 +1,203 @@
+"""The orchestrator of a group: it waits for all ranks, starts them, and takes the result.
+
+It forwards their frames, sees no key, no row and no gradient, and is trusted for progress
+only. A rank that is lost ends the others as well; then all of them are waited for again,
+with fresh keys, and go on from rank 0's checkpoint.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.errors import PeerError, SealiftError
+from sealift.events import Sink, emit
+from sealift.ids import Role
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.session.session import Session
+from sealift.train.ranks.rankedjob import LOST
+from sealift.travel.orchestrator.job import (
+    LAST_WORDS_S,
+    Outputs,
+    RunSummary,
+    dismiss_roles,
+)
+from sealift.travel.orchestrator.sessions import LiveSessions
+from sealift.travel.peers import accelerator_names
+from sealift.travel.settings import JobSettings
+from sealift.travel.visit.messages import (
+    Failed,
+    FailedError,
+    JobFinished,
+    JobReady,
+    Output,
+    OutputKept,
+    RoundEnded,
+    StartJob,
+    await_end,
+    parse_message,
+    send_message,
+)
+
+FIRST_WORD_S: Final = 0.5  # who is lost because of another says so a moment later
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A rank's message, or what ended its session."""
+
+    rank: int
+    message: object
+
+
+class GroupOrchestrator:
+    """Runs one job over its ranks.
+
+    Args:
+        agreement: Verified; says how many ranks there are.
+        settings: Of the job.
+        sessions: Live sessions.
+        sink: Where progress goes.
+    """
+
+    def __init__(
+        self,
+        agreement: VerifiedAgreement,
+        settings: JobSettings,
+        *,
+        sessions: LiveSessions,
+        sink: Sink,
+    ) -> None:
+        self._agreement = agreement
+        self._settings = settings
+        self._sessions = sessions
+        self._sink = sink
+        self._names = accelerator_names(agreement.agreement.ranks)
+
+    def run(self, start: StartJob, outputs: Outputs) -> RunSummary:
+        """Gather the ranks, start them, collect the output; again, if one is lost.
+
+        Raises:
+            PeerError: if a rank is missing or gone.
+            JobError: if the recipe failed.
+        """
+        wait_s = self._settings.run.gather_s
+        outcome = "failed"
+        try:
+            while True:
+                try:
+                    summary = self._run(self._gather(wait_s), start, outputs)
+                except PeerError as error:
+                    wait_s = self._await_others(error)
+                else:
+                    outcome = "finished"
+                    return summary
+        finally:
+            dismiss_roles(
+                self._sessions, self._agreement, outcome, accelerators=self._names
+            )
+
+    def _gather(self, wait_s: float) -> list[Session]:
+        ranks = [
+            self._sessions.wait_for(Role.ACCELERATOR, name, wait_s)
+            for name in self._names
+        ]
+        emit(self._sink, "job.gathered", ranks=len(ranks))
+        return ranks
+
+    def _run(
+        self, ranks: list[Session], start: StartJob, outputs: Outputs
+    ) -> RunSummary:
+        told: queue.SimpleQueue[_Told] = queue.SimpleQueue()
+        outputs.clear()
+        for session in ranks:
+            send_message(session, start)
+        for rank, session in enumerate(ranks):
+            threading.Thread(
+                target=_hear, args=(rank, session, told.put), daemon=True
+            ).start()
+        try:
+            while not isinstance(each := told.get().message, JobFinished):
+                self._take(each, outputs, told)
+            summary = RunSummary(0, 0, each)
+            outputs.keep(summary)
+        except SealiftError:
+            for session in ranks:
+                self._sessions.leave(session)
+                session.close()
+            raise
+        with suppress(SealiftError):
+            send_message(ranks[0], OutputKept(start.job))
+            await_end(ranks[0], LAST_WORDS_S)
+        return summary
+
+    def _take(
+        self, message: object, outputs: Outputs, told: queue.SimpleQueue[_Told]
+    ) -> None:
+        match message:
+            case JobReady():
+                emit(
+                    self._sink,
+                    "rank.ready",
+                    level=message.level,
+                    keys=message.keys,
+                    position=message.position,
+                    sandbox=message.sandbox,
+                )
+            case RoundEnded():
+                metrics = {f"metric.{n}": v for n, v in message.metrics.items()}
+                emit(
+                    self._sink,
+                    "round.ended",
+                    purpose=message.purpose,
+                    epoch=message.epoch,
+                    rows=message.rows,
+                    seconds=message.seconds,
+                    **metrics,
+                )
+            case Output() if message.name.startswith("fault."):
+                outputs.keep_fault(message)
+            case Output():
+                outputs.write(message)
+            case _:
+                raise _first_cause(message, told)
+
+    def _await_others(self, error: PeerError) -> float:
+        """How long to wait for all ranks anew; raises what ended them, if not at all."""
+        wait_s = self._settings.run.rejoin_s
+        lasting = isinstance(error, FailedError) and error.failed.code != LOST
+        if wait_s <= 0 or lasting or error.code == "peer-missing":
+            raise error
+        emit(self._sink, "accelerator.lost", line=str(error), wait_s=wait_s)
+        return wait_s
+
+
+def _hear(rank: int, session: Session, tell: Callable[[_Told], None]) -> None:
+    """Pass on what a rank says until its session ends."""
+    try:
+        while True:
+            raw = session.receive(None)
+            kinds = (JobReady, RoundEnded, Output, JobFinished, Failed)
+            tell(_Told(rank, parse_message(raw, kinds)))
+    except SealiftError as error:
+        tell(_Told(rank, error))
+
+
+def _first_cause(message: object, told: queue.SimpleQueue[_Told]) -> SealiftError:
+    """What ended the group: the rank that others lost knows best."""
+    causes = [message]
+    with suppress(queue.Empty):
+        while True:
+            causes.append(told.get(timeout=FIRST_WORD_S).message)
+    for each in causes:
+        if isinstance(each, Failed) and each.code not in (LOST, "rank-failed"):
+            return FailedError(each)
+    first = causes[0]
+    if isinstance(first, Failed):
+        return FailedError(first)
+    assert isinstance(first, SealiftError)
+    return first

@@ -1,0 +1,307 @@
+"""A rank: an accelerator with a number, which trains one slice of a job beside others.
+
+It dials the orchestrator, which is its relay, proves itself, collects the keys of its own
+slice's tables from their owners' brokers, meets the other ranks, and goes through the
+job's passes with them (``rounds``). Rows come from sealed files on its own disk. Rank 0
+keeps the checkpoint and hands out the model; all ranks hold the same one. Whatever ends a
+rank ends the group, and all of them begin again with fresh keys, or none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from sealift.channel.record.sealedfile import SealedFileReader
+from sealift.codec import decode
+from sealift.collective.charter import Charter
+from sealift.collective.group import SealedGroup
+from sealift.collective.meeting import GroupMeeting
+from sealift.crypto.sign import PublicKey
+from sealift.data.schema.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
+from sealift.errors import PeerError, PolicyError, SealiftError
+from sealift.events import Sink, emit
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.session.direct import PathDialler
+from sealift.session.directhost import DirectHost
+from sealift.session.endpoint import Endpoint
+from sealift.session.relay.client import RelayClient
+from sealift.session.session import Session, connect
+from sealift.train.job.checkpointfile import JobBinding
+from sealift.train.job.checkpoints import Checkpoints, StateFolder
+from sealift.train.job.leasekeeping import LeaseKeeper, owners_leases
+from sealift.train.job.releasedkeys import ReleasedKeys
+from sealift.train.job.runningjob import JobProgress, open_training
+from sealift.train.loop.slices import resources_of_slice
+from sealift.train.output.handout import Handout, prove_instance
+from sealift.train.plans.local import SealedTables
+from sealift.train.ranks.rankedjob import RankedJob, as_lost
+from sealift.train.worker.executor import RecipeExecutor, TaskLimits
+from sealift.travel.accelerator.rules import VisitRules
+from sealift.travel.holder.jobs import Receipts
+from sealift.travel.peers import (
+    ORCHESTRATOR,
+    accelerator_names,
+    expect_accelerator,
+    expect_orchestrator,
+    meet_broker,
+)
+from sealift.travel.settings import JobSettings
+from sealift.travel.visit.messages import (
+    Failed,
+    Finished,
+    StartJob,
+    receive_message,
+    send_message,
+)
+from sealift.travel.visit.state import Clock
+
+ORCHESTRATOR_WAIT_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlaces:
+    """What a rank has of its machine.
+
+    Attributes:
+        sealed: Folders with sealed files and cards.
+        receipts: Gets one for each use of rows.
+        state: Of the job's checkpoints; None keeps none.
+        direct_host: Where later ranks may connect; None is the relay only.
+        dialler: Which places of earlier ranks may be dialled.
+    """
+
+    sealed: Sequence[Path]
+    receipts: Receipts
+    state: StateFolder | None
+    direct_host: DirectHost | None
+    dialler: PathDialler
+
+
+class Rank:
+    """Serves one job, over one connection.
+
+    Args:
+        relay: The connection to the orchestrator's port.
+        endpoint: With the attester and a fresh instance key; its name says which rank.
+        agreement: Verified; names the group.
+        executor: Runs the recipe.
+        places: What it has of its machine.
+        clock: Seconds that also count while the machine sleeps.
+        must_resume: Whether the job must not begin from the beginning.
+        sink: Where events go.
+    """
+
+    def __init__(
+        self,
+        relay: RelayClient,
+        endpoint: Endpoint,
+        agreement: VerifiedAgreement,
+        *,
+        executor: RecipeExecutor,
+        places: RankPlaces,
+        clock: Clock,
+        must_resume: bool,
+        sink: Sink,
+    ) -> None:
+        self._relay = relay
+        self._endpoint = endpoint
+        self._agreement = agreement
+        self._executor = executor
+        self._places = places
+        self._clock = clock
+        self._must_resume = must_resume
+        self._sink = sink
+        self._names = accelerator_names(agreement.agreement.ranks)
+        self._number = self._names.index(endpoint.name)
+        self._proof = prove_instance(endpoint, agreement)
+        self._group: SealedGroup | None = None
+        self._lost: SealiftError | None = None
+
+    def serve(self, joined: Callable[[], None]) -> None:
+        """Dial the orchestrator and do the job.
+
+        Args:
+            joined: Called when the orchestrator has let us in.
+
+        Raises:
+            PeerError: if the orchestrator, or another rank, is gone.
+            JobError: if the recipe failed, here or on another rank.
+        """
+        circuit = self._relay.open(ORCHESTRATOR, wait_s=ORCHESTRATOR_WAIT_S)
+        with connect(
+            circuit, self._endpoint, expect_orchestrator(self._agreement)
+        ) as control:
+            joined()
+            start = receive_message(control, StartJob, Finished, timeout_s=None)
+            if isinstance(start, StartJob):
+                self._serve(control, start)
+
+    def _serve(self, control: Session, start: StartJob) -> None:
+        settings = decode(JobSettings, start.settings)
+        with ExitStack() as stack:
+            try:
+                job = self._open(stack, control, start.job, settings)
+                job.work()
+            except SealiftError as error:
+                error = self._lost or error
+                with suppress(SealiftError):
+                    send_message(control, Failed(error.code, str(error)))
+                raise error from None
+
+    def _open(
+        self, stack: ExitStack, control: Session, job: str, settings: JobSettings
+    ) -> RankedJob:
+        """What can be refused at home is refused before any key is asked for."""
+        agreement, number = self._agreement.agreement, self._number
+        self._executor.limits = TaskLimits(work_s=settings.run.work_s)
+        training = open_training(
+            agreement, self._executor, settings.training, number=number
+        )
+        resources = resources_of_slice(agreement, settings, number)
+        owners = tuple(dict.fromkeys(each.owner for each in resources))
+        keys = ReleasedKeys(
+            self._relay,
+            self._endpoint,
+            self._agreement,
+            clock=self._clock,
+            sink=self._sink,
+            owners=owners,
+        )
+        stack.callback(keys.forget)
+        leases = stack.enter_context(closing(self._keep_leases(owners)))
+        keys.collect(settings.run.brokers_s, held=leases.begin)
+        self._require_keys(keys, owners)
+        tables = self._tables(keys, stack)
+        group, ranks = self._meet(stack, job, settings)
+        rules = VisitRules(max_visits=agreement.output_rule.max_visits)
+        handout = Handout(
+            self._agreement,
+            self._endpoint,
+            job,
+            rules,
+            proof=self._proof,
+            heads=keys.heads,
+            plan="ddp",
+            travel=settings.travel,
+            sandbox=self._executor.sandbox,
+            ranks=ranks,
+        )
+        return RankedJob(
+            name=job,
+            rank=number,
+            settings=settings,
+            agreement=self._agreement,
+            control=control,
+            trainer=training,
+            tables=tables,
+            group=group,
+            rules=rules,
+            handout=handout,
+            level=self._proof.level,
+            keys=keys,
+            leases=leases,
+            receipts=self._places.receipts,
+            checkpoints=self._checkpoints(job, settings, keys),
+            sandbox=self._executor.sandbox,
+            sink=self._sink,
+        )
+
+    def _require_keys(self, keys: ReleasedKeys, owners: Sequence[str]) -> None:
+        """A rank without its rows cannot take part."""
+        for owner, error in keys.departed.items():
+            raise PolicyError(f"{owner} takes no part", why=error, code=error.code)
+        for owner in owners:
+            if owner not in keys.owners:
+                raise PeerError(
+                    f"{owner}'s broker released nothing", code="peer-missing"
+                )
+
+    def _tables(self, keys: ReleasedKeys, stack: ExitStack) -> SealedTables:
+        readers, cards, data_keys = {}, {}, {}
+        for name, released in keys.released.items():
+            folder = _find(name, self._places.sealed)
+            data_keys[name] = released.data_key
+            cards[name] = read_card(folder / f"{name}{CARD_SUFFIX}")
+            reader = SealedFileReader(
+                folder / f"{name}{SEALED_SUFFIX}", released.data_key
+            )
+            readers[name] = stack.enter_context(closing(reader))
+        resources = [each.resource for each in keys.released.values()]
+        return SealedTables(
+            self._agreement.agreement, readers, cards, data_keys, resources
+        )
+
+    def _meet(
+        self, stack: ExitStack, job: str, settings: JobSettings
+    ) -> tuple[SealedGroup, tuple[PublicKey, ...]]:
+        meeting = GroupMeeting(
+            Charter(
+                agreement=self._agreement.digest,
+                job=job,
+                shape=settings.shape,
+                names=self._names,
+            ),
+            self._endpoint,
+            self._relay,
+            partial(expect_accelerator, self._agreement),
+            host=self._places.direct_host,
+            dialler=self._places.dialler,
+            timeout_s=settings.run.work_s,
+        )
+        with as_lost():
+            self._group = meeting.meet()
+        stack.push(self._group)
+        paths = " ".join(f"{name}: {path}" for name, path in meeting.paths.items())
+        emit(self._sink, "group.met", ranks=len(self._names), paths=paths)
+        return self._group, meeting.instances
+
+    def _keep_leases(self, owners: Sequence[str]) -> LeaseKeeper:
+        def left(owner: str, error: SealiftError) -> None:
+            self._end(error)
+
+        return LeaseKeeper(
+            lambda owner: meet_broker(
+                self._relay, self._endpoint, self._agreement, owner
+            ),
+            owners_leases(self._agreement.agreement, owners),
+            clock=self._clock,
+            lost=self._end,
+            left=left,
+            sink=self._sink,
+        )
+
+    def _end(self, error: SealiftError) -> None:
+        """The rank's keys have ended: nothing here goes on, nor does the group."""
+        self._lost = error
+        if self._group is not None:
+            self._group.abort()
+        self._executor.interrupt()
+
+    def _checkpoints(
+        self, job: str, settings: JobSettings, keys: ReleasedKeys
+    ) -> Checkpoints[JobProgress] | None:
+        if self._number or self._places.state is None:
+            return None
+        return Checkpoints(
+            self._places.state,
+            keys.ledger(job),
+            binding=JobBinding(
+                job=job, agreement=self._agreement.digest, settings=settings.shape
+            ),
+            kind=JobProgress,
+            every=settings.run.checkpoint_every,
+            patience_s=settings.run.brokers_s,
+            required=self._must_resume,
+            sink=self._sink,
+        )
+
+
+def _find(name: str, folders: Sequence[Path]) -> Path:
+    """The first folder that has the file, or the first at all, for the error."""
+    having = (each for each in folders if (each / f"{name}{CARD_SUFFIX}").exists())
+    return next(having, folders[0])

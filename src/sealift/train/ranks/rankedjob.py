@@ -1,0 +1,258 @@
+"""A job that a rank has opened: its slice's passes with all others, and what leaves of it.
+
+Every use of rows has a receipt, kept where the rank runs: rows are read into a pool of
+their own, which is scrubbed and read back before the next. What leaves passes the output
+rule on each rank before another one hears it; rank 0 counts for all of them, which it can,
+since every rank's slice follows from the agreement and the job alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from sealift.collective.group import SealedGroup
+from sealift.data.schedule.memory import SharedBuffer
+from sealift.data.schedule.visits import Group, Stop
+from sealift.errors import PeerError
+from sealift.events import Sink, emit
+from sealift.ids import VisitId
+from sealift.release.agreement import Purpose
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.session.session import Session
+from sealift.train.job.checkpoints import Checkpoints
+from sealift.train.job.leasekeeping import LeaseKeeper
+from sealift.train.job.releasedkeys import ReleasedKeys
+from sealift.train.job.runningjob import JobProgress
+from sealift.train.loop.faults import RecipeError
+from sealift.train.loop.slices import Slice, plan_slice
+from sealift.train.loop.states import TrainerState
+from sealift.train.loop.statistics import let_out, mean_over_rows
+from sealift.train.loop.trainer import Trainer
+from sealift.train.output.handout import Handout
+from sealift.train.plans.local import SealedTables
+from sealift.train.ranks.rounds import GroupRounds, Part, Report
+from sealift.travel.accelerator.rules import VisitRules
+from sealift.travel.accelerator.setup import Loaded, PhaseTimer
+from sealift.travel.holder.jobs import Receipts
+from sealift.travel.settings import JobSettings
+from sealift.travel.visit.memory import CPUPool, scrub
+from sealift.travel.visit.messages import (
+    JobReady,
+    OutputKept,
+    RoundEnded,
+    receive_message,
+    send_message,
+)
+
+KEPT_WAIT_S: Final = 60.0  # for the orchestrator to have synced the output
+_NO_QUARANTINE: Final = 1  # rows are opened by the reader of the rank's own files
+LOST: Final = "rank-lost"
+
+
+@dataclass(slots=True, kw_only=True)
+class RankedJob:
+    """One rank's job.
+
+    Attributes:
+        rank: This one's number.
+        settings: As the orchestrator asks, the same for all ranks.
+        trainer: Of this slice's model.
+        tables: The slice's rows.
+        group: All ranks.
+        rules: Counts what all slices were used for.
+        receipts: Where they are kept.
+        checkpoints: Of rank 0; None keeps none.
+        control: To the orchestrator.
+    """
+
+    name: str
+    rank: int
+    settings: JobSettings
+    agreement: VerifiedAgreement
+    trainer: Trainer
+    tables: SealedTables
+    group: SealedGroup
+    rules: VisitRules
+    handout: Handout
+    level: str
+    keys: ReleasedKeys
+    leases: LeaseKeeper
+    receipts: Receipts
+    checkpoints: Checkpoints[JobProgress] | None
+    control: Session
+    sandbox: str
+    sink: Sink
+    plans: Sequence[Sequence[Group]] = field(init=False)
+    _slice: Slice = field(init=False)
+    _rounds: GroupRounds = field(init=False)
+
+    def __post_init__(self) -> None:
+        agreement, settings = self.agreement.agreement, self.settings
+        count = settings.slices.count
+        self.plans = [plan_slice(agreement, settings, n) for n in range(count)]
+        self._slice = Slice(
+            agreement, self.plans[self.rank], self.trainer, self._lend_rows
+        )
+        self._rounds = GroupRounds(
+            self.group,
+            self.trainer,
+            self.plans,
+            self._work,
+            max_norm=settings.slices.max_norm,
+        )
+
+    def work(self) -> None:
+        """From the first pass, or the checkpoint, to the model.
+
+        Raises:
+            PeerError: ``rank-lost``, if another rank is gone.
+            SealiftError: whatever ended the job, here or there.
+        """
+        with as_lost():
+            position, heads = self._rounds.meet(
+                self.level, self.keys.heads(), self._restore()
+            )
+            for head in heads:
+                self.keys.heads.show(head)
+            send_message(self.control, self._ready(position))
+            passes = list(self.settings.visits.passes())
+            for done in range(position):
+                self._count(*passes[done])
+            for number, (purpose, epoch) in enumerate(passes[position:], position + 1):
+                began_s = time.monotonic()
+                reports = self._rounds.run(purpose, epoch)
+                self._count(purpose, epoch)
+                self._tell(purpose, epoch, reports, time.monotonic() - began_s)
+                self._note(number)
+        self.trainer.verify()
+        self._hand_out()
+        with as_lost():
+            self._rounds.wait()
+        self.group.close()
+
+    def _ready(self, position: int) -> JobReady:
+        return JobReady(
+            self.level, len(self.keys.released), position, sandbox=self.sandbox
+        )
+
+    def _restore(self) -> int:
+        """Of rank 0: the pass that its checkpoint goes on with."""
+        found = self.checkpoints and self.checkpoints.restore()
+        if not found:
+            return 0
+        self.handout.restore(found.progress.measured, found.progress.resumed + 1)
+        self.trainer.restore(TrainerState.from_parts(found.states))
+        return found.position
+
+    def _work(self, purpose: Purpose, epoch: int) -> tuple[Part, ...]:
+        """Our slice's pass; what others may hear of it."""
+        agreement = self.agreement.agreement
+        self.leases.await_proven(self.keys.owners)
+        if purpose != "prepare" and self.trainer.statistics:
+            self.handout.check_totals()
+        rule, parts = agreement.output_rule, []
+        try:
+            for stop, found in self._slice.work(purpose, epoch):
+                told = dict(let_out(found, rule).metrics)
+                emit(self.sink, "slice.worked", purpose=purpose, epoch=epoch, **told)
+                told = {} if rule.audience == "owner" else told
+                parts.append(Part(stop=stop, metrics=told))
+        except RecipeError as error:
+            failed = self.handout.hide(error, self._tell_orchestrator)
+        else:
+            return tuple(parts)
+        raise failed  # out here: what is hidden is nobody's context
+
+    @contextmanager
+    def _lend_rows(self, stop: Stop) -> Iterator[SharedBuffer]:
+        """Rows for one use, which ends with a scrub that is read back, and a receipt."""
+        timer = PhaseTimer(time.monotonic, lambda phase: None)
+        resource = self.agreement.resource(stop.resource)
+        pool = CPUPool(stop.rows * resource.row_bytes, _NO_QUARANTINE)
+        try:
+            with timer.phase("load"):
+                pool.buffer[:] = self.tables.read(stop)
+            with timer.phase("train"):
+                yield pool.shared
+        finally:
+            with timer.phase("scrub"):
+                scrubbed = scrub(pool.regions())
+            pool.close()
+        loaded = Loaded(0, resource.total_bytes)
+        seconds = timer.seconds
+        visit = VisitId.generate()
+        receipt = self.handout.receipt_for(visit, stop, loaded, seconds, scrubbed)
+        self.receipts.keep(visit, receipt)
+
+    def _count(self, purpose: Purpose, epoch: int) -> None:
+        """A pass was worked on by everybody.
+
+        Raises:
+            PolicyError: ``too-many-visits``.
+        """
+        for plan in self.plans:
+            for group in plan:
+                if (group.purpose, group.epoch) == (purpose, epoch):
+                    for stop in group.stops:
+                        self.rules.begin(stop)
+                        self.rules.count(stop)
+
+    def _tell(
+        self, purpose: Purpose, epoch: int, reports: Sequence[Report], seconds: float
+    ) -> None:
+        """Rank 0 tells what all ranks' numbers come to."""
+        parts = [part for report in reports for part in report.parts]
+        if purpose == "heldout":
+            for part in parts:
+                self.handout.keep(part.stop, part.metrics)
+        if self.rank:
+            return
+        digits = self.agreement.agreement.output_rule.digits
+        pairs = ((part.stop.rows, part.metrics) for part in parts)
+        ended = RoundEnded(
+            purpose=purpose,
+            epoch=epoch,
+            rows=sum(part.stop.rows for part in parts),
+            seconds=seconds,
+            metrics=mean_over_rows(pairs, digits),
+        )
+        self._tell_orchestrator(ended)
+
+    def _note(self, position: int) -> None:
+        if self.checkpoints is None:
+            return
+        progress = JobProgress(
+            buffer_bytes=0,
+            rules=self.rules.progress(),
+            measured=self.handout.measured(),
+            resumed=self.handout.resumed,
+        )
+        self.checkpoints.note(
+            position, progress, lambda: self.trainer.snapshot().to_parts()
+        )
+
+    def _hand_out(self) -> None:
+        """Of rank 0: the model and the manifest, until they are kept."""
+        if self.rank:
+            return
+        model = self.settings.training.epochs > 0
+        self.handout.send(self.control, self.trainer, model=model)
+        receive_message(self.control, OutputKept, timeout_s=KEPT_WAIT_S)
+        if self.checkpoints is not None:
+            self.checkpoints.finish()
+
+    def _tell_orchestrator(self, message: object) -> None:
+        send_message(self.control, message)
+
+
+@contextmanager
+def as_lost() -> Iterator[None]:
+    """Of a group that broke it is enough to know that: all ranks begin again, or none."""
+    try:
+        yield
+    except PeerError as error:
+        raise PeerError(error.what, why=error.why, code=LOST) from None

@@ -1,0 +1,260 @@
+"""A job's passes in a group: each rank works on its own slice, then all agree on how to go on.
+
+After each pass every rank tells every other, sealed, how it went: numbers that the output
+rule lets out, sums, the form of its state, or the error that ends the job everywhere. Only
+then are states averaged, and their digests compared. A rank that failed is named on every
+rank, and nothing of that pass is summed.
+Not here: what a rank's contribution is made of; the group has no way to tell.
+Source: spec/collective.md section 6.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from sealift.codec import decode, encode
+from sealift.collective.announcement import Reduction
+from sealift.collective.group import SealedGroup
+from sealift.data.schedule.visits import Group, Stop
+from sealift.errors import (
+    IntegrityError,
+    JobError,
+    MalformedError,
+    PeerError,
+    SealiftError,
+)
+from sealift.ids import Digest
+from sealift.release.agreement import Purpose
+from sealift.release.log.entries import SignedTreeHead
+from sealift.train.loop.averaging import Contribution, demand_same_form
+from sealift.train.loop.states import TrainerState, TrainingState, state_digest
+from sealift.train.loop.statistics import add_sums
+from sealift.train.loop.trainer import Trainer
+
+MAX_WORDS: Final = 256 << 20
+_LENGTH: Final = struct.Struct(">Q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Numbers of one stop, as the output rule lets them out."""
+
+    stop: Stop
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How a pass went on one rank.
+
+    Attributes:
+        code: Stable name of the error that ended it; empty if it went well.
+        line: The error's one line.
+        of_the_job: Whether it is the job's error, and not that rank's alone.
+        steps: Optimizer steps that its model has made.
+        form: Of the state that is to be averaged.
+        sums: Blob of the sums of ``prepare``.
+        parts: What was measured.
+    """
+
+    code: str = ""
+    line: str = ""
+    of_the_job: bool = False
+    steps: int = 0
+    form: Digest | None = None
+    sums: bytes = b""
+    parts: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """What a rank shows the others before the first pass.
+
+    Attributes:
+        level: That its evidence proves.
+        heads: Of every log that released a key to it.
+        position: Of the pass that it goes on with; rank 0's counts.
+        states: Lengths of the states that rank 0 goes on from, by name.
+    """
+
+    level: str
+    heads: tuple[SignedTreeHead, ...]
+    position: int = 0
+    states: dict[str, int] = field(default_factory=dict)
+
+
+Work = Callable[[Purpose, int], tuple[Part, ...]]
+
+
+class GroupRounds:
+    """One rank's passes.
+
+    Args:
+        group: Its end; whoever made it closes it.
+        trainer: Of its slice's model.
+        plans: Of every rank's slice, the same on every rank.
+        work: Works on a pass of our own slice.
+        max_norm: Of what a slice changes in a round; 0 bounds nothing.
+    """
+
+    def __init__(
+        self,
+        group: SealedGroup,
+        trainer: Trainer,
+        plans: Sequence[Sequence[Group]],
+        work: Work,
+        *,
+        max_norm: float,
+    ) -> None:
+        self._group = group
+        self._trainer = trainer
+        self._plans = plans
+        self._work = work
+        self._max_norm = max_norm
+
+    def meet(
+        self, level: str, heads: tuple[SignedTreeHead, ...], position: int
+    ) -> tuple[int, tuple[SignedTreeHead, ...]]:
+        """Go on where rank 0 does, from its states; the heads of all ranks.
+
+        Args:
+            level: That our evidence proves.
+            heads: Of the logs that released keys to us.
+            position: Where we would go on; rank 0's counts.
+
+        Raises:
+            JobError: ``levels-differ``.
+        """
+        parts = self._trainer.snapshot().to_parts() if position else {}
+        states = {name: len(each) for name, each in parts.items()}
+        told = Present(level=level, heads=heads, position=position, states=states)
+        seen = [decode(Present, each) for each in self._share(encode(told))]
+        others = [each.level for each in seen if each.level != level]
+        if others:
+            raise JobError(
+                "the ranks work at different levels",
+                why=f"{level} here, {others[0]} elsewhere",
+                code="levels-differ",
+            )
+        if seen[0].position:
+            self._trainer.restore(self._hand_out(parts, seen[0].states))
+        heads_of_all = {head.body.log: head for each in seen for head in each.heads}
+        return seen[0].position, tuple(heads_of_all.values())
+
+    def run(self, purpose: Purpose, epoch: int) -> tuple[Report, ...]:
+        """Do one pass with all others; what each rank reported, in their order.
+
+        Raises:
+            SealiftError: what ended it here; the same line, as the job's, elsewhere.
+            PeerError: if a rank is gone, or failed at something of its own.
+            IntegrityError: ``weights-differ``.
+        """
+        before = self._trainer.joint if purpose == "train" else None
+        contribution, own_error = None, None
+        try:
+            parts = self._work(purpose, epoch)
+            contribution = self._contribution(before, epoch) if before else None
+            sums = self._trainer.statistics if purpose == "prepare" else b""
+        except SealiftError as error:
+            own_error = error
+            report = Report(
+                code=error.code, line=str(error), of_the_job=isinstance(error, JobError)
+            )
+        else:
+            form = contribution.form if contribution else None
+            report = Report(
+                steps=self._trainer.steps, form=form, sums=sums, parts=parts
+            )
+        reports = tuple(decode(Report, each) for each in self._share(encode(report)))
+        if own_error is not None:
+            raise own_error
+        _demand_all_well(reports)
+        self._agree(purpose, reports, contribution)
+        return reports
+
+    def wait(self) -> None:
+        """Until every rank has come here."""
+        self._group.barrier()
+
+    def _contribution(self, before: TrainingState, epoch: int) -> Contribution:
+        rows = [_rows_of(plan, epoch) for plan in self._plans]
+        share = rows[self._group.rank] / sum(rows)
+        after = self._trainer.joint
+        return Contribution(before, after, share, max_norm=self._max_norm)
+
+    def _agree(
+        self,
+        purpose: Purpose,
+        reports: Sequence[Report],
+        contribution: Contribution | None,
+    ) -> None:
+        if purpose == "prepare":
+            self._trainer.take_sums(add_sums([r.sums for r in reports if r.sums]))
+        if contribution is None:
+            return
+        demand_same_form([_form(each) for each in reports])
+        for vector in contribution.sums:
+            self._group.all_reduce(vector)
+        self._group.all_reduce(contribution.most, Reduction.MAX)
+        self._trainer.join(contribution.result(max(each.steps for each in reports)))
+        self._compare_weights()
+
+    def _compare_weights(self) -> None:
+        """A rank that summed its part in two ways would be found here (rule N4)."""
+        own = state_digest(self._trainer.joint.model()).raw
+        for rank, theirs in enumerate(self._group.exchange(own)):
+            if theirs != own:
+                raise IntegrityError(
+                    f"rank {rank} has other weights than this one",
+                    why="it was told another sum, or computed another one",
+                    code="weights-differ",
+                )
+
+    def _share(self, words: bytes) -> list[bytes]:
+        """What every rank says, however long it is."""
+        told = self._group.exchange(_LENGTH.pack(len(words)))
+        lengths = [_LENGTH.unpack(each)[0] for each in told]
+        if max(lengths) > MAX_WORDS:
+            raise MalformedError("a rank says too much", code="bad-message")
+        padded = words.ljust(max(lengths), b"\0")
+        found = self._group.exchange(padded)
+        return [raw[:length] for raw, length in zip(found, lengths, strict=True)]
+
+    def _hand_out(
+        self, parts: Mapping[str, bytes], sizes: Mapping[str, int]
+    ) -> TrainerState:
+        """Rank 0's states, on every rank; it read them from a checkpoint that counts."""
+        found = {}
+        for name, length in sorted(sizes.items()):
+            room = np.zeros(length, np.uint8)
+            if self._group.rank == 0:
+                room[:] = np.frombuffer(parts[name], np.uint8)
+            self._group.broadcast(room)
+            found[name] = room.tobytes()
+        return TrainerState.from_parts(found)
+
+
+def _rows_of(plan: Sequence[Group], epoch: int) -> int:
+    groups = (each for each in plan if (each.purpose, each.epoch) == ("train", epoch))
+    return sum(stop.rows for group in groups for stop in group.stops)
+
+
+def _form(report: Report) -> Digest:
+    if report.form is None:
+        raise MalformedError("a rank averages nothing", code="bad-message")
+    return report.form
+
+
+def _demand_all_well(reports: Sequence[Report]) -> None:
+    for rank, report in enumerate(reports):
+        if report.code and report.of_the_job:
+            raise JobError(f"rank {rank}: {report.line[:300]}", code=report.code)
+        if report.code:
+            raise PeerError(
+                f"rank {rank} failed", why=report.line[:300], code="rank-failed"
+            )

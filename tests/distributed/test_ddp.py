@@ -1,0 +1,71 @@
+"""The plan ``ddp``: real processes on their owners' places, equal to ``local`` bit for bit."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealift.lab.demo.tasks.digits import DIGITS
+from sealift.lab.worlds.folder import OWNERS, World
+from sealift.lab.worlds.job import ONE_BUFFER, make_world, write_job
+from sealift.lab.worlds.roles import Run, run_ddp, run_local
+from sealift.release.agreement.signed import load_verified
+from sealift.release.equip import equip
+from sealift.release.log.heads import read_entries
+from sealift.release.receipt import load_receipt, verify_receipt
+from tests.sim.jobworld import made_once
+from tests.sim.owners import NOW_S
+
+pytestmark = pytest.mark.distributed
+WORK = replace(
+    DIGITS, schedule=replace(DIGITS.schedule, epochs=2, batch_rows=64), bar_s=60.0
+)
+
+
+def world() -> World:
+    return World(
+        made_once("ddp-world", lambda path: make_world(path, WORK, plan="ddp"))
+    )
+
+
+@functools.cache
+def ran() -> Run:
+    return run_ddp(world(), lambda progress, event: None)
+
+
+def test_ranks_train_what_one_process_trains(tmp_path: Path) -> None:
+    result = ran().result
+    here = world().again("-local")
+    write_job(here, WORK, ONE_BUFFER, "ddp")
+    text = here.job.read_text()
+    here.job.write_text(text.replace('plan = "ddp"', 'plan = "local"'))
+    alone = run_local(here).result
+    assert result["weights"] == alone["weights"]
+    assert result["metrics"] == alone["metrics"]
+
+
+def test_every_key_went_to_its_owners_own_rank_alone() -> None:
+    assert ran().result["level"] == "development"
+    instances = set()
+    for owner in OWNERS:
+        entries: list[Any] = list(read_entries(world().home(owner).log))
+        released = [each for each in entries if each.kind == "release"]
+        (instance,) = {each.instance for each in released}
+        instances.add(instance)
+    assert len(instances) == len(OWNERS)
+
+
+def test_every_use_of_rows_has_a_receipt_at_home() -> None:
+    ran()
+    verified = equip(load_verified(world().agreement), clock=lambda: NOW_S)
+    for owner in OWNERS:
+        found = [
+            verify_receipt(load_receipt(path), verified)
+            for path in sorted(world().home(owner).receipts.iterdir())
+        ]
+        assert {each.holder for each in found} == {owner}
+        assert [each.purpose for each in found] == ["train", "train", "heldout"]
