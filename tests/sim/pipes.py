@@ -26,13 +26,12 @@ OPEN: list[Pipe | SlotTransport] = []
 Change = Callable[[int, bytes], Iterable[bytes]]
 
 
-def tcp_pair(send_timeout_s: float = 60.0) -> tuple[TcpTransport, TcpTransport]:
+def tcp_pair() -> tuple[TcpTransport, TcpTransport]:
     """Two connected ends."""
     listener = TcpListener()
     here = TcpTransport.dial(*listener.address)
     there = listener.accept(60)
     listener.close()
-    here._send_timeout_s = there._send_timeout_s = send_timeout_s
     return here, there
 
 

@@ -136,13 +136,16 @@ def test_half_a_frame_and_then_nothing_is_silence() -> None:
     assert code_of(PeerError, lambda: here.receive_into(bytearray(9))) == "peer-timeout"
 
 
-@pytest.mark.parametrize("kind", ["memfd", "tcp"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_peer_that_takes_nothing_ends_the_pipe(kind: str) -> None:
-    over = memfd_pair() if kind == "memfd" else tcp_pair(send_timeout_s=0.2)
-    here, _ = pipes(over, timeout_s=0.2)
-    call = lambda: here.send(bytes(64 << 20))  # noqa: E731 - more than anything holds
-    assert code_of(PeerError, call) == "peer-timeout"
-    assert code_of(PeerError, lambda: here.receive_into(bytearray(1))) == "peer-timeout"
+    with carriers(kind) as over:
+        over[0]._send_timeout_s = 3600.0  # the pipe says how long
+        here, _ = pipes(over, timeout_s=0.2)
+        call = lambda: here.send(bytes(64 << 20))  # noqa: E731 - more than anything holds
+        assert code_of(PeerError, call) == "peer-timeout"
+        call = lambda: here.receive_into(bytearray(1))  # noqa: E731
+        assert code_of(PeerError, call) == "peer-timeout"
+        hang_up()
 
 
 def test_a_peer_that_goes_wakes_whoever_waits_for_it(ends: Pipes) -> None:

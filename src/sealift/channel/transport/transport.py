@@ -77,6 +77,7 @@ class CopyingSlots(ABC):
 
     _outgoing: memoryview | None = None
     _room: bytearray | None = None
+    _send_timeout_s = DEFAULT_SEND_TIMEOUT_S
 
     @abstractmethod
     def send(self, frame: Buffer) -> None:
@@ -87,9 +88,14 @@ class CopyingSlots(ABC):
         """The next frame."""
 
     def reserve(self, frame_bytes: int, timeout_s: float | None = None) -> memoryview:
-        """Private memory to write the next frame into; never waits."""
+        """Private memory to write the next frame into.
+
+        Does not wait: sending it does, from now on for ``timeout_s`` while nothing is taken.
+        """
         if self._outgoing is not None:
             raise UsageError("the reserved frame was not committed yet")
+        if timeout_s is not None:
+            self._send_timeout_s = timeout_s
         if self._room is None or len(self._room) < frame_bytes:
             self._room = bytearray(frame_bytes)
         self._outgoing = memoryview(self._room)[:frame_bytes]
