@@ -128,9 +128,9 @@ def _ranks(kind: str, world: int) -> Iterator[list[Peer]]:
             for rank in range(world)
         ]
         for name in ARMS:
-            _join(peers, kind, name)
+            join(peers, kind, name)
         _join_ring(peers, make_certificate(folder))
-        port = _free_port()
+        port = free_port()
         for peer in peers:
             peer.tell("join_gloo", port=port)
         for peer in peers:
@@ -138,7 +138,8 @@ def _ranks(kind: str, world: int) -> Iterator[list[Peer]]:
         yield peers
 
 
-def _join(peers: Sequence[Peer], kind: str, name: str) -> None:
+def join(peers: Sequence[Peer], kind: str, name: str) -> None:
+    """A connection for every pair, and the orders to carry an arm over them."""
     world, seed = len(peers), pack(token_bytes(KEY_BYTES))
     ends: list[dict[int, socket.socket]] = [{} for _ in peers]
     for one in range(world):
@@ -167,6 +168,7 @@ def _pair(kind: str) -> tuple[socket.socket, socket.socket]:
         return socket.create_connection(listener.getsockname()), listener.accept()[0]
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Where torch's ranks can meet."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])

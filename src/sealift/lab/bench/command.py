@@ -13,6 +13,7 @@ from sealift.errors import UsageError
 BENCHES: Final = {
     "allreduce": "sealed sums beside plain ones, torch's own and the published way",
     "channel": "sealing beside memcpy, sealed beside plain streams and two-way pipes",
+    "ddp": "training iterations beside torch's own and the published way; a round's mean",
     "gpu": "opening on a GPU beside the copy to it; says so where there is none",
     "handshake": "a session's handshake, in memory and through the relay",
     "link": "sealed transfers to a device, every mode beside the plain copy",
@@ -21,7 +22,12 @@ BENCHES: Final = {
     "travel": "visits beside shipping the data or the model, at several link rates",
 }
 # Where a bench is a folder: the file that is read first.
-FIRST: Final = {"link": "transfers", "release": "keys", "travel": "visits"}
+FIRST: Final = {
+    "ddp": "iterations",
+    "link": "transfers",
+    "release": "keys",
+    "travel": "visits",
+}
 
 
 def add_parser(subparsers: Any) -> None:

@@ -11,7 +11,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any, Final
@@ -94,6 +94,29 @@ class Ring:
         sending.result()
 
 
+def carry(
+    rank: int,
+    socks: Sequence[socket.socket],
+    kind: str,
+    seed: str,
+    *,
+    plain: bool = False,
+) -> dict[int, Wire]:
+    """A wire over a socket to each other rank, in their order."""
+    others = [n for n in range(len(socks) + 1) if n != rank]
+    wires: dict[int, Wire] = {}
+    for peer, sock in zip(others, socks, strict=True):
+        lower = rank < peer
+        if kind == "memfd":
+            make = MemfdTransport.offer if lower else MemfdTransport.accept
+            carrier: Any = make(sock)
+        else:
+            carrier = TcpTransport(sock, max_frame_bytes=FRAME_BYTES)
+        sealed = not plain and Counted(pipe_over(carrier, seed, opens=lower))
+        wires[peer] = sealed or Plain(carrier)
+    return wires
+
+
 class RankEnd(End):
     """A rank of every arm."""
 
@@ -107,19 +130,8 @@ class RankEnd(End):
 
     def join(self, *socks: socket.socket, arm: str, kind: str, seed: str) -> None:
         """An arm over a socket to each other rank, in their order."""
-        others = [n for n in range(self._world) if n != self._rank]
-        wires: dict[int, Wire] = {}
-        for peer, sock in zip(others, socks, strict=True):
-            lower = self._rank < peer
-            if kind == "memfd":
-                make = MemfdTransport.offer if lower else MemfdTransport.accept
-                carrier: Any = make(sock)
-            else:
-                carrier = TcpTransport(sock, max_frame_bytes=FRAME_BYTES)
-            if arm == "plain C":
-                wires[peer] = Plain(carrier)
-            else:
-                wires[peer] = Counted(pipe_over(carrier, seed, opens=lower))
+        plain = arm == "plain C"
+        wires = carry(self._rank, socks, kind, seed, plain=plain)
         self._counted[arm] = [w for w in wires.values() if isinstance(w, Counted)]
         self._closing += [wire.abort for wire in wires.values()]
         if arm == "A":
