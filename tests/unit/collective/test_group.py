@@ -122,6 +122,11 @@ def test_ranks_hear_each_others_words() -> None:
     assert on_all(4, lambda group: group.exchange(words[group.rank])) == [words] * 4
 
 
+def one_ahead(group: SealedGroup, tensor: Array) -> None:
+    group._number = 1
+    group.all_reduce(tensor)
+
+
 @pytest.mark.parametrize(
     ("drift", "said"),
     [
@@ -130,6 +135,7 @@ def test_ranks_hear_each_others_words() -> None:
         (lambda g, t: g.all_reduce(t, Reduction.MAX), "reduction max there, sum here"),
         (lambda g, t: g.broadcast(t), "operation broadcast there, all_reduce here"),
         (lambda g, t: g.barrier(), "operation barrier there, all_reduce here"),
+        (one_ahead, "number 1 there, 0 here"),
     ],
 )
 def test_ranks_that_drift_apart_sum_nothing(drift: Any, said: str) -> None:

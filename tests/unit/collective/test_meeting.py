@@ -2,85 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
 import pytest
 
-from sealift.attest.development import DevelopmentAttester
-from sealift.channel.transport.tcp import TcpListener
-from sealift.channel.transport.unixsocket import LocalListener
-from sealift.collective.charter import Charter
-from sealift.collective.meeting import GroupMeeting
+from sealift.collective.charter import EPOCH_BYTES, Charter
 from sealift.crypto.sign import SigningKey
 from sealift.errors import IntegrityError, PeerError, SealiftError
-from sealift.ids import Digest, Role
-from sealift.session.direct import PathDialler
-from sealift.session.directhost import DirectHost
-from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.relay.client import RelayClient
-from sealift.session.relay.server import Relay
-from tests.sim.attested import AGREEMENT, BUNDLE, Cast
-
-SHAPE = Digest.of(b"shape")
-NAMES = tuple(f"accelerator-{rank}" for rank in range(3))
-
-
-class Ranks:
-    """Three processes' worth of ranks, each with a connection of its own to a relay."""
-
-    def __init__(self, stack: ExitStack, kind: str) -> None:
-        self.cast = Cast()
-        self._relay = stack.enter_context(Relay.listen())
-        self._kind, self._stack = kind, stack
-        self.timeout_s = 20.0
-
-    def endpoint(self, rank: int, **changes: Any) -> Endpoint:
-        key = changes.pop("attester_key", self.cast.attester_key)
-        attester = DevelopmentAttester(key, role=Role.ACCELERATOR, code_bundle=BUNDLE)
-        kept = {"name": NAMES[rank], "agreement": AGREEMENT, "attester": attester}
-        return Endpoint(role=Role.ACCELERATOR, **{**kept, **changes})
-
-    def expect(self, name: str) -> PeerPolicy:
-        policy = self.cast.of_accelerator
-        return PeerPolicy(
-            roles=policy.roles,
-            require_evidence=True,
-            appraiser=policy.appraiser,
-            names=frozenset({name}),
-        )
-
-    def meeting(
-        self, rank: int, endpoint: Endpoint | None = None, **charter: Any
-    ) -> GroupMeeting:
-        endpoint = endpoint or self.endpoint(rank)
-        kept = {"agreement": AGREEMENT, "job": "digits", "shape": SHAPE, "names": NAMES}
-        relay = RelayClient.dial(self._relay.address, endpoint.name)
-        self._stack.callback(relay.close)
-        host, places = None, set[str]()
-        if self._kind == "memfd":
-            host = DirectHost(local=LocalListener())
-        elif self._kind == "tcp":
-            host = DirectHost(tcp=(listener := TcpListener("127.0.0.1", 0)))
-            TCP[NAMES[rank]] = "{}:{}".format(*listener.address)
-            places = set(TCP.values())
-        if host is not None:
-            self._stack.callback(host.close)
-        return GroupMeeting(
-            Charter(**{**kept, **charter}),
-            endpoint,
-            relay,
-            self.expect,
-            host=host,
-            dialler=PathDialler(local=self._kind == "memfd", places=places),
-            timeout_s=self.timeout_s,
-        )
-
-
-TCP: dict[str, str] = {}
+from sealift.ids import Digest
+from tests.sim.attested import AGREEMENT
+from tests.sim.meetings import NAMES, SHAPE, TCP, Ranks, codes, on_all, sums
 
 
 @pytest.fixture(params=["memfd", "tcp", "relay"])
@@ -99,28 +32,6 @@ def relayed() -> Iterator[Ranks]:
         yield found
 
 
-def on_all(meetings: list[GroupMeeting], work: Callable[[Any], Any]) -> list[Any]:
-    def one(meeting: GroupMeeting) -> Any:
-        try:
-            with meeting.meet() as group:
-                return work(group)
-        except SealiftError as error:
-            return error
-
-    with ThreadPoolExecutor(len(meetings)) as pool:
-        return list(pool.map(one, meetings))
-
-
-def sums(group: Any) -> list[float]:
-    found = []
-    for size in (3, 100_000, 700_000):
-        tensor = np.full(size, group.rank + 1.0, np.float32)
-        group.all_reduce(tensor)
-        assert tensor.min() == tensor.max()
-        found.append(float(tensor[0]))
-    return found
-
-
 def test_ranks_meet_and_sum_over_each_kind_of_path(
     ranks: Ranks, request: pytest.FixtureRequest
 ) -> None:
@@ -128,10 +39,6 @@ def test_ranks_meet_and_sum_over_each_kind_of_path(
     assert on_all(meetings, sums) == [[6.0, 6.0, 6.0]] * 3
     kind = request.node.callspec.params["ranks"]
     assert {path for each in meetings for path in each.paths.values()} == {kind}
-
-
-def codes(found: list[Any]) -> set[str]:
-    return {error.code for error in found if isinstance(error, SealiftError)}
 
 
 @pytest.mark.parametrize(
@@ -147,6 +54,15 @@ def test_another_charter_is_another_view(relayed: Ranks, drift: dict[str, Any]) 
     found = on_all(meetings, sums)
     assert all(isinstance(error, IntegrityError | PeerError) for error in found)
     assert "two-views" in codes(found)
+
+
+def test_a_view_is_of_this_start_and_of_who_has_which_rank() -> None:
+    charter = Charter(agreement=AGREEMENT, job="digits", shape=SHAPE, names=NAMES)
+    keys = [SigningKey.generate().public_key for _ in NAMES]
+    view = charter.view(keys, bytes(EPOCH_BYTES))
+    assert view == charter.view(keys, bytes(EPOCH_BYTES))
+    assert view != charter.view(keys, bytes(EPOCH_BYTES - 1) + b"1")
+    assert view != charter.view(keys[::-1], bytes(EPOCH_BYTES))
 
 
 def test_other_ranks_for_the_same_names_meet_nobody(relayed: Ranks) -> None:
