@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.torchranks import variables
+from tests.sim.torchranks import SCRIPT, variables
 
 pytestmark = pytest.mark.distributed
-SCRIPT = Path(__file__).parents[2] / "examples/ddp_script.py"
 OURS = {
     "import sealift.integrations.process_group  # noqa: F401 - new\n": "",
     'init_process_group("sealift")  # was "gloo"': 'init_process_group("gloo")',

@@ -4,24 +4,78 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from sealift.lab.worlds.folder import HOST
-from tests.sim.jobworld import plain_world
+from sealift.cli.judging import wall_clock
+from sealift.codec import encode
+from sealift.crypto.identity import create_identity, save_identity
+from sealift.data.schema.card import read_card
+from sealift.release.agreement.document import compile_document
+from sealift.release.agreement.signed import add_signature, save_signed
+from sealift.release.agreement.starter import Starter
+from tests.sim.runfolder import made_once
 
 Work = Callable[[int], Any]
+SCRIPT = Path(__file__).parents[2] / "examples/ddp_script.py"
+PARTIES = ("ada", "bern")
+PASSPHRASE = "correct horse"
+
+
+def group_world() -> Path:
+    """A folder with all that a script's ranks start from; made once per run of tests."""
+    return made_once("group", make_group_world)
+
+
+def make_group_world(folder: Path, name: str = "scripts") -> None:
+    """Parties, the key of a host that they accept, and what they agreed on."""
+    identities = {each: create_identity(each) for each in PARTIES}
+    for each, identity in identities.items():
+        (folder / f"{each}.card.json").write_bytes(encode(identity.card))
+    host = create_identity("host")
+    save_identity(host, folder / "host.key", PASSPHRASE)
+    (folder / "passphrase").write_text(PASSPHRASE)
+    (folder / "code").mkdir()
+    shutil.copy(SCRIPT, folder / "code")
+    starter = Starter(
+        name=name,
+        about="group",
+        party_cards=[(f"{each}.card.json", each) for each in PARTIES],
+        resource_cards=[],
+        bundle="code",
+        entry=SCRIPT.name,
+        model_owner="",
+        operator="ada",
+        attesters=[host.public_key],
+        now_s=wall_clock(),
+    )
+    document = folder / "agreement.toml"
+    document.write_text(starter.to_toml())
+    signed = compile_document(document, lambda path: read_card(path).resource)
+    for identity in identities.values():
+        signed = add_signature(signed, identity)
+    save_signed(signed, folder / "agreement.json")
+    (folder / "job.toml").write_text(JOB)
+
+
+JOB = """\
+name = "script"
+plan = "group"
+agreement = "agreement.json"
+bundle = "code"
+"""
 
 
 def variables() -> dict[str, str]:
     """What a script's ranks learn from their environment."""
-    world = plain_world()
-    home = world.home(HOST)
+    folder = group_world()
     return {
-        "SEALIFT_JOB": str(world.job),
-        "SEALIFT_KEY": str(home.key),
-        "SEALIFT_PASSPHRASE_FILE": str(home.passphrase),
+        "SEALIFT_JOB": str(folder / "job.toml"),
+        "SEALIFT_KEY": str(folder / "host.key"),
+        "SEALIFT_PASSPHRASE_FILE": str(folder / "passphrase"),
         "OMP_NUM_THREADS": "1",
     }
 

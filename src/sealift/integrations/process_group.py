@@ -66,7 +66,7 @@ def this_host() -> tuple[RoleSetup, Attester]:
     Raises:
         SealiftError: the first thing that is wrong, before anything is started.
     """
-    setup = set_up_rank(os.environ, clock=time.time, sink=discard)  # noqa: TID251 - no command line is above
+    setup = set_up_rank(os.environ, "rank", clock=time.time, sink=discard)  # noqa: TID251 - no command line is above
     load_bundle(Path(setup.job.bundle), setup.agreement.agreement.code)
     return setup, open_attester(setup, EvidencePlaces.read(given(os.environ)))
 

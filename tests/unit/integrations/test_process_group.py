@@ -36,8 +36,8 @@ from sealift.integrations import process_group
 from sealift.release.agreement.signed import load_verified
 from sealift.release.equip import equip
 from sealift.train.job.rolesetup import RoleSetup
-from tests.sim.jobworld import Wishes, fresh_world
-from tests.sim.torchranks import variables
+from tests.sim.jobworld import plain_world
+from tests.sim.torchranks import make_group_world, variables
 
 Host = tuple[Any, Any]
 
@@ -129,11 +129,18 @@ def test_without_a_job_nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_code_bundle_that_is_not_the_agreed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: Host
 ) -> None:
-    world = fresh_world(tmp_path / "world", Wishes())
-    (world.bundle / "recipe.py").write_text("other = 1\n")
-    monkeypatch.setenv("SEALIFT_JOB", str(world.job))
+    make_group_world(tmp_path)
+    (tmp_path / "code/ddp_script.py").write_text("other = 1\n")
+    monkeypatch.setenv("SEALIFT_JOB", str(tmp_path / "job.toml"))
+    monkeypatch.setenv("SEALIFT_KEY", str(tmp_path / "host.key"))
     process_group.this_host.cache_clear()
     assert total(Store(), 0, 1).code == "code-bundle-differs"
+
+
+def test_a_job_of_another_plan(monkeypatch: pytest.MonkeyPatch, host: Host) -> None:
+    monkeypatch.setenv("SEALIFT_JOB", str(plain_world().job))
+    process_group.this_host.cache_clear()
+    assert total(Store(), 0, 1).code == "other-plan"
 
 
 def hosts(monkeypatch: pytest.MonkeyPatch, *found: Host) -> list[Callable[..., Any]]:
@@ -181,7 +188,8 @@ def test_a_changed_address_leads_to_nobody_without_evidence(
 
 
 def another_agreement(setup: RoleSetup, folder: Path) -> RoleSetup:
-    agreement = load_verified(fresh_world(folder / "world", Wishes()).agreement)
+    make_group_world(folder, name="other")
+    agreement = load_verified(folder / "agreement.json")
     return replace(setup, agreement=equip(agreement, clock=wall_clock))
 
 

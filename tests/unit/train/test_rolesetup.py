@@ -10,28 +10,22 @@ from sealift.attest.development import DevelopmentAttester
 from sealift.cli.judging import wall_clock
 from sealift.errors import SealiftError
 from sealift.events import discard
-from sealift.lab.worlds.folder import HOST
 from sealift.train.job.hostattester import EvidencePlaces, open_attester
 from sealift.train.job.rolesetup import RoleSetup, given, set_up_rank
-from tests.sim.jobworld import plain_world
+from tests.sim.torchranks import group_world, variables
 
 
 def environment() -> dict[str, str]:
-    home = plain_world().home(HOST)
-    return {
-        "SEALIFT_JOB": str(plain_world().job),
-        "SEALIFT_KEY": str(home.key),
-        "SEALIFT_PASSPHRASE_FILE": str(home.passphrase),
-    }
+    return {k: v for k, v in variables().items() if k.startswith("SEALIFT_")}
 
 
 def set_up(said: dict[str, str]) -> RoleSetup:
-    return set_up_rank(said, clock=wall_clock, sink=discard)
+    return set_up_rank(said, "rank", clock=wall_clock, sink=discard)
 
 
 def test_a_rank_is_set_up_and_attests() -> None:
     setup = set_up(environment())
-    assert (setup.identity.name, setup.folder) == (HOST, plain_world().path)
+    assert (setup.identity.name, setup.folder) == ("host", group_world())
     attester = open_attester(setup, EvidencePlaces.read(given(environment())))
     assert isinstance(attester, DevelopmentAttester)
 

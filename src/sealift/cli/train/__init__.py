@@ -37,6 +37,7 @@ from sealift.release.agreement.code import load_bundle
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.broker.stores import opened_vault
 from sealift.release.files import read_secret_line
+from sealift.train.job.rolesetup import run_instead
 from sealift.train.job.settings import JobTable, check_job, read_job
 from sealift.train.loop.statistics import STATISTICS_NAME, totals_file
 from sealift.train.plans import PLANS
@@ -100,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     if plan.command != "train":
         raise UsageError(
             f"the job's plan is {plan.name}",
-            fix=f"Run `sealift {plan.command}` with the job instead",
+            fix=run_instead(plan),
             code="other-plan",
         )
     if not plan.roles:

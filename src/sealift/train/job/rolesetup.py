@@ -24,7 +24,7 @@ from sealift.release.equip import equip_from_files
 from sealift.release.files import read_given_passphrase
 from sealift.session.endpoint import Endpoint
 from sealift.train.job.settings import JobTable, check_job, read_job
-from sealift.train.plans import PLANS, PlanRole, plans_with
+from sealift.train.plans import PLANS, Plan, PlanRole, plans_with
 
 PREFIX: Final = "SEALIFT_"
 
@@ -89,15 +89,23 @@ def read_role(
     if role not in plan.roles:
         raise UsageError(
             f"the job's plan is {job.plan}",
-            why=f"this command is for the plan {' or '.join(plans_with(role))}",
-            fix=f"Run `sealift {plan.command}` with the job instead",
+            why=f"this is for the plan {' or '.join(plans_with(role))}",
+            fix=run_instead(plan),
             code="other-plan",
         )
     return job, agreement
 
 
+def run_instead(plan: Plan) -> str:
+    """What runs a job of this plan."""
+    ours = plan.command != "torchrun"
+    command = f"sealift {plan.command}" if ours else "torchrun SCRIPT"
+    return f"Run `{command}` with the job instead"
+
+
 def set_up_rank(
     environment: MutableMapping[str, str],
+    role: PlanRole,
     *,
     clock: Callable[[], float],
     sink: Sink,
@@ -107,6 +115,7 @@ def set_up_rank(
 
     Args:
         environment: Of this process (``given``); a passphrase in it is removed.
+        role: ``accelerator``, or ``rank`` of a script.
         clock: Seconds since 1970.
         sink: Where events go.
         job_file: Of the job, if not what ``SEALIFT_JOB`` says.
@@ -117,7 +126,7 @@ def set_up_rank(
     """
     said = given(environment)
     key, job_file = _named(said, "key"), job_file or _named(said, "job")
-    job, agreement = read_role(job_file, "accelerator", clock=clock)
+    job, agreement = read_role(job_file, role, clock=clock)
     file = said.get("passphrase_file")
     passphrase = read_given_passphrase(Path(file) if file else None, environment)
     if passphrase is None:

@@ -20,7 +20,7 @@ from sealift.travel.settings import JobSettings
 from sealift.travel.visit.lease import check_seconds
 
 PlanName = Literal["local", "travel", "ddp", "group", "serve"]
-PlanRole = Literal["orchestrator", "accelerator", "holder", "broker", "server"]
+PlanRole = Literal["orchestrator", "accelerator", "holder", "broker", "server", "rank"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Plan:
     Attributes:
         name: As ``job.toml`` says it.
         about: What an agreement must be about.
-        command: The command that runs such a job.
+        command: The command that runs such a job; torchrun, for scripts of users.
         roles: Its processes; none where the command does all of it.
         check_terms: Demands that the agreement allows what a job asks for.
         checkpoints: Whether a job that was cut off goes on.
@@ -159,8 +159,8 @@ PLANS: Final[dict[PlanName, Plan]] = {
     "group": Plan(
         name="group",
         about="group",
-        command="a script of your own",
-        roles=frozenset(),
+        command="torchrun",
+        roles=frozenset({"rank"}),
         check_terms=_check_nothing,
     ),
     "serve": Plan(
