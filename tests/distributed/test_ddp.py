@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sealift.lab.demo.outcome import check_rounds
 from sealift.lab.demo.tasks.digits import DIGITS
 from sealift.lab.worlds.folder import OWNERS, World
 from sealift.lab.worlds.job import ONE_BUFFER, make_world, write_job
@@ -22,7 +24,9 @@ from tests.sim.owners import NOW_S
 
 pytestmark = pytest.mark.distributed
 WORK = replace(
-    DIGITS, schedule=replace(DIGITS.schedule, epochs=2, batch_rows=64), bar_s=60.0
+    DIGITS,
+    schedule=replace(DIGITS.schedule, epochs=2, rounds=0, batch_rows=64),
+    bar_s=60.0,
 )
 
 
@@ -69,3 +73,18 @@ def test_every_use_of_rows_has_a_receipt_at_home() -> None:
         ]
         assert {each.holder for each in found} == {owner}
         assert [each.purpose for each in found] == ["train", "train", "heldout"]
+
+
+def test_what_the_parties_keep_verifies() -> None:
+    verdict = check_rounds(world(), ran(), now=lambda: NOW_S)
+    assert verdict.failures == []
+    assert all(good for good, _ in verdict.checks)
+
+
+def test_a_log_without_the_release_is_found(tmp_path: Path) -> None:
+    """Control: another owner's log in its place."""
+    ran()
+    shutil.copytree(world().path, tmp_path, dirs_exist_ok=True)
+    other = World(tmp_path)
+    shutil.copy(other.home("east").log, other.home("north").log)
+    assert check_rounds(other, ran(), now=lambda: NOW_S).failures

@@ -53,6 +53,17 @@ def test_it_is_learnt_attacked_and_verified(
 
 
 @pytest.mark.long
+def test_rows_stay_at_home(tmp_path: Path) -> None:
+    told = last_json(
+        sealift("demo", "--plan", "ddp", "--json", "--output", tmp_path / "world")
+    )
+    assert told["accuracy_joint"] >= 0.9
+    assert told["log_verified"] is told["scrub_verified"] is True
+    assert told["receipts"] == 90
+    assert "Round by round" in Path(told["report"]).read_text()
+
+
+@pytest.mark.long
 def test_attacks_leave_no_trace_in_the_weights(
     shown: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:

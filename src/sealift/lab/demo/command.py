@@ -45,9 +45,11 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--plan",
-        choices=("travel", "local"),
+        choices=("travel", "ddp", "local"),
         default="travel",
-        help="local: one process, no attacks, the reference for travel's weights",
+        help="ddp: rows stay at home, each owner's own accelerator trains on them, and "
+        "sealed rounds average the models; local: one process, no attacks, the "
+        "reference for both",
     )
     parser.add_argument(
         "--output",
@@ -81,9 +83,9 @@ def run(args: argparse.Namespace) -> int:
     from sealift.lab.demo.tasks import TASKS
     from sealift.lab.demo.views import open_view
 
-    if args.rehearse and args.plan == "local":
+    if args.rehearse and args.plan != "travel":
         raise UsageError(
-            "the plan local shows no evidence, so nothing can be rehearsed",
+            f"nothing is rehearsed with the plan {args.plan}",
             fix="Leave out --plan or --rehearse",
         )
     view = open_view(TASKS[args.task], args.rehearse)

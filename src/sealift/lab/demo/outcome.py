@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sealift.crypto.identity import load_identity
+from sealift.crypto.sign import PublicKey
 from sealift.errors import IntegrityError, SealiftError
 from sealift.lab.demo.rehearsal import Revocation
 from sealift.lab.demo.tasks.task import ACCURACY, Sample, Task
@@ -25,7 +27,7 @@ from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.equip import equip
 from sealift.release.files import write_whole
-from sealift.release.log.entries import Entry
+from sealift.release.log.entries import Entry, SignedTreeHead
 from sealift.release.log.heads import find_head, read_entries, verify_log
 from sealift.release.receipt import Receipt, load_receipt, verify_receipt
 
@@ -84,6 +86,11 @@ class Verdict:
     model_verified: bool = False
 
     @property
+    def _keepers(self) -> str:
+        shown = any("the manifest" in log.kept_by for log in self.logs)
+        return "the signed manifest" if shown else "the other owners"
+
+    @property
     def checks(self) -> list[tuple[bool, str]]:
         """What was verified from what the parties kept, and whether it held."""
         entries = sum(log.size for log in self.logs)
@@ -92,7 +99,7 @@ class Verdict:
             (
                 self.log_verified,
                 f"audit logs of {len(self.logs)} owners, {entries} entries: each "
-                "continues the heads that the other owners kept",
+                f"continues the heads that {self._keepers} kept",
             ),
             (
                 self.receipts_verified,
@@ -171,7 +178,7 @@ class Outcome:
     @property
     def models(self) -> list[Model]:
         """Each owner's own model and the joint one, with bars on one scale."""
-        found = [(f"{owner} alone", owner, self.alone[owner]) for owner in OWNERS]
+        found = [(f"{owner} alone", owner, each) for owner, each in self.alone.items()]
         found.append((TOGETHER, "joint", self.together))
         headline = self.task.headline
         full = headline.full_scale([each[headline.name] for *_, each in found])
@@ -189,15 +196,15 @@ class Outcome:
 
     def to_plain(self) -> dict[str, Any]:
         """The one line of ``--json``; null where the plan has no such thing."""
-        travel, verdict, stopped = self.plan == "travel", self.verdict, self.revocation
+        kept, verdict, stopped = self.plan != "local", self.verdict, self.revocation
         return {
             "seconds": round(self.seconds, 2),
             "accuracy_joint": self.together[ACCURACY],
             "accuracy_alone": [each[ACCURACY] for each in self.alone.values()],
             "attacks_refused": len(self.refused),
             "attacks_tried": len(self.attacks),
-            "log_verified": verdict.log_verified if travel else None,
-            "scrub_verified": verdict.scrub_verified if travel else None,
+            "log_verified": verdict.log_verified if kept else None,
+            "scrub_verified": verdict.scrub_verified if kept else None,
             "receipts": len(verdict.receipts),
             "level": self.level,
             "revocation_s": round(stopped.last_byte_s, 3) if stopped else None,
@@ -245,12 +252,33 @@ def check_run(world: World, run: Run, *, now: Callable[[], float]) -> Verdict:
     """
     verified = equip(load_verified(world.agreement), clock=now)
     verdict = Verdict(agreement=verified.agreement)
-    checks: dict[str, Callable[[], None]] = {
-        "attacks": lambda: _check_attacks(run.progress),
-        "logs": lambda: _check_logs(world, verified, verdict),
-        "receipts": lambda: _check_receipts(world, verified, verdict, run),
-        "model": lambda: _check_model(world, verified, verdict, run),
-    }
+    visits = {visit.visit for visit in run.progress.verified}
+    return _checked(
+        verdict,
+        {
+            "attacks": lambda: _check_attacks(run.progress),
+            "logs": lambda: _check_logs(world, verified, verdict),
+            "receipts": lambda: _check_receipts(world, verified, verdict, visits),
+            "model": lambda: _check_model(world, verified, verdict, run),
+        },
+    )
+
+
+def check_rounds(world: World, run: Run, *, now: Callable[[], float]) -> Verdict:
+    """The same of a run whose ranks were the owners' own; the manifest shows all heads."""
+    verified = equip(load_verified(world.agreement), clock=now)
+    verdict = Verdict(agreement=verified.agreement)
+    return _checked(
+        verdict,
+        {
+            "model": lambda: _check_model(world, verified, verdict, run),
+            "logs": lambda: _check_shown_logs(world, verified, verdict),
+            "receipts": lambda: _check_receipts(world, verified, verdict, None),
+        },
+    )
+
+
+def _checked(verdict: Verdict, checks: Mapping[str, Callable[[], None]]) -> Verdict:
     for name, check in checks.items():
         try:
             check()
@@ -276,33 +304,63 @@ def _check_logs(world: World, verified: VerifiedAgreement, verdict: Verdict) -> 
         path, key = world.home(owner).log, verified.party(owner).sign
         others = tuple(name for name in OWNERS if name != owner)
         heads = [find_head(world.home(other).heads, key) for other in others]
-        report = [verify_log(path, head) for head in heads][-1]
-        if report.owner != key:
-            raise IntegrityError(f"{owner}'s log has another key", code="other-log")
-        log = CheckedLog(
-            owner=owner,
-            size=report.size,
-            releases=report.releases,
-            refusals=report.refusals,
-            root=report.root.to_text(),
-            kept_by=others,
-            entries=tuple(read_entries(path)),
+        verdict.logs.append(
+            _check_log(owner, key, path, dict(zip(others, heads, strict=True)))
         )
+    verdict.log_verified = True
+
+
+def _check_shown_logs(
+    world: World, verified: VerifiedAgreement, verdict: Verdict
+) -> None:
+    """Each owner's log continues the head in the manifest, and shows the release to its rank."""
+    from sealift.train.output.manifest import head_of, prove_releases
+
+    assert verdict.manifest is not None, "the model was opened"
+    for owner in OWNERS:
+        path, key = world.home(owner).log, verified.party(owner).sign
+        head = head_of(verdict.manifest, key)
+        log = _check_log(owner, key, path, {"the manifest": head})
+        prove_releases(verdict.manifest, key, log.entries)
         verdict.logs.append(log)
     verdict.log_verified = True
 
 
+def _check_log(
+    owner: str, key: PublicKey, path: Path, heads: Mapping[str, SignedTreeHead | None]
+) -> CheckedLog:
+    """A log that continues every head that others kept of it."""
+    report = [verify_log(path, head) for head in heads.values()][-1]
+    if report.owner != key:
+        raise IntegrityError(f"{owner}'s log has another key", code="other-log")
+    return CheckedLog(
+        owner=owner,
+        size=report.size,
+        releases=report.releases,
+        refusals=report.refusals,
+        root=report.root.to_text(),
+        kept_by=tuple(heads),
+        entries=tuple(read_entries(path)),
+    )
+
+
 def _check_receipts(
-    world: World, verified: VerifiedAgreement, verdict: Verdict, run: Run
+    world: World,
+    verified: VerifiedAgreement,
+    verdict: Verdict,
+    visits: set[str] | None,
 ) -> None:
+    """One for each visit; where there were none, for each of its owner's uses of rows."""
     for owner in OWNERS:
         for path in sorted(world.home(owner).receipts.iterdir()):
             verdict.receipts.append(verify_receipt(load_receipt(path), verified))
     kept = {receipt.visit.to_text() for receipt in verdict.receipts}
-    if kept != {visit.visit for visit in run.progress.verified}:
+    if visits is None:
+        visits = kept if len({each.holder for each in verdict.receipts}) == 3 else set()
+    if kept != visits:
         raise IntegrityError(
             "receipts and visits differ",
-            why=f"{len(kept)} receipts, {len(run.progress.verified)} visits",
+            why=f"{len(kept)} receipts, {len(visits)} visits",
             code="receipts-missing",
         )
     verdict.receipts_verified = True

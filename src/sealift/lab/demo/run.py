@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from sealift.cli.signals import on_second_signal
-from sealift.lab.demo.outcome import Outcome, Verdict, check_run
+from sealift.lab.demo.outcome import Outcome, Verdict, check_rounds, check_run
 from sealift.lab.demo.rehearsal import (
     BOUND_S,
     RehearsedHost,
@@ -24,7 +24,7 @@ from sealift.lab.demo.views import View
 from sealift.lab.worlds.folder import OWNERS, World, claimed, remove_secrets
 from sealift.lab.worlds.job import Travel, make_world, second_act
 from sealift.lab.worlds.progress import Progress
-from sealift.lab.worlds.roles import Run, run_local, run_travel
+from sealift.lab.worlds.roles import Run, run_ddp, run_local, run_travel
 from sealift.train.job.roleprocesses import RoleEvent
 from sealift.travel.visit.state import Clock
 
@@ -67,6 +67,13 @@ def _run(args: argparse.Namespace, folder: Path, view: View, clock: Clock) -> Ou
         if args.plan == "local":
             view.say("training in one process alone")
             run, verdict = run_local(world), Verdict()
+        elif args.plan == "ddp":
+            view.say(
+                "starting seven processes: orchestrator, brokers, an accelerator each"
+            )
+            run = run_ddp(world, view.watch)
+            view.say("verifying logs, receipts, scrub reports and the model")
+            verdict = check_rounds(world, run, now=_now)
         else:
             view.say("starting eight processes")
             run = _run_travel(world, view, host)
@@ -85,7 +92,7 @@ def _run(args: argparse.Namespace, folder: Path, view: View, clock: Clock) -> Ou
         together={name: metrics[name] for name in named},
         alone={
             owner: {name: metrics[f"alone.{owner}.{name}"] for name in named}
-            for owner in OWNERS
+            for owner in (() if args.plan == "ddp" else OWNERS)
         },
         weights=run.result["weights"],
         progress=run.progress,

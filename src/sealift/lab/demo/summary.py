@@ -39,6 +39,10 @@ def print_summary(outcome: Outcome, console: Console) -> None:
             console.print(line)
         for line in _revocation(outcome):
             console.print(line)
+    elif outcome.plan == "ddp":
+        console.print()
+        for line in _checks(outcome):
+            console.print(line)
     console.print()
     for line in _ending(outcome):
         console.print(line, soft_wrap=True, highlight=False)
@@ -110,7 +114,7 @@ def _ending(outcome: Outcome) -> Iterator[Text]:
     if outcome.plan == "travel":
         line.append(_against(", all roles up after", outcome.roles_up_s, _bar(outcome)))
     yield line
-    rest = f"; {say_sandbox(outcome.sandbox)}" if outcome.plan == "travel" else ""
+    rest = f"; {say_sandbox(outcome.sandbox)}" if outcome.plan != "local" else ""
     loud = f"{say_loudly(outcome.level)}: {say_banner(outcome.level)}{rest}"
     yield Text(loud, style="bold red")
 

@@ -28,6 +28,15 @@ REAL: Final = (
     "audit logs as Merkle trees, receipts signed by the accelerator's instance key",
     "memory overwritten and read back after every visit",
 )
+REAL_AT_HOME: Final = (
+    "seven operating-system processes with keys of their own",
+    "an attested session for every pair of accelerators (X25519 and ML-KEM-768)",
+    "AES-256-GCM records, of rows at home and of every word between accelerators",
+    "one agreement that every party signed; each broker releases to its owner's own "
+    "accelerator alone",
+    "audit logs as Merkle trees, receipts signed by each accelerator's instance key",
+    "memory overwritten and read back after every use of rows",
+)
 SOFTWARE_KEY: Final = (
     "evidence comes from a software key: it proves nothing about the machine"
 )

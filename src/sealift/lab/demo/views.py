@@ -18,7 +18,7 @@ from sealift.attest.level import Level, say_level
 from sealift.lab.demo.tasks.task import Metric, Task
 from sealift.lab.demo.texts import ATTACK_IN_WORDS, say_banner, say_bytes, say_loudly
 from sealift.lab.worlds.folder import OWNERS
-from sealift.lab.worlds.progress import Progress, VisitSeen
+from sealift.lab.worlds.progress import Progress, RoundSeen, VisitSeen
 from sealift.train.job.roleprocesses import RoleEvent
 
 PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")  # as dots
@@ -100,6 +100,8 @@ class Screen:
         roles.append("orchestrator " + " ".join(up))
         if progress.keys:
             roles.append(f"  ·  {progress.keys} data keys released", style="dim")
+        if progress.rounds:
+            return Group(said, roles, _rounds(progress))
         return Group(
             said, roles, _parties(progress), _bar(progress), _attacks(progress)
         )
@@ -122,6 +124,17 @@ def _parties(progress: Progress) -> Table:
             Text(_spark(losses), style=COLOUR_OF[owner]),
         )
     return table
+
+
+def _rounds(progress: Progress) -> Table:
+    """What all ranks' rounds came to so far."""
+    trained = [each for each in progress.rounds if each.purpose == "train"]
+    losses = [each.metrics.get("loss", 0.0) for each in trained]
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    seconds = f"{trained[-1].seconds:.2f} s the last one" if trained else ""
+    loss = f"loss {losses[-1]:.3f}" if losses else ""
+    grid.add_row(f"{len(trained)} rounds", loss, _spark(losses), seconds)
+    return grid
 
 
 def _phase(visit: VisitSeen | None) -> Text:
@@ -201,10 +214,25 @@ class Lines:
                 f"accelerator ready at level {progress.level}, {progress.keys} keys "
                 f"released, sandbox: {progress.sandbox or 'none'}"
             )
+        elif event.kind == "round.ended":
+            self._round(progress.rounds[-1])
         elif event.kind == "visit.ended" and visit is not None:
             self._visit(progress, visit)
         elif event.kind == "checkpoint.missed":
             self.say(f"no checkpoint {event.text('number')}: {event.text('line')}")
+
+    def _round(self, seen: RoundSeen) -> None:
+        if seen.purpose == "heldout":
+            found = self._headline.say(seen.metrics.get(self._headline.name, 0.0))
+            self.say(
+                f"held-out rows of all owners: {self._headline.title}, {found}, "
+                f"after round {seen.epoch + 1}"
+            )
+        else:
+            self.say(
+                f"round {seen.epoch + 1}: loss {seen.metrics.get('loss', 0.0):.3f} over "
+                f"{seen.rows} rows, {seen.seconds:.2f} s"
+            )
 
     def _visit(self, progress: Progress, visit: VisitSeen) -> None:
         done, headline = len(progress.verified), self._headline

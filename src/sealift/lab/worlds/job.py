@@ -51,6 +51,7 @@ class Schedule:
     Attributes:
         rows_per_visit: As many rows as the buffer takes.
         row_bytes: Of the tables' schema.
+        rounds: Epochs where states are averaged after each; 0 for as many.
     """
 
     epochs: int
@@ -59,6 +60,7 @@ class Schedule:
     row_bytes: int
     evaluate_every: int = 0
     checkpoint_every: int = 8
+    rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,6 +288,7 @@ def _inline(value: Any) -> str:
 def write_job(world: World, work: Work, travel: Travel, plan: Plan = "travel") -> None:
     """The ``job.toml`` of an act."""
     schedule = work.schedule
+    epochs = (plan == "ddp" and schedule.rounds) or schedule.epochs
     text = f"""\
 name = "{work.name}{world.act}"
 agreement = "agreement.json"
@@ -295,7 +298,7 @@ orchestrator = "127.0.0.1:0"
 plan = "{plan}"
 
 [training]
-epochs = {schedule.epochs}
+epochs = {epochs}
 batch_rows = {schedule.batch_rows}
 seed = 7
 threads = 1

@@ -128,6 +128,21 @@ class CheckpointSeen:
     missed: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class RoundSeen:
+    """One pass that all ranks of a group have done.
+
+    Attributes:
+        metrics: Means over all ranks' rows, by the output rule.
+    """
+
+    purpose: str
+    epoch: int
+    rows: int
+    seconds: float
+    metrics: dict[str, float]
+
+
 @dataclass(slots=True)
 class Progress:
     """A run so far.
@@ -155,6 +170,7 @@ class Progress:
     attacks: list[AttackSeen] = field(default_factory=list)
     checkpoints: list[CheckpointSeen] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    rounds: list[RoundSeen] = field(default_factory=list)
     _by_name: dict[str, VisitSeen] = field(default_factory=dict)
     _tried: dict[str, AttackSeen] = field(default_factory=dict)
 
@@ -200,8 +216,10 @@ class Progress:
                 self.on_relay.append(event.text("name"))
             case "job.gathered":
                 self.gathered_s = event.t_s
-            case "job.ready":
+            case "job.ready" | "rank.ready":
                 self._ready(event)
+            case "round.ended":
+                self._round(event)
             case "release.collected":
                 self.keys += 1
             case "visit.skipped":
@@ -226,6 +244,18 @@ class Progress:
         self.ready_s, self.level = event.t_s, event.text("level")
         self.sandbox, self.buffer_why = event.text("sandbox"), event.text("why")
         self.buffer_bytes = int(event.fields.get("buffer_bytes", 0))
+
+    def _round(self, event: RoleEvent) -> None:
+        fields = event.fields
+        self.rounds.append(
+            RoundSeen(
+                purpose=event.text("purpose"),
+                epoch=int(fields["epoch"]),
+                rows=int(fields["rows"]),
+                seconds=float(fields["seconds"]),
+                metrics=_named(fields, prefix="metric."),
+            )
+        )
 
     def _checkpoint(self, event: RoleEvent) -> None:
         fields = event.fields

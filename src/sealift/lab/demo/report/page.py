@@ -18,12 +18,14 @@ from sealift.lab.demo.outcome import Outcome
 from sealift.lab.demo.report.markup import Markup, bullets, element, facts, section
 from sealift.lab.demo.report.records import records, sealed
 from sealift.lab.demo.report.results import results
+from sealift.lab.demo.report.rounds import rounds
 from sealift.lab.demo.report.times import spend, timeline, where_time_went
 from sealift.lab.demo.report.trust import refused, revoked, trust
 from sealift.lab.demo.texts import (
     DEVELOPMENT_ONLY,
     ONLY_REHEARSED,
     REAL,
+    REAL_AT_HOME,
     REAL_REHEARSED,
     SOFTWARE_KEY,
     rehearses,
@@ -66,7 +68,8 @@ def render(outcome: Outcome) -> str:
 
 def _sections(outcome: Outcome) -> Iterator[Markup]:
     yield from _opening(outcome)
-    yield from results(outcome)
+    if outcome.alone:
+        yield from results(outcome)
     if outcome.progress.visits:
         spending = spend(outcome.progress)
         yield timeline(outcome, spending)
@@ -76,6 +79,8 @@ def _sections(outcome: Outcome) -> Iterator[Markup]:
         yield sealed(outcome)
         yield from trust(outcome)
         yield records(outcome)
+    if outcome.progress.rounds:
+        yield from rounds(outcome)
     yield _honesty(outcome)
     yield _machine(outcome)
 
@@ -85,7 +90,7 @@ def _opening(outcome: Outcome) -> Iterator[Markup]:
     eyebrow = f"Sealift demo · {outcome.task.name} · plan {outcome.plan}"
     yield element("p", eyebrow, class_="eyebrow")
     yield element("h1", "Three owners, one model, no shared data")
-    told = _local(outcome) if outcome.plan == "local" else _travelled(outcome)
+    told = _TOLD[outcome.plan](outcome)
     yield element("ol", [element("li", line) for line in told], class_="told")
     tiles = [
         element(
@@ -136,10 +141,32 @@ def _local(outcome: Outcome) -> Iterator[str]:
     yield "Nobody was kept from anything here, nothing was attacked, nothing was logged."
 
 
+def _in_rounds(outcome: Outcome) -> Iterator[str]:
+    words = outcome.task.words
+    yield (
+        f"{say_list(OWNERS).capitalize()} sealed their {words.rows} and signed one "
+        "agreement: rows stay on their owner's machine."
+    )
+    yield (
+        "Each owner's own accelerator got the key from that owner's broker, trained on "
+        "its rows, and after each round all of them averaged what they had learnt, "
+        f"sealed for each other alone. The model {_result(outcome)}."
+    )
+    yield (
+        "Each accelerator sees the others' changes of the model in the part that it adds "
+        f"up; and all of this is a rehearsal: {say_banner(outcome.level)}."
+    )
+
+
+_TOLD: Final = {"local": _local, "travel": _travelled, "ddp": _in_rounds}
+
+
 def _result(outcome: Outcome) -> str:
     headline, words = outcome.task.headline, outcome.task.words
     alone = [found[headline.name] for found in outcome.alone.values()]
     joint = headline.say(outcome.together[headline.name])
+    if not alone:
+        return words.result.format(joint)
     return (
         f"{words.result.format(joint)}, where each owner's own model "
         f"{words.reaches} {headline.say(min(alone))} to {headline.say(max(alone))}"
@@ -160,9 +187,13 @@ def _tiles(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
     headline, progress = outcome.task.headline, outcome.progress
     together = headline.say(outcome.together[headline.name])
     yield together, f"together: {headline.title}", "main"
-    alone = [found[headline.name] for found in outcome.alone.values()]
-    best = min(alone) if headline.lower_is_better else max(alone)
-    yield headline.say(best), "best owner alone", ""
+    if outcome.alone:
+        alone = [found[headline.name] for found in outcome.alone.values()]
+        best = min(alone) if headline.lower_is_better else max(alone)
+        yield headline.say(best), "best owner alone", ""
+    if progress.rounds:
+        trained = [each for each in progress.rounds if each.purpose == "train"]
+        yield str(len(trained)), "rounds, sealed between owners", ""
     if progress.visits:
         yield str(len(progress.verified)), "visits, each with a fresh key", ""
         yield say_bytes(progress.sealed_bytes), "crossed, sealed", ""
@@ -172,11 +203,12 @@ def _tiles(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
 
 
 def _honesty(outcome: Outcome) -> Markup:
-    real: tuple[str, ...] = (*REAL, outcome.task.words.real)
+    kept = REAL_AT_HOME if outcome.plan == "ddp" else REAL
+    real: tuple[str, ...] = (*kept, outcome.task.words.real)
     only: tuple[str, ...] = (SOFTWARE_KEY, *DEVELOPMENT_ONLY)
     if rehearses(outcome.level):
         real, only = real + REAL_REHEARSED, ONLY_REHEARSED + DEVELOPMENT_ONLY
-    if outcome.plan == "travel":
+    if outcome.plan != "local":
         line = (say_sandbox(outcome.sandbox),)
         confined = Confinement.parse(outcome.sandbox).holds
         real, only = (real + line, only) if confined else (real, only + line)

@@ -145,6 +145,11 @@ def records(outcome: Outcome) -> Markup:
     )
 
 
+def kept_records(outcome: Outcome) -> Markup:
+    """Logs and receipts, of a run without visits."""
+    return join(_logs(outcome.verdict.logs), _receipts(outcome.verdict.receipts))
+
+
 def _logs(logs: Sequence[CheckedLog]) -> Markup:
     rows = [
         [

@@ -129,6 +129,7 @@ DIGITS: Final = Task(
     metrics=(Metric(ACCURACY, "digits read right"),),
     schedule=Schedule(
         epochs=14,
+        rounds=24,  # who averages learns slower than who visits
         batch_rows=16,
         evaluate_every=4,
         rows_per_visit=480,  # a whole part: each visit costs a fresh process
