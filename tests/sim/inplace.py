@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from sealift.train.loop.imports import Guard
 from sealift.train.loop.recipe import Containment
 from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
-from sealift.train.loop.training import carry_out
+from sealift.train.worker.carryout import carry_out
 
 
 class InPlace:

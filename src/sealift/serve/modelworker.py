@@ -301,5 +301,7 @@ class _Worker:
 
     def _explain(self, fault: Fault) -> SealiftError:
         files = self._equipment.files
-        believed = believable(fault, files, fields=frozenset(), steps=range(0))
+        believed = believable(
+            fault, files, fields=frozenset(), parameters=frozenset(), steps=range(0)
+        )
         return explain(believed)

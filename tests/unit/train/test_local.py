@@ -109,3 +109,10 @@ def test_slices_are_averaged_after_each_round(tmp_path: Path) -> None:
     bound = in_slices(tmp_path, count=2, max_norm=0.01)
     assert owners == again
     assert len({alone, owners, shares, bound}) == 4
+
+
+def test_slices_may_make_every_step_together(tmp_path: Path) -> None:
+    steps, again = (in_slices(tmp_path / n, count=2, sync="step") for n in "ab")
+    shares = in_slices(tmp_path, count=3, rows="share", sync="step")
+    assert steps == again
+    assert len({steps, shares, in_slices(tmp_path, count=2)}) == 3

@@ -5,14 +5,15 @@ were before, times its share of all rows; a bound shortens a change whose norm o
 model is larger. Contributions are added in the order of slices, by a group of ranks or
 here, and every slice goes on from the same state. Whole numbers (counters) are the
 largest of anybody's. So ``local`` with as many slices as there are ranks computes the same
-bits (DESIGN 5.8).
+bits (DESIGN 5.8). Where gradients were added up in every step, weights and optimizer are the
+same everywhere and are demanded to be; what no gradient belongs to (buffers) has its mean.
 Not here: that a contribution is what training made of a slice's rows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from sealift.train.loop.states import (
     TrainingState,
     pack_tensors,
     parse_tensors,
+    state_digest,
 )
 
 Array = NDArray[Any]
@@ -57,6 +59,9 @@ class Contribution:
         after: What this one made of it.
         share: Its rows, of all rows of the round.
         max_norm: Of its change of the model, before it is weighted; 0 bounds nothing.
+        summed: The model's tensors whose gradients were added up in every step: they and
+            the optimizer are the same in every slice. None where every slice trained
+            for itself.
 
     Attributes:
         sums: To be added, a float32 and a float64 vector; may be empty.
@@ -74,9 +79,13 @@ class Contribution:
         share: float,
         *,
         max_norm: float = 0.0,
+        summed: Collection[str] | None = None,
     ) -> None:
         self._after = after
-        self._tensors = parse_tensors(after.tensors)
+        self._all = parse_tensors(after.tensors)
+        same = {n for n in self._all if summed is not None and _is_same(n, summed)}
+        self._same = {n: each for n, each in self._all.items() if n in same}
+        self._tensors = {n: each for n, each in self._all.items() if n not in same}
         began = parse_tensors(before.tensors)
         self._base, changes = [], dict[str, Array]()
         for name, tensor in self._tensors.items():
@@ -101,9 +110,13 @@ class Contribution:
 
     @property
     def form(self) -> Digest:
-        """What must be the same of every slice: names, types, shapes, plain values."""
-        tensors = self._tensors.items()
-        lines = [f"{name}|{tensor.form}" for name, tensor in sorted(tensors)]
+        """What must be the same of every slice: names, types, shapes, plain values.
+
+        Also the bits of what is the same everywhere.
+        """
+        tensors = sorted(self._all.items())
+        lines = [f"{name}|{tensor.form}" for name, tensor in tensors]
+        lines.append(state_digest(self._same).to_text())
         return Digest.of("\n".join(lines).encode() + b"\n" + self._after.tree)
 
     def result(self, step: int) -> TrainingState:
@@ -123,7 +136,8 @@ class Contribution:
             name: _bytes_of(tensor, means.get(name, counts.get(name)))
             for name, tensor in self._tensors.items()
         }
-        return replace(self._after, step=step, tensors=pack_tensors(packed))
+        tensors = pack_tensors(self._same | packed)
+        return replace(self._after, step=step, tensors=tensors)
 
     def _means(self) -> dict[str, Array]:
         names = [n for n, each in self._tensors.items() if each.dtype in _COMPUTED]
@@ -159,7 +173,11 @@ def demand_same_form(forms: Sequence[Digest]) -> None:
     """Raises ``states-differ`` with the first slice whose state is another than slice 0's."""
     for number, form in enumerate(forms):
         if form != forms[0]:
-            raise differ(f"that of slice {number} has other tensors or plain values")
+            raise differ(f"slice {number} has other tensors, plain values or weights")
+
+
+def _is_same(name: str, summed: Collection[str]) -> bool:
+    return not name.startswith(MODEL) or name.removeprefix(MODEL) in summed
 
 
 def differ(why: str) -> JobError:

@@ -19,7 +19,9 @@ from sealift.errors import (
     UnavailableError,
 )
 
-Kind = Literal["error", "unfit", "not-finite", "rows", "bundle", "memory", "import"]
+Kind = Literal[
+    "error", "unfit", "not-finite", "gradient", "rows", "bundle", "memory", "import"
+]
 REASONS: Final[Mapping[str, tuple[str, str]]] = {
     "no-build": ("it defines no build()", ""),
     "no-loss": ("it defines no loss()", ""),
@@ -63,6 +65,12 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
         "model's form",
         "predict() and generate() return tensors by name, one row for each asked",
     ),
+    "gradients": (
+        "its gradients cannot be added up in every step",
+        "Train dense float32 or float64 parameters of the model on the CPU, the same "
+        "ones throughout, with one backward pass that is not the recipe's to start; or "
+        'choose `slices.sync = "round"`',
+    ),
     "state-bytes": ("model and optimizer are larger than the room for them", ""),
 }
 RULES: Final = (
@@ -85,7 +93,7 @@ class Fault:
         type: Name of a built-in exception.
         reason: Key of ``REASONS``, or one of ``RULES``.
         step: Optimizer step.
-        field: Field of a schema.
+        field: Field of a schema, or name of a parameter.
     """
 
     kind: Kind
@@ -146,6 +154,16 @@ def not_finite(step: int) -> RecipeError:
     )
 
 
+def gradient_not_finite(parameter: str, step: int, why: str = "") -> RecipeError:
+    """The error for gradients of all slices whose sum is NaN or infinite."""
+    return RecipeError(
+        Fault(kind="gradient", field=parameter, step=step),
+        f"the gradient of {parameter} is not finite at step {step}",
+        why=why,
+        code="not-finite",
+    )
+
+
 def no_memory() -> UnavailableError:
     """The error where memory ran out."""
     return UnavailableError(
@@ -189,6 +207,8 @@ def explain(fault: Fault) -> SealiftError:
             return unfit(fault.reason)
         case "not-finite":
             return not_finite(fault.step)
+        case "gradient":
+            return gradient_not_finite(fault.field, fault.step)
         case "rows":
             return bad_row(fault.field, fault.reason)
         case "memory":
@@ -209,6 +229,7 @@ def believable(
     files: Mapping[str, bytes],
     *,
     fields: frozenset[str],
+    parameters: frozenset[str],
     steps: range,
 ) -> Fault:
     """What of a fault can be so; the rest becomes a plain error without a place.
@@ -217,6 +238,7 @@ def believable(
         fault: From a process that a recipe may have taken over.
         files: The bundle.
         fields: Names of the schemas' fields.
+        parameters: Names of the models' tensors.
         steps: Optimizer steps of the task.
     """
     match fault.kind:
@@ -224,6 +246,8 @@ def believable(
             fits = fault.reason in REASONS
         case "not-finite":
             fits = fault.step in steps
+        case "gradient":
+            fits = fault.step in steps and fault.field in parameters
         case "rows":
             fits = fault.field in fields and fault.reason in RULES
         case "error" | "import":

@@ -8,13 +8,16 @@ is one slice; the plan ``local`` has all of them in one process. Both use this.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schedule.visits import Group, Stop, plan_job
 from sealift.release.agreement import Agreement, Purpose, Resource
+from sealift.train.loop import stepsums
 from sealift.train.loop.statistics import Measured
+from sealift.train.loop.tasks import BUCKET_BYTES, Together
 from sealift.train.loop.trainer import Trainer
 from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import JobSettings
@@ -44,6 +47,37 @@ def plan_slice(
     return plan_job(resources, terms, terms.buffer_bytes or longest)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepGroup:
+    """Ranks that add up their gradients in every step (``sync = "step"``).
+
+    Attributes:
+        group: This rank's end.
+        plans: Of every rank's slice, the same on every rank.
+        bucket_bytes: Gradients that are added up in one go.
+    """
+
+    group: stepsums.Group
+    plans: Sequence[Sequence[Group]]
+    bucket_bytes: int = BUCKET_BYTES
+
+
+def groups_together(
+    plans: Sequence[Sequence[Group]], epoch: int, bucket_bytes: int = BUCKET_BYTES
+) -> Iterator[tuple[tuple[Sequence[Stop], ...], Together]]:
+    """The first group of every slice, then the second, and so on, with their steps.
+
+    A slice that has no more takes part in the others' steps without rows.
+    """
+    own = [
+        [e.stops for e in plan if (e.purpose, e.epoch) == ("train", epoch)]
+        for plan in plans
+    ]
+    for stops in zip_longest(*own, fillvalue=()):
+        rows = tuple(sum(stop.rows for stop in each) for each in stops)
+        yield stops, Together(rows, bucket_bytes)
+
+
 class Slice:
     """One slice.
 
@@ -70,24 +104,54 @@ class Slice:
         groups = self._groups(purpose, epoch)
         return sum(stop.rows for group in groups for stop in group.stops)
 
-    def work(self, purpose: Purpose, epoch: int) -> Iterator[tuple[Stop, Measured]]:
+    def work(
+        self, purpose: Purpose, epoch: int, beside: StepGroup | None = None
+    ) -> Iterator[tuple[Stop, Measured]]:
         """Work on its rows of one pass; each stop's raw numbers as soon as they are known.
 
+        Args:
+            purpose: Of the pass.
+            epoch: Of the pass.
+            beside: Ranks that a training is one step by step with; an error here is
+                told to all of them, and none of them steps.
+
         Raises:
-            See ``Trainer.work``.
+            See ``Trainer.work`` and ``StepSums``.
         """
+        if beside is not None and purpose == "train":
+            yield from self._train_beside(epoch, beside)
+            return
         for group in self._groups(purpose, epoch):
-            measured = self._work_on(group.stops, purpose)
+            with self.load(group.stops) as cargo:
+                measured = self.trainer.work(cargo, purpose)
             for stop in group.stops:
+                yield stop, measured[stop.resource]
+
+    def _train_beside(
+        self, epoch: int, beside: StepGroup
+    ) -> Iterator[tuple[Stop, Measured]]:
+        groups = groups_together(beside.plans, epoch, beside.bucket_bytes)
+        for all_stops, together in groups:
+            stops = all_stops[self.trainer.number]
+            step_sums = self.trainer.sums(beside.group, together)
+            try:
+                with self.load(stops) as cargo:
+                    measured = self.trainer.work(cargo, "train", step_sums)
+            except BaseException:
+                step_sums.give_up()
+                raise
+            for stop in stops:
                 yield stop, measured[stop.resource]
 
     def _groups(self, purpose: Purpose, epoch: int) -> Iterator[Group]:
         wanted = (purpose, epoch)
         return (each for each in self.plan if (each.purpose, each.epoch) == wanted)
 
-    def _work_on(self, stops: Sequence[Stop], purpose: Purpose) -> dict[str, Measured]:
+    @contextmanager
+    def load(self, stops: Sequence[Stop]) -> Iterator[list[LoadedCargo]]:
+        """The rows of a group, for as long as they are worked on."""
         with ExitStack() as stack:
-            cargo = [
+            yield [
                 LoadedCargo(
                     stop,
                     self._agreement.resource(stop.resource),
@@ -95,4 +159,3 @@ class Slice:
                 )
                 for stop in stops
             ]
-            return self.trainer.work(cargo, purpose)

@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
+from sealift.ids import Buffer
+from sealift.train.loop.buckets import Bucket, Trained
 from sealift.train.loop.states import TrainingState
 from sealift.travel.settings import TrainingSettings
 
 LOSS: Final = "loss"
+BUCKET_BYTES: Final = 25 << 20
 Work = Literal["build", "prepare", "train", "heldout"]
 
 
@@ -60,6 +63,29 @@ class TaskModel:
 
 
 @dataclass(frozen=True, slots=True)
+class Together:
+    """Steps that all slices of a job make together: their gradients are added up.
+
+    Attributes:
+        rows: Of each slice in this group, in their order; they are no secret.
+        bucket_bytes: Gradients that are added up in one go.
+    """
+
+    rows: tuple[int, ...]
+    bucket_bytes: int = BUCKET_BYTES
+
+    def steps(self, batch_rows: int) -> int:
+        """How many: as many as the slice with most rows makes."""
+        return -(-max(self.rows) // batch_rows)
+
+    def share(self, number: int, step: int, batch_rows: int) -> float:
+        """The part of a step's rows that a slice has; 0 once its own are used up."""
+        left = (max(0, rows - step * batch_rows) for rows in self.rows)
+        batches = [min(batch_rows, rows) for rows in left]
+        return batches[number] / sum(batches)
+
+
+@dataclass(frozen=True, slots=True)
 class SliceTask:
     """One group of slices to work on.
 
@@ -68,6 +94,9 @@ class SliceTask:
         models: What is worked on; none to ``prepare``.
         parts: Whose rows.
         slice: Number of the job's slice, of those that are trained side by side.
+        together: Makes training go step by step with all slices. The task then has the
+            model of this slice alone, and its parent adds up; or a model of each
+            slice, which differ in what no gradient belongs to, and adds up itself.
     """
 
     work: Work
@@ -75,6 +104,7 @@ class SliceTask:
     models: tuple[TaskModel, ...] = ()
     parts: tuple[TaskPart, ...] = ()
     slice: int = 0
+    together: Together | None = None
 
 
 class SharedRows(Protocol):
@@ -139,6 +169,27 @@ class TaskParent(Protocol):
         """
         ...
 
+    def begin_sums(self, trained: Trained) -> None:
+        """Take what the task trains in steps that all slices make together; once."""
+        ...
+
+    def add_up(self, bucket: Bucket, gradient: Buffer) -> Buffer:
+        """Add up what all slices bring; bucket after bucket, step after step.
+
+        With the last bucket of a step every slice has said that it goes on (rule M1).
+
+        Args:
+            bucket: The next one.
+            gradient: This slice's mean over its rows of the step; zeros without any.
+
+        Returns:
+            The mean over all rows of the step, as a place that may be ``gradient``'s.
+
+        Raises:
+            SealiftError: on every slice, if one of them does not go on.
+        """
+        ...
+
 
 class Workplace(Protocol):
     """Where tasks are done: in a sandboxed process, or in this one."""
@@ -177,6 +228,8 @@ def plan_windows(
         most: Windows at most.
         least_rows: Rows of each window at least, unless there is but one.
     """
+    if not rows:
+        return ()
     steps = -(-rows // settings.batch_rows)
     unit = math.lcm(least_rows, settings.batch_rows)
     count = max(1, min(most, rows // unit))

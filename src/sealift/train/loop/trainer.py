@@ -9,7 +9,7 @@ before the next begins (rule H1). No torch: a workplace has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from sealift.errors import MalformedError, UsageError
@@ -24,31 +24,25 @@ from sealift.train.loop.states import (
     state_digest,
 )
 from sealift.train.loop.statistics import ALONE, Measured, add_sums
+from sealift.train.loop.stepsums import Group, StepSums
 from sealift.train.loop.tasks import (
-    LOSS,
     Given,
     SliceId,
     SliceTask,
     TaskDone,
     TaskModel,
     TaskPart,
+    Together,
     Work,
     Workplace,
     plan_windows,
-    window_rows,
 )
+from sealift.train.loop.told import Losses, Told, Watch, plain_names, unwatched
 from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import TrainingSettings
 
 JOINT = ""
 _JOINT_MODEL = 0  # the first of a training's models
-
-Watch = Callable[[LoadedCargo, Measured], None]
-"""Told each window's loss as soon as it is known; ``let_out`` says what may leave."""
-
-
-def unwatched(cargo: LoadedCargo, found: Measured) -> None:
-    """For whoever waits for the end of a slice."""
 
 
 class Trainer:
@@ -62,6 +56,11 @@ class Trainer:
         value_rows: Fewest rows of each of them.
         watch: Of the joint model.
         number: Of the job's slice.
+
+    Attributes:
+        rows_trained: Rows trained on so far, with repetition.
+        summed: Names of the model's tensors that the last training added up gradients
+            for; whatever else a model holds is its slice's own.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Trainer:
         watch: Watch = unwatched,
         number: int = 0,
     ) -> None:
-        self._number = number
+        self.number = number
         self._workplace = workplace
         self._settings = settings
         self._owners = tuple(alone)
@@ -85,6 +84,7 @@ class Trainer:
         self._settled: dict[str, Settled] = {}
         self._keep_sums(b"")
         self.rows_trained = 0
+        self.summed: frozenset[str] = frozenset()
 
     @classmethod
     def under(
@@ -122,32 +122,93 @@ class Trainer:
         if self._states:
             return
         self._verify_sums()
-        done = self._do("build", (), (JOINT,), (TaskModel((), begun=False),))
-        state = _state(done.states[0])
+        done = self._do("build", (), (None,), (TaskModel((), begun=False),))
+        state = the_state(done.states[0])
         self._settle(dict.fromkeys((JOINT, *self._owners), state))
 
     def work(
-        self, cargo: Sequence[LoadedCargo], purpose: Purpose = "train"
+        self,
+        cargo: Sequence[LoadedCargo],
+        purpose: Purpose = "train",
+        sums: StepSums | None = None,
     ) -> dict[str, Measured]:
         """Work on the slices of one group; what was measured, by resource.
 
         The slices of a group are trained on as one table. The joint loss then belongs
         to all of them.
 
+        Args:
+            cargo: Rows; none where other slices alone have any left.
+            purpose: What is done with them.
+            sums: Of a training whose gradients a group adds up in every step.
+
         Raises:
             MalformedError: if rows do not fit their schema; no step was made.
             UsageError: code ``mixed-schemas``, if they have several.
             JobError: if the recipe failed, or a model changed since the last slice.
         """
-        parts = sorted(
-            cargo, key=lambda each: (each.resource.name, each.stop.first_row)
-        )
+        parts = in_order(cargo)
         if purpose == "prepare":
             return self._prepare(parts)
         self.build()
         self.verify()
-        work = self._train if purpose == "train" else self._evaluate
-        return work(parts)
+        if purpose == "train":
+            return self._train(parts, sums)
+        return self._evaluate(parts)
+
+    def sums(self, group: Group, together: Together) -> StepSums:
+        """What this slice's gradients of the next task are added up with."""
+        return StepSums(
+            group,
+            self.number,
+            together,
+            batch_rows=self._settings.batch_rows,
+            state=self.joint,
+        )
+
+    def model_for(
+        self, cargo: Sequence[LoadedCargo], name: str = JOINT, first: int = 0
+    ) -> TaskModel:
+        """A model's part in a training.
+
+        Args:
+            cargo: Rows of the group.
+            name: Of the model.
+            first: Place in the task's parts where the cargo's begin.
+
+        Raises:
+            UsageError: code ``mixed-schemas``.
+        """
+        if any(e.resource.schema != cargo[0].resource.schema for e in cargo):
+            raise UsageError(
+                "one batch cannot be drawn across tables with different schemas",
+                code="mixed-schemas",
+            )
+        parts = [
+            place
+            for place, each in enumerate(cargo)
+            if name in (JOINT, each.resource.owner)
+        ]
+        windows = plan_windows(
+            sum(cargo[place].stop.rows for place in parts),
+            self._settings,
+            most=1 if name else self._values,
+            least_rows=self._value_rows,
+        )
+        places = tuple(first + place for place in parts)
+        return TaskModel(places, begun=True, windows=windows)
+
+    def losses(self, cargo: Sequence[LoadedCargo], model: TaskModel) -> Losses:
+        """The joint model's losses of a training, as they are told."""
+        return Losses(cargo, model.windows, self._settings, self._watch)
+
+    def end_training(
+        self, state: TrainingState | None, rows: int, summed: frozenset[str]
+    ) -> None:
+        """Go on from what a training made of the joint model."""
+        self._settle({JOINT: the_state(state)})
+        self.rows_trained += rows
+        self.summed = summed
 
     def verify(self) -> None:
         """Demand that no model changed since the last slice; before a model leaves.
@@ -237,37 +298,27 @@ class Trainer:
             raise unfit("other-sums") from None
         return {each.resource.name: Measured(each.stop.rows) for each in cargo}
 
-    def _train(self, cargo: Sequence[LoadedCargo]) -> dict[str, Measured]:
-        if any(e.resource.schema != cargo[0].resource.schema for e in cargo):
-            raise UsageError(
-                "one batch cannot be drawn across tables with different schemas",
-                code="mixed-schemas",
-            )
+    def _train(
+        self, cargo: Sequence[LoadedCargo], sums: StepSums | None
+    ) -> dict[str, Measured]:
         here = {each.resource.owner for each in cargo}
         names = (JOINT, *(owner for owner in self._owners if owner in here))
-        models = tuple(self._model_for(name, cargo) for name in names)
-        rows = sum(each.stop.rows for each in cargo)
-        lengths = window_rows(rows, self._settings, models[_JOINT_MODEL].windows)
-
-        def watch(model: int, place: int, values: Mapping[str, float]) -> None:
-            if model == _JOINT_MODEL:
-                window = _loss([values[LOSS]], [lengths[place]], cargo)
-                self._watch(cargo[0], window)
-
-        told = Told(watch)
-        done = self._do("train", cargo, names, models, told)
-        pairs = zip(names, done.states, strict=True)
-        self._settle({name: _state(each) for name, each in pairs})
-        self.rows_trained += rows
-        sums = [each[LOSS] for each in told.of(_JOINT_MODEL)]
-        found = _loss(sums, lengths, cargo)
-        return {each.resource.name: found for each in cargo}
+        models = tuple(self.model_for(cargo, name) for name in names)
+        losses = self.losses(cargo, models[_JOINT_MODEL])
+        told = Told({_JOINT_MODEL: losses.watch}, sums)
+        given = [self._states[name] for name in names]
+        together = sums.together if sums else None
+        done = self._do("train", cargo, given, models, told=told, together=together)
+        self._settle(dict(zip(names[1:], map(the_state, done.states[1:]), strict=True)))
+        self.end_training(done.states[_JOINT_MODEL], losses.rows, told.summed)
+        return losses.found(told.of(_JOINT_MODEL))
 
     def _evaluate(self, cargo: Sequence[LoadedCargo]) -> dict[str, Measured]:
         names = (JOINT, *self._owners)
         models = (TaskModel(tuple(range(len(cargo))), begun=True),) * len(names)
         told = Told()
-        self._do("heldout", cargo, names, models, told)
+        given = [self._states[name] for name in names]
+        self._do("heldout", cargo, given, models, told=told)
         found = {}
         for place, each in enumerate(cargo):
             metrics: dict[str, float] = {}
@@ -278,43 +329,29 @@ class Trainer:
             found[each.resource.name] = Measured(each.stop.rows, metrics)
         return found
 
-    def _model_for(self, name: str, cargo: Sequence[LoadedCargo]) -> TaskModel:
-        parts = [
-            place
-            for place, each in enumerate(cargo)
-            if name in (JOINT, each.resource.owner)
-        ]
-        windows = plan_windows(
-            sum(cargo[place].stop.rows for place in parts),
-            self._settings,
-            most=1 if name else self._values,
-            least_rows=self._value_rows,
-        )
-        return TaskModel(tuple(parts), begun=True, windows=windows)
-
     def _do(
         self,
         work: Work,
         cargo: Sequence[LoadedCargo],
-        names: Sequence[str] = (),
+        states: Sequence[TrainingState | None] = (),
         models: tuple[TaskModel, ...] = (),
+        *,
         told: Told | None = None,
+        together: Together | None = None,
     ) -> TaskDone:
-        parts = (
-            TaskPart(
-                SliceId(each.stop.epoch, each.resource.name, each.stop.first_row),
-                each.stop.rows,
-                each.resource.row_bytes,
-                each.resource.schema,
-            )
-            for each in cargo
-        )
         given = Given(
             rows=[each.memory for each in cargo],
-            states=[self._states.get(name) for name in names],
+            states=states,
             statistics=self._statistics,
         )
-        task = SliceTask(work, self._settings, models, tuple(parts), self._number)
+        task = SliceTask(
+            work,
+            self._settings,
+            models,
+            parts_of(cargo),
+            slice=self.number,
+            together=together,
+        )
         return self._workplace.do(task, given, told or Told())
 
     def _settle(self, states: Mapping[str, TrainingState]) -> None:
@@ -323,66 +360,25 @@ class Trainer:
             self._settled[name] = Settled(state)
 
 
-class Told:
-    """What a task told so far, whatever becomes of it.
-
-    Args:
-        watch: Told the same.
-    """
-
-    def __init__(
-        self, watch: Callable[[int, int, Mapping[str, float]], None] | None = None
-    ) -> None:
-        self._settled: Settled | None = None
-        self._numbers: dict[int, list[Mapping[str, float]]] = {}
-        self._watch = watch
-
-    def measured(self, model: int, place: int, values: Mapping[str, float]) -> None:
-        """Keep numbers; they come in order."""
-        self._numbers.setdefault(model, []).append(values)
-        if self._watch is not None:
-            self._watch(model, place, values)
-
-    def of(self, model: int) -> Sequence[Mapping[str, float]]:
-        """The numbers of one model."""
-        return self._numbers[model]
-
-    def hand_over(self, model: int, state: TrainingState) -> None:
-        """Take a state where steps stopped, or compare it where they go on.
-
-        Raises:
-            JobError: code ``state-changed``.
-        """
-        if self._settled is None:
-            self._settled = Settled(state)
-            return
-        self._settled.verify(state)
-        self._settled = None
+def in_order(cargo: Sequence[LoadedCargo]) -> list[LoadedCargo]:
+    """A group's rows in the order in which they are one table."""
+    return sorted(cargo, key=lambda each: (each.resource.name, each.stop.first_row))
 
 
-def plain_names(told: Mapping[str, float]) -> dict[str, float]:
-    """Metrics of a recipe's own; a dotted name would pass for a baseline's.
-
-    What stands between the dots is the recipe's choice then, and leaves as text: of a
-    name that leaves, every part is ours or the agreement's.
-    """
-    return {name: value for name, value in told.items() if "." not in name}
-
-
-def _loss(
-    sums: Sequence[float], lengths: Sequence[int], cargo: Sequence[LoadedCargo]
-) -> Measured:
-    """The mean loss of windows of so many rows each, and each window's own."""
-    rows, means = sum(lengths), [s / n for s, n in zip(sums, lengths, strict=True)]
-    return Measured(
-        rows,
-        {LOSS: sum(sums) / rows},
-        tuple(means),
-        tuple(lengths),
-        shared=len(cargo) > 1,
+def parts_of(cargo: Sequence[LoadedCargo]) -> tuple[TaskPart, ...]:
+    """A group's rows as a task names them."""
+    return tuple(
+        TaskPart(
+            SliceId(each.stop.epoch, each.resource.name, each.stop.first_row),
+            each.stop.rows,
+            each.resource.row_bytes,
+            each.resource.schema,
+        )
+        for each in cargo
     )
 
 
-def _state(found: TrainingState | None) -> TrainingState:
+def the_state(found: TrainingState | None) -> TrainingState:
+    """The state that a task which builds or trains ends with."""
     assert found is not None, "whoever builds or trains has a state in the end"
     return found

@@ -1,8 +1,5 @@
 """The one loop: rows of one slice in, weights changed, sums out. Every plan uses it.
 
-``carry_out`` does one task with it: the same function in the sandboxed process and in
-tests.
-
 Bit-identical in the sense of DESIGN 5.8: order and random streams depend on (seed,
 epoch, resources, first rows, step) alone, and slices come in the schedule's order. So a
 run does not depend on how many numbers another slice or another model drew before it.
@@ -14,7 +11,7 @@ Every call that may run a recipe's code goes through the recipe's guard.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 import torch
@@ -22,23 +19,14 @@ from torch import Tensor, nn
 
 from sealift.crypto.hash import labelled
 from sealift.data.loader.rowtensors import batch_from_rows, batch_order, split_order
-from sealift.data.schema.document import schema_from_plain
-from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Schema
-from sealift.errors import MalformedError
 from sealift.train.loop.faults import not_finite
-from sealift.train.loop.imports import Guard, Notice, unnoticed
 from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import (
-    LOSS,
-    Given,
     SliceId,
-    SliceTask,
-    TaskDone,
-    TaskParent,
 )
-from sealift.train.loop.torchstate import as_tensors, give_state, sum_table, take_state
+from sealift.train.loop.torchstate import give_state, take_state
 from sealift.travel.settings import TrainingSettings
 
 
@@ -46,6 +34,11 @@ def stream_seed(seed: int, purpose: str, *parts: int | str) -> int:
     """A 63-bit seed for one stream."""
     fields = [str(part).encode() for part in (seed, purpose, *parts)]
     return int.from_bytes(labelled("sealift random stream", *fields)[:8], "big") >> 1
+
+
+def scope_of(slices: Sequence[SliceId], number: int) -> str:
+    """Whose random streams a group has; those of each of the job's slices are its own."""
+    return "+".join(each.resource for each in slices) + f"#{number}" * (number > 0)
 
 
 def enter_stream(seed: int, purpose: str, *parts: int | str) -> None:
@@ -103,7 +96,7 @@ class Training:
         statistics: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._recipe = recipe
-        self._guard = recipe.guard
+        self.guard = recipe.guard
         self._settings = settings
         enter_stream(settings.seed, "build")
         self.model: nn.Module = recipe.build(statistics)
@@ -111,7 +104,7 @@ class Training:
         self.step = 0
         if state is not None:
             self.step = state.step
-            give_state(self.model, self.optimizer, state, self._guard)
+            give_state(self.model, self.optimizer, state, self.guard)
 
     def train_slice(
         self,
@@ -139,16 +132,17 @@ class Training:
         Raises:
             JobError: if the loss is not finite, or the recipe fails.
         """
-        self._guard(self.model.train)
-        batches = list(self._batches(len(rows), slices))
+        self.guard(self.model.train)
+        batches = self.batches(len(rows), slices)
         ends = set(
             accumulate(windows or [len(batches)])
         )  # of windows, by their last step
-        scope = "+".join(each.resource for each in slices) + f"#{number}" * (number > 0)
+        scope = scope_of(slices, number)
         sums = [0.0]
         for place, batch_rows in enumerate(batches, 1):
-            enter_stream(self._settings.seed, "step", self.step, scope)
-            sums[-1] += self._optimize(rows.batch(batch_rows)) * len(batch_rows)
+            loss, value = self.loss(rows.batch(batch_rows), scope)
+            sums[-1] += value * len(batch_rows)
+            self.guard(self._descend, loss)
             self.step += 1
             if place in ends and after_window is not None:
                 after_window(len(sums) - 1, sums[-1])
@@ -161,7 +155,7 @@ class Training:
 
     def evaluate(self, rows: Tensor, schema: Schema) -> dict[str, float]:
         """Means over the rows, by metric; no gradient, no random stream moves."""
-        self._guard(self.model.eval)
+        self.guard(self.model.eval)
         sums: dict[str, float] = {}
         with torch.no_grad():
             for start in range(0, len(rows), self._settings.batch_rows):
@@ -172,130 +166,43 @@ class Training:
                     sums[name] = sums.get(name, 0.0) + value
         return {name: value / len(rows) for name, value in sums.items()}
 
-    def state(self) -> TrainingState:
-        """Model and optimizer as bytes.
-
-        Raises:
-            JobError: if they hold something that cannot be carried to the next slice.
-        """
-        return take_state(self.model, self.optimizer, self.step, self._guard)
-
-    def count_parameters(self) -> int:
-        """How many numbers are trained."""
-        parameters: list[Tensor] = self._guard(lambda: list(self.model.parameters()))
-        return sum(each.numel() for each in parameters if each.requires_grad)
-
-    def _batches(self, rows: int, slices: Sequence[SliceId]) -> Iterator[Tensor]:
+    def batches(self, rows: int, slices: Sequence[SliceId]) -> list[Tensor]:
+        """Which rows each step of a group has, in their order."""
         order = batch_order(
             rows,
             seed=self._settings.seed,
             epoch=slices[0].epoch,
             scope="+".join(f"{each.resource}/{each.first_row}" for each in slices),
         )
-        return split_order(order, self._settings.batch_rows)
+        return list(split_order(order, self._settings.batch_rows))
 
-    def _optimize(self, batch: dict[str, Tensor]) -> float:
-        self._guard(self.optimizer.zero_grad)
+    def loss(self, batch: dict[str, Tensor], scope: str) -> tuple[Tensor, float]:
+        """The loss of a batch in the random stream of this step and a scope.
+
+        Raises:
+            JobError: if it is not finite, or the recipe fails.
+        """
+        enter_stream(self._settings.seed, "step", self.step, scope)
+        self.guard(self.optimizer.zero_grad)
         loss = self._recipe.loss(self.model, batch, self.step)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise not_finite(self.step)
-        self._guard(self._descend, loss)
-        return value
+        return loss, value
+
+    def state(self) -> TrainingState:
+        """Model and optimizer as bytes.
+
+        Raises:
+            JobError: if they hold something that cannot be carried to the next slice.
+        """
+        return take_state(self.model, self.optimizer, self.step, self.guard)
+
+    def count_parameters(self) -> int:
+        """How many numbers are trained."""
+        parameters: list[Tensor] = self.guard(lambda: list(self.model.parameters()))
+        return sum(each.numel() for each in parameters if each.requires_grad)
 
     def _descend(self, loss: Tensor) -> None:
         loss.backward()
         self.optimizer.step()
-
-
-def carry_out(
-    task: SliceTask,
-    given: Given,
-    files: Mapping[str, bytes],
-    entry: str,
-    *,
-    guard: Guard,
-    parent: TaskParent,
-    notice: Notice = unnoticed,
-) -> TaskDone:
-    """Load the recipe from the bundle's bytes and work on the rows.
-
-    Args:
-        task: What to do.
-        given: Rows and states.
-        files: The bundle, measured.
-        entry: Path of the recipe inside it.
-        guard: Runs the recipe's code.
-        parent: Told what there is to tell before the end.
-        notice: Told of each of the bundle's modules before it runs.
-
-    Raises:
-        MalformedError: if a party's rows do not fit their schema; no recipe ran.
-        JobError: if the recipe fails.
-    """
-    settings = task.settings
-    torch.set_num_threads(settings.threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    tables = [_table(task, given, place) for place in range(len(task.parts))]
-    schemas = [schema_from_plain(part.schema) for part in task.parts]
-    for table, schema in zip(tables, schemas, strict=True):
-        if table.shape[1] != schema.row_bytes:
-            raise MalformedError(
-                "rows are not as long as their schema", code="bad-rows"
-            )
-        demand_rows(table.numpy(), schema)
-    recipe = Recipe(files, entry, guard=guard, notice=notice)
-    if task.work == "prepare":
-        pairs = zip(tables, schemas, strict=True)
-        rows = settings.batch_rows
-        return TaskDone(statistics=tuple(sum_table(recipe, *p, rows) for p in pairs))
-    states = []
-    for place, model in enumerate(task.models):
-        state = given.states[place] if model.begun else None
-        sums = as_tensors(given.statistics) if given.statistics else {}
-        training = Training(recipe, settings, state, statistics=sums)
-        states.append(_work_on(training, task, place, tables, schemas, parent=parent))
-    return TaskDone(states=tuple(states))
-
-
-def _work_on(
-    training: Training,
-    task: SliceTask,
-    place: int,
-    tables: Sequence[Tensor],
-    schemas: Sequence[Schema],
-    *,
-    parent: TaskParent,
-) -> TrainingState | None:
-    model = task.models[place]
-    if task.work == "heldout":
-        for number, part in enumerate(model.parts):
-            found = training.evaluate(tables[part], schemas[part])
-            parent.measured(place, number, found)
-        return None
-
-    def after_step() -> None:
-        every = task.settings.digest_every
-        if every and training.step % every == 0:
-            for _ in range(2):
-                parent.hand_over(place, training.state())
-
-    def after_window(number: int, total: float) -> None:
-        parent.measured(place, number, {LOSS: total})
-
-    if task.work == "train":
-        training.train_slice(
-            Rows([tables[part] for part in model.parts], schemas[0]),
-            [task.parts[part].slice for part in model.parts],
-            number=task.slice,
-            windows=model.windows,
-            after_step=after_step,
-            after_window=after_window,
-        )
-    return training.state()
-
-
-def _table(task: SliceTask, given: Given, place: int) -> Tensor:
-    part = task.parts[place]
-    flat = torch.frombuffer(given.rows[place].view, dtype=torch.uint8)
-    return flat[: part.rows * part.row_bytes].reshape(part.rows, part.row_bytes)

@@ -115,6 +115,8 @@ def _check_slices(settings: JobSettings, agreement: Agreement) -> None:
         raise _slices_differ(f"there are {owners} data owners", settings)
     if slices.rows == "owner" and len(agreement.holders) != owners:
         raise _slices_differ("an owner of held-out rows alone has none", settings)
+    if slices.sync == "step" and slices.max_norm:
+        raise _slices_differ("max_norm bounds rounds, and sync is step", settings)
     most = max(each.cells for each in agreement.resources if each.part == "train")
     if slices.count > most:
         raise _slices_differ(f"the longest table has {most} cells", settings)

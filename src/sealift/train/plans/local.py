@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 
 from sealift.channel.record.commitment import verify_leaves
@@ -28,9 +28,9 @@ from sealift.data.shards.shard import Shard
 from sealift.errors import IntegrityError, PolicyError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
-from sealift.release.agreement import Agreement, Resource
+from sealift.release.agreement import Agreement, Purpose, Resource
 from sealift.train.loop.averaging import Contribution, mean_state
-from sealift.train.loop.slices import LendRows, Slice, plan_slice
+from sealift.train.loop.slices import LendRows, Slice, groups_together, plan_slice
 from sealift.train.loop.states import TrainingState, pack_tensors
 from sealift.train.loop.statistics import (
     Measured,
@@ -42,10 +42,12 @@ from sealift.train.loop.statistics import (
     mean_over_rows,
 )
 from sealift.train.loop.tasks import Workplace
-from sealift.train.loop.trainer import Trainer, Watch
+from sealift.train.loop.told import Watch
+from sealift.train.loop.trainer import Trainer
 from sealift.train.plans import Coverage
+from sealift.train.steps.beside import train_beside
 from sealift.travel.accelerator.setup import LoadedCargo
-from sealift.travel.settings import JobSettings
+from sealift.travel.settings import JobSettings, SlicesSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +108,7 @@ def train_local(
     heldout: list[tuple[int, Mapping[str, float]]] = []
     for purpose, epoch in settings.visits.passes():
         before = slices[0].trainer.joint if purpose == "train" else None
-        told = [
-            (stop, found)
-            for each in slices
-            for stop, found in each.work(purpose, epoch)
-        ]
+        told = list(_work(slices, purpose, epoch, workplace, settings))
         for stop, found in told if purpose == "train" else ():
             owner = stop.holder
             emit(sink, "local.slice", epoch=epoch, holder=owner, **found.metrics)
@@ -118,7 +116,7 @@ def train_local(
         if purpose == "prepare":
             _join_sums(slices)
         if before is not None and len(slices) > 1:
-            _join_states(slices, before, epoch, settings.slices.max_norm)
+            _join_states(slices, before, epoch, settings.slices)
     stops = [s for each in slices for group in each.plan for s in group.stops]
     training = slices[0].trainer
     if trained:
@@ -167,13 +165,48 @@ def _join_sums(slices: Sequence[Slice]) -> None:
         each.trainer.take_sums(total)
 
 
+def _work(
+    slices: Sequence[Slice],
+    purpose: Purpose,
+    epoch: int,
+    workplace: Workplace,
+    settings: JobSettings,
+) -> Iterator[tuple[Stop, Measured]]:
+    """One pass: slice after slice, or all of them step by step."""
+    if len(slices) == 1 or (purpose, settings.slices.sync) != ("train", "step"):
+        for each in slices:
+            yield from each.work(purpose, epoch)
+        return
+    for stops, together in groups_together([each.plan for each in slices], epoch):
+        with ExitStack() as stack:
+            pairs = zip(slices, stops, strict=True)
+            found = train_beside(
+                [each.trainer for each in slices],
+                [stack.enter_context(each.load(own)) for each, own in pairs],
+                together,
+                workplace=workplace,
+                settings=settings.training,
+            )
+        for own, measured in zip(stops, found, strict=True):
+            yield from ((stop, measured[stop.resource]) for stop in own)
+
+
 def _join_states(
-    slices: Sequence[Slice], before: TrainingState, epoch: int, max_norm: float
+    slices: Sequence[Slice],
+    before: TrainingState,
+    epoch: int,
+    settings: SlicesSettings,
 ) -> None:
     """Every slice goes on from the mean of all, by rows."""
     rows = [each.rows("train", epoch) for each in slices]
     contributions = [
-        Contribution(before, each.trainer.joint, n / sum(rows), max_norm=max_norm)
+        Contribution(
+            before,
+            each.trainer.joint,
+            n / sum(rows),
+            max_norm=settings.max_norm,
+            summed=each.trainer.summed if settings.sync == "step" else None,
+        )
         for each, n in zip(slices, rows, strict=True)
     ]
     state = mean_state(contributions, max(each.trainer.steps for each in slices))

@@ -22,12 +22,15 @@ from sealift.attest.evidence import Measure, unmeasured
 from sealift.data.schedule.memory import SharedBuffer, free_memory_bytes, overwritten
 from sealift.errors import JobError, MalformedError, PeerError, UnavailableError
 from sealift.ids import Digest
+from sealift.train.loop.buckets import Trained
 from sealift.train.loop.faults import Fault, explain
 from sealift.train.loop.states import TensorBytes, pack_tensors
 from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.sandbox.inventory import SCRATCH
 from sealift.train.worker.messages import (
+    GONE,
+    AddUp,
     Assignment,
     Done,
     Handed,
@@ -49,7 +52,7 @@ from sealift.train.worker.process import (
     killed,
     read_packet,
 )
-from sealift.train.worker.requests import Area
+from sealift.train.worker.requests import TIMED_OUT, Area
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT, freed_is_overwritten
 
 BEST: Final = "namespaces+landlock+seccomp"
@@ -313,6 +316,8 @@ class TaskProcess:
             except MalformedError:
                 raise garbled() from None
             except PeerError as error:
+                if error.code not in (GONE, TIMED_OUT):  # another slice's
+                    raise
                 raise process.died(error, "visit") from None
             finally:
                 process.end(farewell_s)
@@ -321,12 +326,13 @@ class TaskProcess:
     def _serve(self, answers: TaskAnswers, parent: TaskParent) -> Done | Fault:
         """Reply to whatever it asks, until it says how the task went."""
         while True:
-            request = self._process.hear(Handed, Metrics, Done, Fault)
+            request = self._process.hear(Handed, Metrics, Trained, AddUp, Done, Fault)
             if isinstance(request.message, Done | Fault):
                 return request.message
-            answers.reply(request.message, request.buffer, parent)
+            found = answers.reply(request.message, request.buffer, parent)
             del request  # its buffer, before the next one is copied
-            self._process.tell()
+            self._process.tell(None, found)
+            del found
 
     def cut(self) -> None:
         """End it, from another thread."""

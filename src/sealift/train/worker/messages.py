@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final, Literal
 
 from sealift.codec import encode_named, from_plain, parse_named
 from sealift.errors import MalformedError, PeerError
+from sealift.ids import Buffer
+from sealift.train.loop.buckets import Bucket, Trained, cut_buckets
 from sealift.train.loop.faults import Fault, believable
 from sealift.train.loop.states import TrainingState, check_state
 from sealift.train.loop.statistics import check_sums
@@ -87,6 +90,17 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
+class AddUp:
+    """Asks for the sum of a bucket over all slices; the gradients are the buffer.
+
+    Attributes:
+        bucket: Its number.
+    """
+
+    bucket: int
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The answer to an assignment: states and then sums lie in the area, end to end.
 
@@ -143,7 +157,7 @@ class ServeAnswer:
     rows: int
 
 
-BUFFERED: Final = (Handed,)
+BUFFERED: Final = (Handed, AddUp)
 """Requests that a buffer belongs to."""
 
 
@@ -194,22 +208,34 @@ class TaskAnswers:
     def __init__(self, task: SliceTask, given: Given) -> None:
         self._task = task
         self._given = given
-        self._untold = deque(
-            (model, place)
-            for model in range(len(task.models))
-            for place in range(self._places(model))
-        )
+        self._untold = deque(self._expected())
         self._handed: Counter[int] = Counter()
+        self._buckets: tuple[Bucket, ...] = ()
+        self._added = 0
 
-    def reply(self, message: object, buffer: bytes, parent: TaskParent) -> None:
+    def reply(self, message: object, buffer: bytes, parent: TaskParent) -> Buffer:
         """Do what was asked on the way, in copies of the parent's own.
+
+        Returns:
+            What lies where the request's buffer did.
 
         Raises:
             MalformedError: if it makes no sense, or was asked too often.
             JobError: code ``state-changed``.
+            SealiftError: see ``TaskParent``.
         """
-        if isinstance(message, Handed):
-            return self._take(message, buffer, parent)
+        match message:
+            case Handed():
+                self._take(message, buffer, parent)
+            case Trained():
+                self._begin_sums(message, parent)
+            case AddUp():
+                return self._add_up(message, buffer, parent)
+            case _:
+                self._tell(message, buffer, parent)
+        return b""
+
+    def _tell(self, message: object, buffer: bytes, parent: TaskParent) -> None:
         assert isinstance(message, Metrics)
         if not self._untold or (message.model, message.place) != self._untold.popleft():
             raise _odd("other numbers than the next ones")
@@ -229,6 +255,8 @@ class TaskAnswers:
         models = task.models if task.work != "prepare" else ()
         if len(done.states) != len(models) or self._untold:
             raise _odd("another number of models or metrics")
+        if self._added != self._sums_asked:
+            raise _odd("fewer sums than its steps have")
         states: list[TrainingState | None] = []
         for place, size in enumerate(done.states):
             if (size is None) is not (task.work == "heldout"):
@@ -254,14 +282,57 @@ class TaskAnswers:
         first = min(map(self._first_step, models), default=0)
         last = max(map(self._last_step, models), default=0)
         steps = range(first, last)
-        return believable(fault, files, fields=frozenset(fields), steps=steps)
+        state = self._given.states[0] if self._given.states else None
+        return believable(
+            fault,
+            files,
+            fields=frozenset(fields),
+            parameters=frozenset(state.model() if state else ()),
+            steps=steps,
+        )
 
     def _first_step(self, model: int) -> int:
         state = self._given.states[model]
         return 0 if state is None else state.step
 
     def _last_step(self, model: int) -> int:
-        return self._first_step(model) + sum(self._task.models[model].windows)
+        steps = sum(self._task.models[model].windows)
+        if self._task.together is not None:
+            steps = self._task.together.steps(self._task.settings.batch_rows)
+        return self._first_step(model) + steps
+
+    @property
+    def _sums_asked(self) -> int:
+        """How many sums the task asks for: none, where it has all slices itself."""
+        if self._task.together is None or len(self._task.models) > 1:
+            return 0
+        return (self._last_step(0) - self._first_step(0)) * max(1, len(self._buckets))
+
+    def _expected(self) -> list[tuple[int, int]]:
+        """Models and places of the numbers, in the order in which they are told."""
+        models = range(len(self._task.models))
+        found = [(m, place) for m in models for place in range(self._places(m))]
+        if self._task.together is None:
+            return found
+        ends = [list(accumulate(model.windows)) for model in self._task.models]
+        return sorted(found, key=lambda each: (ends[each[0]][each[1]], each[0]))
+
+    def _begin_sums(self, trained: Trained, parent: TaskParent) -> None:
+        state = self._given.states[0] if self._given.states else None
+        together = self._task.together
+        if together is None or state is None or self._buckets:
+            raise _odd("sums for nothing, or announced again")
+        self._buckets = cut_buckets(trained, state.model(), together.bucket_bytes)
+        parent.begin_sums(trained)
+
+    def _add_up(self, asked: AddUp, buffer: bytes, parent: TaskParent) -> Buffer:
+        if not self._buckets or self._added >= self._sums_asked:
+            raise _odd("more sums than its steps have")
+        bucket = self._buckets[self._added % len(self._buckets)]
+        if (asked.bucket, len(buffer)) != (bucket.number, bucket.length):
+            raise _odd("another bucket than the next one")
+        self._added += 1
+        return parent.add_up(bucket, buffer)
 
     def _places(self, model: int) -> int:
         """How many numbers there will be of a model."""

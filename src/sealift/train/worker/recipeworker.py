@@ -26,17 +26,20 @@ from torch import Tensor, nn
 from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError, PeerError, SealiftError
+from sealift.ids import Buffer
+from sealift.train.loop.buckets import Bucket, Trained
 from sealift.train.loop.faults import Fault, describe, unfit
 from sealift.train.loop.imports import Notice
 from sealift.train.loop.recipe import Containment, Recipe
 from sealift.train.loop.states import TrainingState, parse_tensors
 from sealift.train.loop.tasks import Given, TaskDone
 from sealift.train.loop.torchstate import as_tensors
-from sealift.train.loop.training import carry_out
 from sealift.train.output.modelform import Fields, form_from_plain
 from sealift.train.sandbox.confine import Confinement, confine_worker, keep_descriptors
 from sealift.train.sandbox.inventory import CACHES, TALK
+from sealift.train.worker.carryout import carry_out
 from sealift.train.worker.messages import (
+    AddUp,
     Assignment,
     Done,
     Handed,
@@ -150,6 +153,7 @@ class AssignedTask:
                 guard=Containment(self._files, text=True),
                 parent=self,
                 notice=_measured_first(self._parent),
+                room=self._room,
             )
             answer = self._put(done)
         except (
@@ -167,6 +171,22 @@ class AssignedTask:
         """Tell numbers; JSON has no NaN, and a number that is none is no result."""
         finite = {name: each for name, each in values.items() if math.isfinite(each)}
         self._parent.ask(Metrics(model, place, finite))
+
+    def begin_sums(self, trained: Trained) -> None:
+        """Announce what is trained; see ``TaskParent``."""
+        self._parent.ask(trained)
+
+    def add_up(self, bucket: Bucket, gradient: Buffer) -> Buffer:
+        """Have the parent add up gradients that lie in the area; so does the sum."""
+        length = len(gradient)
+        ask = AddUp(bucket.number)
+        return self._parent.ask(ask, length, start=bucket.start, room=length)
+
+    def _room(self, length: int) -> memoryview:
+        """For gradients; states are handed over in the same place, between steps."""
+        if length > len(self._parent.buffers):
+            raise unfit("state-bytes")
+        return self._parent.buffers[:length]
 
     def _put(self, done: TaskDone) -> Done:
         at, sizes = 0, list[StateSize | None]()

@@ -1,0 +1,125 @@
+"""Gradients in buckets: what is added up in one go, in an order that the parameters fix.
+
+The process that trains and its parent cut the same buckets, out of names that it announces
+once for each task and the state that it was given: nothing of a batch is in their number,
+sizes and order. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sealift.errors import MalformedError
+from sealift.train.loop.faults import gradient_not_finite
+from sealift.train.loop.states import TensorBytes
+
+Array = NDArray[Any]
+ALIGNMENT: Final = 64
+_SUMMED: Final = {"F32": "float32", "F64": "float64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Announces whose gradients are added up in every step of a task.
+
+    Attributes:
+        names: Parameters, the model's last ones first: so their gradients come.
+        tied: Other names of the same.
+    """
+
+    names: tuple[str, ...]
+    tied: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Gradients that lie end to end and are added up together.
+
+    Attributes:
+        number: Its place in the order.
+        start: Byte at which it begins, behind the ones before it.
+        dtype: Of its elements, as numpy names it.
+        names: Whose gradients.
+        sizes: Elements of each.
+    """
+
+    number: int
+    start: int
+    dtype: str
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many numbers."""
+        return sum(self.sizes)
+
+    @property
+    def length(self) -> int:
+        """How many bytes."""
+        return self.elements * np.dtype(self.dtype).itemsize
+
+    def demand_finite(self, gradient: Array, step: int, why: str = "") -> None:
+        """Raises ``not-finite`` with the first parameter whose gradient is not."""
+        finite = np.isfinite(gradient)
+        if finite.all():
+            return
+        bad, end = int(np.argmin(finite)), 0
+        for name, size in zip(self.names, self.sizes, strict=True):
+            end += size
+            if bad < end:
+                raise gradient_not_finite(name, step, why)
+
+
+def cut_buckets(
+    trained: Trained, tensors: Mapping[str, TensorBytes], bucket_bytes: int
+) -> tuple[Bucket, ...]:
+    """The buckets of a task.
+
+    Args:
+        trained: As announced.
+        tensors: The model's, by name.
+        bucket_bytes: The most that one has, unless a single parameter has more.
+
+    Raises:
+        MalformedError: if the model has no such parameters to add up.
+    """
+    names = (*trained.names, *trained.tied)
+    if (
+        not trained.names
+        or len(set(names)) != len(names)
+        or not set(names) <= {*tensors}
+    ):
+        raise MalformedError("not a model's parameters", code="bad-message")
+    found: list[Bucket] = []
+    parts: list[str] = []
+    held = 0
+    for name in trained.names:
+        of = tensors[name]
+        if of.dtype not in _SUMMED or not of.elements:
+            raise MalformedError(f"{of.dtype} is not added up", code="bad-message")
+        other = parts and tensors[parts[0]].dtype != of.dtype
+        if parts and (other or held + len(of.content) > bucket_bytes):
+            found.append(_bucket(found, parts, tensors))
+            parts, held = [], 0
+        parts.append(name)
+        held += len(of.content)
+    return (*found, _bucket(found, parts, tensors))
+
+
+def _bucket(
+    before: Sequence[Bucket], names: Sequence[str], tensors: Mapping[str, TensorBytes]
+) -> Bucket:
+    start = before[-1].start + before[-1].length if before else 0
+    return Bucket(
+        number=len(before),
+        start=start + -start % ALIGNMENT,
+        dtype=_SUMMED[tensors[names[0]].dtype],
+        names=tuple(names),
+        sizes=tuple(tensors[name].elements for name in names),
+    )

@@ -1,0 +1,1 @@
+"""Steps that all slices of a job make together: their gradients are added up."""

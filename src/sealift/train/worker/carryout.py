@@ -1,0 +1,127 @@
+"""One task, done: the same function in the sandboxed process and in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from sealift.data.schema.document import schema_from_plain
+from sealift.data.schema.rows import demand_rows
+from sealift.data.schema.schema import Schema
+from sealift.errors import MalformedError
+from sealift.train.loop.imports import Guard, Notice, unnoticed
+from sealift.train.loop.recipe import Recipe
+from sealift.train.loop.states import TrainingState
+from sealift.train.loop.tasks import LOSS, Given, SliceTask, TaskDone, TaskParent
+from sealift.train.loop.torchstate import as_tensors, sum_table
+from sealift.train.loop.training import Rows, Training
+from sealift.train.steps.gradients import Room, private_room
+from sealift.train.steps.stepping import StepLoop
+
+
+def carry_out(
+    task: SliceTask,
+    given: Given,
+    files: Mapping[str, bytes],
+    entry: str,
+    *,
+    guard: Guard,
+    parent: TaskParent,
+    notice: Notice = unnoticed,
+    room: Room = private_room,
+) -> TaskDone:
+    """Load the recipe from the bundle's bytes and work on the rows.
+
+    Args:
+        task: What to do.
+        given: Rows and states.
+        files: The bundle, measured.
+        entry: Path of the recipe inside it.
+        guard: Runs the recipe's code.
+        parent: Told what there is to tell before the end.
+        notice: Told of each of the bundle's modules before it runs.
+        room: Where gradients lie that are added up.
+
+    Raises:
+        MalformedError: if a party's rows do not fit their schema; no recipe ran.
+        JobError: if the recipe fails.
+    """
+    settings = task.settings
+    torch.set_num_threads(settings.threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    tables = [_table(task, given, place) for place in range(len(task.parts))]
+    schemas = [schema_from_plain(part.schema) for part in task.parts]
+    for table, schema in zip(tables, schemas, strict=True):
+        if table.shape[1] != schema.row_bytes:
+            raise MalformedError(
+                "rows are not as long as their schema", code="bad-rows"
+            )
+        demand_rows(table.numpy(), schema)
+    recipe = Recipe(files, entry, guard=guard, notice=notice)
+    if task.work == "prepare":
+        pairs = zip(tables, schemas, strict=True)
+        rows = settings.batch_rows
+        return TaskDone(statistics=tuple(sum_table(recipe, *p, rows) for p in pairs))
+    if task.together is not None:
+        sums = as_tensors(given.statistics) if given.statistics else {}
+        training = Training(recipe, settings, given.states[0], statistics=sums)
+        rows_of = [
+            Rows([tables[part] for part in model.parts], schemas[model.parts[0]])
+            if model.parts
+            else None
+            for model in task.models
+        ]
+        with StepLoop(training, task, given, rows_of, parent=parent, room=room) as loop:
+            return TaskDone(states=loop.run())
+    states = []
+    for place, model in enumerate(task.models):
+        state = given.states[place] if model.begun else None
+        sums = as_tensors(given.statistics) if given.statistics else {}
+        training = Training(recipe, settings, state, statistics=sums)
+        states.append(_work_on(training, task, place, tables, schemas, parent=parent))
+    return TaskDone(states=tuple(states))
+
+
+def _work_on(
+    training: Training,
+    task: SliceTask,
+    place: int,
+    tables: Sequence[Tensor],
+    schemas: Sequence[Schema],
+    *,
+    parent: TaskParent,
+) -> TrainingState | None:
+    model = task.models[place]
+    if task.work == "heldout":
+        for number, part in enumerate(model.parts):
+            found = training.evaluate(tables[part], schemas[part])
+            parent.measured(place, number, found)
+        return None
+
+    def after_step() -> None:
+        every = task.settings.digest_every
+        if every and training.step % every == 0:
+            for _ in range(2):
+                parent.hand_over(place, training.state())
+
+    def after_window(number: int, total: float) -> None:
+        parent.measured(place, number, {LOSS: total})
+
+    if task.work == "train":
+        training.train_slice(
+            Rows([tables[part] for part in model.parts], schemas[0]),
+            [task.parts[part].slice for part in model.parts],
+            number=task.slice,
+            windows=model.windows,
+            after_step=after_step,
+            after_window=after_window,
+        )
+    return training.state()
+
+
+def _table(task: SliceTask, given: Given, place: int) -> Tensor:
+    part = task.parts[place]
+    flat = torch.frombuffer(given.rows[place].view, dtype=torch.uint8)
+    return flat[: part.rows * part.row_bytes].reshape(part.rows, part.row_bytes)

@@ -1,0 +1,81 @@
+"""Steps that all slices make together: the same bits in one task and as ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+from sealift.data.schedule.visits import Stop
+from sealift.train.loop.statistics import Measured
+from sealift.train.worker.executor import RecipeExecutor
+from tests.unit.train.ranked import World, joined
+
+NORMED = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(1, 3, 2)
+        self.norm = nn.BatchNorm1d(3)
+        self.unused = nn.Linear(3, 3)
+        self.frozen = nn.Linear(9, 9).requires_grad_(False)
+        self.wide = nn.Linear(9, 2, dtype=torch.float64)
+        self.tied = self.wide
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+    def forward(self, x):
+        self.seen = self.seen + 1
+        found = F.dropout(self.norm(self.conv(x.unsqueeze(1))), 0.3, self.training)
+        found = self.frozen(found.flatten(1)) * (1 + self.seen / 100)
+        return self.wide(found.double())
+
+
+def build():
+    return Net()
+
+
+def configure_optimizers(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def loss(model, batch):
+    return F.cross_entropy(model(batch["x"]), batch["y"])
+"""
+UNEVEN = [[24, 17], [50], [9]]
+
+
+@pytest.fixture(scope="module")
+def shops() -> Iterator[list[RecipeExecutor]]:
+    """Random streams belong to a process: ranks that draw need one each."""
+    files = {"recipe.py": NORMED.encode()}
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(RecipeExecutor(files, "recipe.py")) for _ in range(3)
+        ]
+
+
+@pytest.mark.parametrize("rows", [[[32], [32]], UNEVEN])
+def test_ranks_compute_the_bits_of_one_task(
+    shops: list[RecipeExecutor], rows: list[list[int]]
+) -> None:
+    world = World(NORMED, rows, work=shops.__getitem__)
+    ranks = world.apart()
+    assert [each.error for each in ranks] == [None] * len(rows)
+    slices, told = replace(world, work=None).here()
+    for rank, one in zip(ranks, slices, strict=True):
+        assert rank.trainer.joint == one.trainer.joint
+        assert rank.trainer.summed == one.trainer.summed
+    assert [e for each in ranks for e in each.told] == sorted(told, key=_place)
+    before = ranks[0].before
+    assert joined(before, slices) == joined(before, [each.slice for each in ranks])
+
+
+def _place(told: tuple[Stop, Measured]) -> tuple[str, int]:
+    return told[0].holder, told[0].first_row
