@@ -8,7 +8,7 @@ export SEALIFT_GUEST ?= $(CURDIR)/build/guest
 # A file's tests go to one worker; files that took long come first (tests/durations.json).
 PYTEST = $(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo guest test test-all mutants journeys soak soak-kills check layout lint types layers core sizes walls format \
+.PHONY: help setup ray demo guest test test-all mutants journeys soak soak-kills check layout lint types layers core sizes walls format \
 	attacks bench gpu-bundle clean
 
 help:  ## this list
@@ -18,6 +18,9 @@ setup: $(READY)  ## make .venv with everything that demo and tests need
 
 $(READY): pyproject.toml constraints.txt scripts/setup.sh scripts/debian-packages.txt
 	@sh scripts/setup.sh "$(PYTHON)" && touch $@
+
+ray: $(READY)  ## add Ray to .venv: `make test-all` runs examples/ray_train.py with it
+	$(BIN)/python -m pip install -c constraints.txt -c constraints-ray.txt "ray[train]"
 
 demo: $(READY)  ## three parties train one model on this machine
 	$(BIN)/sealift demo $(ARGS)

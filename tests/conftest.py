@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
@@ -89,6 +90,10 @@ def _lacks_kernel_compiler() -> str | None:
     return None if found else "a CUDA compiler (pip install nvidia-cuda-nvrtc)"
 
 
+def _lacks_ray() -> str | None:
+    return None if importlib.util.find_spec("ray") else "Ray (make ray)"
+
+
 # Marker -> what the machine lacks for it, or None.
 NEEDS: dict[str, Callable[[], str | None]] = {
     "chromium": _lacks_chromium,
@@ -97,6 +102,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "kernelcompiler": _lacks_kernel_compiler,
     "guest": _lacks_guest,
     "hosts": _lacks_hosts,
+    "ray": _lacks_ray,
     "tpm": _lacks_tpm,
     "swtpm": _lacks_program("swtpm", "swtpm"),
     "vectors": _lacks_vectors,
