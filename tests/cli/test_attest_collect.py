@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +39,7 @@ from sealift.cli.main import build_parser, main
 from sealift.crypto.identity import create_identity, save_identity
 from sealift.errors import SealiftError, UnavailableError
 from sealift.ids import Digest
+from sealift.train.job import hostattester
 from sealift.train.job.hostattester import EvidencePlaces, Platform, open_attester
 from tests.sim import nvidia_device
 from tests.sim.attestedworld import host_words
@@ -207,7 +211,7 @@ class Agreed:
             rehearse=self.rehearse, references=references, code=code
         )
         verified = SimpleNamespace(agreement=agreement, accept=self.accept)
-        return SimpleNamespace(agreement=verified, folder=Path("/absent"))
+        return SimpleNamespace(agreement=verified, folder=Path(tempfile.gettempdir()))
 
 
 NO_TPM = EvidencePlaces(
@@ -241,6 +245,28 @@ def test_a_snp_guest_proves_tee_and_no_gpu_tee() -> None:
     with pytest.raises(UnavailableError, match="bind GPUs") as caught:
         open_attester(Agreed((Level.GPU_TEE,)).setup, NO_TPM, platform)
     assert caught.value.code == "no-evidence"
+
+
+def test_ranks_of_one_host_open_it_one_after_the_other(
+    world: IntelWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two would find no bundle measured, and both measure it."""
+    setup = Agreed((Level.TEE,)).setup
+    alone = []
+
+    def probe(host: object) -> SnpAttester:
+        descriptor = os.open(setup.folder, os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(descriptor)
+        alone.append(host)
+        return SnpAttester(no_platform().reader)
+
+    monkeypatch.setitem(hostattester._MAKERS, Level.TEE, probe)
+    open_attester(setup, NO_TPM, tdx_platform(world))
+    assert alone
 
 
 @pytest.mark.swtpm

@@ -44,7 +44,7 @@ from sealift.attest.tpm.attester import EVENT_LOG, IMA_LIST, TpmAttester, TpmSou
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.errors import PolicyError, UnavailableError
 from sealift.ids import Digest, Role
-from sealift.release.files import read_whole
+from sealift.release.files import locked, read_whole
 from sealift.train.job.rolesetup import RoleSetup
 
 MAX_ISSUERS_BYTES: Final = 1 << 18
@@ -275,11 +275,12 @@ def open_attester(
     code = code or agreement.code.digest
     host = _Host(setup, places, platform or Platform(), role, code)
     lacking: list[str] = []
-    for level in wanted:
-        try:
-            return _MAKERS[level](host)
-        except UnavailableError as error:
-            lacking.append(f"{level}: {error.what}")
+    with locked(setup.folder):  # of several ranks of a host one makes and measures
+        for level in wanted:
+            try:
+                return _MAKERS[level](host)
+            except UnavailableError as error:
+                lacking.append(f"{level}: {error.what}")
     raise UnavailableError(
         "this host can prove no accepted level",
         why="; ".join(lacking),
