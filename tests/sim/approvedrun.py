@@ -135,6 +135,7 @@ def finished_run(consortium: Consortium, folder: Path, job: str = "job") -> Fini
         software="sealift",
         instance=endpoint.instance.public_key,
         ranks=(endpoint.instance.public_key,),
+        collectives="",
         evidence=proof.evidence,
         weights=state_digest(MODEL),
         steps=7,

@@ -30,6 +30,7 @@ MANIFEST = RunManifest(
     software="",
     instance=INSTANCE,
     ranks=(INSTANCE,),
+    collectives="",
     evidence=Evidence("tpm", "application/x", b"body"),
     weights=None,
     steps=0,

@@ -53,6 +53,7 @@ def draft(ours: Endpoint, agreement: VerifiedAgreement) -> RunManifest:
         software="sealift",
         instance=ours.instance.public_key,
         ranks=(ours.instance.public_key,),
+        collectives="",
         evidence=proof.evidence,
         weights=Digest.of(b"weights"),
         steps=1,

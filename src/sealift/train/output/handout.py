@@ -132,6 +132,7 @@ class Handout:
 
     Attributes:
         resumed: How often the job went on from a checkpoint.
+        collectives: What the job's ranks chose, and why.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class Handout:
         self._plan = plan
         self._travel = travel
         self._sandbox = sandbox
-        self.resumed = 0
+        self.resumed, self.collectives = 0, ""
         self._epoch = -1
         self._heldout: dict[str, dict[int, tuple[int, Mapping[str, float]]]] = {}
         self._noting = threading.Lock()  # visits end in several threads
@@ -364,6 +365,7 @@ class Handout:
             software=f"sealift {__version__}",
             instance=self._endpoint.instance.public_key,
             ranks=self._ranks,
+            collectives=self.collectives,
             evidence=self._proof.evidence,
             weights=weights,
             steps=training.steps,

@@ -46,6 +46,7 @@ class RunManifest:
         resumed: How often the run went on from a checkpoint.
         instance: The accelerator's instance key, which signs this.
         ranks: Instance keys of all accelerators that the job had, the first is ``instance``.
+        collectives: What the ranks measured of each other and chose; empty for one.
         evidence: Binds ``instance`` by ``instance_bound``, as in a receipt.
         weights: Digest of the model's state; None where statistics alone were made.
         steps: Optimizer steps.
@@ -66,6 +67,7 @@ class RunManifest:
     software: str
     instance: PublicKey
     ranks: tuple[PublicKey, ...]
+    collectives: str
     evidence: Evidence
     weights: Digest | None
     steps: int

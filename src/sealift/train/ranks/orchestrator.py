@@ -146,6 +146,7 @@ class GroupOrchestrator:
                     level=message.level,
                     keys=message.keys,
                     position=message.position,
+                    why=message.why,
                     sandbox=message.sandbox,
                 )
             case RoundEnded():

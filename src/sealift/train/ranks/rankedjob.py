@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sealift.collective.group import SealedGroup
+from sealift.collective.planner import plan_group
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schedule.visits import Group, Stop
 from sealift.errors import PeerError
@@ -118,6 +119,7 @@ class RankedJob:
             )
             for head in heads:
                 self.keys.heads.show(head)
+            self._plan_group()
             send_message(self.control, self._ready(position))
             passes = list(self.settings.visits.passes())
             for done in range(position):
@@ -134,9 +136,20 @@ class RankedJob:
             self._rounds.wait()
         self.group.close()
 
+    def _plan_group(self) -> None:
+        """Measure with all others, and choose; the manifest says what and why."""
+        joint = self.trainer.joint.model() if self.settings.training.epochs else {}
+        nbytes = sum(len(each.content) for each in joint.values())
+        planned = plan_group(self.group, nbytes, time.perf_counter)
+        self.handout.collectives = planned.why
+
     def _ready(self, position: int) -> JobReady:
         return JobReady(
-            self.level, len(self.keys.released), position, sandbox=self.sandbox
+            self.level,
+            len(self.keys.released),
+            position,
+            why=self.handout.collectives,
+            sandbox=self.sandbox,
         )
 
     def _restore(self) -> int:
