@@ -41,14 +41,32 @@ def ran() -> Run:
     return run_ddp(world(), lambda progress, event: None)
 
 
-def test_ranks_train_what_one_process_trains(tmp_path: Path) -> None:
-    result = ran().result
-    here = world().again("-local")
-    write_job(here, WORK, ONE_BUFFER, "ddp")
-    text = here.job.read_text()
-    here.job.write_text(text.replace('plan = "ddp"', 'plan = "local"'))
-    alone = run_local(here).result
+def job(act: str, *changes: tuple[str, str]) -> World:
+    """Another job of the same parties."""
+    of = world().again(act)
+    write_job(of, WORK, ONE_BUFFER, "ddp")
+    text = of.job.read_text()
+    for was, becomes in changes:
+        assert was in text
+        text = text.replace(was, becomes)
+    of.job.write_text(text)
+    return of
+
+
+HERE = ('plan = "ddp"', 'plan = "local"')
+STEPS = ("[slices]", '[slices]\nsync = "step"')
+
+
+def test_ranks_train_what_one_process_trains() -> None:
+    result, alone = ran().result, run_local(job("-local", HERE)).result
     assert result["weights"] == alone["weights"]
+    assert result["metrics"] == alone["metrics"]
+
+
+def test_ranks_make_every_step_that_one_process_makes() -> None:
+    alone = run_local(job("-steps-here", HERE, STEPS)).result
+    result = run_ddp(job("-steps", STEPS), lambda progress, event: None).result
+    assert result["weights"] == alone["weights"] != ran().result["weights"]
     assert result["metrics"] == alone["metrics"]
 
 

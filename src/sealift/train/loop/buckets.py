@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sealift.errors import MalformedError
-from sealift.train.loop.faults import gradient_not_finite
 from sealift.train.loop.states import TensorBytes
 
 Array = NDArray[Any]
@@ -64,16 +64,14 @@ class Bucket:
         """How many bytes."""
         return self.elements * np.dtype(self.dtype).itemsize
 
-    def demand_finite(self, gradient: Array, step: int, why: str = "") -> None:
-        """Raises ``not-finite`` with the first parameter whose gradient is not."""
+    def first_odd(self, gradient: Array) -> str | None:
+        """The first parameter whose gradient is not finite."""
         finite = np.isfinite(gradient)
         if finite.all():
-            return
-        bad, end = int(np.argmin(finite)), 0
-        for name, size in zip(self.names, self.sizes, strict=True):
-            end += size
-            if bad < end:
-                raise gradient_not_finite(name, step, why)
+            return None
+        bad, ends = int(np.argmin(finite)), accumulate(self.sizes)
+        pairs = zip(self.names, ends, strict=True)
+        return next(name for name, end in pairs if bad < end)
 
 
 def cut_buckets(

@@ -154,12 +154,11 @@ def not_finite(step: int) -> RecipeError:
     )
 
 
-def gradient_not_finite(parameter: str, step: int, why: str = "") -> RecipeError:
+def gradient_not_finite(parameter: str, step: int) -> RecipeError:
     """The error for gradients of all slices whose sum is NaN or infinite."""
     return RecipeError(
         Fault(kind="gradient", field=parameter, step=step),
         f"the gradient of {parameter} is not finite at step {step}",
-        why=why,
         code="not-finite",
     )
 

@@ -153,14 +153,20 @@ class StepSums:
 
     def _demand_finite(self, bucket: Bucket, own: Array, total: Array) -> None:
         """All ranks see the same sum, and ask each other who brought it."""
-        if np.isfinite(total).all():
+        name = bucket.first_odd(total)
+        if name is None:
             return
         self._over = True
-        mine = bytes([bool(np.isfinite(own).all())])
+        mine = bytes([bucket.first_odd(own) is None])
         heard = self._group.exchange(mine)
         ranks = [str(rank) for rank, each in enumerate(heard) if each == b"\0"]
-        why = f"rank {' and '.join(ranks)} brought it" if ranks else "it is too large"
-        bucket.demand_finite(total, self._first + self._step, why)
+        raise JobError(
+            f"the gradient of {name} is not finite at step {self._first + self._step}",
+            why=f"rank {' and '.join(ranks)} brought it"
+            if ranks
+            else "it is too large",
+            code="not-finite",
+        )
 
 
 def _apart(rank: int, what: str) -> SealiftError:

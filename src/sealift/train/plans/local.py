@@ -47,7 +47,7 @@ from sealift.train.loop.trainer import Trainer
 from sealift.train.plans import Coverage
 from sealift.train.steps.beside import train_beside
 from sealift.travel.accelerator.setup import LoadedCargo
-from sealift.travel.settings import JobSettings, SlicesSettings
+from sealift.travel.settings import JobSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ def train_local(
         if purpose == "prepare":
             _join_sums(slices)
         if before is not None and len(slices) > 1:
-            _join_states(slices, before, epoch, settings.slices)
+            _join_states(slices, before, epoch, settings.slices.max_norm)
     stops = [s for each in slices for group in each.plan for s in group.stops]
     training = slices[0].trainer
     if trained:
@@ -195,7 +195,7 @@ def _join_states(
     slices: Sequence[Slice],
     before: TrainingState,
     epoch: int,
-    settings: SlicesSettings,
+    max_norm: float,
 ) -> None:
     """Every slice goes on from the mean of all, by rows."""
     rows = [each.rows("train", epoch) for each in slices]
@@ -204,8 +204,8 @@ def _join_states(
             before,
             each.trainer.joint,
             n / sum(rows),
-            max_norm=settings.max_norm,
-            summed=each.trainer.summed if settings.sync == "step" else None,
+            max_norm=max_norm,
+            summed=each.trainer.summed or None,
         )
         for each, n in zip(slices, rows, strict=True)
     ]

@@ -29,7 +29,7 @@ from sealift.train.job.leasekeeping import LeaseKeeper
 from sealift.train.job.releasedkeys import ReleasedKeys
 from sealift.train.job.runningjob import JobProgress
 from sealift.train.loop.faults import RecipeError
-from sealift.train.loop.slices import Slice, plan_slice
+from sealift.train.loop.slices import Slice, StepGroup, plan_slice
 from sealift.train.loop.states import TrainerState
 from sealift.train.loop.statistics import let_out, mean_over_rows
 from sealift.train.loop.trainer import Trainer
@@ -89,6 +89,7 @@ class RankedJob:
     sink: Sink
     plans: Sequence[Sequence[Group]] = field(init=False)
     _slice: Slice = field(init=False)
+    _beside: StepGroup | None = field(init=False)
     _rounds: GroupRounds = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,6 +99,8 @@ class RankedJob:
         self._slice = Slice(
             agreement, self.plans[self.rank], self.trainer, self._lend_rows
         )
+        beside = StepGroup(group=self.group, plans=self.plans)
+        self._beside = beside if settings.slices.sync == "step" else None
         self._rounds = GroupRounds(
             self.group,
             self.trainer,
@@ -169,7 +172,7 @@ class RankedJob:
             self.handout.check_totals()
         rule, parts = agreement.output_rule, []
         try:
-            for stop, found in self._slice.work(purpose, epoch):
+            for stop, found in self._slice.work(purpose, epoch, self._beside):
                 told = dict(let_out(found, rule).metrics)
                 emit(self.sink, "slice.worked", purpose=purpose, epoch=epoch, **told)
                 told = {} if rule.audience == "owner" else told

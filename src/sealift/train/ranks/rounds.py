@@ -34,6 +34,7 @@ from sealift.release.log.entries import SignedTreeHead
 from sealift.train.loop.averaging import Contribution, demand_same_form
 from sealift.train.loop.states import TrainerState, TrainingState, state_digest
 from sealift.train.loop.statistics import add_sums
+from sealift.train.loop.stepsums import FAILED
 from sealift.train.loop.trainer import Trainer
 
 MAX_WORDS: Final = 256 << 20
@@ -152,7 +153,7 @@ class GroupRounds:
         Raises:
             SealiftError: what ended it here; the same line, as the job's, elsewhere.
             PeerError: if a rank is gone, or failed at something of its own.
-            IntegrityError: ``weights-differ``.
+            IntegrityError: ``ranks-diverged``.
         """
         before = self._trainer.joint if purpose == "train" else None
         contribution, own_error = None, None
@@ -171,7 +172,7 @@ class GroupRounds:
                 steps=self._trainer.steps, form=form, sums=sums, parts=parts
             )
         reports = tuple(decode(Report, each) for each in self._share(encode(report)))
-        if own_error is not None:
+        if own_error is not None and own_error.code != FAILED:
             raise own_error
         _demand_all_well(reports)
         self._agree(purpose, reports, contribution)
@@ -185,7 +186,10 @@ class GroupRounds:
         rows = [_rows_of(plan, epoch) for plan in self._plans]
         share = rows[self._group.rank] / sum(rows)
         after = self._trainer.joint
-        return Contribution(before, after, share, max_norm=self._max_norm)
+        summed = self._trainer.summed or None
+        return Contribution(
+            before, after, share, max_norm=self._max_norm, summed=summed
+        )
 
     def _agree(
         self,
@@ -212,7 +216,7 @@ class GroupRounds:
                 raise IntegrityError(
                     f"rank {rank} has other weights than this one",
                     why="it was told another sum, or computed another one",
-                    code="weights-differ",
+                    code="ranks-diverged",
                 )
 
     def _share(self, words: bytes) -> list[bytes]:
@@ -251,10 +255,10 @@ def _form(report: Report) -> Digest:
 
 
 def _demand_all_well(reports: Sequence[Report]) -> None:
-    for rank, report in enumerate(reports):
+    # Who only heard of another's failure says less than that one.
+    told = sorted(enumerate(reports), key=lambda each: each[1].code == FAILED)
+    for rank, report in told:
         if report.code and report.of_the_job:
             raise JobError(f"rank {rank}: {report.line[:300]}", code=report.code)
         if report.code:
-            raise PeerError(
-                f"rank {rank} failed", why=report.line[:300], code="rank-failed"
-            )
+            raise PeerError(f"rank {rank} failed", why=report.line[:300], code=FAILED)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from sealift.train.loop.buckets import Array, Bucket
+from sealift.train.loop.faults import gradient_not_finite
 from sealift.train.loop.states import MODEL, TrainingState
 from sealift.train.loop.tasks import LOSS, Given, SliceTask, TaskParent
 from sealift.train.loop.torchstate import as_tensors
@@ -238,7 +239,9 @@ class OwnSums:
         """
         for bucket in self._gradients.buckets:
             total = self._totals.pop(bucket.number)
-            bucket.demand_finite(total, step)
+            odd = bucket.first_odd(total)
+            if odd is not None:
+                raise gradient_not_finite(odd, step)
             self._gradients.put(bucket, total.data)
 
     def close(self) -> None:
