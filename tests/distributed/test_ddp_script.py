@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.hosts import hosts
 from tests.sim.torchranks import SCRIPT, variables
 
 pytestmark = pytest.mark.distributed
@@ -34,11 +35,11 @@ def before() -> str:
 
 
 def launch(
-    script: Path, folder: Path, said: dict[str, str]
+    script: Path, folder: Path, said: dict[str, str], ranks: int = 2
 ) -> subprocess.CompletedProcess[str]:
     words = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
     return subprocess.run(
-        [sys.executable, *words, "--nproc-per-node", "2", str(script)],
+        [sys.executable, *words, "--nproc-per-node", str(ranks), str(script)],
         env=os.environ | said | {"TMPDIR": str(folder)},
         capture_output=True,
         text=True,
@@ -69,3 +70,33 @@ def test_without_an_environment_it_says_what_is_missing(tmp_path: Path) -> None:
     ran = launch(SCRIPT, tmp_path, {"SEALIFT_JOB": ""})
     assert ran.returncode
     assert "UsageError: SEALIFT_KEY names no file" in ran.stderr
+
+
+@pytest.mark.hosts
+def test_two_hosts_find_the_numbers_of_one(tmp_path: Path) -> None:
+    alone = launch(SCRIPT, tmp_path, variables(), ranks=4)
+    assert alone.returncode == 0, alone.stderr
+    with hosts(2) as made:
+        words = [
+            "-m",
+            "torch.distributed.run",
+            "--nnodes",
+            "2",
+            "--nproc-per-node",
+            "2",
+        ]
+        words += ["--master-addr", made.addresses[0], "--master-port", "29400"]
+        kept = os.environ | variables() | {"TMPDIR": str(tmp_path)}
+        kept["PYTHONPATH"] = str(SCRIPT.parents[1] / "src")
+        ranks = [
+            made.popen(
+                host,
+                [sys.executable, *words, "--node-rank", str(host), str(SCRIPT)],
+                env=kept,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for host in range(2)
+        ]
+        told = [rank.communicate(timeout=300)[0] for rank in ranks]
+    assert told == [alone.stdout, ""]

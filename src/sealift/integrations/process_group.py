@@ -52,11 +52,9 @@ from sealift.train.job.rolesetup import RoleSetup, given, set_up_rank
 from sealift.train.job.settings import parse_address
 from sealift.travel.peers import accelerator_names, expect_accelerator
 
-RELAY: Final = "relay"  # of a group, in its first rank
-PLACE: Final = "direct path"  # of a rank
+RELAY, PLACE = "relay", "direct path"  # of a group, in its first rank; of a rank
 LOOPBACK: Final = "127.0.0.1"
-LINGER_S: Final = 5.0
-_PAUSE_S: Final = 0.02
+LINGER_S, _PAUSE_S = 5.0, 0.02
 
 
 @cache

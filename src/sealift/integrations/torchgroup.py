@@ -91,6 +91,10 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _set_group_name(self, name: str) -> None:
         self._name = name
 
+    def set_timeout(self, timeout: object) -> None:
+        """The pipes' is said once, to ``init_process_group``; raises UsageError."""
+        raise UsageError("the timeout of a sealed group cannot be changed")
+
     def allreduce(self, tensors: Any, options: Any = None) -> SealedWork:
         """Combine in place: one tensor, or each of a list."""
         tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
