@@ -28,11 +28,15 @@ from sealift.collective.announcement import Reduction
 from sealift.collective.group import Choices, SealedGroup
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import Label
+from sealift.errors import JobError
 
 SIZES: Final = (1 << 10, 16 << 10, 128 << 10, 1 << 20, 4 << 20)
 _REPEATS: Final = 5
 _MIB: Final = 1 << 20
 SMALLEST_BUCKET: Final = _MIB
+# What no rank that works costs: a minute a message, a millisecond a byte.
+_MOST_MESSAGE_S: Final = 60.0
+_MOST_BYTE_S: Final = 1e-3
 # Small enough to be copied on every rank, and for a sandbox's area.
 MOST_ONE_PHASE: Final = 4 * _MIB
 
@@ -50,6 +54,20 @@ class Costs:
     message_s: float
     byte_s: float
     add_s: float
+
+    def demand_sane(self) -> None:
+        """All ranks hold the same costs, so all raise, or none.
+
+        Raises:
+            JobError: code ``bad-costs``, if nothing can be chosen by them.
+        """
+        most = (_MOST_MESSAGE_S, _MOST_BYTE_S, _MOST_BYTE_S)
+        if not all(0 <= c <= m for c, m in zip(astuple(self), most, strict=True)):
+            raise JobError(
+                "no algorithm can be chosen by the costs that a rank measured",
+                why=f"the largest of all ranks' costs are {astuple(self)} seconds",
+                code="bad-costs",
+            )
 
     def one_phase_bytes(self, world: int) -> int:
         """The tensor for which both algorithms cost the same; at most ``MOST_ONE_PHASE``."""
@@ -126,11 +144,14 @@ def plan_group(
         clock: Monotonic seconds.
 
     Raises:
-        See ``SealedGroup.all_reduce``.
+        JobError: code ``bad-costs``, on all ranks, if one measured what cannot be.
+        PeerError, RefusedError: see ``SealedGroup.all_reduce``.
     """
     mine = np.array(astuple(_measured(group, clock)))
-    group.all_reduce(mine, Reduction.MAX)
-    plan = CollectivePlan.of(Costs(*mine.tolist()), group.world, gradient_bytes)
+    group.all_reduce(mine, Reduction.MAX)  # what is no number stays none
+    costs = Costs(*mine.tolist())
+    costs.demand_sane()
+    plan = CollectivePlan.of(costs, group.world, gradient_bytes)
     group.choices = plan.choices
     return plan
 
@@ -167,7 +188,10 @@ def fit_line(sizes: Sequence[float], spent: Sequence[float]) -> tuple[float, flo
     """Seconds at no byte, and for each byte; neither is below what a clock can tell.
 
     Each size counts alike: residuals are relative, or the largest would decide alone.
+    What is no number for one size is none for all.
     """
+    if not np.isfinite(spent).all():
+        return math.nan, math.nan
     weights = 1 / np.maximum(spent, 1e-9)  # a clock may stand still
     ones = np.ones(len(sizes))
     matrix = np.stack([ones, np.asarray(sizes)], axis=1) * weights[:, None]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
 
@@ -16,6 +18,7 @@ from sealift.collective.planner import (
     fit_line,
     plan_group,
 )
+from sealift.errors import SealiftError
 from tests.sim.wires import simulated_wires
 
 MIB = 1 << 20
@@ -77,6 +80,28 @@ def test_all_ranks_choose_the_same_and_say_why() -> None:
         first, *others = pool.map(one, range(3))
     assert others == [first, first]
     assert "one phase up to" in first.why
+
+
+@pytest.mark.parametrize("step", [math.nan, math.inf, 1e300, 61.0, 1e-3])
+def test_a_rank_that_measures_what_cannot_be_is_an_error_everywhere(
+    step: float,
+) -> None:
+    """Each look at the clock of rank 1 is so much later; a millisecond is the control."""
+    wires = simulated_wires(3, room=1 << 23)
+
+    def one(rank: int) -> str:
+        ticks = count(1)
+        clock = (lambda: next(ticks) * step) if rank == 1 else time.perf_counter
+        group = SealedGroup(rank, wires[rank])
+        try:
+            plan_group(group, 100 * MIB, clock)
+        except SealiftError as error:
+            return error.code
+        return "chosen"
+
+    with ThreadPoolExecutor(3) as pool:
+        found = set(pool.map(one, range(3)))
+    assert found == {"chosen" if step == 1e-3 else "bad-costs"}
 
 
 def test_the_digest_tells_choices_apart() -> None:

@@ -22,6 +22,7 @@ from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.collective.group import Choices, SealedGroup
 from sealift.collective.peer import Wire
+from sealift.collective.planner import plan_group
 from sealift.collective.tensors import Array
 from sealift.lab.bench.channel import Bare, Plain, Way, pipe_over
 from sealift.lab.bench.harness import Answer, End
@@ -126,7 +127,8 @@ class RankEnd(End):
         self._counted: dict[str, list[Counted]] = {}
         self._closing: list[Callable[[], None]] = []
         self._barrier: Callable[[], None] = lambda: None
-        self._tensors: dict[int, Array] = {}
+        self._tensor: Array = np.empty(0, np.float32)
+        self._groups: dict[str, SealedGroup] = {}
 
     def join(self, *socks: socket.socket, arm: str, kind: str, seed: str) -> None:
         """An arm over a socket to each other rank, in their order."""
@@ -144,7 +146,7 @@ class RankEnd(End):
             return
         most = ALWAYS if arm == "D" else -1
         group = SealedGroup(self._rank, wires, Choices(one_phase_bytes=most))
-        self._arms[arm] = group.all_reduce
+        self._arms[arm], self._groups[arm] = group.all_reduce, group
         if arm == "C":
             self._barrier = group.barrier
 
@@ -181,9 +183,9 @@ class RankEnd(End):
 
     def reduce(self, arm: str, nbytes: int, repeats: int) -> Answer:
         """Seconds of a call, the median of some; and the last sum's first element."""
-        tensor = self._tensors.setdefault(
-            nbytes, np.random.default_rng(self._rank).random(nbytes // 4, np.float32)
-        )
+        if self._tensor.nbytes != nbytes:
+            self._tensor = np.empty(nbytes // 4, np.float32)
+        tensor = self._tensor
         spent = []
         for _ in range(repeats):
             tensor.fill(self._rank + 1)
@@ -192,6 +194,14 @@ class RankEnd(End):
             self._arms[arm](tensor)
             spent.append(time.perf_counter() - began)
         return {"seconds": median(spent), "found": float(tensor[0])}
+
+    def plan(self, arm: str, gradient_bytes: int) -> Answer:
+        """What the planner chooses over an arm's pipes, which stays as it is."""
+        group = self._groups[arm]
+        before = group.choices
+        found = plan_group(group, gradient_bytes, time.perf_counter)
+        group.choices = before
+        return {"one_phase_bytes": found.one_phase_bytes, "why": found.why}
 
     def count(self, arm: str, nbytes: int) -> Answer:
         """What one call seals and opens here."""

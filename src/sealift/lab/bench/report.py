@@ -51,6 +51,10 @@ class BenchReport:
         """A ratio that is the lowest of all sizes."""
         self.ratios[name] = round(min(ratio, self.ratios.get(name, ratio)), 3)
 
+    def keep_highest(self, name: str, ratio: float) -> None:
+        """Where less is better, the worst of all sizes."""
+        self.ratios[name] = round(max(ratio, self.ratios.get(name, ratio)), 3)
+
     def to_text(self) -> str:
         """What is real and what is not, rows and ratios, a line each."""
         said = {"modelled": self.modelled, "recorded": self.recorded}
