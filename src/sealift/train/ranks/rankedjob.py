@@ -89,7 +89,7 @@ class RankedJob:
     sink: Sink
     plans: Sequence[Sequence[Group]] = field(init=False)
     _slice: Slice = field(init=False)
-    _beside: StepGroup | None = field(init=False)
+    _beside: StepGroup | None = field(init=False, default=None)
     _rounds: GroupRounds = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,8 +99,6 @@ class RankedJob:
         self._slice = Slice(
             agreement, self.plans[self.rank], self.trainer, self._lend_rows
         )
-        beside = StepGroup(group=self.group, plans=self.plans)
-        self._beside = beside if settings.slices.sync == "step" else None
         self._rounds = GroupRounds(
             self.group,
             self.trainer,
@@ -145,6 +143,11 @@ class RankedJob:
         nbytes = sum(len(each.content) for each in joint.values())
         planned = plan_group(self.group, nbytes, time.perf_counter)
         self.handout.collectives = planned.why
+        if self.settings.slices.sync == "step":
+            nbytes = planned.bucket_bytes
+            self._beside = StepGroup(
+                group=self.group, plans=self.plans, bucket_bytes=nbytes
+            )
 
     def _ready(self, position: int) -> JobReady:
         return JobReady(
