@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+from torch import Tensor
+
 from sealift.collective.group import SealedGroup
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schedule.visits import Group, Stop
@@ -22,7 +24,7 @@ from sealift.train.loop.trainer import Trainer
 from sealift.train.steps.beside import train_beside
 from sealift.travel.settings import TrainingSettings
 from tests.sim.wires import simulated_wires
-from tests.unit.train.joints import ROW_BYTES, in_place, resource
+from tests.unit.train.joints import in_place, resource
 from tests.unit.train.recipes import SETTINGS, rows
 
 Rows = Sequence[Sequence[int]]
@@ -40,12 +42,14 @@ class World:
         rows: Of each group of each slice.
         settings: Of the loop.
         work: Where a slice's tasks are done.
+        tables: Of each slice, instead of made ones.
     """
 
     text: str
     rows: Rows
     settings: TrainingSettings = SETTINGS
     work: Callable[[int], Workplace] | None = None
+    tables: Sequence[Tensor] = ()
 
     @property
     def plans(self) -> list[tuple[Group, ...]]:
@@ -57,7 +61,7 @@ class World:
         owners = [f"o{n}" for n in range(len(self.rows))]
         resources = {f"{o}-train": resource(o, 4096) for o in owners}
         agreement: Any = SimpleNamespace(resource=resources.__getitem__)
-        return Slice(agreement, self.plans[number], trainer, _lend)
+        return Slice(agreement, self.plans[number], trainer, self._lend)
 
     def here(self) -> tuple[list[Slice], Told]:
         """As the plan ``local`` does it."""
@@ -104,6 +108,14 @@ class World:
             assert not each.is_alive()
         return found
 
+    def table(self, number: int, count: int) -> Tensor:
+        return self.tables[number] if self.tables else rows(count, seed=number + 7)
+
+    def _lend(self, stop: Stop) -> closing[SharedBuffer]:
+        end = stop.first_row + stop.rows
+        found = self.table(int(stop.holder[1:]), end)[stop.first_row : end]
+        return closing(SharedBuffer.of(found.contiguous().numpy().tobytes()))
+
     def _groups(self, number: int, own: Sequence[int]) -> Iterator[Group]:
         first = 0
         for position, count in enumerate(own):
@@ -143,10 +155,3 @@ def joined(before: TrainingState, slices: Sequence[Slice]) -> TrainingState:
         for each, count in zip(slices, rows, strict=True)
     ]
     return mean_state(parts, slices[0].trainer.steps)
-
-
-def _lend(stop: Stop) -> closing[SharedBuffer]:
-    owner = int(stop.holder[1:])
-    found = rows(stop.first_row + stop.rows, seed=owner + 7)[stop.first_row :]
-    assert found.numel() == stop.rows * ROW_BYTES
-    return closing(SharedBuffer.of(found.contiguous().numpy().tobytes()))

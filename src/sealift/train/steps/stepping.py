@@ -183,6 +183,7 @@ class AskedSums:
         self._gradients, self._parent = gradients, parent
         self._thread = ThreadPoolExecutor(1)
         self._asked: list[Future[None]] = []
+        self._goes_on = True  # no ask has failed
 
     def whole(self, bucket: Bucket) -> None:
         """Ask for the sum of a bucket."""
@@ -202,9 +203,11 @@ class AskedSums:
         self._thread.shutdown(cancel_futures=True)
 
     def _ask(self, bucket: Bucket) -> None:
-        gradients = self._gradients
-        found = self._parent.add_up(bucket, gradients.bytes_of(bucket))
-        gradients.put(bucket, found)
+        if self._goes_on:  # what comes behind a bucket that failed is nobody's next one
+            self._goes_on = False
+            own = self._gradients.bytes_of(bucket)
+            self._gradients.put(bucket, self._parent.add_up(bucket, own))
+            self._goes_on = True
 
 
 class OwnSums:
