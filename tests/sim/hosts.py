@@ -184,9 +184,13 @@ class Hosts:
         assert self.popen(source, sender).wait(END_S) == 0
         assert listener.communicate(timeout=END_S)[0] == message
 
+    def enter(self, host: int) -> list[str]:
+        """What the command of a process there begins with."""
+        return ["ip", "netns", "exec", self._name(host)]
+
     def popen(self, host: int, command: Sequence[str], **how: Any) -> Any:
         """Start a process there, as ``subprocess.Popen`` does."""
-        entered = ["ip", "netns", "exec", self._name(host), *command]
+        entered = [*self.enter(host), *command]
         path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
         kept = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": path}}
         return subprocess.Popen(entered, **{**kept, **how})

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -32,6 +32,7 @@ class Running:
         cwd: Path,
         *,
         module: tuple[str, ...] = ("sealift",),
+        enter: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.events: list[RoleEvent] = []
@@ -39,7 +40,7 @@ class Running:
         self.errors: list[str] = []
         self._changed = threading.Condition()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", *module, *map(str, words)],
+            [*enter, sys.executable, "-m", *module, *map(str, words)],
             cwd=cwd,
             env={**os.environ, "PYTHONPATH": PLACES, "XDG_STATE_HOME": str(cwd)},
             stdin=subprocess.DEVNULL,
@@ -128,9 +129,13 @@ class JobRun:
     def start(
         self, name: str, *words: str | Path, module: tuple[str, ...] = ("sealift",)
     ) -> Running:
-        path = self.world.path
-        self.roles[name] = Running(name, list(words), path, module=module)
+        path, enter = self.world.path, self.enter(name)
+        self.roles[name] = Running(name, list(words), path, module=module, enter=enter)
         return self.roles[name]
+
+    def enter(self, name: str) -> Sequence[str]:
+        """What a role's command begins with: how its host is entered."""
+        return ()
 
     def orchestrator(self, *more: str) -> Running:
         """Start it, and wait until it listens."""
