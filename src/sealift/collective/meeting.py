@@ -83,6 +83,12 @@ class GroupMeeting:
         dialler: Which places of earlier ranks may be dialled.
         vouch: Told the circuit of each later rank that was judged by its evidence.
         timeout_s: How long all of it may take, and a peer for one record afterwards.
+
+    Attributes:
+        rank: Our number.
+        paths: How the pipe to each other rank goes, by its name.
+        instances: Keys of all ranks, in their order.
+        levels: That the others' evidence proves; empty text of one that showed none.
     """
 
     def __init__(
@@ -107,6 +113,7 @@ class GroupMeeting:
         self.rank = charter.names.index(endpoint.name)
         self.paths: dict[str, PathName] = {}
         self.instances: tuple[PublicKey, ...] = ()
+        self.levels: tuple[str, ...] = ()
 
     def meet(self) -> SealedGroup:
         """Meet all others; the group outlives the sessions.
@@ -123,6 +130,8 @@ class GroupMeeting:
                 with self._naming(peer):
                     met[peer] = sessions.enter_context(self._session(peer))
             view = self._agree_on_view(met)
+            results = [session.peer.result for session in met.values()]
+            self.levels = tuple(each.standing if each else "" for each in results)
             pipes: dict[int, Pipe] = {}
             for peer, session in met.items():
                 with self._naming(peer):

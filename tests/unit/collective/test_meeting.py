@@ -37,6 +37,7 @@ def test_ranks_meet_and_sum_over_each_kind_of_path(
 ) -> None:
     meetings = [ranks.meeting(rank) for rank in range(3)]
     assert on_all(meetings, sums) == [[6.0, 6.0, 6.0]] * 3
+    assert [each.levels for each in meetings] == [("development",) * 2] * 3
     kind = request.node.callspec.params["ranks"]
     assert {path for each in meetings for path in each.paths.values()} == {kind}
 

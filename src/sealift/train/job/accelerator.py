@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, closing, suppress
 from functools import partial
 from typing import Final
 
-from sealift.codec import decode
 from sealift.data.schedule.memory import free_memory_bytes
 from sealift.data.schedule.visits import choose_buffer
 from sealift.errors import PeerError, PolicyError, SealiftError
@@ -40,6 +39,7 @@ from sealift.train.job.runningjob import (
     columns_of,
     open_training,
 )
+from sealift.train.job.settings import told_settings
 from sealift.train.output.handout import Handout, prove_instance
 from sealift.train.plans import PlanName
 from sealift.train.worker.executor import RecipeExecutor, TaskLimits
@@ -279,7 +279,7 @@ class Accelerator:
         self, start: StartJob, leases: LeaseKeeper, tell: Callable[[object], None]
     ) -> RunningJob:
         """What can be refused at home is refused before any key is asked for."""
-        settings = decode(JobSettings, start.settings)
+        settings = told_settings(start.settings)
         agreement = self._agreement.agreement
         check_cargo(settings.travel, agreement.travel_rule)
         choice = choose_buffer(

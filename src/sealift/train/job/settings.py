@@ -11,9 +11,16 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
 
-from sealift.codec import parse_toml
+from sealift.codec import decode, parse_toml
 from sealift.errors import MalformedError
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
@@ -143,6 +150,26 @@ def parse_job(plain: dict[str, Any], *, name: str = "job") -> JobTable:
         raise MalformedError(
             f"{name} does not fit", why=error, code="bad-field"
         ) from None
+
+
+def told_settings(raw: bytes) -> JobSettings:
+    """What an orchestrator says that a job sets, within the limits of a file.
+
+    Raises:
+        MalformedError: for anything else.
+    """
+    settings = decode(JobSettings, raw)
+    try:
+        TypeAdapter(JobSettings).validate_json(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise MalformedError(
+            "the orchestrator's settings do not fit",
+            field=".".join(map(str, first["loc"])),
+            why=first["msg"],
+            code="bad-field",
+        ) from None
+    return settings
 
 
 def _no_field(moment: object) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sealift.attest.evidence import Attester, measuring
@@ -20,6 +20,7 @@ from sealift.session.relay.envelope import prover
 from sealift.train.job.checkpoints import StateFolder
 from sealift.train.job.releasedkeys import enrol_where_missing
 from sealift.train.job.rolesetup import RoleSetup
+from sealift.train.job.runningjob import JobShapes
 from sealift.train.ranks.rank import Rank, RankPlaces
 from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import RecipeExecutor
@@ -75,6 +76,7 @@ class RankProcess:
     places: RankPlaces
     clock: Clock
     must_resume: bool
+    shapes: JobShapes = field(default_factory=JobShapes)
 
     def serve(self, dial_s: float, joined: Callable[[], None]) -> None:
         """Serve the job over one connection, with an instance key of its own.
@@ -102,6 +104,7 @@ class RankProcess:
                 places=self.places,
                 clock=self.clock,
                 must_resume=self.must_resume,
+                shapes=self.shapes,
                 sink=setup.sink,
             ).serve(joined)
 

@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import Final
 
 from sealift.channel.record.sealedfile import SealedFileReader
-from sealift.codec import decode
 from sealift.collective.charter import Charter
 from sealift.collective.group import SealedGroup
 from sealift.collective.meeting import GroupMeeting
 from sealift.crypto.sign import PublicKey
+from sealift.data.schedule.visits import BufferChoice
 from sealift.data.schema.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
-from sealift.errors import PeerError, PolicyError, SealiftError
+from sealift.errors import JobError, PeerError, PolicyError, SealiftError
 from sealift.events import Sink, emit
+from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.direct import PathDialler
 from sealift.session.directhost import DirectHost
@@ -35,9 +36,11 @@ from sealift.train.job.checkpointfile import JobBinding
 from sealift.train.job.checkpoints import Checkpoints, StateFolder
 from sealift.train.job.leasekeeping import LeaseKeeper, owners_leases
 from sealift.train.job.releasedkeys import ReleasedKeys
-from sealift.train.job.runningjob import JobProgress, open_training
+from sealift.train.job.runningjob import JobProgress, JobShapes, open_training
+from sealift.train.job.settings import told_settings
 from sealift.train.loop.slices import resources_of_slice
 from sealift.train.output.handout import Handout, prove_instance
+from sealift.train.plans import PLANS
 from sealift.train.plans.local import SealedTables
 from sealift.train.ranks.rankedjob import RankedJob, as_lost
 from sealift.train.worker.executor import RecipeExecutor, TaskLimits
@@ -93,6 +96,7 @@ class Rank:
         places: What it has of its machine.
         clock: Seconds that also count while the machine sleeps.
         must_resume: Whether the job must not begin from the beginning.
+        shapes: What jobs look like that this process began.
         sink: Where events go.
     """
 
@@ -106,6 +110,7 @@ class Rank:
         places: RankPlaces,
         clock: Clock,
         must_resume: bool,
+        shapes: JobShapes,
         sink: Sink,
     ) -> None:
         self._relay = relay
@@ -115,6 +120,7 @@ class Rank:
         self._places = places
         self._clock = clock
         self._must_resume = must_resume
+        self._shapes = shapes
         self._sink = sink
         self._names = accelerator_names(agreement.agreement.ranks)
         self._number = self._names.index(endpoint.name)
@@ -142,9 +148,11 @@ class Rank:
                 self._serve(control, start)
 
     def _serve(self, control: Session, start: StartJob) -> None:
-        settings = decode(JobSettings, start.settings)
         with ExitStack() as stack:
             try:
+                settings = agreed_settings(
+                    start, self._agreement.agreement, self._shapes
+                )
                 job = self._open(stack, control, start.job, settings)
                 job.work()
             except SealiftError as error:
@@ -256,6 +264,7 @@ class Rank:
         with as_lost():
             self._group = meeting.meet()
         stack.push(self._group)
+        demand_one_level(self._proof.level, meeting.levels)
         paths = " ".join(f"{name}: {path}" for name, path in meeting.paths.items())
         emit(self._sink, "group.met", ranks=len(self._names), paths=paths)
         return self._group, meeting.instances
@@ -299,6 +308,34 @@ class Rank:
             required=self._must_resume,
             sink=self._sink,
         )
+
+
+def agreed_settings(
+    start: StartJob, agreement: Agreement, shapes: JobShapes
+) -> JobSettings:
+    """What the orchestrator asks for, which it is not trusted with (rules H8, N5).
+
+    Raises:
+        MalformedError: if it makes no sense.
+        PolicyError: if it is not agreed; ``other-shape``.
+        UsageError: if there is nothing to make of it.
+    """
+    settings = told_settings(start.settings)
+    PLANS["ddp"].check_terms(settings, agreement)
+    choice = BufferChoice(settings.travel.asked_bytes, "as the job says")
+    shapes.hold(start.job, settings.shape, choice)
+    return settings
+
+
+def demand_one_level(own: str, others: Sequence[str]) -> None:
+    """Raises ``levels-differ`` unless the evidence of all others proves our level."""
+    for level in others:
+        if level != own:
+            raise JobError(
+                "the ranks work at different levels",
+                why=f"{own} here, {level or 'none'} elsewhere",
+                code="levels-differ",
+            )
 
 
 def _find(name: str, folders: Sequence[Path]) -> Path:

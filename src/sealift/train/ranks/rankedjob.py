@@ -115,9 +115,7 @@ class RankedJob:
             SealiftError: whatever ended the job, here or there.
         """
         with as_lost():
-            position, heads = self._rounds.meet(
-                self.level, self.keys.heads(), self._restore()
-            )
+            position, heads = self._rounds.meet(self.keys.heads(), self._restore())
             for head in heads:
                 self.keys.heads.show(head)
             self._plan_group()

@@ -77,13 +77,11 @@ class Present:
     """What a rank shows the others before the first pass.
 
     Attributes:
-        level: That its evidence proves.
         heads: Of every log that released a key to it.
         position: Of the pass that it goes on with; rank 0's counts.
         states: Lengths of the states that rank 0 goes on from, by name.
     """
 
-    level: str
     heads: tuple[SignedTreeHead, ...]
     position: int = 0
     states: dict[str, int] = field(default_factory=dict)
@@ -119,29 +117,21 @@ class GroupRounds:
         self._max_norm = max_norm
 
     def meet(
-        self, level: str, heads: tuple[SignedTreeHead, ...], position: int
+        self, heads: tuple[SignedTreeHead, ...], position: int
     ) -> tuple[int, tuple[SignedTreeHead, ...]]:
         """Go on where rank 0 does, from its states; the heads of all ranks.
 
         Args:
-            level: That our evidence proves.
             heads: Of the logs that released keys to us.
             position: Where we would go on; rank 0's counts.
 
         Raises:
-            JobError: ``levels-differ``.
+            MalformedError: if rank 0 goes on with a pass that there is not.
         """
         parts = self._trainer.snapshot().to_parts() if position else {}
         states = {name: len(each) for name, each in parts.items()}
-        told = Present(level=level, heads=heads, position=position, states=states)
+        told = Present(heads=heads, position=position, states=states)
         seen = [decode(Present, each) for each in self._share(encode(told))]
-        others = [each.level for each in seen if each.level != level]
-        if others:
-            raise JobError(
-                "the ranks work at different levels",
-                why=f"{level} here, {others[0]} elsewhere",
-                code="levels-differ",
-            )
         if seen[0].position:
             self._trainer.restore(self._hand_out(parts, seen[0].states))
         heads_of_all = {head.body.log: head for each in seen for head in each.heads}
