@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 import time
 
@@ -238,3 +239,16 @@ def test_after_half_a_frame_a_tcp_connection_is_over():
 def test_what_is_no_host_name_cannot_be_dialed(host):
     code = code_of(PeerError, lambda: TcpTransport.dial(host, 1))
     assert code == "peer-unreachable"
+
+
+def test_a_silent_peer_is_asked_whether_it_is_there() -> None:
+    """A machine that is cut off sends nothing more, not even an end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sock = socket.create_connection(listener.getsockname())
+        with contextlib.closing(TcpTransport(sock)):
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            limits = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            idle, pause, times = (
+                sock.getsockopt(socket.IPPROTO_TCP, each) for each in limits
+            )
+            assert idle + pause * times <= 30

@@ -38,6 +38,26 @@ _SEND_BUFFER, _SEND_QUEUED = 3, 5
 _KERNEL_BYTES: Final = 64 << 10  # what the system counts besides a frame's bytes
 
 
+# A peer whose machine is gone, or cut off, says nothing: after so long its system is
+# asked, and after so many times without an answer the connection has ended.
+_IDLE_S, _PROBE_S, _PROBES = 15, 5, 3
+
+
+def settle_socket(sock: socket.socket) -> None:
+    """What every connection here is: not blocking, without delay, and asked when silent."""
+    sock.setblocking(False)
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, _IDLE_S),
+        (socket.TCP_KEEPINTVL, _PROBE_S),
+        (socket.TCP_KEEPCNT, _PROBES),
+    ):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 class TcpTransport(CopyingSlots):
     """One connected stream socket.
 
@@ -58,9 +78,7 @@ class TcpTransport(CopyingSlots):
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         send_timeout_s: float = DEFAULT_SEND_TIMEOUT_S,
     ) -> None:
-        sock.setblocking(False)
-        if sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        settle_socket(sock)
         self.max_frame_bytes = self.max_received_bytes = max_frame_bytes
         self._sock = sock
         self._send_timeout_s = send_timeout_s

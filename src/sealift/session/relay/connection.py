@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from sealift.channel.transport.tcp import LENGTH_BYTES
+from sealift.channel.transport.tcp import LENGTH_BYTES, settle_socket
 from sealift.channel.transport.transport import (
     DEFAULT_MAX_FRAME_BYTES,
     check_announced_bytes,
@@ -65,9 +65,7 @@ class Connection:
         address: str | None,
         accounts: Accounts,
     ) -> None:
-        sock.setblocking(False)
-        if sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        settle_socket(sock)
         self.number = number
         self.address = address
         self.accounts = accounts
