@@ -10,10 +10,13 @@ import pytest
 
 from sealift import codec
 from sealift.data.schema.card import read_card
-from sealift.errors import MalformedError, PolicyError
+from sealift.errors import MalformedError, PolicyError, UsageError
 from sealift.events import Event
 from sealift.lab.demo.tasks.digits import ROW_BYTES
+from sealift.release.agreement.signed import load_verified
 from sealift.train.loop.statistics import mean_over_rows
+from sealift.train.plans import PLANS
+from sealift.travel.settings import JobSettings, SlicesSettings
 from tests.sim.jobworld import RECIPE, Wishes, change, fresh_world, train_here
 
 
@@ -116,3 +119,15 @@ def test_slices_may_make_every_step_together(tmp_path: Path) -> None:
     shares = in_slices(tmp_path, count=3, rows="share", sync="step")
     assert steps == again
     assert len({steps, shares, in_slices(tmp_path, count=2)}) == 3
+
+
+def test_a_bound_of_rounds_is_not_left_out_of_steps(tmp_path: Path) -> None:
+    world = fresh_world(tmp_path, Wishes(epochs=1))
+    agreement = load_verified(world.agreement).agreement
+    both = SlicesSettings(count=2, sync="step", max_norm=1.0)
+    with pytest.raises(UsageError, match="max_norm") as caught:
+        PLANS["local"].check_terms(JobSettings(slices=both), agreement)
+    assert caught.value.code == "slices-differ"
+    PLANS["local"].check_terms(
+        JobSettings(slices=replace(both, max_norm=0.0)), agreement
+    )

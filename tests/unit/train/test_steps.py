@@ -7,11 +7,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
+import torch
 
 from sealift.data.schedule.visits import Stop
 from sealift.train.loop.statistics import Measured
 from sealift.train.worker.executor import RecipeExecutor
 from tests.unit.train.ranked import World, joined
+from tests.unit.train.recipes import rows
 
 NORMED = """
 import torch
@@ -32,6 +34,8 @@ class Net(nn.Module):
 
     def forward(self, x):
         self.seen = self.seen + 1
+        if self.seen == 2 and (x == 3).all():
+            raise ValueError("a second step of threes")
         found = F.dropout(self.norm(self.conv(x.unsqueeze(1))), 0.3, self.training)
         found = self.frozen(found.flatten(1)) * (1 + self.seen / 100)
         return self.wide(found.double())
@@ -69,21 +73,32 @@ def shops() -> Iterator[list[RecipeExecutor]]:
         ]
 
 
-@pytest.mark.parametrize("rows", [[[32], [32]], UNEVEN])
+@pytest.mark.parametrize("counts", [[[32], [32]], UNEVEN])
 def test_ranks_compute_the_bits_of_one_task(
-    shops: list[RecipeExecutor], rows: list[list[int]]
+    shops: list[RecipeExecutor], counts: list[list[int]]
 ) -> None:
-    world = World(NORMED, rows, work=shops.__getitem__)
+    world = World(NORMED, counts, work=shops.__getitem__)
     ranks = world.apart()
-    assert [each.error for each in ranks] == [None] * len(rows)
+    assert [each.error for each in ranks] == [None] * len(counts)
     slices, told = replace(world, work=None).here()
     for rank, one in zip(ranks, slices, strict=True):
         assert rank.trainer.joint == one.trainer.joint
         assert rank.trainer.summed == one.trainer.summed
     assert [e for each in ranks for e in each.told] == sorted(told, key=_place)
     before = ranks[0].before
-    assert len({each.trainer.digest() for each in ranks}) == len(rows)  # own buffers
+    assert len({each.trainer.digest() for each in ranks}) == len(counts)  # own buffers
     assert joined(before, slices) == joined(before, [each.slice for each in ranks])
+
+
+def test_a_recipe_that_fails_on_one_rank_ends_all(shops: list[RecipeExecutor]) -> None:
+    """Each at its own word, and none is taken for a worker that died."""
+    world = World(NORMED, [[24]] * 3, work=shops.__getitem__)
+    tables = [rows(24) for _ in range(3)]
+    tables[1][:, :16] = torch.full((24, 4), 3.0).view(torch.uint8)
+    ranks = replace(world, tables=tables).apart()
+    codes = [each.error and each.error.code for each in ranks]
+    assert codes == ["rank-failed", "recipe-error", "rank-failed"]
+    assert all(each.trainer.joint == each.before for each in ranks)
 
 
 def _place(told: tuple[Stop, Measured]) -> tuple[str, int]:
