@@ -115,3 +115,12 @@ def test_the_order_of_slices_is_part_of_the_bits() -> None:
         return numbers(mean_state(parts, 1), "model/w")
 
     assert mean((0, 1, 2)) != mean((0, 2, 1))
+
+
+def test_a_sum_that_is_no_number_is_said_on_every_rank() -> None:
+    before, after = state(F32_w=[1]), state(F32_w=[3])
+    own = Contribution(before, after, 0.5)
+    own.sums[0] += np.float32(math.inf)  # what a rank that lies would bring
+    with pytest.raises(JobError, match="w became NaN or infinite") as refused:
+        own.result(1)
+    assert refused.value.code == "not-finite"

@@ -124,6 +124,9 @@ class Contribution:
 
         Args:
             step: Of the slice that made most steps.
+
+        Raises:
+            JobError: ``not-finite``: too large a sum, or a rank that says what none is.
         """
         means = self._means()
         counts, at = dict[str, Array](), 0
@@ -147,6 +150,7 @@ class Contribution:
             end = at[base.dtype] + base.size
             found[name] = base + total[base.dtype][at[base.dtype] : end]
             at[base.dtype] = end
+        _require_finite(found)
         return found
 
     def _flat(self, kind: type[Any]) -> Array:

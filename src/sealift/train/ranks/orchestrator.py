@@ -11,10 +11,9 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
-from sealift.errors import PeerError, SealiftError
+from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.events import Sink, emit
 from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -44,14 +43,6 @@ from sealift.travel.visit.messages import (
 )
 
 FIRST_WORD_S: Final = 0.5  # who is lost because of another says so a moment later
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """A rank's message, or what ended its session."""
-
-    rank: int
-    message: object
 
 
 class GroupOrchestrator:
@@ -112,7 +103,7 @@ class GroupOrchestrator:
     def _run(
         self, ranks: list[Session], start: StartJob, outputs: Outputs
     ) -> RunSummary:
-        told: queue.SimpleQueue[_Told] = queue.SimpleQueue()
+        told: queue.SimpleQueue[object] = queue.SimpleQueue()
         outputs.clear()
         for session in ranks:
             send_message(session, start)
@@ -121,7 +112,7 @@ class GroupOrchestrator:
                 target=_hear, args=(rank, session, told.put), daemon=True
             ).start()
         try:
-            while not isinstance(each := told.get().message, JobFinished):
+            while not isinstance(each := told.get(), JobFinished):
                 self._take(each, outputs, told)
             summary = RunSummary(0, 0, each)
             outputs.keep(summary)
@@ -136,7 +127,7 @@ class GroupOrchestrator:
         return summary
 
     def _take(
-        self, message: object, outputs: Outputs, told: queue.SimpleQueue[_Told]
+        self, message: object, outputs: Outputs, told: queue.SimpleQueue[object]
     ) -> None:
         match message:
             case JobReady():
@@ -160,7 +151,7 @@ class GroupOrchestrator:
                     seconds=message.seconds,
                     **metrics,
                 )
-            case Output() if message.name.startswith("fault."):
+            case Output() if _is_note(message):
                 outputs.keep_fault(message)
             case Output():
                 outputs.write(message)
@@ -177,23 +168,40 @@ class GroupOrchestrator:
         return wait_s
 
 
-def _hear(rank: int, session: Session, tell: Callable[[_Told], None]) -> None:
-    """Pass on what a rank says until its session ends."""
+def _hear(rank: int, session: Session, tell: Callable[[object], None]) -> None:
+    """Pass on what a rank says until its session, or what it may say, ends."""
     try:
         while True:
             raw = session.receive(None)
             kinds = (JobReady, RoundEnded, Output, JobFinished, Failed)
-            tell(_Told(rank, parse_message(raw, kinds)))
+            message = parse_message(raw, kinds)
+            if rank:
+                _demand_its_own(rank, message)
+            tell(message)
     except SealiftError as error:
-        tell(_Told(rank, error))
+        tell(error)
 
 
-def _first_cause(message: object, told: queue.SimpleQueue[_Told]) -> SealiftError:
+def _demand_its_own(rank: int, message: object) -> None:
+    """The result is rank 0's; of the others each tells about itself."""
+    note = isinstance(message, Output) and _is_note(message)
+    if not note and not isinstance(message, JobReady | Failed):
+        raise MalformedError(
+            f"rank {rank} hands out a result, which rank 0 does", code="bad-message"
+        )
+
+
+def _is_note(output: Output) -> bool:
+    """Of where a recipe failed."""
+    return output.name.startswith("fault.")
+
+
+def _first_cause(message: object, told: queue.SimpleQueue[object]) -> SealiftError:
     """What ended the group: the rank that others lost knows best."""
     causes = [message]
     with suppress(queue.Empty):
         while True:
-            causes.append(told.get(timeout=FIRST_WORD_S).message)
+            causes.append(told.get(timeout=FIRST_WORD_S))
     for each in causes:
         if isinstance(each, Failed) and each.code not in (LOST, "rank-failed"):
             return FailedError(each)

@@ -31,11 +31,11 @@ from sealift.train.job.runningjob import JobProgress
 from sealift.train.loop.faults import RecipeError
 from sealift.train.loop.slices import Slice, StepGroup, plan_slice
 from sealift.train.loop.states import TrainerState
-from sealift.train.loop.statistics import let_out, mean_over_rows
+from sealift.train.loop.statistics import Measured, let_out, mean_over_rows
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.handout import Handout
 from sealift.train.plans.local import SealedTables
-from sealift.train.ranks.rounds import GroupRounds, Part, Report
+from sealift.train.ranks.rounds import GroupRounds, Part, Report, stops_of
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import Loaded, PhaseTimer
 from sealift.travel.holder.jobs import Receipts
@@ -115,16 +115,20 @@ class RankedJob:
             SealiftError: whatever ended the job, here or there.
         """
         with as_lost():
-            position, heads = self._rounds.meet(self.keys.heads(), self._restore())
+            passes = list(self.settings.visits.passes())
+            position, heads = self._rounds.meet(
+                self.keys.heads(), self._restore(), len(passes)
+            )
             for head in heads:
                 self.keys.heads.show(head)
             self._plan_group()
             send_message(self.control, self._ready(position))
-            passes = list(self.settings.visits.passes())
             for done in range(position):
+                self._begin(*passes[done])
                 self._count(*passes[done])
             for number, (purpose, epoch) in enumerate(passes[position:], position + 1):
                 began_s = time.monotonic()
+                self._begin(purpose, epoch)
                 reports = self._rounds.run(purpose, epoch)
                 self._count(purpose, epoch)
                 self._tell(purpose, epoch, reports, time.monotonic() - began_s)
@@ -172,12 +176,12 @@ class RankedJob:
         if purpose != "prepare" and self.trainer.statistics:
             self.handout.check_totals()
         rule, parts = agreement.output_rule, []
+        may_see = agreement.rows_at_home or rule.audience == "everyone"
         try:
             for stop, found in self._slice.work(purpose, epoch, self._beside):
-                told = dict(let_out(found, rule).metrics)
-                emit(self.sink, "slice.worked", purpose=purpose, epoch=epoch, **told)
-                told = {} if rule.audience == "owner" else told
-                parts.append(Part(stop=stop, metrics=told))
+                seen = let_out(found, rule).metrics if may_see else {}
+                emit(self.sink, "slice.worked", purpose=purpose, epoch=epoch, **seen)
+                parts.append(Part.of(stop, found, rule))
         except RecipeError as error:
             failed = self.handout.hide(error, self._tell_orchestrator)
         else:
@@ -205,37 +209,44 @@ class RankedJob:
         receipt = self.handout.receipt_for(visit, stop, loaded, seconds, scrubbed)
         self.receipts.keep(visit, receipt)
 
-    def _count(self, purpose: Purpose, epoch: int) -> None:
-        """A pass was worked on by everybody.
+    def _begin(self, purpose: Purpose, epoch: int) -> None:
+        """Recipes see everybody's rows of a pass from here on.
 
         Raises:
-            PolicyError: ``too-many-visits``.
+            PolicyError: ``too-many-visits``, the same on every rank.
         """
         for plan in self.plans:
-            for group in plan:
-                if (group.purpose, group.epoch) == (purpose, epoch):
-                    for stop in group.stops:
-                        self.rules.begin(stop)
-                        self.rules.count(stop)
+            for stop in stops_of(plan, purpose, epoch):
+                self.rules.begin(stop)
+
+    def _count(self, purpose: Purpose, epoch: int) -> None:
+        """A pass was worked on by everybody."""
+        for plan in self.plans:
+            for stop in stops_of(plan, purpose, epoch):
+                self.rules.count(stop)
 
     def _tell(
         self, purpose: Purpose, epoch: int, reports: Sequence[Report], seconds: float
     ) -> None:
         """Rank 0 tells what all ranks' numbers come to."""
-        parts = [part for report in reports for part in report.parts]
+        rule = self.agreement.agreement.output_rule
+        parts = [
+            Part.of(part.stop, Measured(part.stop.rows, part.metrics), rule)
+            for report in reports
+            for part in report.parts
+        ]
         if purpose == "heldout":
             for part in parts:
                 self.handout.keep(part.stop, part.metrics)
         if self.rank:
             return
-        digits = self.agreement.agreement.output_rule.digits
         pairs = ((part.stop.rows, part.metrics) for part in parts)
         ended = RoundEnded(
             purpose=purpose,
             epoch=epoch,
             rows=sum(part.stop.rows for part in parts),
             seconds=seconds,
-            metrics=mean_over_rows(pairs, digits),
+            metrics=mean_over_rows(pairs, rule.digits),
         )
         self._tell_orchestrator(ended)
 

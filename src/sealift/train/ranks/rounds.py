@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -29,15 +29,15 @@ from sealift.errors import (
     SealiftError,
 )
 from sealift.ids import Digest
-from sealift.release.agreement import Purpose
+from sealift.release.agreement import OutputRule, Purpose
 from sealift.release.log.entries import SignedTreeHead
 from sealift.train.loop.averaging import Contribution, demand_same_form
 from sealift.train.loop.states import TrainerState, TrainingState, state_digest
-from sealift.train.loop.statistics import add_sums
+from sealift.train.loop.statistics import Measured, add_sums, let_out
 from sealift.train.loop.stepsums import FAILED
 from sealift.train.loop.trainer import Trainer
 
-MAX_WORDS: Final = 256 << 20
+MAX_WORDS: Final = 16 << 20  # that every rank may make every other one hold
 _LENGTH: Final = struct.Struct(">Q")
 
 
@@ -47,6 +47,12 @@ class Part:
 
     stop: Stop
     metrics: dict[str, float]
+
+    @classmethod
+    def of(cls, stop: Stop, found: Measured, rule: OutputRule) -> Part:
+        """What others may hear: of our own numbers, or of what another rank told."""
+        told = {} if rule.audience == "owner" else let_out(found, rule).metrics
+        return cls(stop=stop, metrics=dict(told))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +93,7 @@ class Present:
     states: dict[str, int] = field(default_factory=dict)
 
 
+Told = TypeVar("Told", Present, Report)
 Work = Callable[[Purpose, int], tuple[Part, ...]]
 
 
@@ -117,13 +124,14 @@ class GroupRounds:
         self._max_norm = max_norm
 
     def meet(
-        self, heads: tuple[SignedTreeHead, ...], position: int
+        self, heads: tuple[SignedTreeHead, ...], position: int, passes: int
     ) -> tuple[int, tuple[SignedTreeHead, ...]]:
         """Go on where rank 0 does, from its states; the heads of all ranks.
 
         Args:
             heads: Of the logs that released keys to us.
             position: Where we would go on; rank 0's counts.
+            passes: Of the whole job.
 
         Raises:
             MalformedError: if rank 0 goes on with a pass that there is not.
@@ -131,7 +139,10 @@ class GroupRounds:
         parts = self._trainer.snapshot().to_parts() if position else {}
         states = {name: len(each) for name, each in parts.items()}
         told = Present(heads=heads, position=position, states=states)
-        seen = [decode(Present, each) for each in self._share(encode(told))]
+        seen = self._share(told)
+        sizes = seen[0].states.values()
+        if not 0 <= seen[0].position <= passes or min(sizes, default=0) < 0:
+            raise MalformedError("rank 0 goes on nowhere", code="bad-message")
         if seen[0].position:
             self._trainer.restore(self._hand_out(parts, seen[0].states))
         heads_of_all = {head.body.log: head for each in seen for head in each.heads}
@@ -143,6 +154,7 @@ class GroupRounds:
         Raises:
             SealiftError: what ended it here; the same line, as the job's, elsewhere.
             PeerError: if a rank is gone, or failed at something of its own.
+            MalformedError: if one tells numbers of rows that are not its own.
             IntegrityError: ``ranks-diverged``.
         """
         before = self._trainer.joint if purpose == "train" else None
@@ -161,10 +173,12 @@ class GroupRounds:
             report = Report(
                 steps=self._trainer.steps, form=form, sums=sums, parts=parts
             )
-        reports = tuple(decode(Report, each) for each in self._share(encode(report)))
+        reports = tuple(self._share(report))
         if own_error is not None and own_error.code != FAILED:
             raise own_error
         _demand_all_well(reports)
+        for rank, (report, plan) in enumerate(zip(reports, self._plans, strict=True)):
+            _demand_own_rows(rank, report, stops_of(plan, purpose, epoch))
         self._agree(purpose, reports, contribution)
         return reports
 
@@ -173,7 +187,8 @@ class GroupRounds:
         self._group.barrier()
 
     def _contribution(self, before: TrainingState, epoch: int) -> Contribution:
-        rows = [_rows_of(plan, epoch) for plan in self._plans]
+        passes = [stops_of(plan, "train", epoch) for plan in self._plans]
+        rows = [sum(stop.rows for stop in stops) for stops in passes]
         share = rows[self._group.rank] / sum(rows)
         after = self._trainer.joint
         summed = self._trainer.summed or None
@@ -209,15 +224,17 @@ class GroupRounds:
                     code="ranks-diverged",
                 )
 
-    def _share(self, words: bytes) -> list[bytes]:
+    def _share(self, own: Told) -> list[Told]:
         """What every rank says, however long it is."""
+        words = encode(own)
         told = self._group.exchange(_LENGTH.pack(len(words)))
         lengths = [_LENGTH.unpack(each)[0] for each in told]
         if max(lengths) > MAX_WORDS:
             raise MalformedError("a rank says too much", code="bad-message")
         padded = words.ljust(max(lengths), b"\0")
         found = self._group.exchange(padded)
-        return [raw[:length] for raw, length in zip(found, lengths, strict=True)]
+        said = (raw[:length] for raw, length in zip(found, lengths, strict=True))
+        return [decode(type(own), each, max_bytes=MAX_WORDS) for each in said]
 
     def _hand_out(
         self, parts: Mapping[str, bytes], sizes: Mapping[str, int]
@@ -233,9 +250,19 @@ class GroupRounds:
         return TrainerState.from_parts(found)
 
 
-def _rows_of(plan: Sequence[Group], epoch: int) -> int:
-    groups = (each for each in plan if (each.purpose, each.epoch) == ("train", epoch))
-    return sum(stop.rows for group in groups for stop in group.stops)
+def stops_of(plan: Sequence[Group], purpose: Purpose, epoch: int) -> list[Stop]:
+    """What a pass works on."""
+    wanted = (purpose, epoch)
+    groups = (each for each in plan if (each.purpose, each.epoch) == wanted)
+    return [stop for group in groups for stop in group.stops]
+
+
+def _demand_own_rows(rank: int, report: Report, own: Sequence[Stop]) -> None:
+    """Nobody speaks of another's rows, nor of more or fewer than it has."""
+    if [part.stop for part in report.parts] != own:
+        raise MalformedError(
+            f"rank {rank} tells numbers of other rows than its own", code="bad-message"
+        )
 
 
 def _form(report: Report) -> Digest:

@@ -1,0 +1,127 @@
+"""What ranks believe of each other, pass by pass; what the orchestrator takes from whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sealift.codec import encode_named
+from sealift.collective.group import SealedGroup
+from sealift.data.schedule.visits import Group, Stop
+from sealift.errors import MalformedError, PeerError, SealiftError
+from sealift.lab.worlds.consortium import OUTPUT
+from sealift.train.loop.statistics import Measured
+from sealift.train.ranks.orchestrator import _hear
+from sealift.train.ranks.rounds import GroupRounds, Part, Report, Work
+from sealift.travel.visit.messages import (
+    JobFinished,
+    JobReady,
+    Output,
+    RoundEnded,
+    message_name,
+)
+from tests.sim.wires import simulated_wires
+
+
+def stop(rank: int, rows: int = 10) -> Stop:
+    return Stop(0, f"o{rank}", f"o{rank}-heldout", "heldout", 0, rows)
+
+
+def on_ranks(work: Callable[[int, GroupRounds], Any], *works: Work) -> list[Any]:
+    """What each rank came to; each tells what its ``work`` makes."""
+    plans = [[Group(0, "heldout", 0, (stop(rank),))] for rank in range(len(works))]
+    wires = simulated_wires(len(works))
+    state = SimpleNamespace(to_parts=dict)
+    trainer: Any = SimpleNamespace(steps=0, snapshot=lambda: state)
+
+    def one(rank: int) -> Any:
+        with SealedGroup(rank, wires[rank]) as group:
+            try:
+                return work(
+                    rank, GroupRounds(group, trainer, plans, works[rank], max_norm=0.0)
+                )
+            except SealiftError as error:
+                return error
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        return list(pool.map(one, range(len(works))))
+
+
+def tells(of: Stop, count: int = 1) -> Work:
+    return lambda purpose, epoch: (Part(stop=of, metrics={"loss": 0.5}),) * count
+
+
+def measure(rank: int, rounds: GroupRounds) -> tuple[Report, ...]:
+    return rounds.run("heldout", 0)
+
+
+def test_every_rank_hears_what_all_measured() -> None:
+    found = on_ranks(measure, tells(stop(0)), tells(stop(1)))
+    assert found[0] == found[1]
+    assert [each.parts[0].stop for each in found[0]] == [stop(0), stop(1)]
+
+
+@pytest.mark.parametrize(
+    "lie", [tells(stop(0)), tells(stop(1, 1 << 40)), tells(stop(1), 2)]
+)
+def test_a_rank_speaks_of_its_own_rows_alone(lie: Work) -> None:
+    found = on_ranks(measure, tells(stop(0)), lie)
+    assert all(isinstance(each, MalformedError) for each in found)
+    assert "rank 1 tells numbers of other rows" in str(found[0])
+
+
+def test_a_report_may_be_as_long_as_all_stops_make_it() -> None:
+    def many(purpose: Any, epoch: int) -> tuple[Part, ...]:
+        names = {f"metric-{number}": 0.5 for number in range(100_000)}
+        return (Part(stop=stop(1), metrics=names),)
+
+    found = on_ranks(measure, tells(stop(0)), many)
+    assert len(found[0][1].parts[0].metrics) == 100_000
+
+
+@pytest.mark.parametrize("position", [-1, 3])
+def test_rank_0_goes_on_with_a_pass_of_the_job(position: int) -> None:
+    def meet(rank: int, rounds: GroupRounds) -> Any:
+        return rounds.meet((), 0 if rank else position, 2)
+
+    found = on_ranks(meet, tells(stop(0)), tells(stop(1)))
+    assert all(isinstance(each, MalformedError) for each in found)
+
+
+def test_numbers_of_another_rank_leave_by_the_rule_as_ones_own() -> None:
+    told = Measured(10, {"loss": 0.123456, "rows": 5.0, "accuracy": float("nan")})
+    rule = replace(OUTPUT, metric_rows=10)
+    assert Part.of(stop(1), told, rule).metrics == {"loss": 0.123}
+    few = replace(told, rows=9)
+    assert Part.of(stop(1, 9), few, rule).metrics == {}
+    assert Part.of(stop(1), told, replace(rule, audience="owner")).metrics == {}
+
+
+READY = JobReady("development", 1, 0, why="", sandbox="")
+ENDED = RoundEnded(purpose="train", epoch=0, rows=1, seconds=0.0, metrics={})
+NOTE, MODEL = Output("fault.ada.json", b"", True), Output("model.sealed", b"", True)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("said", [ENDED, MODEL, JobFinished(b"", b"")])
+def test_the_result_is_rank_0s(rank: int, said: object) -> None:
+    words = [READY, NOTE, said]
+    raw = [encode_named(message_name(type(each)), each) for each in reversed(words)]
+
+    def receive(timeout_s: float | None) -> bytes:
+        if not raw:
+            raise PeerError("gone")
+        return raw.pop()
+
+    heard: list[Any] = []
+    _hear(rank, SimpleNamespace(receive=receive), heard.append)  # type: ignore[arg-type]
+    assert heard[:2] == words[:2]
+    if rank:
+        assert isinstance(heard[2], MalformedError)
+    else:
+        assert heard[2] == said
