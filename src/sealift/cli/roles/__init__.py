@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TextIO
+from contextlib import AbstractContextManager
 
-from sealift.channel.transport.tcp import TcpListener
-from sealift.channel.transport.unixsocket import LocalListener
 from sealift.cli.arguments import Parser
 from sealift.cli.console import unlock
 from sealift.cli.judging import add_judging_arguments, equip_from, wall_clock
-from sealift.errors import (
-    PolicyError,
-    UnavailableError,
-    visible,
-)
-from sealift.events import Event, Sink
+from sealift.errors import PolicyError
+from sealift.events import Sink
 from sealift.session.direct import PathDialler
 from sealift.session.directhost import DirectHost
-from sealift.train.job.roleprocesses import EventLines
+from sealift.train.job.directpaths import open_direct_host
 from sealift.train.job.rolesetup import RoleSetup, own_enroller, read_role
 from sealift.train.job.settings import parse_address
+from sealift.train.job.talk import open_events
 from sealift.train.plans import PlanRole
-
-
-def boot_clock() -> float:
-    """Seconds that also count while the machine sleeps (rule H5)."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def add_role_arguments(parser: Parser) -> None:
@@ -133,27 +117,16 @@ def _add_relay_only_argument(parser: Parser) -> None:
     )
 
 
-@contextmanager
-def open_direct_host(
+def direct_host_of(
     args: argparse.Namespace, sink: Sink
-) -> Iterator[DirectHost | None]:
-    """The listening end of this command line; None with ``--relay-only``.
-
-    Raises:
-        UnavailableError: if an address that was asked for cannot be listened on.
-    """
-    if args.relay_only:
-        yield None
-        return
-    tcp, told = None, ""
-    if args.direct is not None:
-        tcp = TcpListener(*parse_address(args.direct_listen or args.direct))
-        told = args.direct if args.direct_listen else ""
-    direct_host = DirectHost(local=_local(), tcp=tcp, tcp_address=told, sink=sink)
-    try:
-        yield direct_host
-    finally:
-        direct_host.close()
+) -> AbstractContextManager[DirectHost | None]:
+    """The listening end of this command line (``open_direct_host``)."""
+    return open_direct_host(
+        relay_only=args.relay_only,
+        direct=args.direct,
+        listen=args.direct_listen,
+        sink=sink,
+    )
 
 
 def dialler(args: argparse.Namespace) -> PathDialler:
@@ -165,13 +138,6 @@ def dialler(args: argparse.Namespace) -> PathDialler:
     return PathDialler(places=args.direct)
 
 
-def _local() -> LocalListener | None:
-    """Without a place for a local socket there is still the relay."""
-    with suppress(UnavailableError):
-        return LocalListener()
-    return None
-
-
 def _add_events_argument(parser: Parser) -> None:
     """Add ``--events``."""
     parser.add_argument(
@@ -180,44 +146,3 @@ def _add_events_argument(parser: Parser) -> None:
         default="",
         help="write events as JSON lines to FILE, or to stdout for '-'",
     )
-
-
-def open_events(place: str) -> Sink:
-    """A sink that writes to ``place``; people get short lines on stderr without one.
-
-    Raises:
-        UnavailableError: if the file cannot be written.
-    """
-    if not place:
-        return _Talk(sys.stderr)
-    if place == "-":
-        return EventLines(sys.stdout)
-    try:
-        return EventLines(Path(place).open("a", encoding="utf-8"))
-    except OSError as error:
-        raise UnavailableError(
-            f"cannot write {place}", why=error, code="disk"
-        ) from None
-
-
-class _Talk:
-    """What a person at a terminal wants to know; frames and phases are too many."""
-
-    _QUIET = frozenset({"holder.frame", "holder.phase", "visit.phase"})
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._lock = threading.Lock()
-
-    def __call__(self, event: Event) -> None:
-        if event.kind in self._QUIET:
-            return
-        shown = {name: value for name, value in event.fields.items() if value != ""}
-        fields = " ".join(f"{name}={_short(value)}" for name, value in shown.items())
-        with self._lock:
-            line = visible(f"sealift: {event.kind} {fields}")
-            print(line, file=self._stream, flush=True)
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

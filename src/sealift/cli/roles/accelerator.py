@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,11 @@ from sealift.cli.console import say_sandbox
 from sealift.cli.roles import (
     add_host_arguments,
     add_role_arguments,
-    boot_clock,
-    open_direct_host,
+    direct_host_of,
     set_up_role,
 )
 from sealift.cli.roles.attester import add_attester_arguments, evidence_places
 from sealift.cli.roles.rank import add_rank_arguments, run_rank
-from sealift.cli.roles.rejoin import Joined, Rejoining
 from sealift.cli.signals import on_second_signal
 from sealift.release.agreement.code import load_bundle
 from sealift.session.directhost import DirectHost
@@ -28,16 +25,16 @@ from sealift.session.relay.client import RelayClient
 from sealift.train.job.accelerator import Accelerator
 from sealift.train.job.checkpoints import StateFolder
 from sealift.train.job.hostattester import open_attester
+from sealift.train.job.rejoin import Joined, Rejoining
 from sealift.train.job.releasedkeys import enrol_where_missing
-from sealift.train.job.rolesetup import RoleSetup
+from sealift.train.job.rolesetup import RoleSetup, boot_clock
 from sealift.train.job.runningjob import MOST, JobShapes, Restarts
 from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.travel.peers import accelerator_names
 from sealift.travel.visit.memory import (
-    ALLOCATOR_ENVIRONMENT,
-    asks_to_overwrite,
     overwrite_live_pools,
+    restart_overwriting,
 )
 
 
@@ -73,7 +70,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve one job."""
     if not args.keep_freed_memory:
-        restart_overwriting()
+        restart_overwriting("sealift")
     on_second_signal(overwrite_live_pools)
     setup = set_up_role(args, "accelerator")
     attester = open_attester(setup, evidence_places(args))
@@ -90,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         RecipeExecutor(
             files, entry, text=text, tell=say_sandbox, measure=measuring(attester)
         ) as executor,
-        open_direct_host(args, setup.sink) as direct_host,
+        direct_host_of(args, setup.sink) as direct_host,
     ):
         most = MOST if setup.job.run.rejoin_s else 0
         restarts = Restarts(most, sink=setup.sink)
@@ -148,10 +145,3 @@ class _JobServer:
                 restarts=self.restarts,
                 shapes=self.shapes,
             ).serve(joined)
-
-
-def restart_overwriting() -> None:
-    """The allocator reads its settings when a process starts, so start again with them."""
-    if not asks_to_overwrite(os.environ):
-        os.environ.update(ALLOCATOR_ENVIRONMENT)
-        os.execv(sys.executable, [sys.executable, "-P", "-m", "sealift", *sys.argv[1:]])  # noqa: S606 - ourselves

@@ -24,7 +24,6 @@ from sealift.cli.roles import (
     require_data_owner,
     set_up_role,
 )
-from sealift.cli.roles.rejoin import Joined, Rejoining
 from sealift.cli.signals import followed, on_second_signal, stop_postponed
 from sealift.health.reporting import Counts, Reporter
 from sealift.ids import Role
@@ -35,6 +34,7 @@ from sealift.release.log.heads import HeadStore
 from sealift.release.vault.ledger import Ledger
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import prover
+from sealift.train.job.rejoin import Joined, Rejoining
 from sealift.train.job.rolesetup import RoleSetup
 from sealift.travel.broker import BrokerService
 from sealift.travel.peers import accelerator_names, relay_name

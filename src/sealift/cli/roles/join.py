@@ -28,7 +28,6 @@ from sealift.cli.roles.broker import (
     broker_command,
     statements_folder,
 )
-from sealift.cli.roles.rejoin import Joined, Rejoining
 from sealift.data.schema.card import CARD_SUFFIX, SEALED_SUFFIX, read_card, schema_of
 from sealift.errors import (
     AuthenticationError,
@@ -48,6 +47,7 @@ from sealift.release.files import make_folder
 from sealift.release.log.heads import HeadStore
 from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
 from sealift.session.relay.envelope import prover
+from sealift.train.job.rejoin import Joined, Rejoining
 from sealift.train.job.rolesetup import RoleSetup
 from sealift.travel.holder.jobs import HolderJob, Receipts
 from sealift.travel.holder.visit import SERVED_NAME, HeldResource, ServedVisits

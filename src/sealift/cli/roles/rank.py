@@ -9,10 +9,10 @@ from pathlib import Path
 from sealift.attest.evidence import Attester
 from sealift.cli.arguments import Parser
 from sealift.cli.console import say_sandbox
-from sealift.cli.roles import boot_clock, open_direct_host
-from sealift.cli.roles.rejoin import Rejoining
+from sealift.cli.roles import direct_host_of
 from sealift.session.direct import PathDialler
-from sealift.train.job.rolesetup import RoleSetup
+from sealift.train.job.rejoin import Rejoining
+from sealift.train.job.rolesetup import RoleSetup, boot_clock
 from sealift.train.job.settings import parse_address
 from sealift.train.ranks.process import open_rank, rank_of
 
@@ -55,7 +55,7 @@ def run_rank(args: argparse.Namespace, setup: RoleSetup, attester: Attester) -> 
     home, name = setup.folder, setup.job.name
     rejoining = Rejoining(setup.job.run.rejoin_s, sink=setup.sink)
     with (
-        open_direct_host(args, setup.sink) as direct_host,
+        direct_host_of(args, setup.sink) as direct_host,
         open_rank(
             setup,
             rank_of(setup, args.rank),

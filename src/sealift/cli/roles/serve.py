@@ -12,8 +12,7 @@ from sealift.attest.evidence import measuring
 from sealift.attest.level import Level
 from sealift.channel.transport.tcp import TcpListener
 from sealift.cli.console import print_result, say, say_sandbox
-from sealift.cli.roles import add_role_arguments, boot_clock, set_up_role
-from sealift.cli.roles.accelerator import restart_overwriting
+from sealift.cli.roles import add_role_arguments, set_up_role
 from sealift.cli.roles.attester import add_attester_arguments, evidence_places
 from sealift.cli.signals import on_second_signal
 from sealift.events import emit
@@ -23,11 +22,12 @@ from sealift.serve.modelworker import overwrite_live_rooms
 from sealift.serve.server import Server, find_subject
 from sealift.session.relay.server import Relay
 from sealift.train.job.hostattester import open_attester
-from sealift.train.job.rolesetup import RoleSetup
+from sealift.train.job.rolesetup import RoleSetup, boot_clock
 from sealift.train.job.settings import parse_address
 from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.travel.peers import accelerator_names, registry_of
+from sealift.travel.visit.memory import restart_overwriting
 
 
 def add_parser(subparsers: Any) -> None:
@@ -56,7 +56,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; the exit code is the signal's, or that of an error."""
     if not args.keep_freed_memory:
-        restart_overwriting()
+        restart_overwriting("sealift")
     on_second_signal(overwrite_live_rooms)
     setup = set_up_role(args, "server")
     subject = find_subject(setup.agreement, setup.job.serving)

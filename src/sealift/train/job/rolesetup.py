@@ -8,6 +8,7 @@ name in capitals).
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,15 @@ from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.equip import equip_from_files
 from sealift.release.files import read_given_passphrase
 from sealift.session.endpoint import Endpoint
-from sealift.train.job.settings import JobTable, check_job, read_job
+from sealift.train.job.settings import JobTable, check_job, parse_address, read_job
 from sealift.train.plans import PLANS, Plan, PlanRole, plans_with
 
 PREFIX: Final = "SEALIFT_"
+
+
+def boot_clock() -> float:
+    """Seconds that also count while the machine sleeps (rule H5)."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +149,9 @@ def set_up_rank(
         enroller=own_enroller(agreement, identity),
         clock=clock,
     )
-    folder = job_file.resolve().parent
-    return RoleSetup(job, folder, agreement, identity, sink, job.address)
+    folder, there = job_file.resolve().parent, said.get("orchestrator")
+    address = parse_address(there) if there else job.address
+    return RoleSetup(job, folder, agreement, identity, sink, address)
 
 
 def _named(said: Mapping[str, str], name: str) -> Path:

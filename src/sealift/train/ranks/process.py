@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -63,6 +63,31 @@ def rank_of(setup: RoleSetup, said: int | None) -> int:
             code="bad-world",
         )
     return said
+
+
+def torchrun_rank(setup: RoleSetup, environment: Mapping[str, str]) -> int:
+    """Which rank this process is, of those that torchrun started.
+
+    Where rows stay at home it is the owner's, whatever number torchrun gave to it.
+
+    Raises:
+        UsageError: ``bad-world``, if they are not as many as agreed; and see ``rank_of``.
+    """
+    agreement = setup.agreement.agreement
+    said, size = environment.get("RANK", ""), environment.get("WORLD_SIZE", "")
+    if not said.isdecimal() or not size.isdecimal():
+        raise UsageError(
+            "RANK and WORLD_SIZE say no number",
+            fix="Start the ranks with torchrun -m sealift.train",
+            code="bad-world",
+        )
+    if int(size) != agreement.ranks:
+        raise UsageError(
+            f"torchrun started {int(size)} ranks, and the agreement is about "
+            f"{agreement.ranks}",
+            code="bad-world",
+        )
+    return rank_of(setup, None if agreement.rows_at_home else int(said))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

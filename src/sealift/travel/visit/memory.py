@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -162,6 +163,13 @@ def scrub(
 def asks_to_overwrite(environment: Mapping[str, str]) -> bool:
     """Whether a process that is started with it overwrites freed memory."""
     return all(environment.get(k) == v for k, v in ALLOCATOR_ENVIRONMENT.items())
+
+
+def restart_overwriting(module: str) -> None:
+    """The allocator reads its settings when a process starts, so start again with them."""
+    if not asks_to_overwrite(os.environ):
+        os.environ.update(ALLOCATOR_ENVIRONMENT)
+        os.execv(sys.executable, [sys.executable, "-P", "-m", module, *sys.argv[1:]])  # noqa: S606 - ourselves
 
 
 @cache

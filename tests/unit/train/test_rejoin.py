@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from sealift.cli.roles.rejoin import CUT, PAUSE_S, Joined, Rejoining
 from sealift.errors import (
     AuthenticationError,
     MalformedError,
@@ -13,6 +12,7 @@ from sealift.errors import (
     SealiftError,
 )
 from sealift.events import Event
+from sealift.train.job.rejoin import CUT, PAUSE_S, Joined, Rejoining
 
 
 class Script:
