@@ -21,7 +21,10 @@ from tests.sim.ddpjobs import (
 
 pytestmark = pytest.mark.distributed
 STEP = (SLICES, f'{SLICES}sync = "step"\n')
-STEPS = [(), (STEP,)]
+STEPS = [
+    pytest.param((), id="round"),
+    pytest.param((STEP,), id="step", marks=pytest.mark.long),
+]
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def everybody(run: SharedRun, *options: str) -> None:
     run.torchrun(2, *options)
 
 
-@pytest.mark.parametrize("changes", STEPS, ids=["round", "step"])
+@pytest.mark.parametrize("changes", STEPS)
 def test_a_killed_rank_costs_a_restart_and_no_bit(
     run: SharedRun, changes: tuple[tuple[str, str], ...]
 ) -> None:

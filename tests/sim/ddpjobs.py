@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.sim.jobworld import made_once
 
 RANKS = 2
 WORK = replace(
-    DIGITS, schedule=replace(DIGITS.schedule, epochs=30, rounds=0, checkpoint_every=1)
+    DIGITS, schedule=replace(DIGITS.schedule, epochs=12, rounds=0, checkpoint_every=1)
 )
 SLICES = f'\n[slices]\ncount = {RANKS}\nrows = "share"\n'
 
@@ -87,8 +87,8 @@ class SharedRun(JobRun):
         self.address = f"127.0.0.1:{port}"
         return role
 
-    def torchrun(self, ranks: int = RANKS, *options: str) -> Running:
-        """Ranks that torchrun starts, and all of them again if one ends."""
+    def enter(self, name: str) -> Sequence[str]:
+        """Ranks that torchrun starts learn everything from the environment."""
         host = self.world.home(HOST)
         sealed = [str(self.world.home(each).sealed) for each in self.world.owners]
         said = {
@@ -99,16 +99,16 @@ class SharedRun(JobRun):
             "STATE": host.path / "state",
             "ORCHESTRATOR": self.address,
         }
-        os.environ.update({f"SEALIFT_{name}": str(each) for name, each in said.items()})
+        words = ["env", f"TMPDIR={self.world.path}"]
+        words += [f"SEALIFT_{option}={value}" for option, value in said.items()]
+        return words if name == "torchrun" else ()
+
+    def torchrun(self, ranks: int = RANKS, *options: str) -> Running:
+        """Ranks that torchrun starts, and all of them again if one ends."""
         words = ("--standalone", "--local-addr", "127.0.0.1", *options)
         module = ("torch.distributed.run", *words, "--nproc-per-node", str(ranks))
-        try:
-            return self.start(
-                "torchrun", "-m", "sealift.train", self.world.job, module=module
-            )
-        finally:
-            for name in said:
-                del os.environ[f"SEALIFT_{name}"]
+        ours = ("-m", "sealift.train", self.world.job)
+        return self.start("torchrun", *ours, module=module)
 
 
 @contextmanager
