@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,9 @@ from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.resources import GroupRule
 from sealift.train.job.runningjob import JobShapes
+from sealift.train.loop.faults import bad_row
 from sealift.train.ranks.rank import agreed_settings, demand_one_level
+from sealift.train.ranks.rankedjob import RankedJob
 from sealift.travel.settings import (
     JobSettings,
     RunSettings,
@@ -21,6 +25,7 @@ from sealift.travel.settings import (
     TravelSettings,
 )
 from sealift.travel.visit.messages import StartJob
+from tests.unit.train.joints import cargo
 
 RANKS = len(make_consortium().agreement.data_owners)
 AGREED = JobSettings(slices=SlicesSettings(count=RANKS))
@@ -77,3 +82,53 @@ def test_a_rank_of_another_level_gets_nothing() -> None:
     with pytest.raises(JobError, match="tee here, development elsewhere") as refused:
         demand_one_level("tee", ("tee", "development"))
     assert refused.value.code == "levels-differ"
+
+
+class Home:
+    """What a rank lends its rows from, and keeps receipts in."""
+
+    def __init__(self, content: bytes) -> None:
+        self.kept: list[Any] = []
+        loaded = cargo("ada")
+        self.stop = loaded.stop
+        self.agreement = SimpleNamespace(resource=lambda name: loaded.resource)
+        self.tables = SimpleNamespace(read=lambda stop: content)
+        self.handout = SimpleNamespace(receipt_for=lambda *how: how)
+        self.receipts = SimpleNamespace(keep=lambda *how: self.kept.append(how))
+
+    def use(self) -> None:
+        of: Any = self
+        with RankedJob._lend_rows(of, self.stop):
+            raise JobError("the recipe failed", code="recipe-killed")
+
+
+def test_rows_that_were_used_have_a_receipt_whatever_came_of_it() -> None:
+    home = Home(bytes(cargo("ada").memory.view))
+    with pytest.raises(JobError, match="the recipe failed"):
+        home.use()
+    assert len(home.kept) == 1
+
+
+def test_rows_that_do_not_fit_their_schema_are_not_used() -> None:
+    home = Home(b"\xff" * len(cargo("ada").memory.view))
+    with pytest.raises(JobError, match="do not fit") as refused:
+        home.use()
+    assert refused.value.code == "bad-row"
+    assert home.kept == []
+
+
+def test_which_row_is_bad_is_not_the_recipes_to_say() -> None:
+    def work(*how: Any) -> Any:
+        raise bad_row("x", "not a number")
+
+    job: Any = SimpleNamespace(
+        agreement=SimpleNamespace(agreement=grouped()),
+        leases=SimpleNamespace(await_proven=lambda owners: None),
+        keys=SimpleNamespace(owners=()),
+        trainer=SimpleNamespace(statistics=b""),
+        _slice=SimpleNamespace(work=work),
+        _beside=None,
+    )
+    with pytest.raises(JobError) as refused:
+        RankedJob._work(job, "train", 0)
+    assert refused.value.code == "recipe-garbled"

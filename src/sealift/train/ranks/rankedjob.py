@@ -18,7 +18,7 @@ from sealift.collective.group import SealedGroup
 from sealift.collective.planner import plan_group
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schedule.visits import Group, Stop
-from sealift.errors import PeerError
+from sealift.errors import JobError, MalformedError, PeerError
 from sealift.events import Sink, emit
 from sealift.ids import VisitId
 from sealift.release.agreement import Purpose
@@ -27,7 +27,7 @@ from sealift.session.session import Session
 from sealift.train.job.checkpoints import Checkpoints
 from sealift.train.job.leasekeeping import LeaseKeeper
 from sealift.train.job.releasedkeys import ReleasedKeys
-from sealift.train.job.runningjob import JobProgress
+from sealift.train.job.runningjob import JobProgress, check_cargo_rows
 from sealift.train.loop.faults import RecipeError
 from sealift.train.loop.slices import Slice, StepGroup, plan_slice
 from sealift.train.loop.states import TrainerState
@@ -36,8 +36,9 @@ from sealift.train.loop.trainer import Trainer
 from sealift.train.output.handout import Handout
 from sealift.train.plans.local import SealedTables
 from sealift.train.ranks.rounds import GroupRounds, Part, Report, stops_of
+from sealift.train.worker.process import garbled
 from sealift.travel.accelerator.rules import VisitRules
-from sealift.travel.accelerator.setup import Loaded, PhaseTimer
+from sealift.travel.accelerator.setup import Loaded, LoadedCargo, PhaseTimer
 from sealift.travel.holder.jobs import Receipts
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.memory import CPUPool, scrub
@@ -182,6 +183,10 @@ class RankedJob:
                 seen = let_out(found, rule).metrics if may_see else {}
                 emit(self.sink, "slice.worked", purpose=purpose, epoch=epoch, **seen)
                 parts.append(Part.of(stop, found, rule))
+        except MalformedError as error:
+            if error.code != "bad-row":
+                raise
+            failed = garbled()  # rows were checked: which would be the recipe's word
         except RecipeError as error:
             failed = self.handout.hide(error, self._tell_orchestrator)
         else:
@@ -190,24 +195,33 @@ class RankedJob:
 
     @contextmanager
     def _lend_rows(self, stop: Stop) -> Iterator[SharedBuffer]:
-        """Rows for one use, which ends with a scrub that is read back, and a receipt."""
+        """Rows for one use, which ends with a scrub that is read back, and a receipt.
+
+        Raises:
+            JobError: ``bad-row``, before anybody uses them.
+        """
         timer = PhaseTimer(time.monotonic, lambda phase: None)
         resource = self.agreement.resource(stop.resource)
         pool = CPUPool(stop.rows * resource.row_bytes, _NO_QUARANTINE)
+        visit = VisitId.generate()
+        loaded = None
         try:
             with timer.phase("load"):
                 pool.buffer[:] = self.tables.read(stop)
+                _demand_rows(LoadedCargo(stop, resource, pool.shared))
+            loaded = Loaded(0, resource.total_bytes)
             with timer.phase("train"):
                 yield pool.shared
         finally:
             with timer.phase("scrub"):
                 scrubbed = scrub(pool.regions())
             pool.close()
-        loaded = Loaded(0, resource.total_bytes)
-        seconds = timer.seconds
-        visit = VisitId.generate()
-        receipt = self.handout.receipt_for(visit, stop, loaded, seconds, scrubbed)
-        self.receipts.keep(visit, receipt)
+            if loaded is not None:  # whatever became of the work: rows were used
+                seconds = timer.seconds
+                receipt = self.handout.receipt_for(
+                    visit, stop, loaded, seconds, scrubbed
+                )
+                self.receipts.keep(visit, receipt)
 
     def _begin(self, purpose: Purpose, epoch: int) -> None:
         """Recipes see everybody's rows of a pass from here on.
@@ -275,6 +289,13 @@ class RankedJob:
 
     def _tell_orchestrator(self, message: object) -> None:
         send_message(self.control, message)
+
+
+def _demand_rows(cargo: LoadedCargo) -> None:
+    try:
+        check_cargo_rows(cargo)
+    except MalformedError as error:  # the job's error, which every rank is told
+        raise JobError(str(error), code=error.code) from None
 
 
 @contextmanager
