@@ -132,3 +132,24 @@ def test_which_row_is_bad_is_not_the_recipes_to_say() -> None:
     with pytest.raises(JobError) as refused:
         RankedJob._work(job, "train", 0)
     assert refused.value.code == "recipe-garbled"
+
+
+@pytest.mark.parametrize(("sums", "nbytes"), [(b"", 0), (b"sums", 8)])
+def test_no_model_is_built_before_the_sums_that_it_is_built_on(
+    sums: bytes, nbytes: int
+) -> None:
+    class Trainer:
+        statistics = sums
+
+        @property
+        def joint(self) -> Any:
+            assert sums, "built too early"
+            return SimpleNamespace(
+                model=lambda: {"w": SimpleNamespace(content=b"8" * 8)}
+            )
+
+    training = TrainingSettings(prepare=True)
+    job: Any = SimpleNamespace(
+        settings=replace(AGREED, training=training), trainer=Trainer()
+    )
+    assert RankedJob._model_bytes(job) == nbytes

@@ -142,15 +142,20 @@ class RankedJob:
 
     def _plan_group(self) -> None:
         """Measure with all others, and choose; the manifest says what and why."""
-        joint = self.trainer.joint.model() if self.settings.training.epochs else {}
-        nbytes = sum(len(each.content) for each in joint.values())
-        planned = plan_group(self.group, nbytes, time.perf_counter)
+        planned = plan_group(self.group, self._model_bytes(), time.perf_counter)
         self.handout.collectives = planned.why
         if self.settings.slices.sync == "step":
             nbytes = planned.bucket_bytes
             self._beside = StepGroup(
                 group=self.group, plans=self.plans, bucket_bytes=nbytes
             )
+
+    def _model_bytes(self) -> int:
+        """0 without a model, and before the sums that it is built on."""
+        training = self.settings.training
+        if not training.epochs or (training.prepare and not self.trainer.statistics):
+            return 0
+        return sum(len(each.content) for each in self.trainer.joint.model().values())
 
     def _ready(self, position: int) -> JobReady:
         return JobReady(
