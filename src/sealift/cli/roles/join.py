@@ -1,9 +1,15 @@
-"""``sealift join``: take part in a job as a data owner: a broker, and a holder beside it."""
+"""``sealift join``: take part in a job as a data owner: a broker, and a holder beside it.
+
+Where a job's plan has no holders (``ddp``), an owner's rows stay here: its rank takes the
+holder's place.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import threading
 import time
 from contextlib import ExitStack, closing, suppress
@@ -22,12 +28,15 @@ from sealift.cli.roles import (
     require_data_owner,
     set_up_role,
 )
+from sealift.cli.roles.attester import add_attester_arguments, evidence_places
 from sealift.cli.roles.broker import (
     BrokerBeside,
     add_store_arguments,
     broker_command,
     statements_folder,
 )
+from sealift.cli.roles.rank import run_rank
+from sealift.cli.signals import StopRequested, on_second_signal
 from sealift.data.schema.card import CARD_SUFFIX, SEALED_SUFFIX, read_card, schema_of
 from sealift.errors import (
     AuthenticationError,
@@ -37,6 +46,7 @@ from sealift.errors import (
     PolicyError,
     SealiftError,
     UnavailableError,
+    UsageError,
 )
 from sealift.events import emit
 from sealift.ids import Role
@@ -47,11 +57,14 @@ from sealift.release.files import make_folder
 from sealift.release.log.heads import HeadStore
 from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
 from sealift.session.relay.envelope import prover
+from sealift.train.job.hostattester import open_attester
 from sealift.train.job.rejoin import Joined, Rejoining
 from sealift.train.job.rolesetup import RoleSetup
+from sealift.train.job.settings import read_job
 from sealift.travel.holder.jobs import HolderJob, Receipts
 from sealift.travel.holder.visit import SERVED_NAME, HeldResource, ServedVisits
 from sealift.travel.peers import relay_name
+from sealift.travel.visit.memory import overwrite_live_pools, restart_overwriting
 from sealift.travel.visit.messages import Finished
 
 
@@ -61,8 +74,9 @@ def add_parser(subparsers: Any) -> None:
         "join",
         run=run,
         help="take part in a job with this owner's sealed data",
-        description="Runs this owner's broker and holder until the job ends. Both dial "
-        "out to the orchestrator; nothing listens here.",
+        description="Runs this owner's broker and holder until the job ends; with the plan "
+        "ddp its broker and its rank. Both dial out to the orchestrator; nothing listens "
+        "here.",
     )
     add_role_arguments(parser)
     add_store_arguments(parser)
@@ -72,15 +86,21 @@ def add_parser(subparsers: Any) -> None:
     parser.add_path(
         "--receipts", required=True, metavar="DIR", help="gets the receipts"
     )
-    parser.add_file("--heads", required=True, help="last heads of all logs")
+    parser.add_file(
+        "--heads", help="last heads of all logs, not heads.json beside the log"
+    )
     parser.add_flag("--holder-only", "the broker runs elsewhere")
     add_dialler_arguments(parser)
+    parser.add_path("--state", metavar="DIR", help="ddp: checkpoints of the first rank")
+    add_attester_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Attend until the job ends."""
     if not args.holder_only:
         _require_passphrase_file(args)
+        if read_job(args.job).plan == "ddp":
+            return _train_at_home(args)
     setup = set_up_role(args, "holder")
     require_data_owner(setup, "holder")
     with ExitStack() as stack:
@@ -113,6 +133,39 @@ def require_kept(lost: int, folder: Path) -> None:
             why=f"{folder} could not be written",
             code="receipt-lost",
         )
+
+
+def _train_at_home(args: argparse.Namespace) -> int:
+    """Train beside the other owners' ranks; the broker runs beside this one.
+
+    Raises:
+        JobError: ``role-ended``; what the broker said stands on stderr.
+    """
+    restart_overwriting("sealift")
+    on_second_signal(overwrite_live_pools)
+    setup = set_up_role(args, "accelerator")
+    require_data_owner(setup, "rank")
+    if not setup.agreement.agreement.rows_at_home:
+        raise UsageError(
+            "the ranks of this job are on a host of their own",
+            fix="Run `sealift broker` for this owner",
+            code="other-plan",
+        )
+    attester = open_attester(setup, evidence_places(args))
+    words = {**vars(args), "sealed": [args.sealed], "dial": args.direct}
+    words |= {"direct": None, "direct_listen": None}
+    words |= {"rank": None, "must_resume": False}
+    with BrokerBeside(broker_command(args), ended=_interrupt, say=say) as broker:
+        try:
+            return run_rank(argparse.Namespace(**words), setup, attester)
+        except (PeerError, StopRequested):
+            if not broker.failed:
+                raise
+            raise _broker_ended("rank") from None
+
+
+def _interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Holder:
@@ -195,11 +248,15 @@ def _attend_with_broker(args: argparse.Namespace, holder: _Holder) -> Finished:
         except PeerError:
             if not broker.failed:
                 raise
-            raise JobError(
-                "the broker beside the holder ended early",
-                why="it said why in the line before",
-                code="role-ended",
-            ) from None
+            raise _broker_ended("holder") from None
+
+
+def _broker_ended(role: str) -> JobError:
+    return JobError(
+        f"the broker beside the {role} ended early",
+        why="it said why in the line before",
+        code="role-ended",
+    )
 
 
 def _say(line: str) -> None:
@@ -281,14 +338,15 @@ def _make_holder(
     receipts: Receipts,
 ) -> HolderJob:
     """The holder of this command line."""
+    heads = args.heads or args.log.with_name("heads.json")
     endpoint = setup.endpoint(Role.HOLDER)
     return HolderJob(
         relay,
         endpoint,
         setup.agreement,
         held=held,
-        heads=HeadStore(args.heads),
-        served=ServedVisits(args.heads.with_name(SERVED_NAME)),
+        heads=HeadStore(heads),
+        served=ServedVisits(heads.with_name(SERVED_NAME)),
         receipts=receipts,
         job=setup.job.name,
         clock=time.monotonic,

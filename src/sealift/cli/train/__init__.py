@@ -55,6 +55,8 @@ def add_parser(subparsers: Any) -> None:
         help="run a job: orchestrator and accelerator here, or all of it locally",
         description="plan travel: starts orchestrator and accelerator here, waits for "
         "the holders that `sealift join` starts elsewhere, and ends when the job does. "
+        "plan ddp: starts the orchestrator, and all ranks unless rows stay at home: then "
+        "`sealift join` starts each owner's. "
         "plan local: one process reads every owner's sealed files; give --vault, --key "
         "and --passphrase-file once per owner. docs/reference/job.md lists the fields of "
         "JOB.",
@@ -70,23 +72,23 @@ def _add_train_arguments(parser: Parser) -> None:
     parser.add_flag("--watch", "a line for every visit")
     parser.add_json()
     for option, text in (
-        ("--key", "travel: the operator's identity. local: every owner's"),
+        ("--key", "the operator's identity. local: every owner's"),
         ("--passphrase-file", "of each key, in the same order"),
         ("--vault", "local: every owner's, in the order of the keys"),
-        ("--sealed", "local: folders with sealed files and cards"),
+        ("--sealed", "local, and ddp here: folders with sealed files and cards"),
     ):
         parser.add_argument(
             option, type=Path, action="append", default=[], metavar="PATH", help=text
         )
-    parser.add_file("--attester-key", help="travel")
+    parser.add_file("--attester-key", help="of this host, if an accelerator runs here")
     parser.add_file("--attester-passphrase-file")
     parser.add_argument(
-        "--orchestrator", metavar="HOST:PORT", help="travel: not the job's address"
+        "--orchestrator", metavar="HOST:PORT", help="not the job's address"
     )
     parser.add_path(
         "--state",
         metavar="DIR",
-        help="travel: checkpoints, not in state/NAME beside the job",
+        help="checkpoints, not in state/NAME beside the job",
     )
     add_judging_arguments(parser)
     add_attester_arguments(parser)

@@ -1,7 +1,8 @@
-"""``sealift train`` for the plan ``travel``: two roles as children, one view of them.
+"""``sealift train`` for plans with roles: some of them as children, one view of them.
 
-The children are orchestrator and accelerator; progress is plain lines on stderr. One that
-was killed is started again, a few times: the other one waits for it, and the
+The children are the orchestrator and the accelerators of this host: one, or with the plan
+``ddp`` all ranks, or none where rows stay at home; progress is plain lines on stderr. One
+that was killed is started again, a few times: the others wait for it, and the
 job goes on from its last checkpoint. One that ended by itself said why, and is not.
 """
 
@@ -24,7 +25,7 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.train.job.roleprocesses import Ended, RoleEvent, RoleProcesses, RoleResult
 from sealift.train.job.settings import JobTable
 from sealift.train.sandbox.confine import Confinement
-from sealift.travel.peers import say_role
+from sealift.travel.peers import accelerator_names, say_role
 
 
 @dataclass(slots=True)
@@ -70,13 +71,12 @@ class TrainLines:
                 self.say(Confinement.parse(event.text("sandbox")).say())
                 size = say_bytes(int(event.fields["buffer_bytes"]))
                 self.say(f"buffer of a visit: {size}: {event.text('why')}")
+            case "job.gathered" | "round.ended":
+                self.say(self._group_line(event))
             case "visit.ended":
                 self._take_visit(event)
-            case "visit.skipped":
-                self.say(f"skipped {event.text('holder')}: {_cause(event)}")
-            case "visit.again":
-                seconds = float(event.fields["pause_s"])
-                self.say(f"asks {event.text('holder')} again in {seconds:.1f} s")
+            case "visit.skipped" | "visit.again":
+                self.say(_missing_line(event))
             case "checkpoint.restored":
                 number, group = event.text("number"), event.text("position")
                 self.say(f"goes on from checkpoint {number}, at group {group}")
@@ -89,6 +89,17 @@ class TrainLines:
                 | "accelerator.lost"
             ):
                 self.say(event.text("line"))
+
+    def _group_line(self, event: RoleEvent) -> str:
+        if event.kind == "job.gathered":
+            return f"{event.text('ranks')} ranks are here"
+        loss = event.fields.get("metric.loss")
+        shown = f", mean loss {loss:.4g}" if isinstance(loss, float) else ""
+        return (
+            f"{event.text('purpose')} epoch {int(event.fields['epoch']) + 1} of "
+            f"{self._epochs}: {event.text('rows')} rows in "
+            f"{float(event.fields['seconds']):.2f} s{shown}"
+        )
 
     def _take_visit(self, event: RoleEvent) -> None:
         if event.text("outcome") != "verified":
@@ -136,6 +147,13 @@ class TrainLines:
         print(visible(f"sealift: {line}"), file=self._stream, flush=True)
 
 
+def _missing_line(event: RoleEvent) -> str:
+    if event.kind == "visit.skipped":
+        return f"skipped {event.text('holder')}: {_cause(event)}"
+    seconds = float(event.fields["pause_s"])
+    return f"asks {event.text('holder')} again in {seconds:.1f} s"
+
+
 def _cause(event: RoleEvent) -> str:
     return f"{event.text('line')} [{event.text('reason')}]"
 
@@ -144,12 +162,22 @@ ORCHESTRATOR: Final = "orchestrator"
 ACCELERATOR: Final = "accelerator"
 
 
+def accelerators_here(agreement: Agreement) -> tuple[str, ...]:
+    """Processes of this host: none, if every owner starts its own with `sealift join`."""
+    if agreement.rows_at_home:
+        return ()
+    if agreement.ranks == 1:
+        return (ACCELERATOR,)
+    return accelerator_names(agreement.ranks)
+
+
 class TravelRoles:
-    """Starts both, and again.
+    """Starts all, and again.
 
     Args:
         processes: Where they run.
         args: Of the command.
+        accelerators: Of this host, by their processes' names.
         restarts: Most times that each is started again.
         say: Gets a line for people.
     """
@@ -158,6 +186,7 @@ class TravelRoles:
         self,
         processes: RoleProcesses,
         args: argparse.Namespace,
+        accelerators: tuple[str, ...],
         *,
         restarts: int,
         say: Callable[[str], None],
@@ -167,7 +196,8 @@ class TravelRoles:
         self._say = say
         self._address = args.orchestrator
         self._listening: RoleEvent | None = None
-        self._left = {ORCHESTRATOR: restarts, ACCELERATOR: restarts}
+        self._accelerators = accelerators
+        self._left = dict.fromkeys((ORCHESTRATOR, *accelerators), restarts)
 
     def start_orchestrator(self) -> None:
         """At the address that was asked for, or where it listened before."""
@@ -182,11 +212,12 @@ class TravelRoles:
         self._start(ORCHESTRATOR, words)
 
     def take_listening(self, event: RoleEvent) -> None:
-        """The orchestrator listens: time for the accelerator, unless it is there."""
+        """The orchestrator listens: time for who is not there yet."""
         self._address = f"{event.text('host')}:{event.fields['port']}"
         self._listening = event
-        if ACCELERATOR not in self._processes.children:
-            self._start_accelerator(event)
+        for name in self._accelerators:
+            if name not in self._processes.children:
+                self._start_accelerator(name, event)
 
     def start_again(self, name: str) -> bool:
         """Start a role that was killed; False if it ended otherwise, or too often."""
@@ -197,22 +228,26 @@ class TravelRoles:
         if name == ORCHESTRATOR:
             self.start_orchestrator()
         elif self._listening is not None:
-            self._start_accelerator(self._listening)
+            self._start_accelerator(name, self._listening)
         return True
 
-    def _start_accelerator(self, listening: RoleEvent) -> None:
+    def _start_accelerator(self, name: str, listening: RoleEvent) -> None:
         args, host = self._args, listening.text("host")
         here = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared
         words: list[str | Path] = [ACCELERATOR, args.job, "--events", "-"]
         words += ["--orchestrator", f"{here}:{listening.fields['port']}"]
         words += ["--key", args.attester_key]
         words += ["--passphrase-file", args.attester_passphrase_file]
+        if len(self._accelerators) > 1:
+            words += ["--rank", str(self._accelerators.index(name))]
+        for folder in args.sealed:
+            words += ["--sealed", folder]
         if args.state is not None:
             words += ["--state", args.state]
         if args.must_resume:
             words.append("--must-resume")
         words += option_words(args, (*JUDGING, *HOST))
-        self._start(ACCELERATOR, words)
+        self._start(name, words)
 
     def _start(self, name: str, words: list[str | Path]) -> None:
         with stop_postponed():
@@ -226,18 +261,21 @@ GRACE_S: Final = 2.0  # the roles end together; who ends first is a race
 def train_travelling(
     args: argparse.Namespace, job: JobTable, agreement: VerifiedAgreement
 ) -> dict[str, Any]:
-    """Start orchestrator and accelerator, show what they tell, return the summary.
+    """Start the roles of this host, show what they tell, return the summary.
 
     Raises:
         SealiftError: what the role that failed said last, with its exit code.
     """
-    _require_keys(args)
+    accelerators = accelerators_here(agreement.agreement)
+    _require_keys(args, attester=bool(accelerators))
     lines = TrainLines(agreement.agreement, job, watch=args.watch, stream=sys.stderr)
     result: Mapping[str, Any] = {}
     with RoleProcesses(Path.cwd()) as processes:
         on_second_signal(processes.kill)
         restarts = MAX_RESTARTS if job.run.rejoin_s else 0
-        roles = TravelRoles(processes, args, restarts=restarts, say=lines.say)
+        roles = TravelRoles(
+            processes, args, accelerators, restarts=restarts, say=lines.say
+        )
         roles.start_orchestrator()
         for told in processes.listen(_silence_s(job)):
             if isinstance(told, RoleEvent):
@@ -248,7 +286,7 @@ def train_travelling(
                 result = told.content if told.process == ORCHESTRATOR else result
             elif not result and roles.start_again(told.process):
                 continue
-            elif _is_over(processes, told):
+            elif _is_over(processes, accelerators, told):
                 break
     lines.say_epoch()  # of the last one, which nothing follows
     if not result:
@@ -256,35 +294,43 @@ def train_travelling(
     return dict(result)
 
 
-def _require_keys(args: argparse.Namespace) -> None:
-    given = (args.key, args.passphrase_file, args.attester_key)
-    if not all(given) or args.attester_passphrase_file is None or len(args.key) != 1:
+def _require_keys(args: argparse.Namespace, *, attester: bool) -> None:
+    given = [args.key, args.passphrase_file]
+    if attester:
+        given += [args.attester_key, args.attester_passphrase_file]
+    if not all(given) or len(args.key) != 1:
+        both = (
+            ", --attester-key and --attester-passphrase-file of this host"
+            if attester
+            else ""
+        )
         raise UsageError(
-            "the plan travel needs two identities and their passphrase files",
-            fix="Give --key and --passphrase-file of the operator, --attester-key and "
-            "--attester-passphrase-file of this host",
+            "identities and their passphrase files are missing",
+            fix=f"Give --key and --passphrase-file of the operator{both}",
             code="keys-missing",
         )
 
 
-def _is_over(processes: RoleProcesses, told: Ended) -> bool:
+def _is_over(
+    processes: RoleProcesses, accelerators: tuple[str, ...], told: Ended
+) -> bool:
     """Whether the job has ended well; raises what the role that failed said."""
-    if told.process == ACCELERATOR:
+    if told.process != ORCHESTRATOR:
         if not processes.ends_within(ORCHESTRATOR, GRACE_S):
-            processes.require_success(ACCELERATOR)
+            processes.require_success(told.process)
         return False
+    started = [each for each in accelerators if each in processes.children]
     try:
         processes.require_success(ORCHESTRATOR)
     except PeerError:
-        # It lost the accelerator, which knows better why.
-        if ACCELERATOR in processes.children and processes.ends_within(
-            ACCELERATOR, GRACE_S
-        ):
-            processes.require_success(ACCELERATOR)
+        # It lost an accelerator, which knows better why.
+        for name in started:
+            if processes.ends_within(name, GRACE_S):
+                processes.require_success(name)
         raise
-    if not processes.ends_within(ACCELERATOR, GRACE_S):
-        return True  # it is ended with everything else
-    processes.require_success(ACCELERATOR)
+    for name in started:  # one that does not end is ended with everything else
+        if processes.ends_within(name, GRACE_S):
+            processes.require_success(name)
     return True
 
 
