@@ -162,6 +162,7 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _begin(self, tensors: Sequence[Tensor], work: Callable[[], None]) -> SealedWork:
         if any(tensor.dtype is torch.uint8 for tensor in tensors):
+            self._group.abort()  # who went on would be one collective behind
             raise UsageError(
                 "a tensor of bytes is not sent",
                 why="torch's object collectives travel in them and unpickle what came",

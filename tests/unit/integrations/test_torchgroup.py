@@ -108,8 +108,26 @@ def calls(rank: int) -> dict[str, Any]:
     waiting.wait()
     found["later"] = later.tolist()
     dist.barrier()
-    found["errors"] = [_error(call) for call in (_objects, _odd_reduction)]
     return found
+
+
+def mistakes(rank: int) -> list[str]:
+    """What each call fails with; the first ends the group, on some rank before others."""
+    calls = (_objects, _bytes, _odd_reduction, _ordinary)
+    return [_error(call) for call in calls]
+
+
+def _refused_alone(rank: int) -> list[str]:
+    """Whoever went on after a refusal would be one collective behind the others."""
+    return [_error(call) for call in (*[_bytes] * (rank == 0), _ordinary)]
+
+
+def _bytes() -> None:
+    dist.all_reduce(torch.ones(2, dtype=torch.uint8))
+
+
+def _ordinary() -> None:
+    dist.all_reduce(torch.ones(2))
 
 
 def _objects() -> None:
@@ -139,6 +157,17 @@ def test_torchs_collectives() -> None:
         assert found["scattered"] == [3.0 * rank] * 4
         assert found["told"] == [[2.0, 2.0], [2.0, 2.0]]
         assert found["later"] == found["sum"]
-        objects, odd = found["errors"]
-        assert "a tensor of bytes is not sent" in objects
+
+
+def test_mistakes_are_refused() -> None:
+    heard = on_ranks(WORLD, mistakes)
+    assert any("a tensor of bytes is not sent" in objects for objects, *_ in heard)
+    for objects, raw, odd, ordinary in heard:
+        assert objects
+        assert "a tensor of bytes is not sent" in raw
         assert "a sealed group has no" in odd
+        assert ordinary
+
+
+def test_a_refusal_on_one_rank_ends_the_group_on_all() -> None:
+    assert all(map(all, on_ranks(WORLD, _refused_alone)))
