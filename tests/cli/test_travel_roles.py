@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sealift.cli.train.travel import ACCELERATOR, ORCHESTRATOR, TravelRoles
 from sealift.train.job.roleprocesses import RoleEvent
+from sealift.travel.peers import accelerator_names
 
 
 class House:
@@ -27,15 +28,24 @@ class House:
         return self.killed
 
 
-def make_roles(house: House, said: list[str]) -> TravelRoles:
+def make_roles(
+    house: House, said: list[str], accelerators: tuple[str, ...] = (ACCELERATOR,)
+) -> TravelRoles:
     args = argparse.Namespace(
         job=Path("job.toml"), key=[Path("cloud")], passphrase_file=[Path("p")],
         attester_key=Path("host"), attester_passphrase_file=Path("q"), output=None,
         orchestrator="0.0.0.0:0", state=Path("kept"), must_resume=True,
         collateral=None, references=[Path("hosts"), Path("more")], tpm="unix:/t",
         tpm_state=None, tpm_issuers=None, event_log="none", ima_list="none", agent=None,
+        sealed=[Path("north")],
     )  # fmt: skip
-    return TravelRoles(house, args, restarts=2, say=said.append)  # type: ignore[arg-type]
+    return TravelRoles(
+        house,
+        args,
+        accelerators,
+        restarts=2,
+        say=said.append,  # type: ignore[arg-type]
+    )
 
 
 def listening(port: int) -> RoleEvent:
@@ -88,3 +98,24 @@ def test_both_roles_judge_by_the_same_files() -> None:
     assert host[host.index("--tpm") + 1] == "unix:/t"
     assert "--agent" not in host
     assert "--tpm" not in house.children[ORCHESTRATOR]
+
+
+def test_every_rank_of_this_host_has_its_number() -> None:
+    house, names = House(), accelerator_names(2)
+    roles = make_roles(house, [], names)
+    roles.start_orchestrator()
+    roles.take_listening(listening(4000))
+    for number, name in enumerate(names):
+        words = house.children[name]
+        assert words[words.index("--rank") + 1] == str(number)
+        assert words[words.index("--sealed") + 1] == "north"
+    assert roles.start_again(names[1])
+    assert [name for name, _ in house.started] == [ORCHESTRATOR, *names, names[1]]
+
+
+def test_no_rank_runs_here_whose_rows_are_at_home() -> None:
+    house = House()
+    roles = make_roles(house, [], ())
+    roles.start_orchestrator()
+    roles.take_listening(listening(4000))
+    assert list(house.children) == [ORCHESTRATOR]

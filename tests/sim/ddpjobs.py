@@ -87,6 +87,14 @@ class SharedRun(JobRun):
         self.address = f"127.0.0.1:{port}"
         return role
 
+    def rank(self, number: int, *more: str, name: str = "") -> Running:
+        """One that a person starts."""
+        words = [*self._dial(), "--rank", str(number), *more]
+        for owner in self.world.owners:
+            words += ["--sealed", str(self.world.home(owner).sealed)]
+        name = name or f"rank-{number}"
+        return self._start_role("accelerator", HOST, *words, name=name)
+
     def enter(self, name: str) -> Sequence[str]:
         """Ranks that torchrun starts learn everything from the environment."""
         host = self.world.home(HOST)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -93,10 +94,15 @@ class GroupOrchestrator:
             )
 
     def _gather(self, wait_s: float) -> list[Session]:
-        ranks = [
-            self._sessions.wait_for(Role.ACCELERATOR, name, wait_s)
-            for name in self._names
-        ]
+        until_s = time.monotonic() + wait_s
+        ranks = []
+        for rank, name in enumerate(self._names):
+            left_s = max(until_s - time.monotonic(), 0.0)
+            try:
+                ranks.append(self._sessions.wait_for(Role.ACCELERATOR, name, left_s))
+            except PeerError as error:
+                error.what = f"rank {rank} did not arrive in time"
+                raise
         emit(self._sink, "job.gathered", ranks=len(ranks))
         return ranks
 
@@ -177,6 +183,8 @@ def _hear(rank: int, session: Session, tell: Callable[[object], None]) -> None:
             message = parse_message(raw, kinds)
             if rank:
                 _demand_its_own(rank, message)
+            if isinstance(message, Failed) and not message.line.startswith("rank "):
+                message = Failed(message.code, f"rank {rank}: {message.line}")
             tell(message)
     except SealiftError as error:
         tell(error)

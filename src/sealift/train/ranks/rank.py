@@ -23,7 +23,14 @@ from sealift.collective.meeting import GroupMeeting
 from sealift.crypto.sign import PublicKey
 from sealift.data.schedule.visits import BufferChoice
 from sealift.data.schema.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
-from sealift.errors import JobError, PeerError, PolicyError, SealiftError
+from sealift.errors import (
+    AuthenticationError,
+    JobError,
+    MalformedError,
+    PeerError,
+    PolicyError,
+    SealiftError,
+)
 from sealift.events import Sink, emit
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -235,9 +242,14 @@ class Rank:
             folder = _find(name, self._places.sealed)
             data_keys[name] = released.data_key
             cards[name] = read_card(folder / f"{name}{CARD_SUFFIX}")
-            reader = SealedFileReader(
-                folder / f"{name}{SEALED_SUFFIX}", released.data_key
-            )
+            file = folder / f"{name}{SEALED_SUFFIX}"
+            try:
+                reader = SealedFileReader(file, released.data_key)
+            except AuthenticationError:
+                raise MalformedError(
+                    f"{file} is not the file that its key is for",
+                    code="other-resource",
+                ) from None
             readers[name] = stack.enter_context(closing(reader))
         resources = [each.resource for each in keys.released.values()]
         return SealedTables(
