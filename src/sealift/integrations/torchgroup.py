@@ -118,23 +118,21 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _allgather_base(
         self, output: Tensor, part: Tensor, options: Any = None
     ) -> SealedWork:
-        parts = list(output.view(-1).chunk(self.size()))
-        return self._begin([output], partial(self._all_gather, parts, part.view(-1)))
+        return self._begin([output], partial(self._gather_into, output, part))
 
     def _reduce_scatter_base(
         self, output: Tensor, whole: Tensor, options: Any = None
     ) -> SealedWork:
         op = getattr(options, "reduceOp", dist.ReduceOp.SUM)
-        return self._begin(
-            [output], partial(self._reduce_scatter, output, whole.view(-1), op)
-        )
+        return self._begin([output], partial(self._reduce_scatter, output, [whole], op))
 
     def reduce_scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], options: Any = None
     ) -> SealedWork:
         """Of ``inputs[0]``, a tensor a rank."""
-        whole = torch.cat([each.reshape(-1) for each in inputs[0]])
-        return self._reduce_scatter_base(outputs[0], whole, options)
+        op = getattr(options, "reduceOp", dist.ReduceOp.SUM)
+        work = partial(self._reduce_scatter, outputs[0], inputs[0], op)
+        return self._begin(outputs[:1], work)
 
     def allgather_into_tensor_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None
@@ -206,8 +204,13 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         for output, found in zip(outputs, whole, strict=True):
             output.copy_(found.view(output.shape))
 
-    def _reduce_scatter(self, output: Tensor, whole: Tensor, op: Any) -> None:
-        with _on_host(output) as mine, _on_host(whole.clone()) as everything:
+    def _gather_into(self, output: Tensor, part: Tensor) -> None:
+        parts = list(output.view(-1).chunk(self.size()))
+        self._all_gather(parts, part.reshape(-1))
+
+    def _reduce_scatter(self, output: Tensor, parts: Sequence[Tensor], op: Any) -> None:
+        whole = torch.cat([each.reshape(-1) for each in parts])  # used up
+        with _on_host(output) as mine, _on_host(whole) as everything:
             self._group.reduce_scatter(everything, mine, _reduction(op))
         if op == dist.ReduceOp.AVG:
             output /= self.size()
