@@ -31,19 +31,27 @@ def train(run: SharedRun, noun: str = "train") -> Running:
     return role
 
 
-def test_ranks_of_one_machine_and_one_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "victim",
+    ["accelerator-1", pytest.param("orchestrator", marks=pytest.mark.long)],
+)
+def test_ranks_of_one_machine_and_one_that_is_killed(
+    tmp_path: Path, victim: str
+) -> None:
     with shared_run(shared_world(tmp_path)) as run:
         role = train(run)
         role.wait_line("train epoch 2 of 12: ")
-        ranks = [each for each in children(role.process.pid) if rank_of(each) == "1"]
-        os.kill(ranks[0], signal.SIGKILL)
-        role.wait_line("accelerator-1 was killed; started again")
+        (found,) = [p for p in children(role.process.pid) if name_of(p) == victim]
+        os.kill(found, signal.SIGKILL)
+        role.wait_line(f"{victim} was killed; started again")
         assert role.end() == 0, role.errors
         (result,) = role.results
         assert result["weights"] == weights_alone(run.world)
         assert any("mean loss" in line for line in role.errors)
 
 
-def rank_of(pid: int) -> str:
+def name_of(pid: int) -> str:
     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-    return words[words.index("--rank") + 1] if "--rank" in words else ""
+    if "--rank" in words:
+        return f"accelerator-{words[words.index('--rank') + 1]}"
+    return "orchestrator" if "orchestrator" in words else ""

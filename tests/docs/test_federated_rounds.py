@@ -64,7 +64,7 @@ def test_torchrun_starts_the_ranks_of_a_host(tmp_path: Path) -> None:
         run.orchestrate()
         for owner in run.world.owners:
             run.broker(owner)
-        words = typed("torchrun")
+        words = typed("torchrun --standalone")
         run.start("torchrun", *words, module=("torch.distributed.run",))
         assert run["torchrun"].end() == 0, run["torchrun"].errors
         assert run["orchestrator"].end() == 0
