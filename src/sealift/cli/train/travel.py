@@ -162,7 +162,7 @@ ORCHESTRATOR: Final = "orchestrator"
 ACCELERATOR: Final = "accelerator"
 
 
-def accelerators_here(agreement: Agreement) -> tuple[str, ...]:
+def _accelerators_here(agreement: Agreement) -> tuple[str, ...]:
     """Processes of this host: none, if every owner starts its own with `sealift join`."""
     if agreement.rows_at_home:
         return ()
@@ -266,7 +266,7 @@ def train_travelling(
     Raises:
         SealiftError: what the role that failed said last, with its exit code.
     """
-    accelerators = accelerators_here(agreement.agreement)
+    accelerators = _accelerators_here(agreement.agreement)
     _require_keys(args, attester=bool(accelerators))
     lines = TrainLines(agreement.agreement, job, watch=args.watch, stream=sys.stderr)
     result: Mapping[str, Any] = {}

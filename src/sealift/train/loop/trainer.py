@@ -123,7 +123,7 @@ class Trainer:
             return
         self._verify_sums()
         done = self._do("build", (), (None,), (TaskModel((), begun=False),))
-        state = the_state(done.states[0])
+        state = _state(done.states[0])
         self._settle(dict.fromkeys((JOINT, *self._owners), state))
 
     def work(
@@ -206,7 +206,7 @@ class Trainer:
         self, state: TrainingState | None, rows: int, summed: frozenset[str]
     ) -> None:
         """Go on from what a training made of the joint model."""
-        self._settle({JOINT: the_state(state)})
+        self._settle({JOINT: _state(state)})
         self.rows_trained += rows
         self.summed = summed
 
@@ -309,7 +309,7 @@ class Trainer:
         given = [self._states[name] for name in names]
         together = sums.together if sums else None
         done = self._do("train", cargo, given, models, told=told, together=together)
-        self._settle(dict(zip(names[1:], map(the_state, done.states[1:]), strict=True)))
+        self._settle(dict(zip(names[1:], map(_state, done.states[1:]), strict=True)))
         self.end_training(done.states[_JOINT_MODEL], losses.rows, told.summed)
         return losses.found(told.of(_JOINT_MODEL))
 
@@ -378,7 +378,7 @@ def parts_of(cargo: Sequence[LoadedCargo]) -> tuple[TaskPart, ...]:
     )
 
 
-def the_state(found: TrainingState | None) -> TrainingState:
+def _state(found: TrainingState | None) -> TrainingState:
     """The state that a task which builds or trains ends with."""
     assert found is not None, "whoever builds or trains has a state in the end"
     return found
