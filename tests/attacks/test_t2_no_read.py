@@ -265,7 +265,7 @@ def test_only_these_kinds_cross_a_visit() -> None:
     control = {
         "StartJob", "JobReady", "OfferVisit", "BufferOffered", "Granted", "Withdrawn",
         "VisitLoaded", "WorkVisits", "VisitEnded", "FinishJob", "Output", "JobFinished",
-        "OutputKept", "Finished", "Departed",
+        "OutputKept", "Finished", "Departed", "RoundEnded",
         "Said",  # in a session of its own; the answer is the same statement
     }  # fmt: skip
     kinds = {kind.__name__ for kind in ANY}

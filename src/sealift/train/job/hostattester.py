@@ -8,6 +8,7 @@ that was not asked for. There is one way to open each kind of attester.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, Self, runtime_checkable
@@ -275,7 +276,10 @@ def open_attester(
     code = code or agreement.code.digest
     host = _Host(setup, places, platform or Platform(), role, code)
     lacking: list[str] = []
-    with locked(setup.folder):  # of several ranks of a host one makes and measures
+    # Of several ranks of a host one makes and measures. A software key measures nothing,
+    # nor does who asks an agent; and a demo holds the job's folder itself.
+    measures = wanted != (Level.DEVELOPMENT,) and not places.agent
+    with locked(setup.folder) if measures else nullcontext():
         for level in wanted:
             try:
                 return _MAKERS[level](host)
