@@ -206,6 +206,8 @@ READERS = {
     "cli/agreement/notify": {"Said"},
     # below, and test_hosting_machine: orchestrator and accelerator
     "train/job/accelerator": {"StartJob", "Finished"},
+    "train/ranks/rank": {"StartJob", "Finished"},
+    "train/ranks/rankedjob": {"OutputKept"},
     "travel/accelerator/visits": {
         "OfferVisit", "Granted", "Withdrawn", "WorkVisits", "FinishJob", "OutputKept",
     },
