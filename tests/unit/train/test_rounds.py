@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,15 +16,22 @@ from sealift.codec import encode_named
 from sealift.collective.group import SealedGroup
 from sealift.data.schedule.visits import Group, Stop
 from sealift.errors import MalformedError, PeerError, SealiftError
-from sealift.lab.worlds.consortium import OUTPUT
+from sealift.events import discard
+from sealift.ids import Role
+from sealift.lab.worlds.consortium import OUTPUT, make_consortium
+from sealift.release.agreement import GroupRule
 from sealift.train.loop.statistics import Measured
-from sealift.train.ranks.orchestrator import _hear
+from sealift.train.ranks.orchestrator import GroupOrchestrator, _hear
 from sealift.train.ranks.rounds import GroupRounds, Part, Report, Work
+from sealift.travel.orchestrator.sessions import LiveSessions
+from sealift.travel.peers import accelerator_names
+from sealift.travel.settings import JobSettings, RunSettings
 from sealift.travel.visit.messages import (
     JobFinished,
     JobReady,
     Output,
     RoundEnded,
+    StartJob,
     message_name,
 )
 from tests.sim.wires import simulated_wires
@@ -125,3 +134,25 @@ def test_the_result_is_rank_0s(rank: int, said: object) -> None:
         assert isinstance(heard[2], MalformedError)
     else:
         assert heard[2] == said
+
+
+def test_a_rank_that_left_before_the_start_is_not_taken_for_another() -> None:
+    """It is waited for once more, and not started again and again."""
+
+    def gone(message: bytes) -> None:
+        raise PeerError("it hung up", code="peer-closed")
+
+    sessions, closed = LiveSessions(clock=time.monotonic), list[str]()
+    for name in accelerator_names(3):
+        peer = SimpleNamespace(role=Role.ACCELERATOR, name=name)
+        close = partial(closed.append, name)
+        sessions.enter(cast(Any, SimpleNamespace(peer=peer, send=gone, close=close)))
+    agreement = make_consortium(group=GroupRule(3, "owner")).verified()
+    settings = JobSettings(run=RunSettings(gather_s=0.1, rejoin_s=0.1))
+    orchestrator = GroupOrchestrator(
+        agreement, settings, sessions=sessions, sink=discard
+    )
+    outputs = cast(Any, SimpleNamespace(clear=lambda: None))
+    with pytest.raises(PeerError, match="rank 0 did not arrive in time"):
+        orchestrator.run(StartJob("digits", b""), outputs)
+    assert closed == list(accelerator_names(3))

@@ -111,13 +111,13 @@ class GroupOrchestrator:
     ) -> RunSummary:
         told: queue.SimpleQueue[object] = queue.SimpleQueue()
         outputs.clear()
-        for session in ranks:
-            send_message(session, start)
-        for rank, session in enumerate(ranks):
-            threading.Thread(
-                target=_hear, args=(rank, session, told.put), daemon=True
-            ).start()
         try:
+            for session in ranks:
+                send_message(session, start)
+            for rank, session in enumerate(ranks):
+                threading.Thread(
+                    target=_hear, args=(rank, session, told.put), daemon=True
+                ).start()
             while not isinstance(each := told.get(), JobFinished):
                 self._take(each, outputs, told)
             summary = RunSummary(0, 0, each)
