@@ -12,7 +12,7 @@ from tests.sim.ddpjobs import RANKS, SharedRun, shared_run, shared_world, write_
 from tests.sim.jobrun import Running
 
 pytestmark = pytest.mark.distributed
-SOON = ('patience = "lan"', 'patience = "lan"\ngather_s = 20.0\nrejoin_s = 0.0')
+SOON = ('patience = "lan"', 'patience = "lan"\ngather_s = 120.0\nrejoin_s = 0.0')
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def nothing_summed(run: SharedRun) -> bool:
 
 
 def test_a_missing_rank_is_named(run: SharedRun) -> None:
-    write_shared(run.world, (SOON[0], SOON[1].replace("20.0", "1.0")))
+    write_shared(run.world, (SOON[0], SOON[1].replace("120.0", "1.0")))
     role = run.orchestrate()
     assert role.end() == 4
     assert "rank 0 did not arrive in time" in role.error()
