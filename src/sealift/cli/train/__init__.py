@@ -11,12 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 from sealift.attest.level import Level
-from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.cli.arguments import Parser
 from sealift.cli.console import say, say_sandbox
 from sealift.cli.judging import add_judging_arguments
@@ -25,12 +24,6 @@ from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.codec import encode
 from sealift.crypto.identity import load_identity
 from sealift.crypto.keys import SecretKey
-from sealift.data.schema.card import (
-    CARD_SUFFIX,
-    SEALED_SUFFIX,
-    ResourceCard,
-    read_card,
-)
 from sealift.errors import PolicyError, UsageError
 from sealift.events import Event
 from sealift.release.agreement.code import load_bundle
@@ -41,7 +34,7 @@ from sealift.train.job.rolesetup import run_instead
 from sealift.train.job.settings import JobTable, check_job, read_job
 from sealift.train.loop.statistics import STATISTICS_NAME, totals_file
 from sealift.train.plans import PLANS
-from sealift.train.plans.local import LocalRun, SealedTables, train_local
+from sealift.train.plans.local import LocalRun, opened_tables, train_local
 from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import RecipeExecutor, TaskLimits
 
@@ -177,7 +170,9 @@ def _train_locally(
         keys = _keys(args, agreement, stack)
         limits.hide_memory()
         executor = stack.enter_context(_executor(agreement, job, files))
-        rows = _open(args, agreement, keys, stack)
+        rows = stack.enter_context(
+            opened_tables(agreement.agreement, args.sealed, keys)
+        )
         ran = train_local(
             agreement.agreement,
             job.settings,
@@ -259,28 +254,6 @@ def _keys(
         for resource in agreement.agreement.resources_of(identity.name):
             keys[resource.name] = vault.fetch(resource.name)
     return keys
-
-
-def _open(
-    args: argparse.Namespace,
-    agreement: VerifiedAgreement,
-    keys: dict[str, SecretKey],
-    stack: ExitStack,
-) -> SealedTables:
-    readers: dict[str, SealedFileReader] = {}
-    cards: dict[str, ResourceCard] = {}
-    for name, key in keys.items():
-        folder = _find(name, args.sealed)
-        cards[name] = read_card(folder / f"{name}{CARD_SUFFIX}")
-        reader = SealedFileReader(folder / f"{name}{SEALED_SUFFIX}", key)
-        readers[name] = stack.enter_context(closing(reader))
-    return SealedTables(agreement.agreement, readers, cards, keys)
-
-
-def _find(name: str, folders: list[Path]) -> Path:
-    """The first folder that has the file, or the first at all, for the error."""
-    having = (each for each in folders if (each / f"{name}{CARD_SUFFIX}").exists())
-    return next(having, folders[0] if folders else Path())
 
 
 def _say_slice(watch: bool) -> Any:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sealift.channel.record.commitment import verify_leaves
 from sealift.channel.record.sealedfile import SealedFileReader
@@ -18,14 +19,21 @@ from sealift.crypto.keys import SecretKey
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schedule.visits import Stop, plan_here
 from sealift.data.schema.card import (
+    CARD_SUFFIX,
     SEALED_SUFFIX,
     ResourceCard,
     commitment_of,
+    read_card,
     schema_of,
 )
 from sealift.data.shards.inspect import demand_sealed_as
 from sealift.data.shards.shard import Shard
-from sealift.errors import IntegrityError, PolicyError
+from sealift.errors import (
+    AuthenticationError,
+    IntegrityError,
+    MalformedError,
+    PolicyError,
+)
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose, Resource
@@ -269,6 +277,43 @@ class SealedTables:
         resource = self._agreement.resource(stop.resource)
         start = stop.first_row * resource.row_bytes
         return self._readers[resource.name].read(start, stop.rows * resource.row_bytes)
+
+
+@contextmanager
+def opened_tables(
+    agreement: Agreement,
+    folders: Sequence[Path],
+    keys: Mapping[str, SecretKey],
+    resources: Sequence[Resource] = (),
+) -> Iterator[SealedTables]:
+    """Sealed files and their cards, each from the first of the folders that has it.
+
+    Raises:
+        UnavailableError: if a file is missing.
+        MalformedError: ``other-resource``, if one was sealed with another key.
+        IntegrityError, MalformedError: see ``SealedTables``.
+    """
+    readers: dict[str, SealedFileReader] = {}
+    cards: dict[str, ResourceCard] = {}
+    with ExitStack() as stack:
+        for name, key in keys.items():
+            folder = _find(name, folders)
+            cards[name] = read_card(folder / f"{name}{CARD_SUFFIX}")
+            file = folder / f"{name}{SEALED_SUFFIX}"
+            try:
+                reader = SealedFileReader(file, key)
+            except AuthenticationError:
+                raise MalformedError(
+                    f"{file} is not the file that its key is for", code="other-resource"
+                ) from None
+            readers[name] = stack.enter_context(closing(reader))
+        yield SealedTables(agreement, readers, cards, keys, resources)
+
+
+def _find(name: str, folders: Sequence[Path]) -> Path:
+    """The first folder that has the file, or the first at all, for the error."""
+    having = (each for each in folders if (each / f"{name}{CARD_SUFFIX}").exists())
+    return next(having, folders[0] if folders else Path())
 
 
 def _verify(

@@ -16,17 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.collective.charter import Charter
 from sealift.collective.group import SealedGroup
 from sealift.collective.meeting import GroupMeeting
 from sealift.crypto.sign import PublicKey
 from sealift.data.schedule.visits import BufferChoice
-from sealift.data.schema.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
 from sealift.errors import (
-    AuthenticationError,
     JobError,
-    MalformedError,
     PeerError,
     PolicyError,
     SealiftError,
@@ -48,7 +44,7 @@ from sealift.train.job.settings import told_settings
 from sealift.train.loop.slices import resources_of_slice
 from sealift.train.output.handout import Handout, prove_instance
 from sealift.train.plans import PLANS
-from sealift.train.plans.local import SealedTables
+from sealift.train.plans.local import SealedTables, opened_tables
 from sealift.train.ranks.rankedjob import RankedJob, as_lost
 from sealift.train.worker.executor import RecipeExecutor, TaskLimits
 from sealift.travel.accelerator.rules import VisitRules
@@ -80,14 +76,14 @@ class RankPlaces:
     Attributes:
         sealed: Folders with sealed files and cards.
         receipts: Gets one for each use of rows.
-        state: Of the job's checkpoints; None keeps none.
+        state: Of the job's checkpoints, which rank 0 keeps.
         direct_host: Where later ranks may connect; None is the relay only.
         dialler: Which places of earlier ranks may be dialled.
     """
 
     sealed: Sequence[Path]
     receipts: Receipts
-    state: StateFolder | None
+    state: StateFolder
     direct_host: DirectHost | None
     dialler: PathDialler
 
@@ -207,7 +203,6 @@ class Rank:
             ranks=ranks,
         )
         return RankedJob(
-            name=job,
             rank=number,
             settings=settings,
             agreement=self._agreement,
@@ -237,24 +232,14 @@ class Rank:
                 )
 
     def _tables(self, keys: ReleasedKeys, stack: ExitStack) -> SealedTables:
-        readers, cards, data_keys = {}, {}, {}
-        for name, released in keys.released.items():
-            folder = _find(name, self._places.sealed)
-            data_keys[name] = released.data_key
-            cards[name] = read_card(folder / f"{name}{CARD_SUFFIX}")
-            file = folder / f"{name}{SEALED_SUFFIX}"
-            try:
-                reader = SealedFileReader(file, released.data_key)
-            except AuthenticationError:
-                raise MalformedError(
-                    f"{file} is not the file that its key is for",
-                    code="other-resource",
-                ) from None
-            readers[name] = stack.enter_context(closing(reader))
-        resources = [each.resource for each in keys.released.values()]
-        return SealedTables(
-            self._agreement.agreement, readers, cards, data_keys, resources
+        released = keys.released
+        tables = opened_tables(
+            self._agreement.agreement,
+            self._places.sealed,
+            {name: each.data_key for name, each in released.items()},
+            [each.resource for each in released.values()],
         )
+        return stack.enter_context(tables)
 
     def _meet(
         self, stack: ExitStack, job: str, settings: JobSettings
@@ -306,7 +291,7 @@ class Rank:
     def _checkpoints(
         self, job: str, settings: JobSettings, keys: ReleasedKeys
     ) -> Checkpoints[JobProgress] | None:
-        if self._number or self._places.state is None:
+        if self._number:
             return None
         return Checkpoints(
             self._places.state,
@@ -348,9 +333,3 @@ def demand_one_level(own: str, others: Sequence[str]) -> None:
                 why=f"{own} here, {level or 'none'} elsewhere",
                 code="levels-differ",
             )
-
-
-def _find(name: str, folders: Sequence[Path]) -> Path:
-    """The first folder that has the file, or the first at all, for the error."""
-    having = (each for each in folders if (each / f"{name}{CARD_SUFFIX}").exists())
-    return next(having, folders[0])

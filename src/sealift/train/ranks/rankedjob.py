@@ -71,7 +71,6 @@ class RankedJob:
         control: To the orchestrator.
     """
 
-    name: str
     rank: int
     settings: JobSettings
     agreement: VerifiedAgreement
