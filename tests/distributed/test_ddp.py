@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sealift.lab.demo.outcome import check_rounds
+from sealift.lab.demo.checks import check_rounds
 from sealift.lab.demo.tasks.digits import DIGITS
 from sealift.lab.worlds.folder import OWNERS, World
 from sealift.lab.worlds.job import ONE_BUFFER, make_world, write_job
@@ -106,3 +106,13 @@ def test_a_log_without_the_release_is_found(tmp_path: Path) -> None:
     other = World(tmp_path)
     shutil.copy(other.home("east").log, other.home("north").log)
     assert check_rounds(other, ran(), now=lambda: NOW_S).failures
+
+
+def test_a_receipt_that_is_missing_is_found(tmp_path: Path) -> None:
+    """Control: one use of rows without a receipt."""
+    ran()
+    shutil.copytree(world().path, tmp_path, dirs_exist_ok=True)
+    other = World(tmp_path)
+    next(other.home("east").receipts.iterdir()).unlink()
+    verdict = check_rounds(other, ran(), now=lambda: NOW_S)
+    assert [each.partition(":")[0] for each in verdict.failures] == ["receipts"]

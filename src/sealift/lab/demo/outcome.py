@@ -1,35 +1,22 @@
-"""How a demo ended, and what of it verifies: by its owner, from what the parties kept.
-
-Nothing here believes the processes that ran: the parties' files are verified with the
-agreement alone, as a court would.
-"""
+"""How a demo ended: what was learnt, what was tried, what verified (``checks``)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sealift.crypto.identity import load_identity
-from sealift.crypto.sign import PublicKey
-from sealift.errors import IntegrityError, SealiftError
 from sealift.lab.demo.rehearsal import Revocation
 from sealift.lab.demo.tasks.task import ACCURACY, Sample, Task
 from sealift.lab.demo.texts import say_bytes, say_s
-from sealift.lab.worlds.folder import MODEL_OWNER, OWNERS, World
+from sealift.lab.worlds.folder import OWNERS, World
 from sealift.lab.worlds.holders import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.lab.worlds.job import Plan, Travel
 from sealift.lab.worlds.progress import AttackSeen, Progress, VisitSeen, timed_phases
-from sealift.lab.worlds.roles import Run
 from sealift.release.agreement import Agreement
-from sealift.release.agreement.signed import VerifiedAgreement, load_verified
-from sealift.release.equip import equip
-from sealift.release.files import write_whole
-from sealift.release.log.entries import Entry, SignedTreeHead
-from sealift.release.log.heads import find_head, read_entries, verify_log
-from sealift.release.receipt import Receipt, load_receipt, verify_receipt
+from sealift.release.log.entries import Entry
+from sealift.release.receipt import Receipt
 
 if TYPE_CHECKING:
     from sealift.train.output.manifest import RunManifest
@@ -240,149 +227,3 @@ def phase_table(progress: Progress) -> tuple[list[str], list[list[str]]]:
     rows = [row(owner, own, median) for owner, own in by_owner if own]
     heads = ["median", "visits", *names, "whole", "sealed"]
     return heads, [*rows, row("in all", verified, sum)]
-
-
-def check_run(world: World, run: Run, *, now: Callable[[], float]) -> Verdict:
-    """Check everything that the parties keep of a run; failures are collected.
-
-    Args:
-        world: Made by ``make_world``.
-        run: What was told of it.
-        now: Seconds since 1970, to judge certificates at.
-    """
-    verified = equip(load_verified(world.agreement), clock=now)
-    verdict = Verdict(agreement=verified.agreement)
-    visits = {visit.visit for visit in run.progress.verified}
-    return _checked(
-        verdict,
-        {
-            "attacks": lambda: _check_attacks(run.progress),
-            "logs": lambda: _check_logs(world, verified, verdict),
-            "receipts": lambda: _check_receipts(world, verified, verdict, visits),
-            "model": lambda: _check_model(world, verified, verdict, run),
-        },
-    )
-
-
-def check_rounds(world: World, run: Run, *, now: Callable[[], float]) -> Verdict:
-    """The same of a run whose ranks were the owners' own; the manifest shows all heads."""
-    verified = equip(load_verified(world.agreement), clock=now)
-    verdict = Verdict(agreement=verified.agreement)
-    return _checked(
-        verdict,
-        {
-            "model": lambda: _check_model(world, verified, verdict, run),
-            "logs": lambda: _check_shown_logs(world, verified, verdict),
-            "receipts": lambda: _check_receipts(world, verified, verdict, None),
-        },
-    )
-
-
-def _checked(verdict: Verdict, checks: Mapping[str, Callable[[], None]]) -> Verdict:
-    for name, check in checks.items():
-        try:
-            check()
-        except SealiftError as error:
-            verdict.failures.append(f"{name}: {error}")
-    return verdict
-
-
-def _check_attacks(progress: Progress) -> None:
-    found = {attack.name: attack.reason for attack in progress.attacks}
-    for name, expected in REFUSAL_OF.items():
-        if found.get(name) != expected:
-            raise IntegrityError(
-                f"the attack {name} was not refused as it must be",
-                why=f"expected {expected}, found {found.get(name) or 'nothing'}",
-                code="attack-succeeded",
-            )
-
-
-def _check_logs(world: World, verified: VerifiedAgreement, verdict: Verdict) -> None:
-    """Each owner's log continues the heads that the other owners kept."""
-    for owner in OWNERS:
-        path, key = world.home(owner).log, verified.party(owner).sign
-        others = tuple(name for name in OWNERS if name != owner)
-        heads = [find_head(world.home(other).heads, key) for other in others]
-        verdict.logs.append(
-            _check_log(owner, key, path, dict(zip(others, heads, strict=True)))
-        )
-    verdict.log_verified = True
-
-
-def _check_shown_logs(
-    world: World, verified: VerifiedAgreement, verdict: Verdict
-) -> None:
-    """Each owner's log continues the head in the manifest, and shows the release to its rank."""
-    from sealift.train.output.manifest import head_of, prove_releases
-
-    assert verdict.manifest is not None, "the model was opened"
-    for owner in OWNERS:
-        path, key = world.home(owner).log, verified.party(owner).sign
-        head = head_of(verdict.manifest, key)
-        log = _check_log(owner, key, path, {"the manifest": head})
-        prove_releases(verdict.manifest, key, log.entries)
-        verdict.logs.append(log)
-    verdict.log_verified = True
-
-
-def _check_log(
-    owner: str, key: PublicKey, path: Path, heads: Mapping[str, SignedTreeHead | None]
-) -> CheckedLog:
-    """A log that continues every head that others kept of it."""
-    report = [verify_log(path, head) for head in heads.values()][-1]
-    if report.owner != key:
-        raise IntegrityError(f"{owner}'s log has another key", code="other-log")
-    return CheckedLog(
-        owner=owner,
-        size=report.size,
-        releases=report.releases,
-        refusals=report.refusals,
-        root=report.root.to_text(),
-        kept_by=tuple(heads),
-        entries=tuple(read_entries(path)),
-    )
-
-
-def _check_receipts(
-    world: World,
-    verified: VerifiedAgreement,
-    verdict: Verdict,
-    visits: set[str] | None,
-) -> None:
-    """One for each visit; where there were none, for each of its owner's uses of rows."""
-    for owner in OWNERS:
-        for path in sorted(world.home(owner).receipts.iterdir()):
-            verdict.receipts.append(verify_receipt(load_receipt(path), verified))
-    kept = {receipt.visit.to_text() for receipt in verdict.receipts}
-    if visits is None:
-        visits = kept if len({each.holder for each in verdict.receipts}) == 3 else set()
-    if kept != visits:
-        raise IntegrityError(
-            "receipts and visits differ",
-            why=f"{len(kept)} receipts, {len(visits)} visits",
-            code="receipts-missing",
-        )
-    verdict.receipts_verified = True
-    # verify_receipt refuses a receipt whose scrub left anything.
-    verdict.scrub_verified = all(receipt.scrub.verified for receipt in verdict.receipts)
-
-
-def _check_model(
-    world: World, verified: VerifiedAgreement, verdict: Verdict, run: Run
-) -> None:
-    """Opened by its owner, with the passphrase that only a demo leaves beside the key."""
-    from sealift.train.output.opening import open_output  # torch
-    from sealift.train.output.sealing import MODEL_NAME
-
-    home = world.home(MODEL_OWNER)
-    identity = load_identity(home.key, home.passphrase.read_text("utf-8").strip())
-    opened = open_output(world.run, identity, verified)
-    if opened.weights.to_text() != run.result["weights"]:
-        raise IntegrityError(
-            "the orchestrator told other weights", code="weights-differ"
-        )
-    write_whole(world.model, opened.content)
-    verdict.parameters, verdict.manifest = opened.parameters, opened.manifest
-    verdict.model_bytes = (world.run / MODEL_NAME).stat().st_size
-    verdict.model_verified = True

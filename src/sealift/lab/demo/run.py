@@ -10,7 +10,8 @@ from importlib import import_module
 from pathlib import Path
 
 from sealift.cli.signals import on_second_signal
-from sealift.lab.demo.outcome import Outcome, Verdict, check_rounds, check_run
+from sealift.lab.demo.checks import check_rounds, check_run
+from sealift.lab.demo.outcome import Outcome, Verdict
 from sealift.lab.demo.rehearsal import (
     BOUND_S,
     RehearsedHost,
