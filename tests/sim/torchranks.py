@@ -6,9 +6,11 @@ import multiprocessing
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from sealift.cli.judging import wall_clock
 from sealift.codec import encode
@@ -20,7 +22,8 @@ from sealift.release.agreement.starter import Starter
 from tests.sim.runfolder import made_once
 
 Work = Callable[[int], Any]
-SCRIPT = Path(__file__).parents[2] / "examples/ddp_script.py"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples/ddp_script.py"
 PARTIES = ("ada", "bern")
 PASSPHRASE = "correct horse"
 
@@ -97,8 +100,10 @@ def on_ranks(world: int, work: Work, *, killed: int = 0) -> list[Any]:
         context.Process(target=_rank, args=(rank, world, said, work, answers))
         for rank in range(world)
     ]
-    for child in children:
-        child.start()
+    # A recipe that another test ran in this process took the folder off the path.
+    with patch.object(sys, "path", [str(ROOT), *sys.path]):
+        for child in children:
+            child.start()
     left = children[: world - killed]
     found = dict(answers.get(timeout=300) for _ in left)
     for child in children:
