@@ -172,14 +172,15 @@ class GroupMeeting:
     def _agree_on_view(self, met: dict[int, Session]) -> Digest:
         keys = {peer: session.peer.instance for peer, session in met.items()}
         keys[self.rank] = self._endpoint.instance.public_key
+        self.instances = tuple(keys[rank] for rank in sorted(keys))
         if self.rank == 0:
             epoch = secrets.token_bytes(EPOCH_BYTES)
+            view = self._charter.view(self.instances, epoch)
             for session in met.values():
                 _say(session, Began(epoch))
         else:
             epoch = self._hear(met[0], Began).epoch
-        self.instances = tuple(keys[rank] for rank in sorted(keys))
-        view = self._charter.view(self.instances, epoch)
+            view = self._charter.view(self.instances, epoch)
         for session in met.values():
             _say(session, Sees(view))
         for peer, session in met.items():
