@@ -1,0 +1,1 @@
+"""Exact arithmetic on arrays: no torch, no sockets."""

@@ -1,0 +1,1 @@
+"""Products on servers that nobody trusts: spec/shares.md."""

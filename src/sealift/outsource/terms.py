@@ -1,0 +1,170 @@
+"""What is public of a product: shapes, and what follows from shapes alone (rule C2).
+
+A linear layer is a convolution of images of one pixel, so one geometry has both. A call of
+a layer is two rounds at most: forward, and backward for both gradients together. Widths
+and residues are functions of shapes; what data decide is the secret scale, never these.
+Source: spec/shares.md sections 1 and 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sealift.errors import MalformedError
+from sealift.numeric.residues import BASES, Basis
+
+Direction = Literal["forward", "input", "weight"]  # y; the gradients of x and of w
+Tensor = Literal["x", "w", "dy"]
+OPERANDS: Final[dict[Direction, tuple[Tensor, Tensor]]] = {
+    "forward": ("x", "w"),
+    "input": ("dy", "w"),
+    "weight": ("dy", "x"),
+}
+
+HIDDEN_BITS: Final = 8
+EDGE_BITS: Final = 12  # of the first and the last layer
+GRADIENT_BITS: Final = 12
+PEAK_TO_RMS_SQUARED: Final = 16  # up to there, no bit of an operand is lost
+MAX_SIDE: Final = 1 << 24
+MAX_ELEMENTS: Final = 1 << 31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """The geometry of one call of a layer.
+
+    Tensors are ``x`` (batch, height, width, inputs), ``w`` (outputs, *kernel, inputs) and
+    ``y`` (batch, *out, outputs): torch's memory format ``channels_last``.
+
+    Attributes:
+        name: Path of the module in its model.
+        edge: Whether it is the model's first or last one.
+        batch: Images, or rows of a linear layer.
+    """
+
+    name: str
+    batch: int
+    inputs: int
+    outputs: int
+    height: int = 1
+    width: int = 1
+    kernel: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    edge: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = (self.batch, self.inputs, self.outputs, self.height, self.width)
+        steps = (*self.kernel, *self.stride)
+        if not all(1 <= each <= MAX_SIDE for each in (*sizes, *steps)):
+            raise _odd(self.name, "a side is no positive number")
+        if not all(0 <= p < k for p, k in zip(self.padding, self.kernel, strict=True)):
+            raise _odd(self.name, "the padding is not smaller than the kernel")
+        if min(self.out) < 1:
+            raise _odd(self.name, "the kernel is larger than the image")
+        if max(_count(self.shape(t)) for t in ("x", "w", "dy")) > MAX_ELEMENTS:
+            raise _odd(self.name, "a tensor is too large")
+
+    @property
+    def out(self) -> tuple[int, int]:
+        """Height and width of ``y``."""
+        sides = zip(
+            (self.height, self.width),
+            self.kernel,
+            self.stride,
+            self.padding,
+            strict=True,
+        )
+        height, width = ((side + 2 * p - k) // s + 1 for side, k, s, p in sides)
+        return height, width
+
+    @property
+    def taps(self) -> int:
+        """Places of the kernel."""
+        return self.kernel[0] * self.kernel[1]
+
+    def shape(self, tensor: Tensor) -> tuple[int, ...]:
+        """Of an operand; ``dy`` has the shape of ``y``."""
+        match tensor:
+            case "x":
+                return (self.batch, self.height, self.width, self.inputs)
+            case "w":
+                return (self.outputs, *self.kernel, self.inputs)
+            case "dy":
+                return (self.batch, *self.out, self.outputs)
+
+    def result(self, direction: Direction) -> tuple[int, ...]:
+        """Shape of a product: of ``y``, of ``x`` or of ``w``."""
+        ours: dict[Direction, Tensor] = {"forward": "dy", "input": "x", "weight": "w"}
+        return self.shape(ours[direction])
+
+    def depth(self, direction: Direction) -> int:
+        """Most terms that one number of a product is the sum of."""
+        match direction:
+            case "forward":
+                return self.inputs * self.taps
+            case "input":
+                return self.outputs * self.taps
+            case "weight":
+                return self.batch * self.out[0] * self.out[1]
+
+    def bits(self, tensor: Tensor) -> int:
+        """Width of an operand, its sign included; a scale may use less."""
+        if tensor == "dy":
+            return GRADIENT_BITS
+        return EDGE_BITS if self.edge else HIDDEN_BITS
+
+    def basis(self, direction: Direction) -> Basis:
+        """The smallest modulus that loses no bit of operands of usual form."""
+        a, b = OPERANDS[direction]
+        most = self.depth(direction) << (self.bits(a) + self.bits(b) - 2)
+        fits = (e for e in BASES if most < e.modulus // 2 * PEAK_TO_RMS_SQUARED)
+        return next(fits, BASES[-1])
+
+    def basis_of(self, tensor: Tensor, directions: tuple[Direction, ...]) -> Basis:
+        """A tensor's modulus: of the widest product that it enters."""
+        ours = (self.basis(each) for each in directions if tensor in OPERANDS[each])
+        return max(ours, key=lambda basis: basis.modulus)
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """One round: ``y`` of a call.
+
+    Attributes:
+        later: What ``Backward`` of the same call will ask for; without any, the servers
+            forget the operands at once.
+    """
+
+    layer: Layer
+    later: tuple[Direction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """One round: gradients of a call.
+
+    Attributes:
+        call: Number of its ``Forward`` among those of the step, from 0.
+        wants: ``input``, ``weight`` or both, in this order.
+    """
+
+    call: int
+    wants: tuple[Direction, ...]
+
+
+Exchange = Forward | Backward
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    found = 1
+    for each in shape:
+        found *= each
+    return found
+
+
+def _odd(name: str, why: str) -> MalformedError:
+    return MalformedError(
+        f"{name[:80]} is no product to outsource", why=why, code="bad-product"
+    )
