@@ -171,6 +171,10 @@ class Label(StrEnum):
     # identity files
     IDENTITY_FILE = "sealift v1 identity file"
     IDENTITY_BACKUP = "sealift v1 identity backup"
+    # outsourced products (spec/shares.md)
+    MASK_SEED = "sealift v1 mask seed"
+    MASK_STREAM = "sealift v1 mask stream"
+    ROUNDING_NOISE = "sealift v1 rounding noise"
     # results
     OUTPUT = "sealift v1 output"
     OUTPUT_SHARE = "sealift v1 output share"

@@ -27,6 +27,17 @@ class Basis:
         """Q."""
         return math.prod(self.moduli)
 
+    @property
+    def cofactors(self) -> tuple[int, ...]:
+        """Q / m of each modulus m."""
+        return tuple(self.modulus // m for m in self.moduli)
+
+    @property
+    def inverses(self) -> tuple[int, ...]:
+        """Of each cofactor, modulo its m: these exist, as moduli are coprime."""
+        pairs = zip(self.cofactors, self.moduli, strict=True)
+        return tuple(pow(cofactor, -1, m) for cofactor, m in pairs)
+
 
 MODULI: Final = (255, 253, 251, 247)
 BASES: Final = (Basis(MODULI[:3]), Basis(MODULI))  # 2**23.9, 2**31.9

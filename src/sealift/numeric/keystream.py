@@ -1,0 +1,87 @@
+"""Where masks and rounding noise come from: two streams that never meet (rule C3).
+
+A mask belongs to one tensor: its seed derives from random bytes of this process, which
+are never stored, and from a counter that only grows, and masking consumes it. Rounding
+noise derives from the job's seed and a place in the job: the same in a step done again.
+Source: spec/shares.md sections 2 and 3.
+"""
+
+from __future__ import annotations
+
+import threading
+from itertools import count
+from typing import Final
+
+from sealift.crypto.keys import Label, SecretKey, derive, derive_bytes
+from sealift.crypto.keystream import Keystream
+from sealift.errors import UsageError
+from sealift.numeric.residues import Basis
+
+SEED_BYTES: Final = 32
+
+
+class MaskSeed:
+    """The seed of one tensor's mask, to be used once.
+
+    Attributes:
+        basis: The modulus of the mask's words.
+    """
+
+    __slots__ = ("_bytes", "_lock", "basis")
+
+    def __init__(self, material: bytes, basis: Basis) -> None:
+        self._lock = threading.Lock()
+        self._bytes = material
+        self.basis = basis
+
+    def spend(self) -> bytes:
+        """The 32 bytes, for masking and for Z.
+
+        Raises:
+            UsageError: the second time: two tensors under one mask can be subtracted.
+        """
+        with self._lock:
+            material, self._bytes = self._bytes, b""
+        if not material:
+            raise UsageError("a mask was used for a second tensor")
+        return material
+
+    def __repr__(self) -> str:
+        return "<MaskSeed>"
+
+
+class MaskSource:
+    """Seeds of masks, no two of them alike.
+
+    Args:
+        key_epoch: Of the session whose tensors they mask.
+    """
+
+    __slots__ = ("_counter", "_key", "_key_epoch")
+
+    def __init__(self, key_epoch: int = 0) -> None:
+        self._key = SecretKey.generate()
+        self._key_epoch = key_epoch
+        self._counter = count()
+
+    def seed(self, basis: Basis) -> MaskSeed:
+        """The next one, for a tensor modulo ``basis``.
+
+        Raises:
+            UsageError: in a forked child.
+        """
+        parts = (self._key_epoch, next(self._counter), basis.modulus)
+        context = b"".join(part.to_bytes(8, "big") for part in parts)
+        return MaskSeed(derive_bytes(self._key, Label.MASK_SEED, context), basis)
+
+
+def mask_stream(seed: bytes, basis: Basis) -> Keystream:
+    """What a mask's words are made of."""
+    context = basis.modulus.to_bytes(8, "big")
+    return Keystream(derive(SecretKey(seed), Label.MASK_STREAM, context))
+
+
+def rounding_noise(seed: SecretKey, step: int, call: int, tensor: str) -> Keystream:
+    """Noise of one tensor's rounding: public neither, but the same whenever asked for."""
+    context = step.to_bytes(8, "big") + call.to_bytes(8, "big") + tensor.encode()
+    return Keystream(derive(seed, Label.ROUNDING_NOISE, context))

@@ -1,0 +1,140 @@
+"""The kernels' loops in NumPy: what the compiled ones equal, bit for bit.
+
+Arrays are contiguous, and of the sizes that ``kernels.py`` looked at. Sums of products are
+modulo 2**64 (Freivalds, spec/shares.md section 5), as NumPy's and a machine's wrap.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from sealift.numeric.loops import (
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    NOISE_BITS,
+    U16,
+    U32,
+    U64,
+    Answers,
+    Loops,
+    Most,
+)
+from sealift.numeric.residues import Basis
+from sealift.numeric.windows import Integers, Window
+
+PIECE: Final = 1 << 14  # rows times numbers widened at once
+
+
+def _peak_bits(x: F32) -> int:
+    return int((x.view(np.uint32) & 0x7FFFFFFF).max(initial=0))
+
+
+def _quantize(x: F32, factor: float, limit: int, noise: U16, out: I16) -> None:
+    bound = np.float32(limit << NOISE_BITS)
+    with np.errstate(all="ignore"):
+        scaled = np.floor(x * np.float32(factor))
+    within = np.fmin(np.fmax(scaled, -bound), bound).astype(np.int32)
+    out[:] = (within + 2 * noise.astype(np.int32) + 1) >> NOISE_BITS
+
+
+def _row_squares(q: I16, out: I64) -> None:
+    for row, one in enumerate(q):
+        wide = one.astype(np.int64)
+        out[row] = wide @ wide
+
+
+def _column_squares(q: I16, out: I64) -> None:
+    out[:] = 0
+    for one in q:
+        wide = one.astype(np.int64)
+        out += wide * wide
+
+
+def _uniform(words: U64, modulus: int, out: U32) -> int:
+    low = (words & 0xFFFFFFFF) * np.uint64(modulus)
+    high = (words >> np.uint64(32)) * np.uint64(modulus) + (low >> np.uint64(32))
+    out[:] = high >> np.uint64(32)
+    return int(((high << np.uint64(32)) | (low & 0xFFFFFFFF)).min())
+
+
+def _mask(words: U64, modulus: int, q: I16, plus: U32, minus: U32) -> int:
+    lowest = _uniform(words, modulus, plus)
+    masks, numbers = plus.astype(np.int64), q.astype(np.int64)
+    plus[:] = (numbers + masks) % modulus
+    minus[:] = (numbers - masks) % modulus
+    return lowest
+
+
+def _unmask(
+    answers: Answers, modulus: int, scale: float, ints: I32, floats: F32
+) -> Most:
+    p, m, z = (each.astype(np.int64) for each in answers)
+    total = (p + m) % modulus
+    half = (total + (total & 1) * modulus) >> 1
+    product = (half - z) % modulus
+    ints[:] = product - modulus * (product > modulus // 2)
+    with np.errstate(all="ignore"):
+        floats[:] = ints.astype(np.float64) * scale
+    return int(p.max(initial=0)), int(m.max(initial=0)), int(z.max(initial=0))
+
+
+def _split(values: U32, basis: Basis, out: I8) -> None:
+    for m, residues in zip(basis.moduli, out, strict=True):
+        rest = (values % np.uint32(m)).astype(np.int16)
+        residues[:] = rest - m * (rest > m // 2)
+
+
+def _recombine(sums: I32, basis: Basis, out: U32) -> None:
+    total = np.zeros(out.size, np.uint64)
+    parts = zip(sums, basis.moduli, basis.inverses, basis.cofactors, strict=True)
+    for each, m, inverse, cofactor in parts:
+        digit = each.astype(np.int64) % m * inverse % m
+        total += digit.astype(np.uint64) * np.uint64(cofactor)
+    out[:] = total % np.uint64(basis.modulus)
+
+
+def _batch_sums(q: Integers, rho: I32, out: I64) -> None:
+    out[:] = 0
+    for row, one in enumerate(q):
+        wide = one.astype(np.int64)
+        for total, factor in zip(out, rho[:, row], strict=True):
+            total += wide * np.int64(factor)
+
+
+def _channel_dots(q: Integers, r: I32, out: I64) -> None:
+    step = max(1, PIECE // q.shape[1])
+    wide = r.astype(np.int64).T
+    for start in range(0, len(q), step):
+        piece = q[start : start + step].astype(np.int64)
+        out[:, start : start + step] = (piece @ wide).T
+
+
+def _tap_sums(outer: I64, inner: I64, window: Window, out: I64) -> None:
+    height, width = inner.shape[2:]
+    for row, column, inside, pixels in window.taps(height, width):
+        products = outer[:, :, *inside] * inner[:, :, *pixels]
+        out[:, row, column] = products.sum(axis=(1, 2, 3))
+
+
+def loops() -> Loops:
+    """All of them."""
+    return Loops(
+        name="portable",
+        peak_bits=_peak_bits,
+        quantize=_quantize,
+        row_squares=_row_squares,
+        column_squares=_column_squares,
+        uniform=_uniform,
+        mask=_mask,
+        unmask=_unmask,
+        split=_split,
+        recombine=_recombine,
+        batch_sums=_batch_sums,
+        channel_dots=_channel_dots,
+        tap_sums=_tap_sums,
+    )
