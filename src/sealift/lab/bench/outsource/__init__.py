@@ -1,0 +1,1 @@
+"""What products on servers cost: ours, the published ones, and none at all."""
