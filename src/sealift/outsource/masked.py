@@ -1,0 +1,279 @@
+"""Products on three servers: mask, ask, unmask, check; and who answered wrongly.
+
+Nothing that a server can see, neither what is sent nor in which order nor that the step goes
+on, depends on an answer before the step's end (rule C2): whatever is wrong is kept and told
+by ``settle``. A mask belongs to one tensor of one attempt at a step (rule C3).
+Source: spec/shares.md sections 4 to 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol
+
+import numpy as np
+
+from sealift.errors import IntegrityError, MalformedError
+from sealift.numeric.kernels import Kernels
+from sealift.numeric.keystream import MaskSource
+from sealift.numeric.loops import F32, I16, U32, Answers
+from sealift.numeric.residues import Basis
+from sealift.outsource.check import Claim, exact_row, find_wrong_row
+from sealift.outsource.terms import (
+    OPERANDS,
+    Backward,
+    Direction,
+    Exchange,
+    Forward,
+    Layer,
+    Tensor,
+)
+from sealift.outsource.trace import StepKind
+
+Share = Literal["P", "M", "Z"]
+SHARES: Final[tuple[Share, ...]] = ("P", "M", "Z")
+
+
+class Servers(Protocol):
+    """The three, as ``connections`` has them, and stand-ins in tests."""
+
+    def begin(self, kind: StepKind, step: int) -> None:
+        """Say which step comes."""
+        ...
+
+    def ask(
+        self,
+        exchange: Exchange,
+        plus: Sequence[U32],
+        minus: Sequence[U32],
+        seeds: Sequence[bytes],
+    ) -> list[Answers]:
+        """Send each its shares, and take the answers: one of each, for every product.
+
+        Raises:
+            PeerError: code ``server-gone``, which names it.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Take each server's signature of its answers of this step."""
+        ...
+
+    def name(self, share: Share) -> str:
+        """As errors say it: ``P (cloud-a)``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Masked:
+    """An operand, and what it was masked with."""
+
+    ints: I16
+    seed: bytes = field(repr=False)
+    basis: Basis
+
+
+@dataclass(slots=True)
+class _Call:
+    """A layer's call: its operands stay until the step's verdict."""
+
+    layer: Layer
+    tensors: dict[Tensor, _Masked] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrong:
+    """An answer that failed, for the verdict."""
+
+    call: _Call
+    claim: Claim
+    answers: Answers
+
+
+@dataclass(frozen=True, slots=True)
+class WrongAnswer:
+    """Who answered wrongly, to what.
+
+    Attributes:
+        shares: Empty if every answer was right, and the product wrapped: our own fault.
+    """
+
+    shares: tuple[Share, ...]
+    layer: str
+    direction: Direction
+    step: int
+    row: int
+
+
+class MaskedProducts:
+    """Products of one job.
+
+    Args:
+        servers: Of the three.
+        kernels: Compute.
+
+    Attributes:
+        wrong: What servers answered wrongly so far.
+    """
+
+    def __init__(self, servers: Servers, kernels: Kernels) -> None:
+        self._servers, self._kernels = servers, kernels
+        self._masks = MaskSource()
+        self.wrong: list[WrongAnswer] = []
+
+    def begin(self, kind: StepKind, step: int) -> None:
+        """A step begins, or begins again."""
+        self._calls: list[_Call] = []
+        self._first_wrong: _Wrong | MalformedError | None = None
+        self._step = step
+        self._servers.begin(kind, step)
+
+    def forward(self, exchange: Forward, x: I16, w: I16, scale: float) -> F32:
+        """``y`` of a call, times a scale."""
+        call = _Call(exchange.layer)
+        self._calls.append(call)
+        directions = ("forward", *exchange.later)
+        sent = self._mask(call, {"x": x, "w": w}, directions)
+        (answers,) = self._servers.ask(exchange, *sent)
+        return self._open(call, "forward", answers, scale)
+
+    def backward(
+        self, exchange: Backward, dy: I16, scales: tuple[float, ...]
+    ) -> list[F32]:
+        """The gradients of a call that are asked for, each times its scale."""
+        call = self._calls[exchange.call]
+        sent = self._mask(call, {"dy": dy}, exchange.wants)
+        answers = self._servers.ask(exchange, *sent)
+        asked = zip(exchange.wants, answers, scales, strict=True)
+        return [self._open(call, each, found, scale) for each, found, scale in asked]
+
+    def settle(self) -> None:
+        """The step's verdict.
+
+        Raises:
+            IntegrityError: code ``wrong-product``, which names the server; ``wrapped`` if
+                it was nobody's fault but ours.
+            MalformedError: code ``bad-share``, which names it, too.
+        """
+        self._servers.finish()
+        found, self._first_wrong, calls = self._first_wrong, None, self._calls
+        self._calls = []
+        del calls
+        if isinstance(found, MalformedError):
+            raise found
+        if found is not None:
+            raise self._blame(found)
+
+    def _mask(
+        self,
+        call: _Call,
+        operands: dict[Tensor, I16],
+        directions: tuple[Direction, ...],
+    ) -> tuple[list[U32], list[U32], list[bytes]]:
+        plus, minus, seeds = [], [], []
+        for tensor, ints in operands.items():
+            basis = call.layer.basis_of(tensor, directions)
+            shares = np.empty(ints.shape, np.uint32), np.empty(ints.shape, np.uint32)
+            flat = (each.reshape(-1) for each in shares)
+            seed = self._kernels.mask(ints.reshape(-1), self._masks.seed(basis), *flat)
+            call.tensors[tensor] = _Masked(ints, seed, basis)
+            plus.append(shares[0])
+            minus.append(shares[1])
+            seeds.append(seed)
+        return plus, minus, seeds
+
+    def _open(
+        self, call: _Call, direction: Direction, answers: Answers, scale: float
+    ) -> F32:
+        layer, basis = call.layer, call.layer.basis(direction)
+        shape = layer.result(direction)
+        ints, floats = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+        a, b = (call.tensors[each].ints for each in OPERANDS[direction])
+        claim = Claim(layer=layer, direction=direction, a=a, b=b, c=ints)
+        try:
+            self._kernels.unmask(
+                answers, basis, scale, ints.reshape(-1), floats.reshape(-1)
+            )
+            claim.demand(self._kernels)
+        except IntegrityError:
+            self._first_wrong = self._first_wrong or _Wrong(call, claim, answers)
+        except MalformedError as error:
+            self._first_wrong = self._first_wrong or self._no_share(
+                error, answers, claim
+            )
+        return floats
+
+    def _no_share(
+        self, error: MalformedError, answers: Answers, claim: Claim
+    ) -> MalformedError:
+        modulus = claim.layer.basis(claim.direction).modulus
+        sent = zip(SHARES, answers, strict=True)
+        names = [self._servers.name(n) for n, each in sent if each.max() >= modulus]
+        return MalformedError(
+            f"{' and '.join(names)} sent no share of {claim.layer.name}",
+            why=error.why,
+            code="bad-share",
+        )
+
+    def _blame(self, wrong: _Wrong) -> IntegrityError:
+        """Compute one failing row of each server's product again."""
+        claim, layer = wrong.claim, wrong.claim.layer
+        row = find_wrong_row(claim)
+        while row is None:  # passes by chance, 2**-33 of the time
+            row = find_wrong_row(claim)
+        modulus = layer.basis(claim.direction).modulus
+        liars = tuple(
+            share
+            for share, answer in zip(SHARES, wrong.answers, strict=True)
+            if not np.array_equal(
+                exact_row(
+                    layer,
+                    claim.direction,
+                    self._shares(share, wrong.call, claim.direction),
+                    row,
+                    modulus,
+                ),
+                answer.reshape(-1, _columns(claim))[row],
+            )
+        )
+        told = WrongAnswer(liars, layer.name, claim.direction, self._step, row)
+        self.wrong.append(told)
+        return self._refuse(told)
+
+    def _refuse(self, told: WrongAnswer) -> IntegrityError:
+        if not told.shares:
+            return IntegrityError(
+                f"a product of {told.layer} left the modulus",
+                why="every server answered rightly",
+                code="product-wrapped",
+            )
+        names = " and ".join(map(self._servers.name, told.shares))
+        return IntegrityError(
+            f"{names} answered wrongly in step {told.step}, layer {told.layer}",
+            why=f"row {told.row} of its product is another when computed again",
+            code="wrong-product",
+        )
+
+    def _shares(
+        self, share: Share, call: _Call, direction: Direction
+    ) -> tuple[U32, U32]:
+        first, second = (
+            self._share(share, call.tensors[each]) for each in OPERANDS[direction]
+        )
+        return first, second
+
+    def _share(self, share: Share, masked: _Masked) -> U32:
+        """What a server had, made again from its mask's seed."""
+        mask = np.empty(masked.ints.shape, np.uint32)
+        self._kernels.uniform(masked.seed, masked.basis, mask.reshape(-1))
+        if share == "Z":
+            return mask
+        wide, q = masked.ints.astype(np.int64), masked.basis.modulus
+        sign = 1 if share == "P" else -1
+        return ((wide + sign * mask.astype(np.int64)) % q).astype(np.uint32)
+
+
+def _columns(claim: Claim) -> int:
+    weight = claim.direction == "weight"
+    return claim.layer.depth("forward") if weight else int(claim.c.shape[-1])

@@ -1,0 +1,177 @@
+"""Masked products equal plain ones, bit for bit, and a wrong answer has a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from sealift.errors import IntegrityError, JobError, MalformedError
+from sealift.numeric.kernels import portable_kernels
+from sealift.numeric.loops import F32, U32
+from sealift.outsource.masked import SHARES, MaskedProducts, Share
+from sealift.outsource.multiplier import Multiplier
+from sealift.outsource.plain import PlainProducts
+from sealift.outsource.terms import Backward, Direction, Forward, Layer
+from sealift.outsource.trace import Recorder, StepKind
+from tests.sim.shareservers import InPlaceServers
+
+KERNELS = portable_kernels()
+BOTH: tuple[Direction, ...] = ("input", "weight")
+LAYERS = {
+    "linear": Layer(name="fc", batch=7, inputs=33, outputs=10),
+    "one row": Layer(name="fc", batch=1, inputs=5, outputs=3, edge=True),
+    "conv": Layer(
+        name="c", batch=3, inputs=4, outputs=5, height=6, width=7, kernel=(3, 3),
+        padding=(1, 1),
+    ),
+    "stride": Layer(
+        name="c", batch=2, inputs=3, outputs=4, height=9, width=8, kernel=(3, 2),
+        stride=(2, 3), padding=(1, 0),
+    ),
+    "pixel": Layer(name="c", batch=2, inputs=6, outputs=4, height=3, width=3, edge=True),
+}  # fmt: skip
+
+
+def values(layer: Layer, seed: int = 0) -> tuple[F32, F32, F32]:
+    rng = np.random.default_rng(seed)
+    x, w, dy = (
+        rng.standard_normal(layer.shape(t)).astype(np.float32) for t in ("x", "w", "dy")
+    )
+    return x, w, dy * np.float32(1e-3)
+
+
+def step(
+    multiplier: Multiplier, layer: Layer, tensors: tuple[F32, F32, F32], number: int = 0
+) -> list[F32]:
+    x, w, dy = tensors
+    multiplier.begin(StepKind("train", layer.batch), number, Recorder())
+    y = multiplier.forward(Forward(layer, BOTH), x, w)
+    found = [y, *multiplier.backward(Backward(0, BOTH), dy)]
+    multiplier.settle()
+    return found
+
+
+@pytest.fixture(params=LAYERS)
+def layer(request: pytest.FixtureRequest) -> Layer:
+    return LAYERS[request.param]
+
+
+def masked(servers: InPlaceServers) -> Multiplier:
+    return Multiplier(MaskedProducts(servers, KERNELS), KERNELS, 5)
+
+
+def plain() -> Multiplier:
+    return Multiplier(PlainProducts(), KERNELS, 5)
+
+
+def test_masked_products_are_the_plain_ones(layer: Layer) -> None:
+    tensors = values(layer)
+    ours = step(masked(InPlaceServers()), layer, tensors)
+    theirs = step(plain(), layer, tensors)
+    for mine, reference in zip(ours, theirs, strict=True):
+        assert np.array_equal(mine, reference)
+
+
+def test_products_are_those_of_real_numbers_within_their_widths(layer: Layer) -> None:
+    torch = pytest.importorskip("torch")
+    x, w, dy = values(layer)
+    image = torch.from_numpy(x).permute(0, 3, 1, 2).double().requires_grad_()
+    kernel = torch.from_numpy(w).permute(0, 3, 1, 2).double().requires_grad_()
+    y = torch.nn.functional.conv2d(
+        image, kernel, stride=layer.stride, padding=layer.padding
+    )
+    y.backward(torch.from_numpy(dy).permute(0, 3, 1, 2).double())
+    found = step(plain(), layer, (x, w, dy))
+    for mine, other in zip(found, (y.detach(), image.grad, kernel.grad), strict=True):
+        reference = other.permute(0, 2, 3, 1).numpy()
+        error = np.abs(mine - reference).max() / np.abs(reference).max()
+        assert error < (0.003 if layer.edge else 0.04)
+
+
+WRONG: dict[str, Callable[[U32], U32]] = {
+    "one number": lambda a: _changed(a, 1),
+    "a third of Q": lambda a: _changed(a, 255 * 253 * 251 // 3),
+    "zeroed": np.zeros_like,
+    "scaled": lambda a: (a.astype(np.uint64) * 2 % (255 * 253 * 251)).astype(np.uint32),
+}
+
+
+def _changed(answer: U32, by: int) -> U32:
+    found = answer.copy()
+    flat = found.reshape(-1)
+    flat[-1] = (int(flat[-1]) + by) % (255 * 253 * 251)
+    return found
+
+
+@pytest.mark.parametrize("direction", ["forward", "input", "weight"])
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("how", WRONG)
+def test_a_wrong_answer_is_found_and_its_server_named(
+    layer: Layer, direction: Direction, share: Share, how: str
+) -> None:
+    def bend(who: Share, _: Layer, what: Direction, answer: U32) -> U32:
+        return WRONG[how](answer) if (who, what) == (share, direction) else answer
+
+    servers = InPlaceServers(bend)
+    with pytest.raises(
+        IntegrityError, match=f"{share} .cloud-{share.lower()}."
+    ) as found:
+        step(masked(servers), layer, values(layer))
+    assert found.value.code == "wrong-product"
+    assert not any(
+        f"{other} (" in str(found.value) for other in SHARES if other != share
+    )
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_a_number_that_is_no_share_is_found(layer: Layer, share: Share) -> None:
+    def bend(who: Share, _: Layer, what: Direction, answer: U32) -> U32:
+        return answer + np.uint32((1 << 32) - 1) - answer if who == share else answer
+
+    with pytest.raises(MalformedError, match=f"{share} .cloud") as found:
+        step(masked(InPlaceServers(bend)), layer, values(layer))
+    assert found.value.code == "bad-share"
+
+
+def test_a_step_done_again_has_the_same_numbers_and_other_masks() -> None:
+    layer, servers = LAYERS["conv"], InPlaceServers()
+    multiplier, tensors = masked(servers), values(LAYERS["conv"])
+    first, second = (step(multiplier, layer, tensors, 4) for _ in range(2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    seeds = [
+        each for seen in servers.views["Z"] for each in seen if type(each) is bytes
+    ]
+    assert len(seeds) == len(set(seeds)) == 6
+
+
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_what_is_not_finite_is_told_after_the_verdict(odd: float, place: int) -> None:
+    layer, servers = LAYERS["conv"], InPlaceServers()
+    tensors = values(layer)
+    tensors[place].reshape(-1)[3] = odd
+    with pytest.raises(JobError, match=r"of c in step 0") as found:
+        step(masked(servers), layer, tensors)
+    assert found.value.code == "operand-not-finite"
+    assert servers.views["P"][-1] == "finish"
+
+
+@pytest.mark.parametrize("fill", [0.0, 1e-42, 3.4e38, -1.0])
+def test_extreme_tensors_never_wrap(layer: Layer, fill: float) -> None:
+    tensors = tuple(np.full(e.shape, fill, np.float32) for e in values(layer))
+    x, w, dy = tensors
+    ours = step(masked(InPlaceServers()), layer, (x, w, dy))
+    theirs = step(plain(), layer, (x, w, dy))
+    assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_a_deep_product_of_extremes_loses_bits_and_never_wraps() -> None:
+    layer = Layer(name="fc", batch=2000, inputs=3000, outputs=3)
+    assert len(layer.basis("weight").moduli) == 4
+    ones = np.ones(layer.shape("x"), np.float32)
+    w, dy = (np.full(layer.shape(t), 0.7, np.float32) for t in ("w", "dy"))  # type: ignore[arg-type]
+    found = step(masked(InPlaceServers()), layer, (ones, w, dy))
+    assert np.allclose(found[0], 2100, rtol=0.02)
+    assert np.allclose(found[2], 1400, rtol=0.02)
