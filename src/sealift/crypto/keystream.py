@@ -15,8 +15,8 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import UsageError
 from sealift.ids import Buffer
 
-BLOCK_BYTES: Final = 1 << 17  # of keystream; a quarter of the smallest L2 cache in use
-_ZEROS: Final = memoryview(bytes(BLOCK_BYTES))
+MAX_BYTES: Final = 1 << 18  # of a block; more would not stay in a core's cache
+_ZEROS: Final = memoryview(bytes(MAX_BYTES))
 
 
 class Keystream:
@@ -32,7 +32,7 @@ class Keystream:
     def fill(self, block: int, out: Buffer, attempt: int = 0) -> None:
         """Overwrite ``out``; its last 16 bytes (the tag) are no keystream.
 
-        ``out`` has at most ``BLOCK_BYTES`` + 16 bytes; a shorter one gets a prefix.
+        ``out`` has at most ``MAX_BYTES`` + 16 bytes; a shorter one gets a prefix.
         """
         zeros = _ZEROS[: memoryview(out).nbytes - TAG_BYTES]
         nonce = attempt.to_bytes(4, "big") + block.to_bytes(8, "big")

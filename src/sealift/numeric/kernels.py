@@ -7,16 +7,17 @@ operands int16. Source: spec/shares.md sections 1 to 3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from sealift.crypto.aead import TAG_BYTES
-from sealift.crypto.keystream import Keystream
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, UnavailableError
 from sealift.numeric import portable
 from sealift.numeric.keystream import MaskSeed, mask_stream
 from sealift.numeric.loops import (
@@ -26,15 +27,19 @@ from sealift.numeric.loops import (
     I32,
     I64,
     NOISE_BITS,
+    REPETITIONS,
     U32,
-    U64,
+    WORD_BITS,
     Answers,
     Loops,
+    Noise,
 )
 from sealift.numeric.residues import Basis
 from sealift.numeric.windows import Integers, Window
 
-BLOCK: Final = 1 << 14  # numbers of a block: drawn, and drawn again, together
+BLOCK: Final = 1 << 15  # numbers drawn together
+SPARES: Final = 16  # words of a block for those that do not count: one in 2**17
+BLOCK_BYTES: Final = (BLOCK + SPARES) * WORD_BITS // 8
 MOST_LIMIT: Final = 1 << 13  # of quantized numbers
 
 
@@ -46,24 +51,24 @@ class Kernels:
 
     def peak(self, x: F32) -> float:
         """The largest ``|x|``; infinity or NaN if any is (NaN before infinity)."""
-        return float(np.uint32(self.loops.peak_bits(x)).view(np.float32))
+        return float(
+            np.uint32(self.loops.peak_bits(x.view(np.uint32))).view(np.float32)
+        )
 
     def quantize(
-        self, x: F32, scale: float, limit: int, noise: Keystream, out: I16
+        self, x: F32, scale: float, limit: int, noise: Noise, out: I16
     ) -> None:
-        """``floor(x * scale + (noise + 1/2) / 65536)``, at most ``limit`` either way.
+        """``floor(x * scale + (n + 1/2) / 65536)``, at most ``limit`` either way.
 
         Args:
             scale: A power of two, 2**-143 to 2**110.
             limit: At most 2**13. What is NaN becomes ``-limit``.
+            noise: Of it come the numbers ``n`` of 16 bits (``keystream.py``).
         """
         _same_size(x, out)
         assert 0 < limit <= MOST_LIMIT
-        factor = scale * (1 << NOISE_BITS)
-        scratch = _Scratch(noise, np.dtype(np.uint16))
-        for number, here in enumerate(_blocks(x.size)):
-            words = scratch.words(number, here)
-            self.loops.quantize(x[here], factor, limit, words, out[here])
+        one = float(1 << NOISE_BITS)
+        self.loops.quantize(x, scale * one, limit * one, noise, out)
 
     def row_squares(self, q: I16) -> I64:
         """Sum of squares of each row of ``q`` (rows, depth)."""
@@ -84,22 +89,32 @@ class Kernels:
             UsageError: if the seed masked something before.
         """
         _same_size(q, plus, minus)
-        modulus = seed.basis.modulus
         material = seed.spend()
-
-        def loop(words: U64, here: slice) -> int:
-            return self.loops.mask(words, modulus, q[here], plus[here], minus[here])
-
-        _draw(mask_stream(material, seed.basis), seed.basis, q.size, loop)
+        for here in self._drawn(material, seed.basis, plus):
+            modulus = seed.basis.modulus
+            self.loops.mask(q[here], modulus, plus[here], minus[here])
         return material
 
     def uniform(self, seed: bytes, basis: Basis, out: U32) -> None:
         """The mask of a seed: independent and exactly uniform below Q."""
+        for _ in self._drawn(seed, basis, out):
+            pass
 
-        def loop(words: U64, here: slice) -> int:
-            return self.loops.uniform(words, basis.modulus, out[here])
-
-        _draw(mask_stream(seed, basis), basis, out.size, loop)
+    def _drawn(self, seed: bytes, basis: Basis, out: U32) -> Iterator[slice]:
+        """Block after block of a mask, each drawn until all its numbers are made."""
+        stream = mask_stream(seed, basis)
+        scratch = np.empty(BLOCK_BYTES + TAG_BYTES, np.uint8)
+        for number, start in enumerate(range(0, out.size, BLOCK)):
+            here = slice(start, min(out.size, start + BLOCK))
+            count = here.stop - start + SPARES
+            filled = scratch[: count * WORD_BITS // 8 + TAG_BYTES]
+            low = filled[: 4 * count].view(np.uint32)
+            high = filled[4 * count : -TAG_BYTES].view(np.uint16)
+            for attempt in itertools.count():
+                stream.fill(number, filled.data, attempt)
+                if not self.loops.uniform((low, high), basis.modulus, out[here]):
+                    break
+            yield here
 
     def unmask(
         self, answers: Answers, basis: Basis, scale: float, ints: I32, floats: F32
@@ -129,27 +144,27 @@ class Kernels:
         self.loops.recombine(sums, basis, out)
 
     def batch_sums(self, q: Integers, rho: I32) -> I64:
-        """``rho`` (R, N) times ``q`` (N, rest), modulo 2**64."""
-        assert rho.shape[1] == q.shape[0]
-        out = np.empty((rho.shape[0], q.shape[1]), np.int64)
+        """``rho`` (3, N) times ``q`` (N, rest), modulo 2**64."""
+        assert rho.shape == (REPETITIONS, q.shape[0])
+        out = np.empty((REPETITIONS, q.shape[1]), np.int64)
         self.loops.batch_sums(q, rho, out)
         return out
 
     def channel_dots(self, q: Integers, r: I32) -> I64:
-        """``r`` (R, C) times the rows of ``q`` (rows, C), modulo 2**64: (R, rows)."""
-        assert r.shape[1] == q.shape[1]
-        out = np.empty((r.shape[0], q.shape[0]), np.int64)
+        """``r`` (3, C) times the rows of ``q`` (rows, C), modulo 2**64: (3, rows)."""
+        assert r.shape == (REPETITIONS, q.shape[1])
+        out = np.empty((REPETITIONS, q.shape[0]), np.int64)
         self.loops.channel_dots(q, r, out)
         return out
 
     def tap_sums(self, outer: I64, inner: I64, window: Window) -> I64:
-        """Per tap, ``outer`` (R, N, places) times what the tap sees of ``inner``.
+        """Per tap, ``outer`` (3, N, places) times what the tap sees of ``inner``.
 
         Args:
-            inner: (R, N, H, W).
+            inner: (3, N, H, W).
 
         Returns:
-            (R, kernel height, kernel width), modulo 2**64.
+            (3, kernel height, kernel width), modulo 2**64.
         """
         assert outer.shape[:2] == inner.shape[:2]
         assert outer.shape[2:] == window.out(*inner.shape[2:])
@@ -163,42 +178,34 @@ def portable_kernels() -> Kernels:
     return Kernels(portable.loops())
 
 
-def best_kernels() -> Kernels:
-    """The quickest that this machine has."""
-    return portable_kernels()
+def compiled_kernels(folder: Path | None = None) -> Kernels:
+    """Compiled now, which takes seconds.
+
+    Args:
+        folder: Keeps what was compiled. What lies there is run, so it is for processes
+            that hold no secret: the servers of shares, never for a trusted one.
+
+    Raises:
+        UnavailableError: ``extra-missing`` without numba.
+    """
+    try:
+        from sealift.numeric import compiled
+    except ImportError as error:
+        raise UnavailableError(
+            "kernels cannot be compiled here",
+            why=error,
+            fix="Run: pip install 'sealift[outsource]'",
+            code="extra-missing",
+        ) from None
+    return Kernels(compiled.loops(folder))
 
 
-def _draw(
-    stream: Keystream, basis: Basis, size: int, loop: Callable[[U64, slice], int]
-) -> None:
-    """Each block from as many attempts as it takes until all its words count."""
-    unfair = (1 << 64) % basis.modulus
-    scratch = _Scratch(stream, np.dtype(np.uint64))
-    for number, here in enumerate(_blocks(size)):
-        attempt = 0
-        while loop(scratch.words(number, here, attempt), here) < unfair:
-            attempt += 1
-
-
-class _Scratch:
-    """One block of keystream, overwritten by the next."""
-
-    __slots__ = ("_bytes", "_kind", "_stream")
-
-    def __init__(self, stream: Keystream, kind: np.dtype[Any]) -> None:
-        self._stream, self._kind = stream, kind
-        self._bytes = np.empty(BLOCK * kind.itemsize + TAG_BYTES, np.uint8)
-
-    def words(self, number: int, here: slice, attempt: int = 0) -> npt.NDArray[Any]:
-        """As many as ``here`` is long."""
-        length = (here.stop - here.start) * self._kind.itemsize
-        self._stream.fill(number, self._bytes[: length + TAG_BYTES].data, attempt)
-        return self._bytes[:length].view(self._kind)
-
-
-def _blocks(size: int) -> Iterator[slice]:
-    starts = range(0, size, BLOCK)
-    return (slice(start, min(size, start + BLOCK)) for start in starts)
+def best_kernels(folder: Path | None = None) -> Kernels:
+    """Compiled ones where numba is installed."""
+    try:
+        return compiled_kernels(folder)
+    except UnavailableError:
+        return portable_kernels()
 
 
 def _same_size(*arrays: npt.NDArray[Any]) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 from sealift.crypto.keys import Label, SecretKey, derive, derive_bytes
 from sealift.crypto.keystream import Keystream
 from sealift.errors import UsageError
+from sealift.numeric.loops import Noise
 from sealift.numeric.residues import Basis
 
 SEED_BYTES: Final = 32
@@ -81,7 +82,11 @@ def mask_stream(seed: bytes, basis: Basis) -> Keystream:
     return Keystream(derive(SecretKey(seed), Label.MASK_STREAM, context))
 
 
-def rounding_noise(seed: SecretKey, step: int, call: int, tensor: str) -> Keystream:
-    """Noise of one tensor's rounding: public neither, but the same whenever asked for."""
+def rounding_noise(seed: SecretKey, step: int, call: int, tensor: str) -> Noise:
+    """Noise of one tensor's rounding, the same whenever it is asked for.
+
+    It hides nothing, so two numbers stand for it that a kernel mixes with each place.
+    """
     context = step.to_bytes(8, "big") + call.to_bytes(8, "big") + tensor.encode()
-    return Keystream(derive(seed, Label.ROUNDING_NOISE, context))
+    found = derive_bytes(seed, Label.ROUNDING_NOISE, context, length=8)
+    return int.from_bytes(found[:4], "big"), int.from_bytes(found[4:], "big")

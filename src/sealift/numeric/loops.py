@@ -20,10 +20,15 @@ I64 = npt.NDArray[np.int64]
 U16 = npt.NDArray[np.uint16]
 U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
+Words = tuple[U32, U16]  # the lower 32 bits of each, the upper 16
+Noise = tuple[int, int]  # added to a place, and to a mixture of its bits modulo 2
 Answers = tuple[U32, U32, U32]  # of P, M and Z
 Most = tuple[int, int, int]  # the largest number of each
 
+WORD_PARTS: Final = (32, 16)
+WORD_BITS: Final = sum(WORD_PARTS)
 NOISE_BITS: Final = 17  # of a fraction: noise of 16 bits, and a half
+REPETITIONS: Final = 3  # of a Freivalds check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +37,19 @@ class Loops:
 
     Attributes:
         name: ``portable`` or ``compiled``.
-        uniform: Words to numbers below the modulus; the lowest remainder, which decides
-            whether all of them count.
-        mask: The same words, added to numbers and subtracted from them.
+        uniform: A number below the modulus of each word, and how many are not made, as
+            words did not count and spares lack.
+        mask: Adds ``plus``, which holds the masks, to numbers, and subtracts it.
+        unmask: Gives the largest number of each answer.
     """
 
     name: str
-    peak_bits: Callable[[F32], int]
-    quantize: Callable[[F32, float, int, U16, I16], None]
+    peak_bits: Callable[[U32], int]
+    quantize: Callable[[F32, float, float, Noise, I16], None]
     row_squares: Callable[[I16, I64], None]
     column_squares: Callable[[I16, I64], None]
-    uniform: Callable[[U64, int, U32], int]
-    mask: Callable[[U64, int, I16, U32, U32], int]
+    uniform: Callable[[Words, int, U32], int]
+    mask: Callable[[I16, int, U32, U32], None]
     unmask: Callable[[Answers, int, float, I32, F32], Most]
     split: Callable[[U32, Basis, I8], None]
     recombine: Callable[[I32, Basis, U32], None]

@@ -17,12 +17,15 @@ from sealift.numeric.loops import (
     I32,
     I64,
     NOISE_BITS,
-    U16,
     U32,
     U64,
+    WORD_BITS,
+    WORD_PARTS,
     Answers,
     Loops,
     Most,
+    Noise,
+    Words,
 )
 from sealift.numeric.residues import Basis
 from sealift.numeric.windows import Integers, Window
@@ -30,16 +33,27 @@ from sealift.numeric.windows import Integers, Window
 PIECE: Final = 1 << 14  # rows times numbers widened at once
 
 
-def _peak_bits(x: F32) -> int:
-    return int((x.view(np.uint32) & 0x7FFFFFFF).max(initial=0))
+def _peak_bits(words: U32) -> int:
+    return int((words & 0x7FFFFFFF).max(initial=0))
 
 
-def _quantize(x: F32, factor: float, limit: int, noise: U16, out: I16) -> None:
-    bound = np.float32(limit << NOISE_BITS)
-    with np.errstate(all="ignore"):
-        scaled = np.floor(x * np.float32(factor))
-    within = np.fmin(np.fmax(scaled, -bound), bound).astype(np.int32)
-    out[:] = (within + 2 * noise.astype(np.int32) + 1) >> NOISE_BITS
+def _quantize(x: F32, factor: float, bound: float, noise: Noise, out: I16) -> None:
+    for start in range(0, x.size, PIECE):
+        with np.errstate(all="ignore"):
+            scaled = np.floor(x[start : start + PIECE] * np.float32(factor))
+        within = np.fmin(np.fmax(scaled, np.float32(-bound)), np.float32(bound)).astype(
+            np.int32
+        )
+        odd = _noise(noise, start, within.size) >> np.uint32(15) | np.uint32(1)
+        out[start : start + PIECE] = (within + odd.astype(np.int32)) >> NOISE_BITS
+
+
+def _noise(noise: Noise, start: int, size: int) -> U32:
+    add, xor = noise
+    mixed = np.arange(start, start + size, dtype=np.uint32) + np.uint32(add)
+    mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    mixed = mixed ^ (mixed >> np.uint32(15)) ^ np.uint32(xor)
+    return mixed * np.uint32(0x846CA68B)
 
 
 def _row_squares(q: I16, out: I64) -> None:
@@ -55,19 +69,32 @@ def _column_squares(q: I16, out: I64) -> None:
         out += wide * wide
 
 
-def _uniform(words: U64, modulus: int, out: U32) -> int:
-    low = (words & 0xFFFFFFFF) * np.uint64(modulus)
-    high = (words >> np.uint64(32)) * np.uint64(modulus) + (low >> np.uint64(32))
-    out[:] = high >> np.uint64(32)
-    return int(((high << np.uint64(32)) | (low & 0xFFFFFFFF)).min())
+def _uniform(words: Words, modulus: int, out: U32) -> int:
+    numbers, rests = _reduced(words, modulus)
+    counts = rests >= (1 << WORD_BITS) % modulus
+    out[:] = numbers[: out.size]
+    wanting = np.flatnonzero(~counts[: out.size])
+    spares = numbers[out.size :][counts[out.size :]][: wanting.size]
+    out[wanting[: spares.size]] = spares
+    return int(wanting.size - spares.size)
 
 
-def _mask(words: U64, modulus: int, q: I16, plus: U32, minus: U32) -> int:
-    lowest = _uniform(words, modulus, plus)
+def _reduced(
+    words: Words, modulus: int, bits: tuple[int, int] = WORD_PARTS
+) -> tuple[U64, U64]:
+    """Words times the modulus: what is above a word's bits, and what is below."""
+    low, high = (each.astype(np.uint64) * np.uint64(modulus) for each in words)
+    below, above = (np.uint64(each) for each in bits)
+    high += low >> below
+    low &= (np.uint64(1) << below) - np.uint64(1)
+    rests = (high & ((np.uint64(1) << above) - np.uint64(1))) << below | low
+    return high >> above, rests
+
+
+def _mask(q: I16, modulus: int, plus: U32, minus: U32) -> None:
     masks, numbers = plus.astype(np.int64), q.astype(np.int64)
     plus[:] = (numbers + masks) % modulus
     minus[:] = (numbers - masks) % modulus
-    return lowest
 
 
 def _unmask(

@@ -1,0 +1,240 @@
+"""The kernels' loops, compiled by numba for this machine's vector units.
+
+Compiled when asked for, under signatures that are all known, so nothing is compiled later.
+No fast-math: every loop equals ``portable.py`` bit for bit. The GIL is free meanwhile.
+
+Loops are written so that LLVM makes vectors of them: 32-bit lanes that wrap, no branch,
+no division. A residue of ``v`` times a factor comes from its fraction:
+``v * factor / m`` modulo 1 is kept as 32 bits below the point, from the two halves of
+``v``, with an error (2**16 of 2**32) far below the distance 1 / m of two residues.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numba
+import numpy as np
+
+from sealift.numeric.compiledsums import SUMS
+from sealift.numeric.loops import NOISE_BITS, U32, WORD_BITS, Loops
+from sealift.numeric.residues import Basis
+from sealift.numeric.windows import Window
+
+f64 = np.float64
+i32, i64 = np.int32, np.int64
+u32, u64 = np.uint32, np.uint64
+_inlined = numba.njit(inline="always")
+
+PIECE: Final = 2048  # numbers between two looks at what was rejected
+TILE: Final = 1024  # numbers that stay in the first cache
+_UP: Final = 2 << 16  # makes a fraction's error positive, then rounds up
+_MOST_UP: Final = 4 * 3  # of four fractions together, in 1 / 2**16
+
+
+def _peak_bits(words: Any) -> Any:
+    most = u32(0)
+    for i in range(words.size):  # a loop over elements would not be vectors
+        most = max(most, u32(words[i] & u32(0x7FFFFFFF)))
+    return most
+
+
+def _quantize(x: Any, factor: Any, bound: Any, noise: Any, out: Any) -> None:
+    add, xor = noise
+    for i in range(x.size):
+        mixed = u32(u32(i) + add)
+        mixed = u32((mixed ^ (mixed >> u32(16))) * u32(0x7FEB352D))
+        mixed = u32((mixed ^ (mixed >> u32(15)) ^ xor) * u32(0x846CA68B))
+        scaled = np.floor(x[i] * factor)
+        scaled = scaled if scaled > -bound else -bound  # and what is NaN
+        scaled = scaled if scaled < bound else bound
+        odd = i32((mixed >> u32(15)) | u32(1))  # twice the noise, and 1
+        out[i] = i32(i32(scaled) + odd) >> NOISE_BITS
+
+
+@_inlined
+def _product(low: Any, high: Any, modulus: Any) -> Any:
+    """A word times the modulus, without its lowest 32 bits."""
+    part = u64(low) * u64(modulus)
+    return u64(high) * u64(modulus) + (part >> u64(32))
+
+
+@_inlined
+def _counts(low: Any, high: Any, modulus: Any, unfair: Any) -> Any:
+    """Whether a word's remainder is high enough."""
+    rest = (_product(low, high, modulus) & u64(0xFFFF)) << u64(32)
+    return rest | u64(u32(u32(low) * u32(modulus))) >= unfair
+
+
+@numba.njit
+def _numbers(low: Any, high: Any, modulus: Any, out: Any) -> Any:
+    """Each word's number; the lowest 16 bits of remainders, from the top."""
+    lowest = u32(0xFFFF)
+    for i in range(out.size):
+        product = _product(low[i], high[i], modulus)
+        out[i] = u32(product >> u64(16))
+        lowest = min(lowest, u32(product) & u32(0xFFFF))
+    return lowest
+
+
+def _uniform(words: Any, modulus: Any, out: Any) -> Any:
+    low, high = words
+    unfair = u64(1 << WORD_BITS) % u64(modulus)
+    spare, lacking = out.size, 0
+    for start in range(0, out.size, PIECE):
+        stop = min(out.size, start + PIECE)
+        if _numbers(low[start:stop], high[start:stop], modulus, out[start:stop]):
+            continue
+        for i in range(start, stop):
+            if _counts(low[i], high[i], modulus, unfair):
+                continue
+            while spare < low.size and not _counts(
+                low[spare], high[spare], modulus, unfair
+            ):
+                spare += 1
+            if spare == low.size:
+                lacking += 1
+                continue
+            out[i] = u32(_product(low[spare], high[spare], modulus) >> u64(16))
+            spare += 1
+    return lacking
+
+
+def _mask(q: Any, modulus: Any, plus: Any, minus: Any) -> None:
+    """``plus`` holds the masks before."""
+    for i in range(q.size):
+        mask = plus[i]
+        number = u32(i32(q[i]))
+        number = min(number, u32(number + modulus))  # what is negative wrapped
+        rest = u32(modulus - mask)
+        minus[i] = u32(number - mask) + (modulus if number < mask else u32(0))
+        plus[i] = u32(number - rest) + (modulus if number < rest else u32(0))
+
+
+def _unmask(answers: Any, modulus: Any, scale: Any, ints: Any, floats: Any) -> Any:
+    p, m, z = answers
+    most_p = most_m = most_z = u32(0)
+    half, after = u32(modulus >> u32(1)), u32((modulus >> u32(1)) + u32(1))
+    for i in range(ints.size):
+        most_p, most_m = max(most_p, p[i]), max(most_m, m[i])
+        most_z = max(most_z, z[i])
+        rest = u32(modulus - m[i])
+        total = u32(u32(p[i] - rest) + (modulus if p[i] < rest else u32(0)))
+        total = u32((total >> u32(1)) + (after if total & u32(1) else u32(0)))
+        product = u32(u32(total - z[i]) + (modulus if total < z[i] else u32(0)))
+        ints[i] = i32(u32(product - (modulus if product > half else u32(0))))
+        floats[i] = f64(ints[i]) * scale
+    return most_p, most_m, most_z
+
+
+@_inlined
+def _fraction(value: Any, row: Any) -> Any:
+    """The upper 16 bits of a fraction, 0 to 3 too large."""
+    upper, lower = u32(value >> 16), u32(value & 0xFFFF)
+    return u32(u32(upper * row[0]) + u32(lower * row[1]) + u32(_UP)) >> u32(16)
+
+
+@_inlined
+def _digit(fraction: Any, row: Any) -> Any:
+    return u32(fraction * row[2]) >> u32(16)
+
+
+def _split(values: Any, table: Any, out: Any) -> None:
+    for start in range(0, values.size, TILE):
+        some = values[start : start + TILE]
+        for each in range(out.shape[0]):
+            row = (table[each, 0], table[each, 1], table[each, 2])
+            residues, half = out[each, start : start + TILE], row[2] >> u32(1)
+            for i in range(some.size):
+                digit = _digit(_fraction(some[i], row), row)
+                residues[i] = i32(digit) - (i32(row[2]) if digit > half else i32(0))
+
+
+def _recombine(sums: Any, table: Any, modulus: Any, out: Any) -> None:
+    a, b, c, d = sums[0], sums[1], sums[2], sums[sums.shape[0] - 1]
+    row0 = (table[0, 0], table[0, 1], table[0, 2], table[0, 3])
+    row1 = (table[1, 0], table[1, 1], table[1, 2], table[1, 3])
+    row2 = (table[2, 0], table[2, 1], table[2, 2], table[2, 3])
+    row3 = (table[3, 0], table[3, 1], table[3, 2], table[3, 3])
+    for i in range(out.size):
+        e, f = u32(_fraction(a[i], row0)), u32(_fraction(b[i], row1))
+        g, h = u32(_fraction(c[i], row2)), u32(_fraction(d[i], row3))
+        total = u32(_digit(e, row0) * row0[3]) + u32(_digit(f, row1) * row1[3])
+        total += u32(_digit(g, row2) * row2[3]) + u32(_digit(h, row3) * row3[3])
+        times = i32(i32(u32(e + f + g + h)) - i32(_MOST_UP)) >> i32(16)
+        rest = u32(u32(total) - u32(u32(times) * modulus))  # below Q (1 + 2**-12)
+        out[i] = min(rest, u32(rest - modulus))
+
+
+_SHARES: Final[dict[Any, tuple[str, ...]]] = {
+    _peak_bits: ("uint32(uint32[::1])",),
+    _quantize: (
+        "void(float32[::1], float32, float32, UniTuple(uint32, 2), int16[::1])",
+    ),
+    _uniform: ("int64(Tuple((uint32[::1], uint16[::1])), uint32, uint32[::1])",),
+    _mask: ("void(int16[::1], uint32, uint32[::1], uint32[::1])",),
+    _unmask: (
+        "UniTuple(uint32, 3)(UniTuple(uint32[::1], 3), uint32, float64, int32[::1],"
+        " float32[::1])",
+    ),
+    _split: ("void(uint32[::1], uint32[:,::1], int8[:,::1])",),
+    _recombine: ("void(int32[:,::1], uint32[:,::1], uint32, uint32[::1])",),
+}
+
+
+@cache
+def _table(basis: Basis, recombining: bool) -> U32:
+    """Of each modulus: both fractions of a factor, the modulus, its cofactor."""
+    table = np.zeros((4, 4), np.uint32)  # a row of zeros adds nothing
+    inverses = basis.inverses if recombining else (1,) * len(basis.moduli)
+    rows = zip(table, basis.moduli, inverses, basis.cofactors, strict=False)
+    for row, m, inverse, cofactor in rows:
+        row[:] = (_part(inverse << 16, m), _part(inverse, m), m, cofactor)
+    return table
+
+
+def _part(factor: int, m: int) -> int:
+    """``factor / m`` modulo 1, in 1 / 2**32, rounded."""
+    return ((factor % m << 33) // m + 1) // 2
+
+
+def _reaches(window: Window, axis: int, side: int) -> Any:
+    taps = range(window.kernel[axis])
+    stride = window.stride[axis]
+    return np.array([(*window.reach(axis, tap, side), stride) for tap in taps])
+
+
+def loops(folder: Path | None) -> Loops:
+    """All of them, compiled.
+
+    Args:
+        folder: Where to keep what was compiled and to look for it; None for nowhere.
+    """
+    config: Any = numba.config
+    config.CACHE_DIR = str(folder or "")
+    ready: dict[str, Any] = {
+        function.__name__[1:]: numba.njit(
+            list(signatures), nogil=True, cache=folder is not None
+        )(function)
+        for function, signatures in (_SHARES | SUMS).items()
+    }
+    split, recombine, tap_sums = (
+        ready[each] for each in ("split", "recombine", "tap_sums")
+    )
+
+    def split_by(values: Any, basis: Basis, out: Any) -> None:
+        split(values, _table(basis, False), out)
+
+    def recombine_by(sums: Any, basis: Basis, out: Any) -> None:
+        recombine(sums, _table(basis, True), basis.modulus, out)
+
+    def tap_sums_of(outer: Any, inner: Any, window: Window, out: Any) -> None:
+        down, across = (
+            _reaches(window, each, inner.shape[2 + each]) for each in (0, 1)
+        )
+        tap_sums(outer, inner, down, across, out)
+
+    ready |= {"split": split_by, "recombine": recombine_by, "tap_sums": tap_sums_of}
+    return Loops(name="compiled", **ready)
