@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sealift.errors import IntegrityError, JobError, MalformedError
 from sealift.numeric.kernels import portable_kernels
-from sealift.numeric.loops import F32, U32
+from sealift.numeric.loops import F32, U32, Answers
 from sealift.outsource.masked import SHARES, MaskedProducts, Share
 from sealift.outsource.multiplier import Multiplier
 from sealift.outsource.plain import PlainProducts
-from sealift.outsource.terms import Backward, Direction, Forward, Layer
+from sealift.outsource.terms import Backward, Direction, Forward, Layer, Tensor
 from sealift.outsource.trace import Recorder, StepKind
 from tests.sim.shareservers import InPlaceServers
 
 KERNELS = portable_kernels()
 BOTH: tuple[Direction, ...] = ("input", "weight")
+TENSORS: tuple[Tensor, ...] = ("x", "w", "dy")
 LAYERS = {
     "linear": Layer(name="fc", batch=7, inputs=33, outputs=10),
     "one row": Layer(name="fc", batch=1, inputs=5, outputs=3, edge=True),
@@ -36,9 +39,7 @@ LAYERS = {
 
 def values(layer: Layer, seed: int = 0) -> tuple[F32, F32, F32]:
     rng = np.random.default_rng(seed)
-    x, w, dy = (
-        rng.standard_normal(layer.shape(t)).astype(np.float32) for t in ("x", "w", "dy")
-    )
+    x, w, dy = (rng.standard_normal(layer.shape(t)).astype(np.float32) for t in TENSORS)
     return x, w, dy * np.float32(1e-3)
 
 
@@ -171,7 +172,61 @@ def test_a_deep_product_of_extremes_loses_bits_and_never_wraps() -> None:
     layer = Layer(name="fc", batch=2000, inputs=3000, outputs=3)
     assert len(layer.basis("weight").moduli) == 4
     ones = np.ones(layer.shape("x"), np.float32)
-    w, dy = (np.full(layer.shape(t), 0.7, np.float32) for t in ("w", "dy"))  # type: ignore[arg-type]
+    w, dy = (np.full(layer.shape(t), 0.7, np.float32) for t in TENSORS[1:])
     found = step(masked(InPlaceServers()), layer, (ones, w, dy))
     assert np.allclose(found[0], 2100, rtol=0.02)
     assert np.allclose(found[2], 1400, rtol=0.02)
+
+
+CANCELLING: dict[Direction, tuple[slice | int, ...]] = {
+    "forward": (slice(0, 2), 0, 0, 0),
+    "input": (slice(0, 2), 0, 0, 0),
+    "weight": (slice(0, 2), 0, 0, 0),
+}
+
+
+@pytest.mark.parametrize("direction", CANCELLING)
+def test_errors_that_cancel_are_found(direction: Direction) -> None:
+    """Whoever knew the coefficients could choose such (Slalom's were constants)."""
+
+    def bend(who: Share, _: Layer, what: Direction, answer: U32) -> U32:
+        if (who, what) != ("M", direction):
+            return answer
+        found = answer.astype(np.int64)
+        found[CANCELLING[direction]] += (2, -2)
+        return (found % layer.basis(direction).modulus).astype(np.uint32)
+
+    layer = LAYERS["conv"]
+    with pytest.raises(IntegrityError, match=r"M .cloud-m."):
+        step(masked(InPlaceServers(bend)), layer, values(layer))
+
+
+def test_coefficients_are_drawn_once_the_answers_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+    draw, ask = os.urandom, InPlaceServers.ask
+
+    def drawn(length: int) -> bytes:
+        order.append("draw")
+        return draw(length)
+
+    def asked(self: InPlaceServers, *what: Any) -> list[Answers]:
+        found = ask(self, *what)
+        order.append("answers")
+        return found
+
+    monkeypatch.setattr("sealift.outsource.check.os.urandom", drawn)
+    monkeypatch.setattr(InPlaceServers, "ask", asked)
+    layer = LAYERS["linear"]
+    step(masked(InPlaceServers()), layer, values(layer))
+    assert order == ["answers", *["draw"] * 2, "answers", *["draw"] * 4]
+
+
+def test_an_overflow_of_our_own_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sealift.outsource.quantize._excess", lambda *_: 0)
+    layer = Layer(name="deep", batch=1, inputs=3000, outputs=1)
+    x, w, dy = (np.ones(layer.shape(t), np.float32) for t in TENSORS)
+    with pytest.raises(IntegrityError, match="deep left the modulus") as found:
+        step(masked(InPlaceServers()), layer, (x, w, dy))
+    assert found.value.code == "product-wrapped"

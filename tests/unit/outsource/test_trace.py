@@ -1,0 +1,100 @@
+"""A step keeps to what its rehearsal asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from sealift.errors import JobError, MalformedError
+from sealift.outsource.terms import Backward, Exchange, Forward, Layer
+from sealift.outsource.trace import (
+    KnownTrace,
+    Recorder,
+    StepKind,
+    StepTrace,
+    Trace,
+    Traces,
+    operand_bytes,
+    tabulate,
+)
+
+FIRST = Layer(name="a", batch=4, inputs=3, outputs=2)
+SECOND = Layer(name="b", batch=4, inputs=2, outputs=5)
+TRACE: Trace = (
+    Forward(FIRST, ("weight",)),
+    Forward(SECOND, ("input", "weight")),
+    Backward(1, ("input", "weight")),
+    Backward(0, ("weight",)),
+)
+EVALUATED: Trace = (Forward(FIRST), Forward(SECOND))
+KIND = StepKind("train", 4)
+
+
+def test_a_step_that_keeps_to_its_trace_ends() -> None:
+    recorder, held = Recorder(), StepTrace(TRACE)
+    for each in TRACE:
+        recorder.expect(each)
+        held.expect(each)
+    held.end()
+    assert recorder.trace() == TRACE
+
+
+def hold(asked: Trace) -> None:
+    held = StepTrace(TRACE)
+    for each in asked:
+        held.expect(each)
+    held.end()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [TRACE[1:], TRACE[:2] + TRACE[3:], (*TRACE, TRACE[0]), EVALUATED, TRACE[:-1], ()],
+)
+def test_another_order_or_number_or_size_ends_the_job(asked: Trace) -> None:
+    with pytest.raises(JobError) as found:
+        hold(asked)
+    assert found.value.code == "other-operations"
+
+
+def test_a_step_of_another_size_was_not_rehearsed() -> None:
+    traces = tabulate({KIND: TRACE})
+    assert traces.of(KIND) == TRACE
+    for kind in (StepKind("train", 3), StepKind("evaluate", 4)):
+        with pytest.raises(JobError):
+            traces.of(kind)
+
+
+def test_a_digest_is_of_every_trace_and_of_no_order() -> None:
+    other = StepKind("evaluate", 4)
+    both = tabulate({KIND: TRACE, other: EVALUATED})
+    assert both.digest() == tabulate({other: EVALUATED, KIND: TRACE}).digest()
+    assert both.digest() != tabulate({KIND: TRACE}).digest()
+    assert (
+        both.digest()
+        != Traces((KnownTrace("train", 4, TRACE[:1] + TRACE[3:]),)).digest()
+    )
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        TRACE[:3],
+        TRACE[2:],
+        (*TRACE, TRACE[3]),
+        (TRACE[0], Backward(0, ("input",))),
+        (Forward(FIRST, ("weight", "input")), Backward(0, ("weight", "input"))),
+    ],
+)
+def test_a_trace_that_is_no_step_is_refused(odd: tuple[Exchange, ...]) -> None:
+    with pytest.raises(MalformedError):
+        KnownTrace("train", 4, odd)
+
+
+def test_an_evaluation_keeps_nothing() -> None:
+    with pytest.raises(MalformedError):
+        KnownTrace("evaluate", 4, TRACE)
+
+
+def test_operands_are_counted_before_a_job() -> None:
+    # x, w and dy of both layers, two bytes a number
+    assert operand_bytes(TRACE) == 2 * (12 + 6 + 8 + 8 + 10 + 20)
+    assert operand_bytes(EVALUATED) == 2 * (12 + 6 + 8 + 10)
