@@ -47,7 +47,15 @@ def hold(asked: Trace) -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [TRACE[1:], TRACE[:2] + TRACE[3:], (*TRACE, TRACE[0]), EVALUATED, TRACE[:-1], ()],
+    [
+        TRACE[1::-1] + TRACE[2:],
+        TRACE[1:],
+        TRACE[:2] + TRACE[3:],
+        (*TRACE, TRACE[0]),
+        EVALUATED,
+        TRACE[:-1],
+        (),
+    ],
 )
 def test_another_order_or_number_or_size_ends_the_job(asked: Trace) -> None:
     with pytest.raises(JobError) as found:
