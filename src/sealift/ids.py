@@ -31,6 +31,7 @@ class Role(StrEnum):
     HOLDER = "holder"
     BROKER = "broker"
     CLIENT = "client"
+    SHARE_SERVER = "share-server"
 
 
 def check_name(text: str, *, what: str = "name") -> str:

@@ -175,6 +175,7 @@ class Label(StrEnum):
     MASK_SEED = "sealift v1 mask seed"
     MASK_STREAM = "sealift v1 mask stream"
     ROUNDING_NOISE = "sealift v1 rounding noise"
+    SHARE_ANSWERS = "sealift v1 share answers"
     # results
     OUTPUT = "sealift v1 output"
     OUTPUT_SHARE = "sealift v1 output share"

@@ -1,0 +1,313 @@
+"""One server's products: of shares modulo Q, as products of residues in eight bits.
+
+Residues are centred, so they fit signed bytes, and a sum of up to 131,072 products of two
+fits 32 bits. What multiplies bytes is trusted after a test at the extremes only: older
+processors saturate in between. A convolution is the product of what its kernel sees, in
+pieces of rows, so that no more lies in memory than ``SCRATCH_BYTES``, or one row's.
+Source: spec/shares.md sections 1 and 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product as each_of
+from typing import Final, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sealift.errors import MalformedError
+from sealift.numeric.kernels import Kernels
+from sealift.numeric.loops import U32
+from sealift.numeric.residues import Basis
+from sealift.outsource.terms import Direction, Layer
+
+MAX_DEPTH: Final = 1 << 17  # times 127**2, and one residue more, is below 2**31
+SCRATCH_BYTES: Final = {"cpu": 4 << 20, "cuda": 1 << 28}  # what caches, or cores, like
+_EXTREME: Final = 127
+_ALIGNMENT: Final = 8  # of the sides of a product on CUDA
+_FEWEST_ROWS: Final = 17
+Multiply = Callable[[Tensor, Tensor, Tensor], None]
+Windows: TypeAlias = (
+    Tensor  # (N, height, width, kernel height, kernel width * channels)
+)
+
+
+class ResidueKernels(Protocol):
+    """From shares to residues and back."""
+
+    def split(self, values: U32, basis: Basis) -> Tensor:
+        """Centred residues: (moduli, numbers), int8, on the device."""
+        ...
+
+    def recombine(self, sums: Tensor, basis: Basis, out: U32) -> None:
+        """The numbers below Q that ``sums`` (moduli, numbers) are the residues of."""
+        ...
+
+
+class ShareProducts:
+    """Products on one device.
+
+    Args:
+        device: ``cpu``, ``cuda`` or one of several.
+        kernels: For the CPU.
+
+    Attributes:
+        method: ``int8``, or ``float64`` where that failed its test.
+        scratch_bytes: Of a piece.
+    """
+
+    def __init__(self, device: str, kernels: Kernels) -> None:
+        where = torch.device(device)
+        self._device, on_cpu = where, where.type == "cpu"
+        self.scratch_bytes = SCRATCH_BYTES[where.type]
+        self._residues = HostResidues(kernels) if on_cpu else DeviceResidues(where)
+        quick = multiply_bytes if on_cpu else multiply_aligned_bytes
+        self._multiply, self.method = choose_multiply(quick, where)
+
+    def keep(self, share: U32, basis: Basis) -> Tensor:
+        """The residues of a tensor's share; those of narrower moduli are its first.
+
+        Raises:
+            MalformedError: code ``bad-share``.
+        """
+        if share.max(initial=0) >= basis.modulus:
+            why = "a number of it is not below the modulus"
+            raise MalformedError("this is no share", why=why, code="bad-share")
+        found = self._residues.split(share.reshape(-1), basis)
+        return found.reshape(len(basis.moduli), *share.shape)
+
+    def product(self, layer: Layer, direction: Direction, a: Tensor, b: Tensor) -> U32:
+        """A product modulo its direction's Q, of that direction's shape.
+
+        Args:
+            a: Residues of the first operand (``terms.OPERANDS``).
+            b: Of the second one.
+        """
+        basis = layer.basis(direction)
+        out = np.empty(layer.result(direction), np.uint32)
+        moduli = len(basis.moduli)
+        if direction == "weight":
+            sums = self._weight_sums(layer, basis, a, b)
+            self._residues.recombine(sums, basis, out.reshape(-1))
+            return out
+        if direction == "forward":
+            seen = [_windows(layer, x) for x in a[:moduli]]
+            others = [w.reshape(layer.outputs, -1).t() for w in b[:moduli]]
+        else:
+            seen = [_windows_back(layer, dy) for dy in a[:moduli]]
+            others = [_turned(w) for w in b[:moduli]]
+        self._rows(seen, others, basis, out)
+        return out
+
+    def _rows(
+        self, seen: list[Windows], others: list[Tensor], basis: Basis, out: U32
+    ) -> None:
+        """Piece by piece; pieces follow one another in ``out``."""
+        flat, at = out.reshape(-1), 0
+        depth, width = others[0].shape
+        row_bytes = depth + width * np.dtype(np.int32).itemsize * len(others)
+        for piece in _pieces(seen[0], max(1, self.scratch_bytes // row_bytes)):
+            rows = seen[0][piece].shape[:3].numel()
+            sums = self._empty(len(others), rows, width)
+            for total, windows, other, m in zip(
+                sums, seen, others, basis.moduli, strict=True
+            ):
+                self._deep(windows[piece].reshape(rows, depth), other, m, total)
+            end = at + rows * width
+            self._residues.recombine(sums.flatten(1), basis, flat[at:end])
+            at = end
+
+    def _deep(self, a: Tensor, b: Tensor, modulus: int, total: Tensor) -> None:
+        """``a @ b`` up to multiples of the modulus."""
+        for start in range(0, a.shape[1], MAX_DEPTH):
+            piece = slice(start, start + MAX_DEPTH)
+            self._add(a[:, piece], b[piece], modulus, total, first=not start)
+
+    def _weight_sums(self, layer: Layer, basis: Basis, dy: Tensor, x: Tensor) -> Tensor:
+        """The gradient of ``w``: over all places, however many there are."""
+        depth = layer.depth("forward")
+        rows = min(MAX_DEPTH, max(1, self.scratch_bytes // depth))
+        sums = self._empty(len(basis.moduli), layer.outputs, depth)
+        for total, m, ours, theirs in zip(sums, basis.moduli, dy, x, strict=False):
+            windows = _windows(layer, theirs)
+            columns, at = ours.reshape(-1, layer.outputs).t(), 0
+            for piece in _pieces(windows, rows):
+                seen = windows[piece].reshape(-1, depth)
+                here = columns[:, at : at + len(seen)]
+                self._add(here, seen, m, total, first=not at)
+                at += len(seen)
+        return sums.flatten(1)
+
+    def _add(
+        self, a: Tensor, b: Tensor, modulus: int, total: Tensor, *, first: bool
+    ) -> None:
+        """Add ``a @ b``; what was there before is brought below the modulus."""
+        if first:
+            self._multiply(a, b, total)
+            return
+        more = torch.empty_like(total)
+        self._multiply(a, b, more)
+        total.remainder_(modulus).add_(more)
+
+    def _empty(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.int32, device=self._device)
+
+
+class HostResidues:
+    """By compiled kernels, on the CPU."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+
+    def split(self, values: U32, basis: Basis) -> Tensor:
+        """See ``ResidueKernels``."""
+        out = np.empty((len(basis.moduli), values.size), np.int8)
+        self._kernels.split(values, basis, out)
+        return torch.from_numpy(out)
+
+    def recombine(self, sums: Tensor, basis: Basis, out: U32) -> None:
+        """See ``ResidueKernels``."""
+        self._kernels.recombine(sums.numpy(), basis, out)
+
+
+class DeviceResidues:
+    """By operations of torch, wherever they run."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def split(self, values: U32, basis: Basis) -> Tensor:
+        """See ``ResidueKernels``."""
+        words = torch.from_numpy(values.view(np.int32)).to(self._device)
+        wide = words.long() & 0xFFFFFFFF
+        out = torch.empty(
+            (len(basis.moduli), values.size), dtype=torch.int8, device=self._device
+        )
+        for m, residues in zip(basis.moduli, out, strict=True):
+            half = m // 2
+            residues.copy_((wide + half) % m - half)
+        return out
+
+    def recombine(self, sums: Tensor, basis: Basis, out: U32) -> None:
+        """See ``ResidueKernels``."""
+        total = torch.zeros(sums.shape[1], dtype=torch.int64, device=sums.device)
+        parts = zip(sums, basis.moduli, basis.inverses, basis.cofactors, strict=True)
+        for each, m, inverse, cofactor in parts:
+            total += each.long() % m * inverse % m * cofactor
+        words = (total % basis.modulus).to(torch.int32)  # keeps the low 32 bits
+        torch.from_numpy(out.view(np.int32)).copy_(words)
+
+
+def multiply_bytes(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """``a @ b`` of bytes, as int32."""
+    torch._int_mm(a, b, out=out)  # noqa: SLF001 - it has no other name
+
+
+def multiply_aligned_bytes(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """The same where sides must be multiples of 8, rows many, and columns lie together."""
+    (rows, depth), columns = a.shape, b.shape[1]
+    more = max(_FEWEST_ROWS, rows) - rows
+    tail, wider = -depth % _ALIGNMENT, -columns % _ALIGNMENT
+    ours = functional.pad(a, (0, tail, 0, more)).contiguous()
+    theirs = functional.pad(b.t(), (0, tail, 0, wider)).contiguous()
+    found = ours.new_empty((len(ours), len(theirs)), dtype=torch.int32)
+    multiply_bytes(ours, theirs.t(), found)
+    out.copy_(found[:rows, :columns])
+
+
+def multiply_exactly(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """``a @ b`` by float64, which holds every sum: slow, and right everywhere."""
+    out.copy_(a.double() @ b.double())
+
+
+def choose_multiply(quick: Multiply, device: torch.device) -> tuple[Multiply, str]:
+    """What multiplies bytes rightly there, and its name."""
+    try:
+        right = all(_agree(quick, a, b) for a, b in _extremes(device))
+    except RuntimeError:  # no such product on this device
+        right = False
+    return (quick, "int8") if right else (multiply_exactly, "float64")
+
+
+def _agree(quick: Multiply, a: Tensor, b: Tensor) -> bool:
+    found, right = (
+        torch.zeros(len(a), b.shape[1], dtype=torch.int32, device=a.device)
+        for _ in range(2)
+    )
+    quick(a, b, found)
+    multiply_exactly(a, b, right)
+    return torch.equal(found, right)
+
+
+def _extremes(device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """Operands at the ends of their range, of every layout that is used."""
+    for rows, depth in ((3, 27), (32, 27), (3, 1152), (32, 1152), (3, MAX_DEPTH)):
+        for sign, turned in each_of((1, -1), (False, True)):
+            shape = (depth, rows) if turned else (rows, depth)
+            a = torch.full(shape, _EXTREME, dtype=torch.int8, device=device)
+            b = torch.full(
+                (16, depth), sign * _EXTREME, dtype=torch.int8, device=device
+            )
+            b[1::2, ::2] *= -1
+            yield a.t() if turned else a, b.t()
+            yield a.t() if turned else a, b.t().contiguous()
+
+
+def _windows(layer: Layer, x: Tensor) -> Windows:
+    """What the kernel sees at each place of ``x``."""
+    down, across = layer.padding
+    sides = (0, 0, across, across, down, down)
+    padded = functional.pad(x, sides) if any(layer.padding) else x
+    return _view(padded, layer.kernel, layer.stride, layer.out)
+
+
+def _windows_back(layer: Layer, dy: Tensor) -> Windows:
+    """What a turned kernel sees of ``dy`` at each pixel of ``x``."""
+    (kh, kw), (sh, sw), (ph, pw) = layer.kernel, layer.stride, layer.padding
+    height, width = layer.out
+    shape = (layer.batch, layer.height + kh - 1, layer.width + kw - 1, layer.outputs)
+    spread = dy.new_zeros(shape)
+    first, second = kh - 1 - ph, kw - 1 - pw
+    rows = slice(first, first + (height - 1) * sh + 1, sh)
+    columns = slice(second, second + (width - 1) * sw + 1, sw)
+    spread[:, rows, columns] = dy
+    return _view(spread, layer.kernel, (1, 1), (layer.height, layer.width))
+
+
+def _turned(w: Tensor) -> Tensor:
+    """Kernels for the gradient of ``x``: (kernel height * width * outputs, inputs)."""
+    return w.flip(1, 2).permute(1, 2, 0, 3).reshape(-1, w.shape[-1])
+
+
+def _view(
+    images: Tensor,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    out: tuple[int, int],
+) -> Windows:
+    """Windows over images (N, H, W, C) without copying: a row of one lies together."""
+    batch, _, _, channels = images.shape
+    per_image, per_row, per_pixel, _ = images.contiguous().stride()
+    steps = (per_image, stride[0] * per_row, stride[1] * per_pixel, per_row, 1)
+    shape = (batch, *out, kernel[0], kernel[1] * channels)
+    return images.contiguous().as_strided(shape, steps)
+
+
+def _pieces(windows: Windows, rows: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Cut places into pieces of at most so many rows, in their order."""
+    batch, height, width = windows.shape[:3]
+    images = max(1, rows // (height * width))
+    down = max(1, min(height, rows // width))
+    across = min(width, rows)
+    corners = each_of(
+        range(0, batch, images), range(0, height, down), range(0, width, across)
+    )
+    for image, top, left in corners:
+        yield (
+            slice(image, image + images),
+            slice(top, top + down),
+            slice(left, left + across),
+        )

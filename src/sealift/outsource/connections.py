@@ -1,0 +1,323 @@
+"""The trusted process's connections to P, M and Z: dialled, proven, sealed.
+
+Each server proves that it has the identity key that the agreement names for its share; the
+trusted process shows each its evidence. Of a step everything that is sent and received has
+lengths from its trace, and answers come into memory of this process alone (rule N10). A
+server that is gone, or silent for too long, ends the job by its name.
+Source: spec/shares.md section 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final, Self
+
+from sealift.channel.transport.tcp import TcpTransport
+from sealift.crypto.sign import SIGNATURE_BYTES, PublicKey, Signed
+from sealift.errors import PeerError, PolicyError, RefusedError, SealiftError
+from sealift.ids import Buffer, Digest
+from sealift.numeric.loops import U32, Answers
+from sealift.outsource.masked import SHARES, Share
+from sealift.outsource.messages import (
+    PIPE_CONTEXT,
+    VERSION,
+    Accepts,
+    Announces,
+    Answered,
+    Begin,
+    Refuses,
+    answer_hasher,
+    answered_sizes,
+    encode_word,
+    packed,
+    parse_word,
+    room_for,
+)
+from sealift.outsource.terms import Exchange
+from sealift.outsource.trace import StepKind, Traces, calls_of
+from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.session.pipe import Pipe
+from sealift.session.session import connect
+
+DIAL_S: Final = 10.0
+_GONE: Final = (
+    "peer-closed", "peer-timeout", "peer-unreachable", "session-closed",
+    "session-truncated",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerPlace:
+    """One of the three servers.
+
+    Attributes:
+        party: Whose it is, by the agreement.
+        address: Host and port.
+        policy: What it must show.
+    """
+
+    share: Share
+    party: str
+    address: tuple[str, int]
+    policy: PeerPolicy
+
+    def __str__(self) -> str:
+        return f"{self.share} ({self.party})"
+
+
+class ServerConnection:
+    """One server's session, and from the announcement on its pipe.
+
+    Args:
+        place: Where it is, and who.
+        endpoint: Ours.
+        answer_s: How long it may be silent, or take nothing.
+    """
+
+    def __init__(self, place: ServerPlace, endpoint: Endpoint, answer_s: float) -> None:
+        self.place, self._answer_s = place, answer_s
+        self._agreement = endpoint.agreement
+        with self.naming():
+            self._carrier = TcpTransport.dial(*place.address, timeout_s=DIAL_S)
+            self._session = connect(self._carrier, endpoint, place.policy)
+        self._pipe: Pipe | None = None
+
+    @property
+    def host(self) -> str:
+        """The address that it answered at."""
+        return self._carrier.peer_host
+
+    def announce(self, traces: Traces) -> None:
+        """Tell the job's steps; what it answers to."""
+        word = Announces(VERSION, self.place.share, traces)
+        with self.naming():
+            self._session.send(encode_word(word))
+            raw = self._session.receive(self._answer_s)
+            answer = parse_word(raw, Accepts, Refuses)
+            if isinstance(answer, Refuses):
+                raise RefusedError(
+                    "refuses the job", why=answer.why[:300], code="server-refuses"
+                )
+            self._pipe = Pipe(
+                self._session, self._carrier, PIPE_CONTEXT, timeout_s=self._answer_s
+            )
+        self._traces, self._begun = traces.digest(), 0
+
+    def begin(self, number: int, step: int) -> None:
+        """Say which step comes."""
+        with self.naming():
+            self._wire.send(Begin(number, step).encode())
+            self._hasher = answer_hasher(self._wire.id, self._begun)
+        self._step = step
+
+    def send(self, messages: Sequence[Buffer]) -> None:
+        """Operands of an exchange."""
+        with self.naming():
+            for message in messages:
+                self._wire.send(message)
+
+    def receive(self, sizes: Sequence[int]) -> list[U32]:
+        """The answers to it."""
+        arrays, messages = room_for(sizes)
+        with self.naming():
+            for message in messages:
+                self._wire.receive_into(message)
+                self._hasher.update(message)
+        return arrays
+
+    def signed(self) -> Signed[Answered]:
+        """What it signs at the end of a step, verified."""
+        signature = bytearray(SIGNATURE_BYTES)
+        with self.naming():
+            self._wire.receive_into(signature)
+            found = Signed(self._answered(), bytes(signature))
+            found.verify(self._identity)
+        self._begun += 1
+        return found
+
+    def close(self) -> None:
+        """Say that nothing more comes, if there is somebody to say it to. Idempotent."""
+        with suppress(SealiftError):
+            if self._pipe is not None:
+                self._pipe.close()
+        self.abort()
+
+    def abort(self) -> None:
+        """End it without a word. Idempotent."""
+        if self._pipe is not None:
+            self._pipe.abort()
+        self._session.close()
+
+    def _answered(self) -> Answered:
+        return Answered(
+            agreement=self._agreement,
+            share=self.place.share,
+            traces=self._traces,
+            pipe=Digest(self._wire.id),
+            begun=self._begun,
+            step=self._step,
+            answers=Digest(self._hasher.digest()),
+        )
+
+    @property
+    def _wire(self) -> Pipe:
+        assert self._pipe is not None  # announced
+        return self._pipe
+
+    @property
+    def _identity(self) -> PublicKey:
+        found = self._session.peer.identity
+        assert found is not None  # the policy demands one
+        return found
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Say of which server it is."""
+        try:
+            yield
+        except PeerError as error:
+            if error.code not in _GONE:
+                error.what = f"{self.place}: {error.what}"
+                raise
+            raise PeerError(
+                f"{self.place} is gone, or says nothing",
+                why=error,
+                fix="Its log says more; start it, and the job, again",
+                code="server-gone",
+            ) from None
+        except SealiftError as error:
+            error.what = f"{self.place}: {error.what}"
+            raise
+
+
+class Connections:
+    """All three; what ``masked.MaskedProducts`` asks.
+
+    Attributes:
+        signed: What each signed at the end of the last step.
+    """
+
+    def __init__(self, servers: Mapping[Share, ServerConnection]) -> None:
+        self._servers = [servers[share] for share in SHARES]
+        self.signed: dict[Share, Signed[Answered]] = {}
+
+    @classmethod
+    def dial(
+        cls,
+        endpoint: Endpoint,
+        places: Sequence[ServerPlace],
+        *,
+        answer_s: float,
+        one_host: bool,
+    ) -> Self:
+        """Open a session with each.
+
+        Args:
+            endpoint: Ours; its evidence is what the servers judge.
+            places: Of P, M and Z.
+            answer_s: How long a server may be silent.
+            one_host: Whether two may be on one host: at level ``development``.
+
+        Raises:
+            PeerError: code ``server-gone``, which names it.
+            RefusedError: if one is not who it must be; ``servers-not-apart``.
+        """
+        with ExitStack() as undone:
+            servers: dict[Share, ServerConnection] = {}
+            for place in places:
+                servers[place.share] = ServerConnection(place, endpoint, answer_s)
+                undone.callback(servers[place.share].abort)
+            if not one_host:
+                _require_hosts_apart(servers.values())
+            undone.pop_all()
+            return cls(servers)
+
+    def announce(self, traces: Traces) -> None:
+        """Tell all of them the job's steps.
+
+        Raises:
+            RefusedError: code ``server-refuses``, which names it.
+        """
+        self._kinds = {
+            StepKind(known.phase, known.rows): number
+            for number, known in enumerate(traces.known)
+        }
+        self._traces = traces
+        for server in self._servers:
+            server.announce(traces)
+
+    def begin(self, kind: StepKind, step: int) -> None:
+        """Say which step comes.
+
+        Raises:
+            JobError: ``other-operations``, if no such step was announced.
+        """
+        self._calls = calls_of(self._traces.of(kind))
+        for server in self._servers:
+            server.begin(self._kinds[kind], step)
+
+    def ask(
+        self,
+        exchange: Exchange,
+        plus: Sequence[U32],
+        minus: Sequence[U32],
+        seeds: Sequence[bytes],
+    ) -> list[Answers]:
+        """Send each its shares, and take the answers: one of each, for every product.
+
+        Raises:
+            PeerError: code ``server-gone``, which names it.
+            RefusedError, MalformedError: if what it sends is no answer to this.
+        """
+        p, m, z = self._servers
+        z.send([b"".join(seeds)])  # has the masks to make
+        p.send(packed(plus))
+        m.send(packed(minus))
+        sizes = answered_sizes(exchange, self._calls)
+        answers = (server.receive(sizes) for server in self._servers)
+        return list(zip(*answers, strict=True))
+
+    def finish(self) -> None:
+        """Take each server's signature of its answers of this step.
+
+        Raises:
+            AuthenticationError: if it does not verify; names the server.
+        """
+        for server in self._servers:
+            self.signed[server.place.share] = server.signed()
+
+    def name(self, share: Share) -> str:
+        """As errors say it: ``P (cloud-a)``."""
+        return str(self._servers[SHARES.index(share)].place)
+
+    def close(self) -> None:
+        """End all. Idempotent."""
+        for server in self._servers:
+            server.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        for server in self._servers:
+            server.close() if kind is None else server.abort()
+
+
+def _require_hosts_apart(servers: Iterable[ServerConnection]) -> None:
+    """Two shares in one machine's memory are a secret in it (rule H10)."""
+    seen: dict[str, ServerPlace] = {}
+    for server in servers:
+        other = seen.setdefault(server.host, server.place)
+        if other is not server.place:
+            raise servers_not_apart(f"{other} and {server.place} are on one host")
+
+
+def servers_not_apart(why: str) -> PolicyError:
+    """Whoever has two shares has the data (rule H10)."""
+    return PolicyError(
+        "the servers of a job's shares are not apart",
+        why=why,
+        code="servers-not-apart",
+    )

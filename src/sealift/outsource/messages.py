@@ -1,0 +1,214 @@
+"""What crosses between the trusted process and one server: words, shares, answers.
+
+In the session the trusted process announces the traces of its job and the server accepts
+or refuses. Then there is a pipe, and every message in it has a length that follows from
+the trace: the word that begins a step, operands, answers, and at the step's end the
+server's signature of what it answered. P and M get shares and no seed, Z gets seeds and
+no share (rule M9).
+Source: spec/shares.md section 7.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, NamedTuple
+
+import numpy as np
+
+from sealift.codec import encode_named, from_plain, parse_named
+from sealift.crypto.hash import KeyedHasher, labelled
+from sealift.crypto.keys import Label, SecretKey
+from sealift.crypto.sign import Form
+from sealift.errors import MalformedError
+from sealift.ids import Digest
+from sealift.numeric.keystream import SEED_BYTES
+from sealift.numeric.loops import U32
+from sealift.numeric.residues import Basis
+from sealift.outsource.masked import Share
+from sealift.outsource.terms import Direction, Exchange, Forward, Layer, Tensor
+from sealift.outsource.trace import Traces
+
+VERSION: Final = 1
+PIPE_CONTEXT: Final = b"outsourced products"
+TOGETHER_BYTES: Final = 1 << 18  # tensors of so many bytes in all cross as one message
+WORD_BYTES: Final = np.dtype(np.uint32).itemsize
+_BEGIN: Final = struct.Struct(">8sIQ")
+_MAGIC: Final = b"SEALSHR\x01"
+BEGIN_BYTES: Final = _BEGIN.size
+
+
+@dataclass(frozen=True, slots=True)
+class Announces:
+    """The trusted process's: the job's steps, and whom it takes the server for."""
+
+    version: int
+    share: Share
+    traces: Traces
+
+
+@dataclass(frozen=True, slots=True)
+class Accepts:
+    """The server's: it has the memory.
+
+    Attributes:
+        method: How it multiplies: ``int8``, ``float64``.
+        device: On what.
+    """
+
+    method: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuses:
+    """The server's: it does not, with the stable name of the reason."""
+
+    code: str
+    why: str
+
+
+Word = Announces | Accepts | Refuses
+_WORDS: Final[dict[str, type[Word]]] = {
+    each.__name__: each for each in (Announces, Accepts, Refuses)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What a server signs at the end of a step.
+
+    Attributes:
+        traces: Of the job (``Traces.digest``).
+        pipe: Names the pipe, and with it both ends' keys.
+        begun: Steps that began in the pipe before this one, those done again counted.
+        step: Of the job.
+        answers: Digest of all that it answered in this step, in order.
+    """
+
+    FORM: ClassVar[Form] = Form(Label.SHARE_ANSWERS, "answered")
+    agreement: Digest
+    share: Share
+    traces: Digest
+    pipe: Digest
+    begun: int
+    step: int
+    answers: Digest
+
+
+class Begin(NamedTuple):
+    """A step begins: which of the traces, and the step's number."""
+
+    trace: int
+    step: int
+
+    def encode(self) -> bytes:
+        """As it is sent, ``BEGIN_BYTES`` long."""
+        return _BEGIN.pack(_MAGIC, self.trace, self.step)
+
+    @classmethod
+    def parse(cls, raw: bytes | bytearray) -> Begin:
+        """Read what ``encode`` wrote.
+
+        Raises:
+            MalformedError: code ``bad-message``.
+        """
+        magic, trace, step = _BEGIN.unpack(raw)
+        if magic != _MAGIC:
+            raise MalformedError("this begins no step", code="bad-message")
+        return cls(trace, step)
+
+
+class Sent(NamedTuple):
+    """A tensor of an exchange's operands."""
+
+    tensor: Tensor
+    shape: tuple[int, ...]
+    basis: Basis
+
+    @property
+    def size(self) -> int:
+        """Numbers of it."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+def layer_of(exchange: Exchange, calls: Sequence[Forward]) -> Layer:
+    """Whose product it is; ``calls`` are those of its trace."""
+    if isinstance(exchange, Forward):
+        return exchange.layer
+    return calls[exchange.call].layer
+
+
+def sent_tensors(exchange: Exchange, calls: Sequence[Forward]) -> tuple[Sent, ...]:
+    """The operands that an exchange sends, in order."""
+    layer = layer_of(exchange, calls)
+    forward = isinstance(exchange, Forward)
+    tensors: tuple[Tensor, ...] = ("x", "w") if forward else ("dy",)
+    wide: tuple[Direction, ...] = (
+        ("forward", *exchange.later)
+        if isinstance(exchange, Forward)
+        else exchange.wants
+    )
+    return tuple(Sent(t, layer.shape(t), layer.basis_of(t, wide)) for t in tensors)
+
+
+def answered_sizes(exchange: Exchange, calls: Sequence[Forward]) -> tuple[int, ...]:
+    """Numbers of each product that is answered, in order."""
+    layer = layer_of(exchange, calls)
+    shapes = (layer.result(each) for each in asked(exchange))
+    return tuple(int(np.prod(shape, dtype=np.int64)) for shape in shapes)
+
+
+def asked(exchange: Exchange) -> tuple[Direction, ...]:
+    """The products of an exchange."""
+    return ("forward",) if isinstance(exchange, Forward) else exchange.wants
+
+
+def room_for(sizes: Sequence[int]) -> tuple[list[U32], list[memoryview]]:
+    """Arrays for the tensors of an exchange, and what the messages with them fill.
+
+    What is small comes together; of what is not, each tensor comes alone.
+    """
+    room = np.empty(sum(sizes), np.uint32)
+    arrays = np.split(room, np.cumsum(sizes)[:-1])
+    filled = [room] if room.nbytes <= TOGETHER_BYTES else arrays
+    return arrays, [each.data.cast("B") for each in filled]
+
+
+def packed(arrays: Sequence[U32]) -> list[memoryview]:
+    """The messages that ``room_for`` takes, from arrays that lie anywhere."""
+    flat = [each.reshape(-1) for each in arrays]
+    if len(flat) > 1 and sum(each.nbytes for each in flat) <= TOGETHER_BYTES:
+        flat = [np.concatenate(flat)]
+    return [each.data.cast("B") for each in flat]
+
+
+def seed_bytes(exchange: Exchange, calls: Sequence[Forward]) -> int:
+    """Of the one message that Z gets."""
+    return SEED_BYTES * len(sent_tensors(exchange, calls))
+
+
+def answer_hasher(pipe: bytes, begun: int) -> KeyedHasher:
+    """Takes in the answers of one step; its key is no secret, but no other step's."""
+    label = Label.SHARE_ANSWERS.value
+    return KeyedHasher(SecretKey(labelled(label, pipe, begun.to_bytes(8, "big"))))
+
+
+def encode_word(word: Word) -> bytes:
+    """As it crosses in the session."""
+    return encode_named(type(word).__name__, word)
+
+
+def parse_word(raw: bytes, *expected: type[Word]) -> Word:
+    """Read a word of one of these kinds.
+
+    Raises:
+        MalformedError: code ``bad-message``, or what is wrong in it.
+    """
+    name, plain = parse_named(raw)
+    kind = _WORDS.get(name)
+    if kind not in expected:
+        raise MalformedError(f"{name[:40]!r} was said out of turn", code="bad-message")
+    word: Word = from_plain(kind, plain)
+    return word
