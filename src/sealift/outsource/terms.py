@@ -22,9 +22,8 @@ OPERANDS: Final[dict[Direction, tuple[Tensor, Tensor]]] = {
     "weight": ("dy", "x"),
 }
 
-HIDDEN_BITS: Final = 8
-EDGE_BITS: Final = 12  # of the first and the last layer
-GRADIENT_BITS: Final = 12
+FEWEST_BITS: Final = 8
+MOST_BITS: Final = 12  # of the first and the last layer, and of gradients
 PEAK_TO_RMS_SQUARED: Final = 16  # up to there, no bit of an operand is lost
 MAX_SIDE: Final = 1 << 24
 MAX_ELEMENTS: Final = 1 << 31
@@ -110,16 +109,20 @@ class Layer:
                 return self.batch * self.out[0] * self.out[1]
 
     def bits(self, tensor: Tensor) -> int:
-        """Width of an operand, its sign included; a scale may use less."""
-        if tensor == "dy":
-            return GRADIENT_BITS
-        return EDGE_BITS if self.edge else HIDDEN_BITS
+        """Width of an operand, its sign included; a scale may use less.
+
+        Between the first and the last layer, ``y`` is as exact as three moduli allow.
+        """
+        if tensor == "dy" or self.edge:
+            return MOST_BITS
+        room = _most(BASES[0]) // self.depth("forward")
+        return min(max((room.bit_length() - 1) // 2 + 1, FEWEST_BITS), MOST_BITS)
 
     def basis(self, direction: Direction) -> Basis:
         """The smallest modulus that loses no bit of operands of usual form."""
         a, b = OPERANDS[direction]
         most = self.depth(direction) << (self.bits(a) + self.bits(b) - 2)
-        fits = (e for e in BASES if most < e.modulus // 2 * PEAK_TO_RMS_SQUARED)
+        fits = (each for each in BASES if most < _most(each))
         return next(fits, BASES[-1])
 
     def basis_of(self, tensor: Tensor, directions: tuple[Direction, ...]) -> Basis:
@@ -155,6 +158,11 @@ class Backward:
 
 
 Exchange = Forward | Backward
+
+
+def _most(basis: Basis) -> int:
+    """The largest worst case of a product of operands of usual form."""
+    return basis.modulus // 2 * PEAK_TO_RMS_SQUARED
 
 
 def _count(shape: tuple[int, ...]) -> int:

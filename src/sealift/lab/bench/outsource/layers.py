@@ -74,7 +74,7 @@ def measure_layers(report: BenchReport, repeats: int, *, batch: int = BATCH) -> 
     ours_all = goten_all = 0.0
     for number, layer in enumerate(vgg11_layers(batch)):
         wants: tuple[Direction, ...] = ("input", "weight") if number else ("weight",)
-        arms = {
+        arms: dict[str, Arm] = {
             "ours": OurServer(layer, wants).work,
             "goten": partial(
                 _work, [GotenServer(layer, d) for d in ("forward", *wants)]

@@ -73,7 +73,7 @@ def digits_parts() -> tuple[DigitsPart, ...]:
     Raises:
         UnavailableError: without scikit-learn.
     """
-    pixels, label = _load()
+    pixels, label = load_images()
     parts = []
     for owner in CLASSES_OF:
         owned = _images_of(owner, label)
@@ -97,7 +97,12 @@ def write_digits(folder: Path) -> None:
     write_parts(folder, SCHEMA_TOML, parts)
 
 
-def _load() -> tuple[Array, Array]:
+def load_images() -> tuple[Array, Array]:
+    """Pixels from 0 to 16, (images, 64), and labels: scikit-learn's digits.
+
+    Raises:
+        UnavailableError: without scikit-learn.
+    """
     try:
         load_digits: Any = import_module("sklearn.datasets").load_digits
     except ImportError as error:
