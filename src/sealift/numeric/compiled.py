@@ -79,30 +79,35 @@ def _numbers(low: Any, high: Any, modulus: Any, out: Any) -> Any:
     return lowest
 
 
-def _uniform(words: Any, modulus: Any, out: Any) -> Any:
+@numba.njit
+def _draw(words: Any, start: Any, spare: Any, modulus: Any, out: Any) -> Any:
+    """Numbers of words from ``start``; the next spare, past the end if some lacked."""
     low, high = words
-    unfair = u64(1 << WORD_BITS) % u64(modulus)
-    spare, lacking = out.size, 0
-    for start in range(0, out.size, PIECE):
-        stop = min(out.size, start + PIECE)
-        if _numbers(low[start:stop], high[start:stop], modulus, out[start:stop]):
+    stop, unfair = start + out.size, u64(1 << WORD_BITS) % u64(modulus)
+    if _numbers(low[start:stop], high[start:stop], modulus, out):
+        return spare
+    for i in range(out.size):
+        if _counts(low[start + i], high[start + i], modulus, unfair):
             continue
-        for i in range(start, stop):
-            if _counts(low[i], high[i], modulus, unfair):
-                continue
-            while spare < low.size and not _counts(
-                low[spare], high[spare], modulus, unfair
-            ):
-                spare += 1
-            if spare == low.size:
-                lacking += 1
-                continue
-            out[i] = u32(_product(low[spare], high[spare], modulus) >> u64(16))
+        while spare < low.size and not _counts(
+            low[spare], high[spare], modulus, unfair
+        ):
             spare += 1
-    return lacking
+        if spare < low.size:
+            out[i] = u32(_product(low[spare], high[spare], modulus) >> u64(16))
+        spare += 1
+    return spare
 
 
-def _mask(q: Any, modulus: Any, plus: Any, minus: Any) -> None:
+def _uniform(words: Any, modulus: Any, out: Any) -> Any:
+    spare = out.size
+    for start in range(0, out.size, PIECE):
+        spare = _draw(words, start, spare, modulus, out[start : start + PIECE])
+    return max(0, spare - words[0].size)
+
+
+@numba.njit
+def _both_signs(q: Any, modulus: Any, plus: Any, minus: Any) -> None:
     """``plus`` holds the masks before."""
     for i in range(q.size):
         mask = plus[i]
@@ -111,6 +116,16 @@ def _mask(q: Any, modulus: Any, plus: Any, minus: Any) -> None:
         rest = u32(modulus - mask)
         minus[i] = u32(number - mask) + (modulus if number < mask else u32(0))
         plus[i] = u32(number - rest) + (modulus if number < rest else u32(0))
+
+
+def _mask(words: Any, modulus: Any, q: Any, plus: Any, minus: Any) -> Any:
+    spare = q.size
+    for start in range(0, q.size, PIECE):
+        some = plus[start : start + PIECE]
+        spare = _draw(words, start, spare, modulus, some)
+        ours = q[start : start + PIECE]
+        _both_signs(ours, modulus, some, minus[start : start + PIECE])
+    return max(0, spare - words[0].size)
 
 
 def _unmask(answers: Any, modulus: Any, scale: Any, ints: Any, floats: Any) -> Any:
@@ -174,7 +189,10 @@ _SHARES: Final[dict[Any, tuple[str, ...]]] = {
         "void(float32[::1], float32, float32, UniTuple(uint32, 2), int16[::1])",
     ),
     _uniform: ("int64(Tuple((uint32[::1], uint16[::1])), uint32, uint32[::1])",),
-    _mask: ("void(int16[::1], uint32, uint32[::1], uint32[::1])",),
+    _mask: (
+        "int64(Tuple((uint32[::1], uint16[::1])), uint32, int16[::1], uint32[::1],"
+        " uint32[::1])",
+    ),
     _unmask: (
         "UniTuple(uint32, 3)(UniTuple(uint32[::1], 3), uint32, float64, int32[::1],"
         " float32[::1])",

@@ -8,7 +8,7 @@ operands int16. Source: spec/shares.md sections 1 to 3.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sealift.crypto.aead import TAG_BYTES
+from sealift.crypto.keystream import Keystream
 from sealift.errors import MalformedError, UnavailableError
 from sealift.numeric import portable
 from sealift.numeric.keystream import MaskSeed, mask_stream
@@ -33,6 +34,7 @@ from sealift.numeric.loops import (
     Answers,
     Loops,
     Noise,
+    Words,
 )
 from sealift.numeric.residues import Basis
 from sealift.numeric.windows import Integers, Window
@@ -89,32 +91,21 @@ class Kernels:
             UsageError: if the seed masked something before.
         """
         _same_size(q, plus, minus)
-        material = seed.spend()
-        for here in self._drawn(material, seed.basis, plus):
-            modulus = seed.basis.modulus
-            self.loops.mask(q[here], modulus, plus[here], minus[here])
+        material, modulus = seed.spend(), seed.basis.modulus
+
+        def block(words: Words, here: slice) -> int:
+            return self.loops.mask(words, modulus, q[here], plus[here], minus[here])
+
+        _draw(mask_stream(material, seed.basis), q.size, block)
         return material
 
     def uniform(self, seed: bytes, basis: Basis, out: U32) -> None:
         """The mask of a seed: independent and exactly uniform below Q."""
-        for _ in self._drawn(seed, basis, out):
-            pass
 
-    def _drawn(self, seed: bytes, basis: Basis, out: U32) -> Iterator[slice]:
-        """Block after block of a mask, each drawn until all its numbers are made."""
-        stream = mask_stream(seed, basis)
-        scratch = np.empty(BLOCK_BYTES + TAG_BYTES, np.uint8)
-        for number, start in enumerate(range(0, out.size, BLOCK)):
-            here = slice(start, min(out.size, start + BLOCK))
-            count = here.stop - start + SPARES
-            filled = scratch[: count * WORD_BITS // 8 + TAG_BYTES]
-            low = filled[: 4 * count].view(np.uint32)
-            high = filled[4 * count : -TAG_BYTES].view(np.uint16)
-            for attempt in itertools.count():
-                stream.fill(number, filled.data, attempt)
-                if not self.loops.uniform((low, high), basis.modulus, out[here]):
-                    break
-            yield here
+        def block(words: Words, here: slice) -> int:
+            return self.loops.uniform(words, basis.modulus, out[here])
+
+        _draw(mask_stream(seed, basis), out.size, block)
 
     def unmask(
         self, answers: Answers, basis: Basis, scale: float, ints: I32, floats: F32
@@ -206,6 +197,21 @@ def best_kernels(folder: Path | None = None) -> Kernels:
         return compiled_kernels(folder)
     except UnavailableError:
         return portable_kernels()
+
+
+def _draw(stream: Keystream, size: int, block: Callable[[Words, slice], int]) -> None:
+    """Block after block of words, each drawn until none of its numbers lacks."""
+    scratch = np.empty(BLOCK_BYTES + TAG_BYTES, np.uint8)
+    for number, start in enumerate(range(0, size, BLOCK)):
+        here = slice(start, min(size, start + BLOCK))
+        count = here.stop - start + SPARES
+        filled = scratch[: count * WORD_BITS // 8 + TAG_BYTES]
+        split = 4 * count
+        words = filled[:split].view(np.uint32), filled[split:-TAG_BYTES].view(np.uint16)
+        for attempt in itertools.count():
+            stream.fill(number, filled.data, attempt)
+            if not block(words, here):
+                break
 
 
 def _same_size(*arrays: npt.NDArray[Any]) -> None:

@@ -39,7 +39,7 @@ class Loops:
         name: ``portable`` or ``compiled``.
         uniform: A number below the modulus of each word, and how many are not made, as
             words did not count and spares lack.
-        mask: Adds ``plus``, which holds the masks, to numbers, and subtracts it.
+        mask: Such numbers, added to others and subtracted from them; how many lack.
         unmask: Gives the largest number of each answer.
     """
 
@@ -49,7 +49,7 @@ class Loops:
     row_squares: Callable[[I16, I64], None]
     column_squares: Callable[[I16, I64], None]
     uniform: Callable[[Words, int, U32], int]
-    mask: Callable[[I16, int, U32, U32], None]
+    mask: Callable[[Words, int, I16, U32, U32], int]
     unmask: Callable[[Answers, int, float, I32, F32], Most]
     split: Callable[[U32, Basis, I8], None]
     recombine: Callable[[I32, Basis, U32], None]

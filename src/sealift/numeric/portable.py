@@ -91,10 +91,12 @@ def _reduced(
     return high >> above, rests
 
 
-def _mask(q: I16, modulus: int, plus: U32, minus: U32) -> None:
+def _mask(words: Words, modulus: int, q: I16, plus: U32, minus: U32) -> int:
+    lacking = _uniform(words, modulus, plus)
     masks, numbers = plus.astype(np.int64), q.astype(np.int64)
     plus[:] = (numbers + masks) % modulus
     minus[:] = (numbers - masks) % modulus
+    return lacking
 
 
 def _unmask(
