@@ -1,0 +1,340 @@
+"""Modules whose products are made elsewhere: what changes in a PyTorch model, no more.
+
+A converted module stays the object it was, under its name, with its parameters, buffers
+and hooks; its class alone changes, as torch's own ``fully_shard`` does it. So
+``state_dict``, optimizers, tied weights, ``train()`` and ``eval()`` are PyTorch's. A copy of
+it, or what is pickled, is a plain module again. Bias is added here.
+
+What makes the products is behind ``Route``, for a user's own process and for a recipe's
+worker alike: none at all, where a module computes as ever, or somebody ``Outsourced``.
+A call can be differentiated once, with respect to input and weight in one round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+
+from sealift.errors import UsageError
+from sealift.numeric.loops import F32
+from sealift.outsource.float32 import Float32Products
+from sealift.outsource.terms import Backward, Direction, Forward, Layer
+
+Pair = tuple[int, int]
+# In the __dict__ of a converted module; of a model that is outsourced as a whole.
+_PLACE: Final = "_place_outsourced"
+STATE: Final = "_state_outsourced"
+_WANTS: Final[tuple[Direction, ...]] = ("input", "weight")
+
+
+class Outsourced(Protocol):
+    """Who makes products: calls are numbered from 0 in each step.
+
+    Arrays are float32, contiguous, and laid out as ``Layer`` says. Operands are read
+    before the call returns, and may be changed afterwards.
+    """
+
+    def forward(self, exchange: Forward, x: F32, w: F32) -> F32:
+        """``y``."""
+        ...
+
+    def backward(self, exchange: Backward, dy: F32) -> list[F32]:
+        """The gradients that the exchange wants, in its order."""
+        ...
+
+
+@dataclass(slots=True)
+class Route:
+    """Where the products of one model go; its modules share it.
+
+    Attributes:
+        through: None where they are made here.
+        keeps: Whether operands are kept for gradients.
+        edges: Names of the modules that are called first and last.
+        calls: Forward calls of this step so far.
+        open: Those whose gradients somebody can still ask for.
+    """
+
+    through: Outsourced | None = None
+    keeps: bool = False
+    edges: frozenset[str] = frozenset()
+    calls: int = 0
+    open: WeakSet[Call] = field(default_factory=WeakSet)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether modules compute as if they were not converted.
+
+        While gradients wait, a checkpoint of activations computes a part of the step
+        again, and must save for autograd what the step saved: nothing.
+        """
+        return self.through is None and not self.open
+
+    def begin(self) -> None:
+        """A step begins: calls are counted from 0."""
+        self.calls, self.open = 0, WeakSet()
+
+    def number(self, layer: Layer, later: tuple[Direction, ...]) -> Call:
+        """The next call; a part of a step that is computed once more is none."""
+        if self.through is None:
+            return Call(Float32Products(), 0, Forward(layer, later))
+        call = Call(self.through, self.calls, Forward(layer, later))
+        self.calls += 1
+        if later:
+            self.open.add(call)
+        return call
+
+    @contextmanager
+    def to(self, through: Outsourced, *, keeps: bool) -> Iterator[None]:
+        """Let products go there meanwhile; numbers of calls go on."""
+        self.through, self.keeps = through, keeps
+        try:
+            yield
+        finally:
+            self.through = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A converted module's name, and its route."""
+
+    name: str
+    route: Route
+
+    def product(
+        self, x: Tensor, w: Tensor, stride: Pair = (1, 1), padding: Pair = (0, 0)
+    ) -> Tensor:
+        """``y`` of images (N, H, W, C) and a kernel (outputs, height, width, C)."""
+        self._check(x, w)
+        (batch, height, width, inputs), (outputs, *kernel, _) = x.shape, w.shape
+        layer = Layer(
+            name=self.name,
+            batch=batch,
+            inputs=inputs,
+            outputs=outputs,
+            height=height,
+            width=width,
+            kernel=(kernel[0], kernel[1]),
+            stride=stride,
+            padding=padding,
+            edge=self.name in self.route.edges,
+        )
+        needed = (x.requires_grad, w.requires_grad)
+        keeps = torch.is_grad_enabled() and self.route.keeps
+        later = tuple(d for d, need in zip(_WANTS, needed, strict=True) if need * keeps)
+        call = self.route.number(layer, later)
+        return _Product.apply(x, w, call)
+
+    def _check(self, x: Tensor, w: Tensor) -> None:
+        for each in (x, w):
+            if each.dtype != torch.float32 or each.device.type != "cpu":
+                raise UsageError(
+                    f"{self.name} takes float32 on the CPU",
+                    why=f"it was given {each.dtype} on {each.device}",
+                    code="bad-operand",
+                )
+        if x.shape[-1] != w.shape[-1]:
+            raise UsageError(
+                f"{self.name} takes {w.shape[-1]} channels, not {x.shape[-1]}",
+                code="bad-operand",
+            )
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class Call:
+    """One call of a module; autograd holds it for as long as gradients can be asked."""
+
+    through: Outsourced
+    number: int
+    exchange: Forward
+    answered: bool = field(default=False, init=False)
+
+    def forward(self, x: Tensor, w: Tensor) -> Tensor:
+        """``y``."""
+        y = self.through.forward(self.exchange, _array(x), _array(w))
+        return torch.from_numpy(y)
+
+    def backward(self, dy: Tensor) -> dict[Direction, Tensor]:
+        """All gradients that the forward call announced, needed or not.
+
+        Raises:
+            UsageError: code ``not-differentiable``.
+        """
+        self._check()
+        self.answered = True
+        wants = self.exchange.later
+        found = self.through.backward(Backward(self.number, wants), _array(dy))
+        return dict(zip(wants, map(torch.from_numpy, found), strict=True))
+
+    def _check(self) -> None:
+        why = ""
+        if torch.is_grad_enabled():
+            why = "gradients of gradients (create_graph) would need its operands here"
+        elif self.answered:
+            why = "its operands were forgotten after the first time (retain_graph)"
+        elif not self.exchange.later:
+            why = "the model was in eval() when it was called"
+        if why:
+            raise UsageError(
+                f"{self.exchange.layer.name} cannot be differentiated now",
+                why=why,
+                code="not-differentiable",
+            )
+
+
+class _Product(torch.autograd.Function):
+    """A call as autograd sees it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, call: Call) -> Tensor:
+        ctx.call = call
+        return call.forward(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, *dy: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        found = ctx.call.backward(dy[0])
+        return found.get("input"), found.get("weight"), None
+
+
+class _Converted(nn.Module):
+    """What converted modules have in common."""
+
+    plain: type[nn.Module]
+
+    @property
+    def _place(self) -> Place:
+        place: Place = self.__dict__[_PLACE]
+        return place
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        """A copy is a plain module: it has no share in this one's steps."""
+        return copied(self, self.plain)
+
+
+class OutsourcedLinear(_Converted, nn.Linear):
+    """``nn.Linear``: images of one pixel."""
+
+    plain = nn.Linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As PyTorch's."""
+        if self._place.route.is_plain:
+            return nn.Linear.forward(self, x)
+        rows = x.reshape(-1, 1, 1, x.shape[-1])
+        y = self._place.product(rows, self.weight[:, None, None])
+        if self.bias is not None:
+            y += self.bias
+        return y.view(*x.shape[:-1], self.out_features)
+
+
+class OutsourcedConv2d(_Converted, nn.Conv2d):
+    """``nn.Conv2d`` with one group, no dilation, and zeros around the image."""
+
+    plain = nn.Conv2d
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As PyTorch's; memory that is ``channels_last`` is not copied."""
+        if self._place.route.is_plain:
+            return nn.Conv2d.forward(self, x)
+        images = x if x.dim() == 4 else x[None]
+        nhwc, kernel = (each.permute(0, 2, 3, 1) for each in (images, self.weight))
+        steps = (_pair(self.stride), _numbers(self))
+        y = self._place.product(nhwc, kernel, *steps)
+        if self.bias is not None:
+            y += self.bias
+        y = y.permute(0, 3, 1, 2)
+        if not (_is_channels_last(images) or _is_channels_last(self.weight)):
+            y = y.contiguous()
+        return y if x.dim() == 4 else y[0]
+
+
+CONVERTED: Final = {each.plain: each for each in (OutsourcedLinear, OutsourcedConv2d)}
+
+
+def convert(model: nn.Module, route: Route) -> list[str]:
+    """Convert what can be, in place; a module with several names has its first.
+
+    Returns:
+        Names of the converted modules.
+    """
+    found = [(n, m) for n, m in model.named_modules() if not why_not(m)]
+    for name, module in found:
+        module.__dict__[_PLACE] = Place(name or "model", route)
+        module.__class__ = CONVERTED[type(module)]
+    return [name or "model" for name, _ in found]
+
+
+def restore(model: nn.Module) -> None:
+    """Make every converted module plain again."""
+    for module in model.modules():
+        if isinstance(module, _Converted):
+            del module.__dict__[_PLACE]
+            module.__class__ = module.plain
+
+
+def copied(module: nn.Module, plain: type[nn.Module]) -> tuple[Any, ...]:
+    """How a module is copied or pickled: as one of a plain class."""
+    state = {k: v for k, v in module.__dict__.items() if k not in (_PLACE, STATE)}
+    return _empty, (plain,), state
+
+
+def why_not(module: nn.Module) -> str:
+    """Why a module stays; nothing, if it can be converted."""
+    if type(module) not in CONVERTED:
+        return "no product" if not isinstance(module, (*CONVERTED,)) else "a subclass"
+    if any(p.dtype != torch.float32 for p in module.parameters(recurse=False)):
+        return "not of float32"
+    if not isinstance(module, nn.Conv2d):
+        return ""
+    if module.groups != 1:
+        return f"{module.groups} groups"
+    if _pair(module.dilation) != (1, 1):
+        return f"dilation {module.dilation}"
+    if module.padding_mode != "zeros":
+        return f"padding mode {module.padding_mode}"
+    return _why_not_padding(module)
+
+
+def _empty(plain: type[nn.Module]) -> nn.Module:
+    found: nn.Module = object.__new__(plain)
+    return found
+
+
+def _why_not_padding(module: nn.Conv2d) -> str:
+    kernel = module.kernel_size
+    if module.padding == "same" and not all(side % 2 for side in kernel):
+        return "padding of unequal sides"
+    if any(p >= side for p, side in zip(_numbers(module), kernel, strict=True)):
+        return "padding as large as the kernel"
+    return ""
+
+
+def _numbers(module: nn.Conv2d) -> Pair:
+    """Padding along height and width, where torch also takes words."""
+    match module.padding:
+        case "valid":
+            return (0, 0)
+        case "same":
+            return (module.kernel_size[0] // 2, module.kernel_size[1] // 2)
+    return _pair(module.padding)
+
+
+def _pair(sides: Any) -> Pair:
+    height, width = sides
+    return int(height), int(width)
+
+
+def _is_channels_last(images: Tensor) -> bool:
+    as_last = images.is_contiguous(memory_format=torch.channels_last)
+    return as_last and not images.is_contiguous()
+
+
+def _array(tensor: Tensor) -> F32:
+    found: F32 = tensor.detach().contiguous().numpy()
+    return found

@@ -1,0 +1,135 @@
+"""The servers as a model in its user's process has them, shut by what they did wrong.
+
+Servers take a job's traces once, before its first step. Here a form of steps is known when
+its first was made, so a form that is new ends the sessions, and opens others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from sealift.errors import JobError, PeerError, SealiftError
+from sealift.numeric.kernels import Kernels
+from sealift.numeric.loops import F32
+from sealift.outsource.masked import MaskedProducts
+from sealift.outsource.multiplier import Multiplier
+from sealift.outsource.plain import PlainProducts
+from sealift.outsource.terms import Backward, Forward
+from sealift.outsource.trace import Phase, StepKind, StepTrace, Trace, Traces, tabulate
+
+Products = PlainProducts | MaskedProducts
+
+
+class Reach(Protocol):
+    """How the servers are reached."""
+
+    def open(self, traces: Traces) -> Products:
+        """Open sessions in which these are all forms of steps; former ones end."""
+        ...
+
+    def close(self) -> None:
+        """End them. Idempotent."""
+        ...
+
+
+class Door:
+    """What the steps of one model go through.
+
+    Args:
+        reach: The servers.
+        kernels: Compute.
+        seed: Of the rounding.
+        on_failure: Called when a step fails: forgets its gradients.
+
+    Attributes:
+        settled: Steps whose verdict was good.
+    """
+
+    def __init__(
+        self,
+        reach: Reach,
+        kernels: Kernels,
+        seed: int,
+        on_failure: Callable[[], None],
+    ) -> None:
+        self._reach, self._kernels, self._seed = reach, kernels, seed
+        self._on_failure = on_failure
+        self._traces: dict[StepKind, Trace] = {}
+        self._multiplier: Multiplier | None = None
+        self._failed: SealiftError | None = None
+        self.settled = 0
+
+    def learn(self, kind: StepKind, trace: Trace) -> None:
+        """A form of steps has this trace from now on."""
+        self._traces[kind] = trace
+        self._multiplier = None
+
+    def forget(self, phase: Phase) -> None:
+        """Let all forms of a phase be new."""
+        self._traces = {k: t for k, t in self._traces.items() if k.phase != phase}
+
+    def trace(self, kind: StepKind) -> Trace | None:
+        """Of the form, if one was made."""
+        return self._traces.get(kind)
+
+    def begin(self, kind: StepKind) -> None:
+        """A step begins; one after one that failed has the same number, and masks anew."""
+        with self._watching():
+            if self._multiplier is None:
+                products = self._reach.open(tabulate(self._traces))
+                self._multiplier = Multiplier(products, self._kernels, self._seed)
+            trace = StepTrace(self._traces[kind])
+            self._multiplier.begin(kind, self.settled, trace)
+
+    def forward(self, exchange: Forward, x: F32, w: F32) -> F32:
+        """``y``."""
+        with self._watching():
+            return self._begun.forward(exchange, x, w)
+
+    def backward(self, exchange: Backward, dy: F32) -> list[F32]:
+        """The gradients that the exchange wants."""
+        with self._watching():
+            return self._begun.backward(exchange, dy)
+
+    def settle(self) -> None:
+        """The verdict.
+
+        Raises:
+            SealiftError: why nothing of the step may be used.
+        """
+        with self._watching():
+            self._begun.settle()
+        self.settled += 1
+
+    def demand_sound(self) -> None:
+        """Raise what servers did wrong before, if they did."""
+        if self._failed is not None:
+            raise self._failed
+
+    @property
+    def _begun(self) -> Multiplier:
+        assert self._multiplier is not None
+        return self._multiplier
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        self.demand_sound()
+        try:
+            yield
+        except JobError:  # the model's own numbers; the servers were right
+            self._on_failure()
+            raise
+        except BaseException as error:
+            self._on_failure()
+            self._failed = _failure(error)
+            raise
+
+
+def _failure(error: BaseException) -> SealiftError:
+    if isinstance(error, SealiftError):
+        return error
+    return PeerError(
+        "the servers cannot be asked any more", why="a step was broken off"
+    )

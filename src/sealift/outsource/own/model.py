@@ -1,0 +1,233 @@
+"""A user's own model, of which Linear and Conv2d run on servers that nobody trusts.
+
+    from sealift.outsource import outsource_module
+
+    with outsource_module(model, servers="servers.toml"):
+        ...  # as ever
+
+The model stays the object it is; its class is one more derived from its own, until it is
+closed. What is on servers is what happens within a call of the model; its submodules called
+alone compute here. A verdict comes before any weight changes: a step that failed raises from
+``backward()``, its gradients are dropped, and no optimizer steps afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from sealift.errors import UsageError
+from sealift.numeric.kernels import Kernels
+from sealift.outsource.convert import STATE, Route, convert, copied, restore, why_not
+from sealift.outsource.own.door import Door, Reach
+from sealift.outsource.own.steps import Steps
+from sealift.outsource.trace import Phase, StepKind
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleReport:
+    """A module without modules of its own.
+
+    Attributes:
+        name: Its path in the model.
+        kind: Its class.
+        stays: Why it stays here; empty if its products go to servers.
+        share: Of the time that the first calls of the model took, which were all made here.
+    """
+
+    name: str
+    kind: str
+    stays: str
+    share: float
+
+    def __str__(self) -> str:
+        where = f"here: {self.stays}" if self.stays else "servers"
+        return f"{self.name:<32} {self.kind:<16} {self.share:6.1%}  {where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is made where.
+
+    Attributes:
+        modules: Every module without modules of its own.
+        rehearsed: Steps that were the first of their form, made here.
+        served: Steps that servers made, and that were judged to be right.
+    """
+
+    modules: tuple[ModuleReport, ...]
+    rehearsed: int
+    served: int
+
+    def __str__(self) -> str:
+        steps = f"{self.served} steps on servers, {self.rehearsed} here"
+        return "\n".join((*map(str, self.modules), steps))
+
+
+class Outsourcing:
+    """What an outsourced model has besides: its steps, and what it measured."""
+
+    def __init__(
+        self, model: nn.Module, reach: Reach, kernels: Kernels, seed: int
+    ) -> None:
+        route = Route()
+        self._model, self._reach = model, reach
+        leaves = [(n, m) for n, m in model.named_modules() if not any(m.children())]
+        self._leaves = {
+            name or "model": (m, type(m).__name__, why_not(m)) for name, m in leaves
+        }
+        self._seconds: dict[str, float] = defaultdict(float)
+        if not convert(model, route):
+            raise UsageError(
+                "the model has no Linear or Conv2d that servers could compute",
+                code="nothing-to-outsource",
+            )
+        door = Door(reach, kernels, seed, self._drop_gradients)
+        self.steps = Steps(route, door)
+        self._hook = register_optimizer_step_pre_hook(self._before_step)
+
+    def close(self) -> None:
+        """Make the model plain again."""
+        self._hook.remove()
+        del self._model.__dict__[STATE]
+        restore(self._model)
+        self._reach.close()
+
+    @contextmanager
+    def call(self, kind: StepKind) -> Iterator[None]:
+        """One call of the model."""
+        trained = tuple(p.requires_grad for p in self._model.parameters())
+        with self.steps.call(kind, trained) as rehearsed:
+            if not rehearsed:
+                yield
+                return
+            with self._measured():
+                yield
+
+    def report(self) -> Report:
+        """What is made where."""
+        total = sum(self._seconds.values()) or 1.0
+        modules = (
+            ModuleReport(name, kind, why, self._seconds[name] / total)
+            for name, (_, kind, why) in self._leaves.items()
+        )
+        return Report(tuple(modules), self.steps.rehearsed, self.steps.served)
+
+    @contextmanager
+    def _measured(self) -> Iterator[None]:
+        """Time of each leaf, and of what is between them."""
+        started: dict[str, float] = {}
+        hooks = []
+        for name, (module, *_) in self._leaves.items():
+            before, after = (
+                partial(_start, started, name),
+                partial(self._stop, started, name),
+            )
+            hooks += [
+                module.register_forward_pre_hook(before),
+                module.register_forward_hook(after),
+            ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _stop(self, started: dict[str, float], name: str, *_: object) -> None:
+        self._seconds[name] += time.perf_counter() - started[name]
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        ours = {id(each) for each in self._model.parameters()}
+        held = (p for group in optimizer.param_groups for p in group["params"])
+        if any(id(each) in ours for each in held):
+            self.steps.before_optimizer()
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._model.parameters():
+            parameter.grad = None
+
+
+class OutsourcedModel(nn.Module):
+    """What an outsourced model can besides what it could before."""
+
+    plain: type[nn.Module]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As ever; a step begins, or goes on."""
+        differentiable = self.training and torch.is_grad_enabled()
+        rows = next(_rows((args, kwargs)), 0)
+        phase: Phase = "train" if differentiable else "evaluate"
+        with self._own.call(StepKind(phase, rows)):
+            return super().__call__(*args, **kwargs)
+
+    def outsourced(self) -> Report:
+        """Which modules are on servers, which stay, and their shares of the time."""
+        return self._own.report()
+
+    def close(self) -> None:
+        """Take leave of the servers: the model is an ordinary one again."""
+        own, plain = self._own, self.plain
+        own.close()
+        self.__class__ = plain
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        """A copy is an ordinary model."""
+        return copied(self, self.plain)
+
+    @property
+    def _own(self) -> Outsourcing:
+        own: Outsourcing = self.__dict__[STATE]
+        return own
+
+
+def outsource(
+    model: nn.Module, reach: Reach, kernels: Kernels, *, seed: int = 0
+) -> OutsourcedModel:
+    """Outsource in place, to whoever is reached.
+
+    Args:
+        model: Whatever a call of it computes.
+        reach: The servers.
+        kernels: Compute.
+        seed: Of the rounding.
+
+    Raises:
+        UsageError: code ``nothing-to-outsource``.
+    """
+    plain = type(model)
+    own = Outsourcing(model, reach, kernels, seed)
+    model.__dict__[STATE] = own
+    name, parents = f"Outsourced{plain.__name__}", (OutsourcedModel, type(model))
+    model.__class__ = type(name, parents, {"plain": plain, "__doc__": plain.__doc__})
+    assert isinstance(model, OutsourcedModel)
+    return model
+
+
+def _start(started: dict[str, float], name: str, *_: object) -> None:
+    started[name] = time.perf_counter()
+
+
+def _rows(given: object) -> Iterator[int]:
+    """Of each tensor that a model is called with."""
+    if isinstance(given, Tensor):
+        yield given.shape[0] if given.dim() else 1
+    elif isinstance(given, dict):
+        yield from _rows(tuple(given.values()))
+    elif isinstance(given, tuple | list):
+        for each in given:
+            yield from _rows(each)

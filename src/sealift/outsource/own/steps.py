@@ -1,0 +1,191 @@
+"""The steps of a model in its user's process: from a call of it to the verdict.
+
+A step in ``train()`` ends, and is judged, with the last gradient, inside ``backward()``; any other
+as the model returns. Its form is known by phase and rows of a batch. The first of its form
+is rehearsed; the others have the rehearsal's trace, all of it: where a step is torn by an
+error, or its output is never differentiated, the rest of its exchanges is of zeros. So
+servers learn how often each form of step is made, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from sealift.errors import JobError
+from sealift.numeric.loops import F32
+from sealift.outsource.convert import Route
+from sealift.outsource.own.door import Door
+from sealift.outsource.own.rehearsal import Rehearsal
+from sealift.outsource.terms import Backward, Exchange, Forward, Layer, Tensor
+from sealift.outsource.trace import StepKind, Trace
+
+
+class Served:
+    """A step on the servers, which follows its trace to the end.
+
+    Attributes:
+        over: Whether it was judged.
+    """
+
+    def __init__(self, door: Door, trace: Trace) -> None:
+        self._door, self._trace = door, trace
+        self._layers = [e.layer for e in trace if isinstance(e, Forward)]
+        self._at = 0
+        self.over = False
+
+    def forward(self, exchange: Forward, x: F32, w: F32) -> F32:
+        """``y``.
+
+        Raises:
+            JobError: code ``other-operations``, if this is not the trace's next.
+        """
+        layer, later = exchange.layer, {*exchange.later}
+        match self.next:
+            case Forward(expected, kept) if expected == layer and later >= {*kept}:
+                y = self._door.forward(Forward(layer, kept), x, w)
+                self._go_on()
+                return y
+        raise self._other(layer.name)
+
+    def backward(self, exchange: Backward, dy: F32) -> list[F32]:
+        """Gradients.
+
+        Raises:
+            JobError: code ``other-operations``, if this is not the trace's next.
+        """
+        if self.next != exchange:
+            raise self._other(_told(exchange, self._layers))
+        found = self._door.backward(exchange, dy)
+        self._go_on()
+        return found
+
+    @property
+    def next(self) -> Exchange | None:
+        """What the trace says."""
+        return None if self.over else self._trace[self._at]
+
+    def finish(self) -> None:
+        """Ask for what is missing, with zeros, and judge."""
+        while not self.over:
+            match self.next:
+                case Forward(layer) as each:
+                    self._door.forward(each, _zeros(layer, "x"), _zeros(layer, "w"))
+                case Backward(call) as each:
+                    self._door.backward(each, _zeros(self._layers[call], "dy"))
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._at += 1
+        if self._at == len(self._trace):
+            self.over = True
+            self._door.settle()
+
+    def unfinished(self) -> JobError:
+        """The error of somebody who takes the step for done."""
+        return self._other("the optimizer's step")
+
+    def _other(self, name: str) -> JobError:
+        expected = _told(self.next, self._layers)
+        return JobError(
+            f"{name} comes where the first step like this one had {expected}",
+            why="servers were told the order and shapes of a step's products",
+            code="other-operations",
+        )
+
+
+class Steps:
+    """All steps of one model.
+
+    Attributes:
+        rehearsed: Steps that were made here.
+    """
+
+    def __init__(self, route: Route, door: Door) -> None:
+        self.rehearsed = 0
+        self._route, self._door = route, door
+        self._kind = StepKind("evaluate", 0)
+        self._step: Rehearsal | Served | None = None
+        self._torn = False
+        self._trained: tuple[bool, ...] = ()
+
+    @property
+    def served(self) -> int:
+        """Steps that servers made, and that were judged to be right."""
+        return self._door.settled
+
+    @contextmanager
+    def call(self, kind: StepKind, trained: tuple[bool, ...]) -> Iterator[bool]:
+        """One call of the model; whether it is in a rehearsal.
+
+        Args:
+            kind: Of the step, if one begins.
+            trained: Which parameters are; where that changes, so does the trace.
+        """
+        self._door.demand_sound()
+        self._end_before_call(trained)
+        step = self._step or self._begin(kind)
+        if isinstance(step, Rehearsal):
+            step.begin_part()
+        self._torn = True
+        with self._route.to(step, keeps=kind.phase == "train"):
+            yield isinstance(step, Rehearsal)
+        self._torn = False
+
+    def before_optimizer(self) -> None:
+        """Let an optimizer change weights.
+
+        Raises:
+            SealiftError: what failed; or ``other-operations``, if gradients of the step
+                are missing, so that there was no verdict yet.
+        """
+        self._door.demand_sound()
+        if isinstance(self._step, Rehearsal):
+            self._end_rehearsal(self._step)
+        if isinstance(self._step, Served) and not self._step.over:
+            raise self._step.unfinished()
+
+    def _end_before_call(self, trained: tuple[bool, ...]) -> None:
+        """What is open goes on only where it waits for another call of the model."""
+        match self._step:
+            case Rehearsal() as step if self._torn or not self._route.open:
+                self._end_rehearsal(step)
+            case Served() as step if self._torn or not isinstance(step.next, Forward):
+                self._step = None
+                step.finish()
+        if trained != self._trained and self._step is None:
+            self._trained = trained
+            self._door.forget("train")
+
+    def _end_rehearsal(self, step: Rehearsal) -> None:
+        self._step = None
+        if self._torn:
+            return
+        self._route.edges = self._route.edges or step.edges()
+        self._door.learn(self._kind, step.trace(self._route.edges))
+        self.rehearsed += 1
+
+    def _begin(self, kind: StepKind) -> Rehearsal | Served:
+        self._route.begin()
+        self._kind = kind
+        if trace := self._door.trace(kind):
+            self._door.begin(kind)
+            self._step = Served(self._door, trace)
+        else:
+            self._step = Rehearsal()
+        return self._step
+
+
+def _zeros(layer: Layer, tensor: Tensor) -> F32:
+    return np.zeros(layer.shape(tensor), np.float32)
+
+
+def _told(exchange: Exchange | None, layers: Sequence[Layer]) -> str:
+    match exchange:
+        case Forward(layer):
+            return f"a call of {layer.name} with {layer.batch} rows"
+        case Backward(call):
+            return f"the gradient of {layers[call].name}"
+    return "nothing"
