@@ -13,24 +13,30 @@ alone compute here. A verdict comes before any weight changes: a step that faile
 
 from __future__ import annotations
 
+import os
+import secrets
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import UsageError
-from sealift.numeric.kernels import Kernels
+from sealift.numeric.kernels import Kernels, best_kernels
 from sealift.outsource.convert import STATE, Route, convert, copied, restore, why_not
 from sealift.outsource.own.door import Door, Reach
+from sealift.outsource.own.servers import ReachedServers, Servers
 from sealift.outsource.own.steps import Steps
 from sealift.outsource.trace import Phase, StepKind
+from sealift.release.files import read_given_passphrase
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +201,38 @@ class OutsourcedModel(nn.Module):
         return own
 
 
-def outsource(
-    model: nn.Module, reach: Reach, kernels: Kernels, *, seed: int = 0
+def outsource_module(
+    model: nn.Module, *, servers: Servers | str | Path, key: Identity | str | Path
 ) -> OutsourcedModel:
-    """Outsource in place, to whoever is reached.
+    """Let three servers that nobody trusts make the products of ``Linear`` and ``Conv2d``.
+
+    The model is changed in place, and returned; it is a context manager. The first step of
+    each form (training or not, rows of a batch) is made here, and tells the servers the
+    shapes and order of its products. Compiling kernels takes seconds, once.
+
+    Args:
+        model: Of float32 on the CPU.
+        servers: Or ``servers.toml``.
+        key: The client's identity, or its file; its passphrase is in
+            ``SEALIFT_PASSPHRASE``.
+
+    Raises:
+        UsageError: code ``nothing-to-outsource``, ``other-key``.
+        PolicyError: code ``servers-not-apart``.
+    """
+    if not isinstance(servers, Servers):
+        servers = Servers.read(servers)
+    if not isinstance(key, Identity):
+        key = load_identity(Path(key), read_given_passphrase(None, os.environ) or "")
+    kernels = best_kernels()
+    reach = ReachedServers(servers, key, kernels)
+    return outsource(model, reach, kernels, seed=secrets.randbits(63))
+
+
+def outsource(
+    model: nn.Module, reach: Reach, kernels: Kernels, *, seed: int
+) -> OutsourcedModel:
+    """As ``outsource_module``, to whoever is reached.
 
     Args:
         model: Whatever a call of it computes.
