@@ -9,6 +9,7 @@ Source: spec/shares.md sections 1 and 7.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import product as each_of
 from typing import Final, Protocol, TypeAlias
@@ -55,13 +56,14 @@ class ShareProducts:
         kernels: For the CPU.
 
     Attributes:
+        device: Where products are made.
         method: ``int8``, or ``float64`` where that failed its test.
         scratch_bytes: Of a piece.
     """
 
     def __init__(self, device: str, kernels: Kernels) -> None:
         where = torch.device(device)
-        self._device, on_cpu = where, where.type == "cpu"
+        self.device, on_cpu = where, where.type == "cpu"
         self.scratch_bytes = SCRATCH_BYTES[where.type]
         self._residues = HostResidues(kernels) if on_cpu else DeviceResidues(where)
         quick = multiply_bytes if on_cpu else multiply_aligned_bytes
@@ -101,6 +103,18 @@ class ShareProducts:
             others = [_turned(w) for w in b[:moduli]]
         self._rows(seen, others, basis, out)
         return out
+
+    def working_bytes(self, layer: Layer, direction: Direction) -> int:
+        """Memory of a product, its operands and its result aside."""
+        (kh, kw), (down, across) = layer.kernel, layer.padding
+        sides = layer.height + 2 * down, layer.width + 2 * across, layer.inputs
+        if direction == "input":
+            sides = layer.height + kh - 1, layer.width + kw - 1, layer.outputs
+        moduli, word = len(layer.basis(direction).moduli), np.dtype(np.int32).itemsize
+        found = layer.batch * math.prod(sides) * moduli + 2 * self.scratch_bytes
+        if direction == "weight":
+            found += (moduli + 1) * math.prod(layer.shape("w")) * word
+        return found
 
     def _rows(
         self, seen: list[Windows], others: list[Tensor], basis: Basis, out: U32
@@ -153,7 +167,7 @@ class ShareProducts:
         total.remainder_(modulus).add_(more)
 
     def _empty(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.int32, device=self._device)
+        return torch.empty(shape, dtype=torch.int32, device=self.device)
 
 
 class HostResidues:

@@ -22,7 +22,6 @@ from sealift.numeric.loops import U32, Answers
 from sealift.outsource.masked import SHARES, Share
 from sealift.outsource.messages import (
     PIPE_CONTEXT,
-    VERSION,
     Accepts,
     Announces,
     Answered,
@@ -91,7 +90,7 @@ class ServerConnection:
 
     def announce(self, traces: Traces) -> None:
         """Tell the job's steps; what it answers to."""
-        word = Announces(VERSION, self.place.share, traces)
+        word = Announces.of(self.place.share, traces)
         with self.naming():
             self._session.send(encode_word(word))
             raw = self._session.receive(self._answer_s)

@@ -27,8 +27,15 @@ from sealift.numeric.keystream import SEED_BYTES
 from sealift.numeric.loops import U32
 from sealift.numeric.residues import Basis
 from sealift.outsource.masked import Share
-from sealift.outsource.terms import Direction, Exchange, Forward, Layer, Tensor
-from sealift.outsource.trace import Traces
+from sealift.outsource.terms import (
+    Backward,
+    Direction,
+    Exchange,
+    Forward,
+    Layer,
+    Tensor,
+)
+from sealift.outsource.trace import KnownTrace, Phase, Traces
 
 VERSION: Final = 1
 PIPE_CONTEXT: Final = b"outsourced products"
@@ -40,12 +47,70 @@ BEGIN_BYTES: Final = _BEGIN.size
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """An exchange on the wire.
+
+    Attributes:
+        layer: Of a forward one; none of gradients.
+        call: Whose gradients; 0 of a forward one.
+        directions: ``Forward.later``, or ``Backward.wants``.
+    """
+
+    layer: Layer | None
+    call: int
+    directions: tuple[Direction, ...]
+
+    @classmethod
+    def of(cls, exchange: Exchange) -> Product:
+        """To be sent."""
+        if isinstance(exchange, Forward):
+            return cls(exchange.layer, 0, exchange.later)
+        return cls(None, exchange.call, exchange.wants)
+
+    def exchange(self) -> Exchange:
+        """As it was."""
+        if self.layer is None:
+            return Backward(self.call, self.directions)
+        return Forward(self.layer, self.directions)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The products of one kind of step, on the wire."""
+
+    phase: Phase
+    rows: int
+    products: tuple[Product, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Announces:
     """The trusted process's: the job's steps, and whom it takes the server for."""
 
     version: int
     share: Share
-    traces: Traces
+    steps: tuple[Step, ...]
+
+    @classmethod
+    def of(cls, share: Share, traces: Traces) -> Announces:
+        """To be sent."""
+        steps = (
+            Step(each.phase, each.rows, tuple(map(Product.of, each.trace)))
+            for each in traces.known
+        )
+        return cls(VERSION, share, tuple(steps))
+
+    def traces(self) -> Traces:
+        """Those of the job.
+
+        Raises:
+            MalformedError: code ``bad-trace``.
+        """
+        known = (
+            KnownTrace(s.phase, s.rows, tuple(p.exchange() for p in s.products))
+            for s in self.steps
+        )
+        return Traces(tuple(known))
 
 
 @dataclass(frozen=True, slots=True)

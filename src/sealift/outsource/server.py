@@ -1,0 +1,343 @@
+"""A share server: one trusted process at a time, products of what it sends.
+
+Strangers cost a few seconds of one of a few threads and keep nobody out; whoever proved
+itself is served if nobody is, and announces every product before it sends an operand, so
+memory is bounded before any is taken. Operands stay until the gradients of their call are
+answered. Whatever is out of turn, of another length or no share ends the connection,
+never the server.
+Source: spec/shares.md section 7.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Final
+
+import numpy as np
+import torch
+
+from sealift.channel.transport.tcp import TcpListener, TcpTransport
+from sealift.crypto.sign import sign_document
+from sealift.errors import (
+    MalformedError,
+    PeerError,
+    PolicyError,
+    SealiftError,
+    UnavailableError,
+)
+from sealift.events import Sink, discard, emit
+from sealift.ids import Digest
+from sealift.numeric.kernels import Kernels
+from sealift.numeric.keystream import SEED_BYTES
+from sealift.numeric.loops import U32
+from sealift.outsource.compute import ShareProducts
+from sealift.outsource.masked import Share
+from sealift.outsource.messages import (
+    BEGIN_BYTES,
+    PIPE_CONTEXT,
+    TOGETHER_BYTES,
+    VERSION,
+    WORD_BYTES,
+    Accepts,
+    Announces,
+    Answered,
+    Begin,
+    Refuses,
+    answer_hasher,
+    answered_sizes,
+    asked,
+    encode_word,
+    layer_of,
+    packed,
+    parse_word,
+    room_for,
+    seed_bytes,
+    sent_tensors,
+)
+from sealift.outsource.terms import OPERANDS, Exchange, Forward, Tensor
+from sealift.outsource.trace import Traces, calls_of
+from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.session.pipe import Pipe
+from sealift.session.session import Session, accept
+
+MAX_UNPROVEN: Final = 8
+PROOF_FRAME_BYTES: Final = 1 << 20  # what strangers say is not longer
+ANNOUNCE_S: Final = 600.0  # a rehearsal may lie in between
+IDLE_S: Final = 86_400.0  # a peer whose machine is gone is noticed by the system
+LEAVE_S: Final = 5.0
+_PAUSE_S: Final = 0.05
+Kept = dict[Tensor, torch.Tensor]
+
+
+class ShareServer:
+    """Serves one share.
+
+    Args:
+        share: Which of the three this is.
+        endpoint: Ours, with the party's identity.
+        expect: What a trusted process must show.
+        products: Computes.
+        kernels: Make Z's masks.
+        most_bytes: Memory that one job may take.
+        sink: Gets ``shares.began``, ``shares.ended`` and ``shares.refused``.
+    """
+
+    def __init__(
+        self,
+        share: Share,
+        endpoint: Endpoint,
+        expect: PeerPolicy,
+        *,
+        products: ShareProducts,
+        kernels: Kernels,
+        most_bytes: int,
+        sink: Sink = discard,
+    ) -> None:
+        self.share, self.endpoint, self._expect = share, endpoint, expect
+        self.products, self.kernels = products, kernels
+        self.most_bytes, self.sink = most_bytes, sink
+        self._unproven = threading.BoundedSemaphore(MAX_UNPROVEN)
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._session: Session | None = None  # of the job that is served
+        self._served = threading.Lock()
+
+    def serve(self, listener: TcpListener) -> None:
+        """Serve whoever connects, until ``close`` or an exception of this thread."""
+        try:
+            while not self._closing.is_set():
+                try:
+                    transport = listener.accept()
+                except PeerError:  # closed, or no descriptor is left
+                    self._closing.wait(_PAUSE_S)
+                    continue
+                if not self._unproven.acquire(blocking=False):
+                    transport.close()
+                    continue
+                threading.Thread(
+                    target=self._meet, args=(transport,), name="shares", daemon=True
+                ).start()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Serve nobody any more, and let go of the job under way. Idempotent."""
+        self._closing.set()
+        with self._lock:
+            session = self._session
+        if session is not None:
+            session.close()
+        if self._served.acquire(timeout=LEAVE_S):
+            self._served.release()
+
+    def _meet(self, transport: TcpTransport) -> None:
+        try:
+            with ExitStack() as leaving:
+                leaving.callback(transport.close)
+                session = leaving.enter_context(self._session_over(transport))
+                self._serve_session(session, transport)
+        except SealiftError as error:
+            emit(self.sink, "shares.refused", reason=error.code, error=str(error))
+
+    def _session_over(self, transport: TcpTransport) -> Session:
+        try:
+            transport.max_received_bytes = PROOF_FRAME_BYTES
+            session = accept(transport, self.endpoint, self._expect)
+            transport.max_received_bytes = transport.max_frame_bytes
+            return session
+        finally:
+            self._unproven.release()
+
+    def _serve_session(self, session: Session, transport: TcpTransport) -> None:
+        if not self._served.acquire(blocking=False):
+            session.receive(ANNOUNCE_S)
+            why = "it serves another job"
+            session.send(encode_word(Refuses("server-busy", why)))
+            return
+        try:
+            with self._lock:
+                self._session = session
+            if not self._closing.is_set():
+                ServedJob(self, session, transport).run()
+        finally:
+            with self._lock:
+                self._session = None
+            self._served.release()
+
+
+class ServedJob:
+    """One trusted process's products, from its announcement on."""
+
+    def __init__(
+        self, server: ShareServer, session: Session, transport: TcpTransport
+    ) -> None:
+        self._server, self._session, self._transport = server, session, transport
+        self._products = server.products
+        self._begun = 0
+
+    def run(self) -> None:
+        """Serve until the peer leaves.
+
+        Raises:
+            SealiftError: if it does so otherwise than by closing, or says what is wrong.
+        """
+        self._traces = self._announced()
+        with Pipe(
+            self._session, self._transport, PIPE_CONTEXT, timeout_s=IDLE_S
+        ) as self._pipe:
+            emit(self._server.sink, "shares.began", traces=str(self._traces.digest()))
+            while (begin := self._next()) is not None:
+                self._step(begin)
+                self._begun += 1
+            self._pipe.abort()
+        emit(self._server.sink, "shares.ended", steps=self._begun)
+
+    def _announced(self) -> Traces:
+        """What it announces, accepted; or refused, and the refusal told."""
+        raw = self._session.receive(ANNOUNCE_S)
+        try:
+            found = parse_word(raw, Announces)
+            assert isinstance(found, Announces)
+            traces = self._check(found)
+        except SealiftError as error:
+            self._session.send(encode_word(Refuses(error.code, str(error)[:300])))
+            raise
+        word = Accepts(self._products.method, self._products.device.type)
+        self._session.send(encode_word(word))
+        return traces
+
+    def _check(self, found: Announces) -> Traces:
+        ours = self._server.share
+        if found.version != VERSION:
+            why = f"version {found.version}; this is {VERSION}"
+            raise PolicyError("the peer speaks another version", why=why)
+        if found.share != ours:
+            why = f"this server computes with {ours}"
+            raise PolicyError(f"the peer takes this server for {found.share}", why=why)
+        traces = found.traces()
+        needed = job_bytes(traces, self._products)
+        if needed > self._server.most_bytes:
+            raise UnavailableError(
+                "the job's products do not fit this server's memory",
+                why=f"they take {needed} bytes of {self._server.most_bytes}",
+                code="no-memory",
+            )
+        return traces
+
+    def _next(self) -> Begin | None:
+        """The next step; None once the peer says that there is none."""
+        raw = bytearray(BEGIN_BYTES)
+        try:
+            self._pipe.receive_into(raw)
+        except PeerError as error:
+            if error.code == "session-closed":
+                return None
+            raise
+        found = Begin.parse(raw)
+        if found.trace >= len(self._traces.known):
+            raise MalformedError("no such step was announced", code="bad-message")
+        return found
+
+    def _step(self, begin: Begin) -> None:
+        trace = self._traces.known[begin.trace].trace
+        self._calls = calls_of(trace)
+        self._hasher = answer_hasher(self._pipe.id, self._begun)
+        self._kept: list[Kept] = []
+        for exchange in trace:
+            self._answer(exchange, self._operands(exchange))
+        self._pipe.send(self._signature(begin.step))
+
+    def _operands(self, exchange: Exchange) -> Kept:
+        """Receive those of an exchange, beside what is there of its call."""
+        tensors = sent_tensors(exchange, self._calls)
+        shares = self._receive(exchange, [each.size for each in tensors])
+        if isinstance(exchange, Forward):
+            there: Kept = {}
+            self._kept.append(there if exchange.later else {})
+        else:
+            there = self._kept[exchange.call]
+            self._kept[exchange.call] = {}
+        for each, share in zip(tensors, shares, strict=True):
+            found = self._products.keep(share.reshape(each.shape), each.basis)
+            there[each.tensor] = found
+        return there
+
+    def _receive(self, exchange: Exchange, sizes: Sequence[int]) -> list[U32]:
+        if self._server.share == "Z":
+            return self._masks(exchange, sizes)
+        arrays, messages = room_for(sizes)
+        for message in messages:
+            self._pipe.receive_into(message)
+        return arrays
+
+    def _masks(self, exchange: Exchange, sizes: Sequence[int]) -> list[U32]:
+        """Z's operands: made from their seeds."""
+        seeds = bytearray(seed_bytes(exchange, self._calls))
+        self._pipe.receive_into(seeds)
+        arrays = [np.empty(size, np.uint32) for size in sizes]
+        tensors = sent_tensors(exchange, self._calls)
+        for number, (each, array) in enumerate(zip(tensors, arrays, strict=True)):
+            start = number * SEED_BYTES
+            seed = bytes(seeds[start : start + SEED_BYTES])
+            self._server.kernels.uniform(seed, each.basis, array)
+        return arrays
+
+    def _answer(self, exchange: Exchange, operands: Kept) -> None:
+        """Large products leave as they are made."""
+        layer = layer_of(exchange, self._calls)
+        products = (
+            self._products.product(layer, each, *(operands[t] for t in OPERANDS[each]))
+            for each in asked(exchange)
+        )
+        sizes = answered_sizes(exchange, self._calls)
+        if sum(sizes) * WORD_BYTES <= TOGETHER_BYTES:
+            self._send(list(products))
+            return
+        for product in products:
+            self._send([product])
+
+    def _send(self, products: Sequence[U32]) -> None:
+        for message in packed(products):
+            self._pipe.send(message)
+            self._hasher.update(message)
+
+    def _signature(self, step: int) -> bytes:
+        answered = Answered(
+            agreement=self._server.endpoint.agreement,
+            share=self._server.share,
+            traces=self._traces.digest(),
+            pipe=Digest(self._pipe.id),
+            begun=self._begun,
+            step=step,
+            answers=Digest(self._hasher.digest()),
+        )
+        assert self._server.endpoint.identity is not None
+        return sign_document(answered, self._server.endpoint.identity).signature
+
+
+def job_bytes(traces: Traces, products: ShareProducts) -> int:
+    """The most memory that a step of these traces takes at one time."""
+    return max((_step_bytes(each.trace, products) for each in traces.known), default=0)
+
+
+def _step_bytes(trace: Sequence[Exchange], products: ShareProducts) -> int:
+    calls = calls_of(tuple(trace))
+    kept: dict[int, int] = {}
+    number, most = 0, 0
+    for exchange in trace:
+        tensors = sent_tensors(exchange, calls)
+        residues = sum(each.size * len(each.basis.moduli) for each in tensors)
+        came = sum(each.size for each in tensors) * WORD_BYTES
+        answers = sum(answered_sizes(exchange, calls)) * WORD_BYTES
+        layer = layer_of(exchange, calls)
+        working = max(products.working_bytes(layer, each) for each in asked(exchange))
+        now = sum(kept.values()) + came + residues + answers + working
+        most = max(most, now)
+        if isinstance(exchange, Forward):
+            kept[number] = residues if exchange.later else 0
+            number += 1
+        else:
+            kept[exchange.call] = 0
+    return most

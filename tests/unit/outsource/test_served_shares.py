@@ -1,0 +1,305 @@
+"""Servers over sockets: the right products, and a line with a name for everything else."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sealift.channel.transport.tcp import TcpListener
+from sealift.crypto.sign import SigningKey
+from sealift.errors import (
+    MalformedError,
+    PeerError,
+    PolicyError,
+    RefusedError,
+    SealiftError,
+)
+from sealift.events import Event
+from sealift.numeric.loops import U32
+from sealift.outsource.compute import ShareProducts
+from sealift.outsource.connections import Connections
+from sealift.outsource.masked import MaskedProducts
+from sealift.outsource.messages import Begin
+from sealift.outsource.multiplier import Multiplier
+from sealift.outsource.plain import PlainProducts
+from sealift.outsource.terms import Backward, Direction, Exchange, Forward, Layer
+from sealift.outsource.trace import Recorder, StepKind, tabulate
+from tests.sim.servedshares import KERNELS, SharesWorld
+
+BOTH: tuple[Direction, ...] = ("input", "weight")
+CONV = Layer(
+    name="conv", batch=6, inputs=3, outputs=8, height=8, width=9, kernel=(3, 3),
+    stride=(2, 1), padding=(1, 1), edge=True,
+)  # fmt: skip
+FC = Layer(name="fc", batch=6, inputs=8 * 4 * 9, outputs=300)
+TRACE: tuple[Exchange, ...] = (
+    Forward(CONV, ("weight",)), Forward(FC, BOTH), Backward(1, BOTH),
+    Backward(0, ("weight",)),
+)  # fmt: skip
+TRAIN, EVALUATE = StepKind("train", 6), StepKind("evaluate", 6)
+TRACES = tabulate({TRAIN: TRACE, EVALUATE: (Forward(CONV), Forward(FC))})
+
+
+@pytest.fixture
+def world() -> Iterator[SharesWorld]:
+    with SharesWorld().serving() as made:
+        yield made
+
+
+def run_step(multiplier: Multiplier, kind: StepKind, number: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(number)
+    found, layers = [], []
+    multiplier.begin(kind, number, Recorder())
+    for each in TRACES.of(kind):
+        if isinstance(each, Forward):
+            layers.append(each.layer)
+            x, w = (
+                rng.standard_normal(each.layer.shape(t)).astype(np.float32)
+                for t in ("x", "w")
+            )
+            found.append(multiplier.forward(each, x, w))
+        else:
+            dy = rng.standard_normal(layers[each.call].shape("dy"))
+            found += multiplier.backward(each, dy.astype(np.float32))
+    multiplier.settle()
+    return found
+
+
+def test_steps_over_sockets_are_those_in_place(world: SharesWorld) -> None:
+    plain = Multiplier(PlainProducts(), KERNELS, 1)
+    with world.dial() as servers:
+        servers.announce(TRACES)
+        masked = Multiplier(MaskedProducts(servers, KERNELS), KERNELS, 1)
+        for number, kind in enumerate((TRAIN, TRAIN, EVALUATE, TRAIN)):
+            ours, theirs = (run_step(m, kind, number) for m in (masked, plain))
+            for mine, right in zip(ours, theirs, strict=True):
+                assert np.array_equal(mine, right)
+        assert {each.body.begun for each in servers.signed.values()} == {3}
+        assert {each.body.step for each in servers.signed.values()} == {3}
+
+
+def refusal(world: SharesWorld) -> str:
+    with world.dial() as servers, pytest.raises(RefusedError) as refused:
+        servers.announce(TRACES)
+    assert refused.value.code == "server-refuses"
+    return str(refused.value)
+
+
+def test_a_server_whose_memory_is_too_small_refuses_before_any_operand() -> None:
+    with SharesWorld(most_bytes=100_000).serving() as world:
+        assert "P (cloud-a): refuses the job" in refusal(world)
+        assert "do not fit" in refusal(world)
+
+
+def test_a_server_that_serves_says_so(world: SharesWorld) -> None:
+    with world.dial() as first:
+        first.announce(TRACES)
+        assert "serves another job" in refusal(world)
+    for _ in range(100):  # it hears of the end a moment later
+        try:
+            with world.dial() as second:
+                second.announce(TRACES)
+                return
+        except RefusedError:
+            time.sleep(0.05)
+    pytest.fail("the server did not let go of the first job")
+
+
+def test_a_server_taken_for_another_share_refuses(world: SharesWorld) -> None:
+    p, m, z = world.places()
+    swapped = [replace(p, share="M"), replace(m, share="P"), z]
+    endpoint = world.endpoint()
+    with Connections.dial(endpoint, swapped, answer_s=5.0, one_host=True) as servers:
+        with pytest.raises(RefusedError, match=r"P \(cloud-b\)") as refused:
+            servers.announce(TRACES)
+    assert "this server computes with M" in str(refused.value)
+
+
+def test_who_has_another_key_is_not_the_server(world: SharesWorld) -> None:
+    world.identities["M"] = SigningKey.generate()
+    with pytest.raises(RefusedError, match=r"M \(cloud-b\)") as refused:
+        world.dial()
+    assert refused.value.code == "identity-differs"
+
+
+def test_two_servers_on_one_host_are_refused(world: SharesWorld) -> None:
+    with pytest.raises(PolicyError) as refused:
+        world.dial(one_host=False)
+    assert refused.value.code == "servers-not-apart"
+
+
+def test_a_server_that_is_not_there_is_named(world: SharesWorld) -> None:
+    with closing(TcpListener()) as listener:
+        world.addresses["Z"] = listener.address
+    with pytest.raises(PeerError, match=r"Z \(cloud-c\)") as refused:
+        world.dial()
+    assert refused.value.code == "server-gone"
+
+
+def test_a_server_that_leaves_in_a_step_is_named(world: SharesWorld) -> None:
+    with world.dial() as servers:
+        servers.announce(TRACES)
+        masked = Multiplier(MaskedProducts(servers, KERNELS), KERNELS, 1)
+        run_step(masked, TRAIN, 0)
+        world.servers["M"].close()
+        with pytest.raises(PeerError, match=r"M \(cloud-b\)") as refused:
+            run_step(masked, TRAIN, 1)
+    assert refused.value.code == "server-gone"
+
+
+def test_a_server_that_is_slow_is_named(world: SharesWorld) -> None:
+    released = threading.Event()
+    world.servers["P"].products = SlowProducts(released)
+    try:
+        with world.dial(answer_s=0.3) as servers:
+            servers.announce(TRACES)
+            masked = Multiplier(MaskedProducts(servers, KERNELS), KERNELS, 1)
+            with pytest.raises(PeerError, match=r"P \(cloud-a\)") as refused:
+                run_step(masked, TRAIN, 0)
+    finally:
+        released.set()
+    assert refused.value.code == "server-gone"
+
+
+class SlowProducts(ShareProducts):
+    """Computes once it is let go."""
+
+    def __init__(self, released: threading.Event) -> None:
+        super().__init__("cpu", KERNELS)
+        self._released = released
+
+    def product(self, layer: Layer, direction: Direction, a: Any, b: Any) -> U32:
+        self._released.wait(20)
+        return super().product(layer, direction, a, b)
+
+
+class BadProducts(ShareProducts):
+    """Answers what is no share."""
+
+    def product(self, layer: Layer, direction: Direction, a: Any, b: Any) -> U32:
+        found = super().product(layer, direction, a, b)
+        found.flat[3] = layer.basis(direction).modulus
+        return found
+
+
+class ShortProducts(ShareProducts):
+    """Answers one number less."""
+
+    def product(self, layer: Layer, direction: Direction, a: Any, b: Any) -> U32:
+        return super().product(layer, direction, a, b).reshape(-1)[1:]
+
+
+class LongProducts(ShareProducts):
+    """Answers one number more."""
+
+    def product(self, layer: Layer, direction: Direction, a: Any, b: Any) -> U32:
+        return np.append(super().product(layer, direction, a, b), np.uint32(0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "error"),
+    [
+        (BadProducts, "bad-share", MalformedError),
+        (ShortProducts, "authentication", SealiftError),
+        (LongProducts, "bad-record-length", MalformedError),
+    ],
+)
+def test_what_is_no_answer_names_the_server(
+    world: SharesWorld, kind: type[ShareProducts], code: str, error: type[SealiftError]
+) -> None:
+    world.servers["Z"].products = kind("cpu", KERNELS)
+    with world.dial() as servers:
+        servers.announce(TRACES)
+        masked = Multiplier(MaskedProducts(servers, KERNELS), KERNELS, 1)
+        with pytest.raises(error, match=r"Z \(cloud-c\)") as refused:
+            run_step(masked, TRAIN, 0)
+    assert refused.value.code == code
+
+
+def test_a_signature_of_other_answers_names_the_server(world: SharesWorld) -> None:
+    with world.dial() as servers:
+        servers.announce(TRACES)
+        masked = Multiplier(MaskedProducts(servers, KERNELS), KERNELS, 1)
+        run_step(masked, TRAIN, 0)
+        connection = servers._servers[1]
+        connection._begun += 1  # as if a step's signature were used for another
+        with pytest.raises(SealiftError, match=r"M \(cloud-b\)") as refused:
+            run_step(masked, TRAIN, 1)
+    assert refused.value.exit_code == 5
+
+
+def _say(world: SharesWorld, *messages: bytes) -> Event:
+    """Announce, say this to P, and what P makes of it."""
+    with world.dial() as servers:
+        servers.announce(TRACES)
+        for message in messages:
+            servers._servers[0].send([message])
+        refused = []
+        for _ in range(200):
+            refused = [e for e in world.events["P"] if e.kind == "shares.refused"]
+            if refused:
+                return refused[0]
+            time.sleep(0.02)
+    return pytest.fail("P took it")
+
+
+BEGIN = Begin(1, 0).encode()
+X_BYTES, W_BYTES = (4 * int(np.prod(CONV.shape(t))) for t in ("x", "w"))
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ((b"x" * len(BEGIN),), "bad-message"),
+        ((Begin(7, 0).encode(),), "bad-message"),
+        ((BEGIN, b"\xff" * (X_BYTES + W_BYTES)), "bad-share"),
+        ((BEGIN, bytes(X_BYTES + W_BYTES - 4)), "authentication"),
+        ((BEGIN, bytes(X_BYTES + W_BYTES + 4)), "bad-record-length"),
+        ((BEGIN, BEGIN), "authentication"),
+    ],
+)
+def test_a_server_refuses_what_is_out_of_turn_and_serves_on(
+    world: SharesWorld, messages: tuple[bytes, ...], reason: str
+) -> None:
+    assert _say(world, *messages).fields["reason"] == reason
+    test_steps_over_sockets_are_those_in_place(world)
+
+
+def test_strangers_keep_nobody_out(world: SharesWorld) -> None:
+    with ExitStack() as strangers:
+        for _ in range(4):
+            strangers.enter_context(socket.create_connection(world.addresses["P"]))
+        test_steps_over_sockets_are_those_in_place(world)
+
+
+def test_p_and_m_see_no_seed_and_z_no_share(world: SharesWorld) -> None:
+    """Lengths of all that each gets: seeds are 32 bytes a tensor, for Z alone (M9)."""
+    got: dict[str, list[int]] = {}
+    with world.dial() as servers:
+        servers.announce(TRACES)
+        for connection in servers._servers:
+            sent = got.setdefault(connection.place.share, [])
+            connection.send = _noting(connection.send, sent)  # type: ignore[method-assign]
+        masked = Multiplier(MaskedProducts(servers, KERNELS), KERNELS, 1)
+        run_step(masked, TRAIN, 0)
+    assert got["Z"] == [64, 64, 32, 32]
+    assert got["P"] == got["M"]
+    assert sum(got["P"]) == 4 * sum(
+        int(np.prod(layer.shape(t))) for layer in (CONV, FC) for t in ("x", "w", "dy")
+    )
+
+
+def _noting(send: Any, lengths: list[int]) -> Any:
+    def sends(messages: Any) -> None:
+        lengths.extend(len(each) for each in messages)
+        send(messages)
+
+    return sends
