@@ -116,10 +116,9 @@ def test_a_server_that_serves_says_so(world: SharesWorld) -> None:
 def test_a_server_taken_for_another_share_refuses(world: SharesWorld) -> None:
     p, m, z = world.places()
     swapped = [replace(p, share="M"), replace(m, share="P"), z]
-    endpoint = world.endpoint()
-    with Connections.dial(endpoint, swapped, answer_s=5.0, one_host=True) as servers:
-        with pytest.raises(RefusedError, match=r"P \(cloud-b\)") as refused:
-            servers.announce(TRACES)
+    servers = Connections.dial(world.endpoint(), swapped, answer_s=5.0, one_host=True)
+    with servers, pytest.raises(RefusedError, match=r"P \(cloud-b\)") as refused:
+        servers.announce(TRACES)
     assert "this server computes with M" in str(refused.value)
 
 
