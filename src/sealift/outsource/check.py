@@ -118,7 +118,7 @@ _SIDES: Final = {"forward": _forward, "input": _input, "weight": _weight}
 def _draw(length: int) -> I32:
     """Coefficients, fresh: whoever knew them could answer wrongly and pass."""
     raw = os.urandom(REPETITIONS * length * 4)
-    return np.frombuffer(raw, np.int32).reshape(REPETITIONS, length)
+    return np.frombuffer(bytearray(raw), np.int32).reshape(REPETITIONS, length)
 
 
 def _gather(layer: Layer, images: Integers, taps: I64) -> I64:

@@ -18,6 +18,7 @@ BENCHES: Final = {
     "handshake": "a session's handshake, in memory and through the relay",
     "link": "sealed transfers to a device, every mode beside the plain copy",
     "loader": "sealed batches beside a plain DataLoader over the same arrays",
+    "outsource": "products on three untrusted servers beside fp32 and the published way",
     "release": "keys by proof: a quote and a session each, many at once, renewal, loss",
     "travel": "visits beside shipping the data or the model, at several link rates",
 }
@@ -25,6 +26,7 @@ BENCHES: Final = {
 FIRST: Final = {
     "ddp": "iterations",
     "link": "transfers",
+    "outsource": "products",
     "release": "keys",
     "travel": "visits",
 }
