@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import shutil
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,8 @@ from sealift.release.agreement.signed import (
 )
 from sealift.release.vault.vault import Vault
 from sealift.train.job.settings import read_job
+from sealift.train.loop.products import Outsourcing
+from sealift.train.loop.tasks import Workplace
 from sealift.train.plans.local import LocalRun, SealedTables, train_local
 from tests.sim.inplace import InPlace
 from tests.sim.runfolder import made_once
@@ -173,7 +176,13 @@ def write_job(world: World, wishes: Wishes) -> None:
     world.job.write_text(JOB.format(**vars(wishes)))
 
 
-def train_here(world: World, sink: Sink = discard) -> LocalRun:
+def train_here(
+    world: World,
+    sink: Sink = discard,
+    *,
+    products: Outsourcing | None = None,
+    at: Callable[[Mapping[str, bytes], str], Workplace] = InPlace,
+) -> LocalRun:
     """The job by the plan ``local``, in this process: what others are compared with."""
     job = read_job(world.job)
     agreement = verify(load_signed(world.agreement)).agreement
@@ -188,7 +197,11 @@ def train_here(world: World, sink: Sink = discard) -> LocalRun:
             reader = SealedFileReader(home.sealed / f"{name}.sealed", keys[name])
             readers[name] = stack.enter_context(closing(reader))
         rows = SealedTables(agreement, readers, cards, keys)
-        workplace = InPlace(files, agreement.code.entry)
         return train_local(
-            agreement, job.settings, workplace, lend_rows=rows, sink=sink
+            agreement,
+            job.settings,
+            at(files, agreement.code.entry),
+            lend_rows=rows,
+            sink=sink,
+            products=products,
         )

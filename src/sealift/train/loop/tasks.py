@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from sealift.ids import Buffer
+from sealift.numeric.loops import F32
+from sealift.outsource.terms import Backward, Forward
+from sealift.outsource.trace import Phase, StepKind
 from sealift.train.loop.buckets import Bucket, Trained
 from sealift.train.loop.states import TrainingState
 from sealift.travel.settings import TrainingSettings
 
 LOSS: Final = "loss"
 BUCKET_BYTES: Final = 25 << 20
-Work = Literal["build", "prepare", "train", "heldout"]
+Work = Literal["build", "prepare", "train", "heldout", "rehearse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +89,37 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True)
+class StepForm:
+    """A kind of steps that a job will make, rehearsed on synthetic rows.
+
+    Attributes:
+        schema: Of the rows, in its plain form.
+    """
+
+    phase: Phase
+    rows: int
+    schema: dict[str, Any]
+
+    @property
+    def kind(self) -> StepKind:
+        """What its trace goes by."""
+        return StepKind(self.phase, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
 class SliceTask:
     """One group of slices to work on.
 
     Attributes:
-        work: What to do; ``build`` has no parts.
+        work: What to do; ``build`` and ``rehearse`` have no parts.
         models: What is worked on; none to ``prepare``.
         parts: Whose rows.
         slice: Number of the job's slice, of those that are trained side by side.
         together: Makes training go step by step with all slices. The task then has the
             model of this slice alone, and its parent adds up; or a model of each
             slice, which differ in what no gradient belongs to, and adds up itself.
+        outsourced: Whether the products of linear layers are asked for.
+        forms: Of steps, to ``rehearse``.
     """
 
     work: Work
@@ -105,6 +128,8 @@ class SliceTask:
     parts: tuple[TaskPart, ...] = ()
     slice: int = 0
     together: Together | None = None
+    outsourced: bool = False
+    forms: tuple[StepForm, ...] = ()
 
 
 class SharedRows(Protocol):
@@ -149,6 +174,33 @@ class TaskDone:
     statistics: tuple[bytes, ...] = ()
 
 
+class StepProducts(Protocol):
+    """What makes the products of a task's steps, one step after the other."""
+
+    def begin(self) -> None:
+        """The task's next step begins, or the last one again; products follow."""
+        ...
+
+    def forward(self, exchange: Forward, x: F32, w: F32) -> F32:
+        """``y`` of a layer's call; see ``outsource.Multiplier``."""
+        ...
+
+    def backward(self, exchange: Backward, dy: F32) -> list[F32]:
+        """The gradients of a call that it wants."""
+        ...
+
+    def settle(self) -> bool:
+        """The verdict of a step's products, before its weights or numbers count.
+
+        Returns:
+            Whether it counts; else it is to be made again.
+
+        Raises:
+            SealiftError: the job is over.
+        """
+        ...
+
+
 class TaskParent(Protocol):
     """What a task tells on its way."""
 
@@ -188,6 +240,11 @@ class TaskParent(Protocol):
         Raises:
             SealiftError: on every slice, if one of them does not go on.
         """
+        ...
+
+    @property
+    def products(self) -> StepProducts | None:
+        """Of a task that outsources them."""
         ...
 
 

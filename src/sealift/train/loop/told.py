@@ -9,7 +9,7 @@ from sealift.train.loop.buckets import Bucket, Trained
 from sealift.train.loop.states import Settled, TrainingState
 from sealift.train.loop.statistics import Measured
 from sealift.train.loop.stepsums import StepSums
-from sealift.train.loop.tasks import LOSS, window_rows
+from sealift.train.loop.tasks import LOSS, StepProducts, window_rows
 from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import TrainingSettings
 
@@ -27,8 +27,10 @@ class Told:
     Args:
         watches: Told the numbers of a model by the number of their place.
         sums: Of a task whose gradients a group adds up.
+        products: Makes them, for a task that outsources them.
 
     Attributes:
+        products: As given.
         summed: Names of the tensors that gradients were added up for.
     """
 
@@ -36,11 +38,13 @@ class Told:
         self,
         watches: Mapping[int, Callable[[int, Mapping[str, float]], None]] | None = None,
         sums: StepSums | None = None,
+        products: StepProducts | None = None,
     ) -> None:
         self._settled: Settled | None = None
         self._numbers: dict[int, list[Mapping[str, float]]] = {}
         self._watches = watches or {}
         self._sums = sums
+        self.products = products
         self.summed: frozenset[str] = frozenset()
 
     def measured(self, model: int, place: int, values: Mapping[str, float]) -> None:

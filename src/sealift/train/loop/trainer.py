@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
+from sealift.data.schedule.visits import Group as StopGroup
 from sealift.errors import MalformedError, UsageError
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose
 from sealift.train.loop.faults import unfit
+from sealift.train.loop.products import Outsourcing, step_forms
 from sealift.train.loop.states import (
     Settled,
     TensorBytes,
@@ -56,11 +58,12 @@ class Trainer:
         value_rows: Fewest rows of each of them.
         watch: Of the joint model.
         number: Of the job's slice.
+        products: Of a job that outsources them.
 
     Attributes:
         rows_trained: Rows trained on so far, with repetition.
-        summed: Names of the model's tensors that the last training added up gradients
-            for; whatever else a model holds is its slice's own.
+        summed: Names of tensors that the last training added up gradients for;
+            whatever else a model holds is its slice's own.
     """
 
     def __init__(
@@ -73,8 +76,9 @@ class Trainer:
         value_rows: int = 1,
         watch: Watch = unwatched,
         number: int = 0,
+        products: Outsourcing | None = None,
     ) -> None:
-        self.number = number
+        self.number, self._products = number, products
         self._workplace = workplace
         self._settings = settings
         self._owners = tuple(alone)
@@ -95,6 +99,7 @@ class Trainer:
         *,
         watch: Watch = unwatched,
         number: int | None = None,
+        products: Outsourcing | None = None,
     ) -> Self:
         """The models that are trained under an agreement.
 
@@ -111,7 +116,16 @@ class Trainer:
             values=rule.values_per_visit,
             value_rows=rule.metric_rows,
             watch=watch,
+            products=products,
         )
+
+    def rehearse(self, plan: Sequence[StopGroup], agreement: Agreement) -> None:
+        """Learn the traces of all steps that a plan makes; see ``Outsourcing``."""
+        if self._products is not None:
+            forms = step_forms(
+                plan, agreement, self._settings, alone=bool(self._owners)
+            )
+            self._products.rehearse(forms, self._workplace, self._settings)
 
     def build(self) -> None:
         """Build the models, unless there are any: they all begin alike.
@@ -122,9 +136,8 @@ class Trainer:
         if self._states:
             return
         self._verify_sums()
-        done = self._do("build", (), (None,), (TaskModel((), begun=False),))
-        state = _state(done.states[0])
-        self._settle(dict.fromkeys((JOINT, *self._owners), state))
+        built = self._do("build", (), (None,), (TaskModel((), begun=False),)).states[0]
+        self._settle(dict.fromkeys((JOINT, *self._owners), _state(built)))
 
     def work(
         self,
@@ -314,9 +327,8 @@ class Trainer:
         return losses.found(told.of(_JOINT_MODEL))
 
     def _evaluate(self, cargo: Sequence[LoadedCargo]) -> dict[str, Measured]:
-        names = (JOINT, *self._owners)
+        names, told = (JOINT, *self._owners), Told()
         models = (TaskModel(tuple(range(len(cargo))), begun=True),) * len(names)
-        told = Told()
         given = [self._states[name] for name in names]
         self._do("heldout", cargo, given, models, told=told)
         found = {}
@@ -351,8 +363,13 @@ class Trainer:
             parts_of(cargo),
             slice=self.number,
             together=together,
+            outsourced=self._products is not None and work in ("train", "heldout"),
         )
-        return self._workplace.do(task, given, told or Told())
+        told = told or Told()
+        if self._products is None or not task.outsourced:
+            return self._workplace.do(task, given, told)
+        with self._products.steps(task, given) as told.products:
+            return self._workplace.do(task, given, told)
 
     def _settle(self, states: Mapping[str, TrainingState]) -> None:
         for name, state in states.items():

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +30,8 @@ from sealift.train.loop.tasks import (
 )
 from sealift.train.loop.torchstate import give_state, take_state
 from sealift.travel.settings import TrainingSettings
+
+T = TypeVar("T")
 
 
 def stream_seed(seed: int, purpose: str, *parts: int | str) -> int:
@@ -77,6 +81,22 @@ class Rows:
         return batch_from_rows(found, self.schema)
 
 
+class MakesSteps(Protocol):
+    """What a step's work goes through; ``steps.outsourced`` has one."""
+
+    def make(self, work: Callable[[], T], *, trains: bool) -> T:
+        """Do it, again if what it came to does not count."""
+        ...
+
+
+class Here:
+    """Steps whose products are made in this process."""
+
+    def make(self, work: Callable[[], T], *, trains: bool) -> T:
+        """Do it."""
+        return work()
+
+
 class Training:
     """A model, its optimizer, and how far they have come.
 
@@ -85,6 +105,7 @@ class Training:
         settings: Seed, batch size, threads.
         state: To go on from; None to begin.
         statistics: Sums of ``prepare`` for ``build``.
+        convert: What the model's steps are made by.
     """
 
     def __init__(
@@ -94,12 +115,14 @@ class Training:
         state: TrainingState | None = None,
         *,
         statistics: Mapping[str, Tensor] | None = None,
+        convert: Callable[[nn.Module], MakesSteps] = lambda model: Here(),
     ) -> None:
         self._recipe = recipe
         self.guard = recipe.guard
         self._settings = settings
         enter_stream(settings.seed, "build")
         self.model: nn.Module = recipe.build(statistics)
+        self._steps = convert(self.model)
         self.optimizer = recipe.optimizer(self.model)
         self.step = 0
         if state is not None:
@@ -140,9 +163,11 @@ class Training:
         scope = scope_of(slices, number)
         sums = [0.0]
         for place, batch_rows in enumerate(batches, 1):
-            loss, value = self.loss(rows.batch(batch_rows), scope)
+            work = partial(self._differentiate, rows.batch(batch_rows), scope)
+            value = self._steps.make(work, trains=True)
+            self._demand_finite(value)
             sums[-1] += value * len(batch_rows)
-            self.guard(self._descend, loss)
+            self.guard(self.optimizer.step)
             self.step += 1
             if place in ends and after_window is not None:
                 after_window(len(sums) - 1, sums[-1])
@@ -162,7 +187,8 @@ class Training:
                 # A copy: a recipe must not write into the visit's rows.
                 part = rows[start : start + self._settings.batch_rows].clone()
                 batch = batch_from_rows(part, schema)
-                for name, value in self._recipe.evaluate(self.model, batch).items():
+                work = partial(self._recipe.evaluate, self.model, batch)
+                for name, value in self._steps.make(work, trains=False).items():
                     sums[name] = sums.get(name, 0.0) + value
         return {name: value / len(rows) for name, value in sums.items()}
 
@@ -182,12 +208,9 @@ class Training:
         Raises:
             JobError: if it is not finite, or the recipe fails.
         """
-        enter_stream(self._settings.seed, "step", self.step, scope)
-        self.guard(self.optimizer.zero_grad)
-        loss = self._recipe.loss(self.model, batch, self.step)
+        loss = self._loss(batch, scope)
         value = float(loss.detach())
-        if not math.isfinite(value):
-            raise not_finite(self.step)
+        self._demand_finite(value)
         return loss, value
 
     def state(self) -> TrainingState:
@@ -203,6 +226,17 @@ class Training:
         parameters: list[Tensor] = self.guard(lambda: list(self.model.parameters()))
         return sum(each.numel() for each in parameters if each.requires_grad)
 
-    def _descend(self, loss: Tensor) -> None:
-        loss.backward()
-        self.optimizer.step()
+    def _loss(self, batch: dict[str, Tensor], scope: str) -> Tensor:
+        enter_stream(self._settings.seed, "step", self.step, scope)
+        self.guard(self.optimizer.zero_grad)
+        return self._recipe.loss(self.model, batch, self.step)
+
+    def _differentiate(self, batch: dict[str, Tensor], scope: str) -> float:
+        """Gradients of a batch; its loss, which counts once the step does."""
+        loss = self._loss(batch, scope)
+        self.guard(loss.backward)
+        return float(loss.detach())
+
+    def _demand_finite(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise not_finite(self.step)

@@ -38,6 +38,7 @@ from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose, Resource
 from sealift.train.loop.averaging import Contribution, mean_state
+from sealift.train.loop.products import Outsourcing
 from sealift.train.loop.slices import LendRows, Slice, groups_together, plan_slice
 from sealift.train.loop.states import TrainingState, pack_tensors
 from sealift.train.loop.statistics import (
@@ -86,6 +87,7 @@ def train_local(
     *,
     lend_rows: LendRows,
     sink: Sink = discard,
+    products: Outsourcing | None = None,
 ) -> LocalRun:
     """Run a whole job here, under the agreement's output rule.
 
@@ -95,6 +97,7 @@ def train_local(
         workplace: Where the recipe runs.
         lend_rows: The rows of a stop, for as long as they are worked on.
         sink: Where progress goes.
+        products: Makes it the reference of the plan ``outsource``, with ``PlainProducts``.
 
     Raises:
         JobError: if the recipe fails.
@@ -112,7 +115,10 @@ def train_local(
         told, stop = let_out(found, rule).metrics, cargo.stop
         emit(sink, "local.window", epoch=stop.epoch, holder=stop.holder, **told)
 
-    slices = _slices(agreement, settings, workplace, lend_rows, watch)
+    slices = _slices(
+        agreement, settings, workplace, lend_rows, watch, products=products
+    )
+    slices[0].trainer.rehearse(slices[0].plan, agreement)
     heldout: list[tuple[int, Mapping[str, float]]] = []
     for purpose, epoch in settings.visits.passes():
         before = slices[0].trainer.joint if purpose == "train" else None
@@ -147,11 +153,15 @@ def _slices(
     workplace: Workplace,
     lend_rows: LendRows,
     watch: Watch,
+    *,
+    products: Outsourcing | None,
 ) -> list[Slice]:
     """What is trained side by side; a single one goes as the plan ``travel`` does."""
     if settings.slices.count == 1:
         plan = plan_here(agreement.resources, settings.visits)
-        training = Trainer.under(agreement, workplace, settings.training, watch=watch)
+        training = Trainer.under(
+            agreement, workplace, settings.training, watch=watch, products=products
+        )
         return [Slice(agreement, plan, training, lend_rows)]
     return [
         Slice(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sealift.data.schema.document import schema_from_plain
 from sealift.data.schema.rows import demand_rows
@@ -13,11 +14,21 @@ from sealift.data.schema.schema import Schema
 from sealift.errors import MalformedError
 from sealift.train.loop.imports import Guard, Notice, unnoticed
 from sealift.train.loop.recipe import Recipe
+from sealift.train.loop.rehearsal import SCOPE, synthetic_rows
 from sealift.train.loop.states import TrainingState
-from sealift.train.loop.tasks import LOSS, Given, SliceTask, TaskDone, TaskParent
+from sealift.train.loop.tasks import (
+    LOSS,
+    Given,
+    SliceId,
+    SliceTask,
+    StepForm,
+    TaskDone,
+    TaskParent,
+)
 from sealift.train.loop.torchstate import as_tensors, sum_table
-from sealift.train.loop.training import Rows, Training
+from sealift.train.loop.training import Here, MakesSteps, Rows, Training
 from sealift.train.steps.gradients import Room, private_room
+from sealift.train.steps.outsourced import OutsourcedSteps
 from sealift.train.steps.stepping import StepLoop
 
 
@@ -64,6 +75,11 @@ def carry_out(
         pairs = zip(tables, schemas, strict=True)
         rows = settings.batch_rows
         return TaskDone(statistics=tuple(sum_table(recipe, *p, rows) for p in pairs))
+    convert = _conversion(task, parent, guard)
+    if task.work == "rehearse":
+        for form in task.forms:
+            _rehearse(recipe, task, form, convert)
+        return TaskDone()
     if task.together is not None:
         sums = as_tensors(given.statistics) if given.statistics else {}
         training = Training(recipe, settings, given.states[0], statistics=sums)
@@ -79,9 +95,35 @@ def carry_out(
     for place, model in enumerate(task.models):
         state = given.states[place] if model.begun else None
         sums = as_tensors(given.statistics) if given.statistics else {}
-        training = Training(recipe, settings, state, statistics=sums)
+        training = Training(recipe, settings, state, statistics=sums, convert=convert)
         states.append(_work_on(training, task, place, tables, schemas, parent=parent))
     return TaskDone(states=tuple(states))
+
+
+Convert = Callable[[nn.Module], MakesSteps]
+
+
+def _conversion(task: SliceTask, parent: TaskParent, guard: Guard) -> Convert:
+    if not task.outsourced:
+        return lambda model: Here()
+    assert parent.products is not None, "whoever outsources has somebody to ask"
+    return partial(OutsourcedSteps, parent.products, guard)
+
+
+def _rehearse(
+    recipe: Recipe, task: SliceTask, form: StepForm, convert: Convert
+) -> None:
+    """One step of a form, of a fresh model, on synthetic rows of its schema."""
+    settings, schema = task.settings, schema_from_plain(form.schema)
+    table = synthetic_rows(schema, form.rows, seed=settings.seed)
+    sums: dict[str, Tensor] = {}
+    if recipe.defines("prepare"):
+        sums = as_tensors(sum_table(recipe, table, schema, settings.batch_rows))
+    training = Training(recipe, settings, statistics=sums, convert=convert)
+    if form.phase == "train":
+        training.train_slice(Rows([table], schema), [SliceId(0, SCOPE, 0)])
+    else:
+        training.evaluate(table, schema)
 
 
 def _work_on(

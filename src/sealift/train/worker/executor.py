@@ -22,6 +22,7 @@ from sealift.attest.evidence import Measure, unmeasured
 from sealift.data.schedule.memory import SharedBuffer, free_memory_bytes, overwritten
 from sealift.errors import JobError, MalformedError, PeerError, UnavailableError
 from sealift.ids import Digest
+from sealift.outsource.terms import Backward, Forward
 from sealift.train.loop.buckets import Trained
 from sealift.train.loop.faults import Fault, explain
 from sealift.train.loop.states import TensorBytes, pack_tensors
@@ -52,6 +53,7 @@ from sealift.train.worker.process import (
     killed,
     read_packet,
 )
+from sealift.train.worker.products import BeginStep, Settle
 from sealift.train.worker.requests import TIMED_OUT, Area
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT, freed_is_overwritten
 
@@ -313,7 +315,9 @@ class TaskProcess:
                 process.tell(self._assignment(task, given))
                 answer = self._serve(answers, parent)
                 farewell_s = FAREWELL_S
-            except MalformedError:
+            except MalformedError as error:
+                if error.code == "bad-share":  # a server's
+                    raise
                 raise garbled() from None
             except PeerError as error:
                 if error.code not in (GONE, TIMED_OUT):  # another slice's
@@ -326,7 +330,7 @@ class TaskProcess:
     def _serve(self, answers: TaskAnswers, parent: TaskParent) -> Done | Fault:
         """Reply to whatever it asks, until it says how the task went."""
         while True:
-            request = self._process.hear(Handed, Metrics, Trained, AddUp, Done, Fault)
+            request = self._process.hear(*_ASKED, Done, Fault)
             if isinstance(request.message, Done | Fault):
                 return request.message
             found = answers.reply(request.message, request.buffer, parent)
@@ -358,6 +362,11 @@ class TaskProcess:
             if error.code in ("bad-row", "bundle-hides-module"):
                 raise
             raise garbled() from None
+
+
+_ASKED: Final = (
+    Handed, Metrics, Trained, AddUp, BeginStep, Forward, Backward, Settle
+)  # fmt: skip
 
 
 def _states_of(given: Given) -> SharedBuffer:

@@ -17,11 +17,13 @@ from typing import Any, Final, Literal
 from sealift.codec import encode_named, from_plain, parse_named
 from sealift.errors import MalformedError, PeerError
 from sealift.ids import Buffer
+from sealift.outsource.terms import Backward, Forward
 from sealift.train.loop.buckets import Bucket, Trained, cut_buckets
 from sealift.train.loop.faults import Fault, believable
 from sealift.train.loop.states import TrainingState, check_state
 from sealift.train.loop.statistics import check_sums
 from sealift.train.loop.tasks import LOSS, Given, SliceTask, TaskDone, TaskParent
+from sealift.train.worker.products import BeginStep, ProductAnswers, Settle
 
 MAX_REQUEST_BYTES: Final = 1 << 20
 MAX_ORDER_BYTES: Final = 32 << 20
@@ -157,7 +159,7 @@ class ServeAnswer:
     rows: int
 
 
-BUFFERED: Final = (Handed, AddUp)
+BUFFERED: Final = (Handed, AddUp, Forward, Backward)
 """Requests that a buffer belongs to."""
 
 
@@ -212,6 +214,7 @@ class TaskAnswers:
         self._handed: Counter[int] = Counter()
         self._buckets: tuple[Bucket, ...] = ()
         self._added = 0
+        self._products = ProductAnswers(task.outsourced)
 
     def reply(self, message: object, buffer: bytes, parent: TaskParent) -> Buffer:
         """Do what was asked on the way, in copies of the parent's own.
@@ -231,6 +234,8 @@ class TaskAnswers:
                 self._begin_sums(message, parent)
             case AddUp():
                 return self._add_up(message, buffer, parent)
+            case BeginStep() | Forward() | Backward() | Settle():
+                return self._products.reply(message, buffer, parent)
             case _:
                 self._tell(message, buffer, parent)
         return b""

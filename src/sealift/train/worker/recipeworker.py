@@ -52,6 +52,7 @@ from sealift.train.worker.messages import (
     size_of,
 )
 from sealift.train.worker.process import NOT_CONFINED
+from sealift.train.worker.products import AskedProducts
 from sealift.train.worker.requests import WorkerEnd, map_copy, map_shared
 
 
@@ -136,6 +137,7 @@ class AssignedTask:
         self._order = order
         self._parent = parent
         self._files = _bundle_files(bundle, order.bundle)
+        self.products = AskedProducts(parent.ask, self._room)
         parts = zip(rows, order.task.parts, strict=True)
         self._given = _read_given(
             order, states, [MappedRows(each, p.rows * p.row_bytes) for each, p in parts]
@@ -183,7 +185,7 @@ class AssignedTask:
         return self._parent.ask(ask, length, start=bucket.start, room=length)
 
     def _room(self, length: int) -> memoryview:
-        """For gradients; states are handed over in the same place, between steps."""
+        """For gradients and operands; states are handed over there, between steps."""
         if length > len(self._parent.buffers):
             raise unfit("state-bytes")
         return self._parent.buffers[:length]

@@ -1,0 +1,141 @@
+"""Products that a worker asks its parent for: the messages, and what is believed of them.
+
+``Forward`` and ``Backward`` are messages as they are; their float32 operands are the
+request's buffer, end to end, and the products are the reply's. The parent checks lengths
+against the shapes that are said, and what is said against the step's trace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from sealift.errors import MalformedError
+from sealift.ids import Buffer
+from sealift.numeric.loops import F32
+from sealift.outsource.terms import Backward, Forward, Layer
+from sealift.train.loop.tasks import TaskParent
+
+Room = Callable[[int], memoryview]
+GOES_ON: Final = b"\1"
+AGAIN: Final = b"\0"
+
+
+@dataclass(frozen=True, slots=True)
+class BeginStep:
+    """Says that the task's next step begins, or the last one again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Asks for the verdict of a step's products; the reply is ``GOES_ON`` or ``AGAIN``."""
+
+
+ProductRequest = BeginStep | Forward | Backward | Settle
+
+
+class AskedProducts:
+    """What the worker asks; a ``StepProducts``.
+
+    Args:
+        ask: The parent (``requests.WorkerEnd.ask``).
+        room: Where operands lie, and then their products.
+    """
+
+    def __init__(self, ask: Callable[..., memoryview], room: Room) -> None:
+        self._ask_parent, self._room = ask, room
+        self._layers: list[Layer] = []  # of this step's calls
+
+    def begin(self) -> None:
+        """See ``StepProducts``."""
+        self._layers = []
+        self._ask_parent(BeginStep())
+
+    def forward(self, exchange: Forward, x: F32, w: F32) -> F32:
+        """See ``StepProducts``."""
+        self._layers.append(exchange.layer)
+        (y,) = self._ask(exchange, (x, w), exchange.layer.result("forward"))
+        return y
+
+    def backward(self, exchange: Backward, dy: F32) -> list[F32]:
+        """See ``StepProducts``."""
+        layer = self._layers[exchange.call]
+        return self._ask(exchange, (dy,), *map(layer.result, exchange.wants))
+
+    def settle(self) -> bool:
+        """See ``StepProducts``."""
+        return bytes(self._ask_parent(Settle(), room=len(GOES_ON))) == GOES_ON
+
+    def _ask(
+        self,
+        exchange: Forward | Backward,
+        operands: Sequence[F32],
+        *shapes: tuple[int, ...],
+    ) -> list[F32]:
+        length = sum(each.nbytes for each in operands)
+        room = max(length, 4 * sum(math.prod(shape) for shape in shapes))
+        place, at = np.frombuffer(self._room(room), np.float32), 0
+        for each in operands:
+            place[at : at + each.size] = each.reshape(-1)
+            at += each.size
+        return _cut(bytes(self._ask_parent(exchange, length, room=room)), *shapes)
+
+
+class ProductAnswers:
+    """What of a task's requests for products is believed, and answered.
+
+    Args:
+        outsourced: Whether the task may ask at all.
+    """
+
+    def __init__(self, outsourced: bool) -> None:
+        self._outsourced = outsourced
+        self._calls: list[Layer] = []
+
+    def reply(
+        self, message: ProductRequest, buffer: bytes, parent: TaskParent
+    ) -> Buffer:
+        """Have it made.
+
+        Raises:
+            MalformedError: if it makes no sense.
+            SealiftError: see ``StepProducts``.
+        """
+        products = parent.products
+        if not self._outsourced or products is None:
+            raise _odd("products for nothing")
+        match message:
+            case BeginStep():
+                self._calls = []
+                products.begin()
+                return b""
+            case Forward(layer):
+                x, w = _cut(buffer, layer.shape("x"), layer.shape("w"))
+                y = products.forward(message, x, w)
+                self._calls.append(layer)
+                return y.tobytes()
+            case Backward(call):
+                if not 0 <= call < len(self._calls):
+                    raise _odd("gradients of no call")
+                (dy,) = _cut(buffer, self._calls[call].shape("dy"))
+                found = products.backward(message, dy)
+                return b"".join(each.tobytes() for each in found)
+            case Settle():
+                return GOES_ON if products.settle() else AGAIN
+
+
+def _cut(buffer: bytes, *shapes: tuple[int, ...]) -> list[F32]:
+    """Arrays that lie end to end; a copy may be written to."""
+    sizes = [math.prod(shape) for shape in shapes]
+    if len(buffer) != 4 * sum(sizes):
+        raise _odd("numbers of another length than their shapes")
+    flat = np.split(np.frombuffer(bytearray(buffer), np.float32), np.cumsum(sizes)[:-1])
+    return [each.reshape(shape) for each, shape in zip(flat, shapes, strict=True)]
+
+
+def _odd(why: str) -> MalformedError:
+    return MalformedError("not a request", why=why, code="bad-message")
