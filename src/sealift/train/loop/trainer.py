@@ -122,9 +122,8 @@ class Trainer:
     def rehearse(self, plan: Sequence[StopGroup], agreement: Agreement) -> None:
         """Learn the traces of all steps that a plan makes; see ``Outsourcing``."""
         if self._products is not None:
-            forms = step_forms(
-                plan, agreement, self._settings, alone=bool(self._owners)
-            )
+            own = bool(self._owners)
+            forms = step_forms(plan, agreement, self._settings, alone=own)
             self._products.rehearse(forms, self._workplace, self._settings)
 
     def build(self) -> None:
