@@ -61,7 +61,7 @@ class CountedProducts(PlainProducts):
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class Images:
     """Pixels from 0 to 1, and what they show."""
 
     x: Tensor
@@ -101,7 +101,9 @@ def measure_accuracy(report: BenchReport, seeds: int) -> None:
         report.keep_highest("accuracy_gap_points", mean(gaps))
 
 
-def _train(model: nn.Module, train: Data, held: Data, seed: int, step: Step) -> float:
+def _train(
+    model: nn.Module, train: Images, held: Images, seed: int, step: Step
+) -> float:
     """The share of held-out rows that are read rightly, by the same arithmetic."""
     optimizer = torch.optim.SGD(model.parameters(), lr=_RATE, momentum=_MOMENTUM)
     order, number = torch.Generator().manual_seed(seed), 0
@@ -138,9 +140,9 @@ def _plain(_rows: int, _number: int) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _split(seed: int, shape: tuple[int, ...]) -> tuple[Data, Data]:
+def _split(seed: int, shape: tuple[int, ...]) -> tuple[Images, Images]:
     pixels, labels = load_images()
     x, y = torch.from_numpy(pixels / 16).reshape(-1, *shape), torch.from_numpy(labels)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     held, train = order[:HELD_OUT], order[HELD_OUT:]
-    return Data(x[train], y[train]), Data(x[held], y[held])
+    return Images(x[train], y[train]), Images(x[held], y[held])
