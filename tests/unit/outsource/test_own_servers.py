@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +11,7 @@ import torch
 from torch import nn
 
 import sealift.outsource
-from sealift.channel.transport.tcp import TcpListener
-from sealift.codec import encode
-from sealift.crypto.identity import Identity, create_identity
+from sealift.crypto.identity import create_identity
 from sealift.errors import (
     IntegrityError,
     MalformedError,
@@ -27,35 +23,12 @@ from sealift.errors import (
 from sealift.numeric.kernels import portable_kernels
 from sealift.numeric.loops import U32
 from sealift.outsource.compute import ShareProducts
-from sealift.outsource.masked import SHARES, Share
+from sealift.outsource.masked import SHARES
 from sealift.outsource.own.model import OutsourcedModel, outsource
 from sealift.outsource.own.servers import ReachedServers, Servers
 from sealift.outsource.plain import PlainProducts
-from sealift.outsource.server import ShareServer
+from tests.sim.ownservers import KERNELS, OwnWorld
 from tests.sim.reached import Reached
-
-KERNELS = portable_kernels()
-PRODUCTS = ShareProducts("cpu", KERNELS)
-NAMES: dict[Share, str] = {"P": "cloud-a", "M": "cloud-b", "Z": "cloud-c"}
-TOML = 'client = "lab.card.json"\ndevelopment = true\n'
-
-
-@dataclass
-class World:
-    """Three servers under way, and the file that names them."""
-
-    path: Path
-    client: Identity
-    identities: dict[Share, Identity]
-    running: dict[Share, ShareServer]
-
-    @property
-    def servers(self) -> Servers:
-        return Servers.read(self.path)
-
-    def model(self) -> OutsourcedModel:
-        reach = ReachedServers(self.servers, self.client, KERNELS)
-        return outsource(make_model(), reach, KERNELS, seed=7)
 
 
 def make_model() -> nn.Sequential:
@@ -78,42 +51,18 @@ def train(model: nn.Module, steps: int) -> list[torch.Tensor]:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    client = create_identity("lab")
-    identities = {share: create_identity(name) for share, name in NAMES.items()}
-    listeners = {share: TcpListener() for share in SHARES}
-    for each in (client, *identities.values()):
-        (tmp_path / f"{each.name}.card.json").write_bytes(encode(each.card))
-    path = tmp_path / "servers.toml"
-    places = (
-        f'[{share}]\ncard = "{NAMES[share]}.card.json"\n'
-        f'address = "127.0.0.1:{listener.address[1]}"\n'
-        for share, listener in listeners.items()
-    )
-    path.write_text(TOML + "".join(places))
-    servers = Servers.read(path)
-    with ExitStack() as stack:
-        running = {}
-        for share, listener in listeners.items():
-            stack.enter_context(closing(listener))
-            running[share] = ShareServer(
-                share,
-                servers.endpoint(identities[share], share),
-                servers.expect_client(),
-                products=PRODUCTS,
-                kernels=KERNELS,
-                most_bytes=1 << 30,
-            )
-            thread = threading.Thread(target=running[share].serve, args=(listener,))
-            thread.start()
-            stack.callback(thread.join, 10)
-            stack.callback(listener.close)
-            stack.callback(running[share].close)
-        yield World(path, client, identities, running)
+def world(tmp_path: Path) -> Iterator[OwnWorld]:
+    with OwnWorld.serving(tmp_path) as found:
+        yield found
 
 
-def test_servers_train_what_the_integer_reference_trains(world: World) -> None:
-    with world.model() as model:
+def reached(world: OwnWorld) -> OutsourcedModel:
+    reach = ReachedServers(world.servers, world.client, KERNELS)
+    return outsource(make_model(), reach, KERNELS, seed=7)
+
+
+def test_servers_train_what_the_integer_reference_trains(world: OwnWorld) -> None:
+    with reached(world) as model:
         found = train(model, 4)
         for _ in range(2):  # another form: sessions end, and others begin
             model.eval()(torch.ones(2, 1, 4, 4))
@@ -128,7 +77,7 @@ def test_servers_train_what_the_integer_reference_trains(world: World) -> None:
 
 
 def test_the_door_for_users(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: OwnWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     door = "sealift.outsource.own.model.best_kernels"
     monkeypatch.setattr(door, portable_kernels)
@@ -140,7 +89,7 @@ def test_the_door_for_users(
 
 
 def test_a_server_that_lies_is_named(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: OwnWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Lying(ShareProducts):
         def product(self, *args: object) -> U32:
@@ -149,7 +98,7 @@ def test_a_server_that_lies_is_named(
             return found
 
     world.running["M"].products = Lying("cpu", KERNELS)
-    with world.model() as model:
+    with reached(world) as model:
         before = train(model, 1)
         with pytest.raises(IntegrityError, match=r"M \(cloud-b\) answered wrongly"):
             train(model, 2)
@@ -158,8 +107,8 @@ def test_a_server_that_lies_is_named(
             model(torch.ones(8, 1, 4, 4))
 
 
-def test_a_server_that_goes_is_named(world: World) -> None:
-    with world.model() as model:
+def test_a_server_that_goes_is_named(world: OwnWorld) -> None:
+    with reached(world) as model:
         train(model, 2)
         world.running["Z"].close()
         with pytest.raises(PeerError, match=r"Z \(cloud-c\)") as caught:
@@ -167,7 +116,7 @@ def test_a_server_that_goes_is_named(world: World) -> None:
         assert caught.value.code == "server-gone"
 
 
-def test_a_strangers_key_is_refused(world: World) -> None:
+def test_a_strangers_key_is_refused(world: OwnWorld) -> None:
     stranger = create_identity("lab")
     with pytest.raises(UsageError) as caught:
         ReachedServers(world.servers, stranger, KERNELS)
@@ -181,7 +130,7 @@ def test_a_strangers_key_is_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("whose", ["cloud-b.card.json", "lab.card.json"])
-def test_two_roles_with_one_key_are_refused(world: World, whose: str) -> None:
+def test_two_roles_with_one_key_are_refused(world: OwnWorld, whose: str) -> None:
     text = world.path.read_text().replace("cloud-a.card.json", whose)
     world.path.write_text(text)
     with pytest.raises(PolicyError) as caught:
@@ -189,7 +138,7 @@ def test_two_roles_with_one_key_are_refused(world: World, whose: str) -> None:
     assert caught.value.code == "servers-not-apart"
 
 
-def test_servers_on_one_host_are_refused_but_for_development(world: World) -> None:
+def test_servers_on_one_host_are_refused_but_for_development(world: OwnWorld) -> None:
     apart = replace(world.servers, development=False)
     for share, server in world.running.items():
         server.endpoint = apart.endpoint(world.identities[share], share)
@@ -201,17 +150,17 @@ def test_servers_on_one_host_are_refused_but_for_development(world: World) -> No
 
 @pytest.mark.parametrize(
     ("old", "new", "field"),
-    [("[Z]", "[Y]", "Y"), ("development = true", "development = 1", "development")],
+    [("Z = ", "Y = ", "Y"), ("development = true", "development = 1", "development")],
 )
 def test_what_the_file_has_wrong_is_named(
-    world: World, old: str, new: str, field: str
+    world: OwnWorld, old: str, new: str, field: str
 ) -> None:
     world.path.write_text(world.path.read_text().replace(old, new))
     with pytest.raises(MalformedError, match=field):
         Servers.read(world.path)
 
 
-def test_the_digest_does_not_depend_on_addresses(world: World) -> None:
+def test_the_digest_does_not_depend_on_addresses(world: OwnWorld) -> None:
     servers = world.servers
     moved = replace(servers, addresses=dict.fromkeys(SHARES, "elsewhere:1"))
     assert moved.digest == servers.digest
