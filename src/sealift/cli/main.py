@@ -100,6 +100,7 @@ NOUNS: Final[dict[str, str]] = {
     "predict": "ask a served model, after judging its server",
     "receipt": "verify the receipt of a visit",
     "resume": "go on with a job from its last checkpoint",
+    "share-server": "compute with one share of what nobody may see",
     "serve": "answer with a sealed model, on an attested accelerator",
     "train": "run a job: orchestrator and accelerator here, or all of it locally",
     "try": "run a recipe on synthetic rows of a schema",
@@ -120,6 +121,7 @@ _ELSEWHERE: Final = {
     "receipt": "sealift.cli.audit:add_receipt",
     "resume": "sealift.cli.train:add_resume",
     "serve": "sealift.cli.roles.serve",
+    "share-server": "sealift.cli.roles.shareserver",
     "try": "sealift.cli.train.rehearse",
 }
 

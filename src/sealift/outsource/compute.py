@@ -10,6 +10,7 @@ Source: spec/shares.md sections 1 and 7.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from itertools import product as each_of
 from typing import Final, Protocol, TypeAlias
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, UnavailableError
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.loops import U32
 from sealift.numeric.residues import Basis
@@ -52,8 +53,11 @@ class ShareProducts:
     """Products on one device.
 
     Args:
-        device: ``cpu``, ``cuda`` or one of several.
+        device: ``cpu`` or ``cuda``.
         kernels: For the CPU.
+
+    Raises:
+        UnavailableError: code ``no-device``.
 
     Attributes:
         device: Where products are made.
@@ -63,6 +67,8 @@ class ShareProducts:
 
     def __init__(self, device: str, kernels: Kernels) -> None:
         where = torch.device(device)
+        if where.type == "cuda" and not torch.cuda.is_available():
+            raise UnavailableError("no CUDA device is here", code="no-device")
         self.device, on_cpu = where, where.type == "cpu"
         self.scratch_bytes = SCRATCH_BYTES[where.type]
         self._residues = HostResidues(kernels) if on_cpu else DeviceResidues(where)
@@ -103,6 +109,15 @@ class ShareProducts:
             others = [_turned(w) for w in b[:moduli]]
         self._rows(seen, others, basis, out)
         return out
+
+    @property
+    def memory_bytes(self) -> int:
+        """What a job may take: half of the machine's memory, and of the device's."""
+        found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if self.device.type == "cuda":
+            theirs = torch.cuda.get_device_properties(self.device).total_memory
+            found = min(found, theirs)
+        return found // 2
 
     def working_bytes(self, layer: Layer, direction: Direction) -> int:
         """Memory of a product, its operands and its result aside."""

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.crypto.sign import SIGNATURE_BYTES, PublicKey, Signed
-from sealift.errors import PeerError, PolicyError, RefusedError, SealiftError
+from sealift.errors import PeerError, RefusedError, SealiftError
 from sealift.ids import Buffer, Digest
 from sealift.numeric.loops import U32, Answers
 from sealift.outsource.masked import SHARES, Share
@@ -36,6 +36,7 @@ from sealift.outsource.messages import (
 )
 from sealift.outsource.terms import Exchange
 from sealift.outsource.trace import StepKind, Traces, calls_of
+from sealift.release.agreement.terms import servers_not_apart
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.pipe import Pipe
 from sealift.session.session import connect
@@ -311,12 +312,3 @@ def _require_hosts_apart(servers: Iterable[ServerConnection]) -> None:
         other = seen.setdefault(server.host, server.place)
         if other is not server.place:
             raise servers_not_apart(f"{other} and {server.place} are on one host")
-
-
-def servers_not_apart(why: str) -> PolicyError:
-    """Whoever has two shares has the data (rule H10)."""
-    return PolicyError(
-        "the servers of a job's shares are not apart",
-        why=why,
-        code="servers-not-apart",
-    )

@@ -80,7 +80,7 @@ class ShareServer:
         expect: What a trusted process must show.
         products: Computes.
         kernels: Make Z's masks.
-        most_bytes: Memory that one job may take.
+        most_bytes: Memory that one job may take, if not half of what there is.
         sink: Gets ``shares.began``, ``shares.ended`` and ``shares.refused``.
     """
 
@@ -92,12 +92,13 @@ class ShareServer:
         *,
         products: ShareProducts,
         kernels: Kernels,
-        most_bytes: int,
+        most_bytes: int | None = None,
         sink: Sink = discard,
     ) -> None:
         self.share, self.endpoint, self._expect = share, endpoint, expect
         self.products, self.kernels = products, kernels
-        self.most_bytes, self.sink = most_bytes, sink
+        self.most_bytes = most_bytes or products.memory_bytes
+        self.sink = sink
         self._unproven = threading.BoundedSemaphore(MAX_UNPROVEN)
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -140,6 +141,11 @@ class ShareServer:
                 self._serve_session(session, transport)
         except SealiftError as error:
             emit(self.sink, "shares.refused", reason=error.code, error=str(error))
+        except (
+            MemoryError,
+            RuntimeError,
+        ) as error:  # torch's name for it is the latter
+            emit(self.sink, "shares.refused", reason="no-memory", error=str(error))
 
     def _session_over(self, transport: TcpTransport) -> Session:
         try:

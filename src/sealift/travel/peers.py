@@ -71,6 +71,11 @@ def expect_holder(agreement: VerifiedAgreement, lease: Lease) -> PeerPolicy:
     return _party(agreement, Role.HOLDER, lease.holder)
 
 
+def expect_share_server(agreement: VerifiedAgreement, party: str) -> PeerPolicy:
+    """A server of shares signs with the identity of the agreement's party."""
+    return _party(agreement, Role.SHARE_SERVER, party)
+
+
 def expect_accelerator(
     agreement: VerifiedAgreement, name: str, instance: PublicKey | None = None
 ) -> PeerPolicy:

@@ -105,6 +105,32 @@ class SlicesSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServersSettings:
+    """``[servers]``: where the agreement's servers of shares are, for the plan ``outsource``.
+
+    Attributes:
+        P: ``host:port`` of the server of share P.
+        M: Of M's.
+        Z: Of Z's.
+        redo: Wrong answers in a job after which a step is done again; one more ends it.
+        answer_s: How long a server may be silent, or take nothing.
+    """
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    P: str = ""
+    M: str = ""
+    Z: str = ""
+    redo: Annotated[int, Interval(ge=0, le=1024)] = 0
+    answer_s: Seconds = 60.0
+
+    @property
+    def addresses(self) -> dict[Literal["P", "M", "Z"], str]:
+        """Of each share's server; empty text where none is named."""
+        return {"P": self.P, "M": self.M, "Z": self.Z}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
     """``[run.advanced]``: what stands here counts and not the job's patience."""
 
@@ -166,6 +192,7 @@ class JobSettings:
     travel: TravelSettings = TravelSettings()
     run: RunSettings = RunSettings()
     slices: SlicesSettings = SlicesSettings()
+    servers: ServersSettings = ServersSettings()
 
     @property
     def visits(self) -> VisitTerms:

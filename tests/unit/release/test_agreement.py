@@ -12,6 +12,7 @@ from sealift.attest.referenceset import (
     SetName,
 )
 from sealift.codec import decode, encode
+from sealift.crypto.sign import SigningKey
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import OUTPUT, code_bundle, make_consortium
@@ -24,9 +25,11 @@ from sealift.release.agreement import (
     ReleaseRule,
     Resource,
     RollbackRule,
+    ServersRule,
     TravelRule,
     bundle_digest,
 )
+from sealift.release.agreement.explain import explain
 
 CONSORTIUM = make_consortium()
 AGREEMENT = CONSORTIUM.agreement
@@ -52,6 +55,49 @@ def test_owners_in_the_order_of_parties() -> None:
         "bern-train",
         "bern-heldout",
     ]
+
+
+def _served(**changes: str) -> Agreement:
+    """The same, with three parties more whose servers compute with shares."""
+    clouds = tuple(
+        Party(name, ("share_server",), SigningKey.generate().public_key, ADA.hpke)
+        for name in ("cloud-a", "cloud-b", "cloud-c")
+    )
+    shares = {"P": "cloud-a", "M": "cloud-b", "Z": "cloud-c", **changes}
+    parties = (*AGREEMENT.parties, *clouds)
+    return replace(AGREEMENT, parties=parties, servers=ServersRule(**shares))
+
+
+def test_three_servers_of_three_parties() -> None:
+    agreement = _served()
+    assert decode(Agreement, encode(agreement)) == agreement
+    said = "\n".join(explain(agreement).lines())
+    assert "P (cloud-a), M (cloud-b), Z (cloud-c)" in said
+    assert "any two together see rows and weights" in said
+
+
+@pytest.mark.parametrize("share", ["P", "M", "Z"])
+def test_servers_of_one_party_or_of_an_owner_are_refused(share: str) -> None:
+    other = {"P": "cloud-b", "M": "cloud-c", "Z": "cloud-a"}[share]
+    with pytest.raises(PolicyError) as two:
+        _served(**{share: other})
+    owner, made = replace(ADA, roles=(*ADA.roles, "share_server")), _served()
+    assert made.servers is not None
+    servers = replace(made.servers, **{share: "ada"})
+    with pytest.raises(PolicyError) as owning:
+        replace(made, parties=(owner, *made.parties[1:]), servers=servers)
+    assert {two.value.code, owning.value.code} == {"servers-not-apart"}
+
+
+def test_servers_need_their_role_and_a_share() -> None:
+    with pytest.raises(MalformedError, match="has not the role share_server"):
+        _served(Z="ada")
+    idle = Party(
+        "cloud-d", ("share_server",), SigningKey.generate().public_key, ADA.hpke
+    )
+    made = _served()
+    with pytest.raises(MalformedError, match="a server without share"):
+        replace(made, parties=(*made.parties, idle))
 
 
 @pytest.mark.parametrize("name", ["party", "resource"])

@@ -20,14 +20,19 @@ from sealift.train.plans import PlanRole
 
 
 def add_role_arguments(parser: Parser) -> None:
-    """Add what every role takes."""
-    parser.add_path("job", metavar="JOB", help="the job, a TOML file")
-    parser.add_file("--key", required=True, help="identity file")
+    """Add what every role takes that dials the orchestrator."""
+    add_job_arguments(parser)
     parser.add_argument(
         "--orchestrator",
         metavar="HOST:PORT",
         help="where the orchestrator listens, instead of what the job says",
     )
+
+
+def add_job_arguments(parser: Parser) -> None:
+    """Add what every role takes."""
+    parser.add_path("job", metavar="JOB", help="the job, a TOML file")
+    parser.add_file("--key", required=True, help="identity file")
     add_judging_arguments(parser)
     parser.add_passphrase()
     _add_events_argument(parser)

@@ -25,9 +25,10 @@ from sealift.crypto.identity import Card, Identity, load_card
 from sealift.errors import MalformedError, RefusedError, UsageError
 from sealift.ids import Digest, Role
 from sealift.numeric.kernels import Kernels
-from sealift.outsource.connections import Connections, ServerPlace, servers_not_apart
+from sealift.outsource.connections import Connections, ServerPlace
 from sealift.outsource.masked import SHARES, MaskedProducts, Share
 from sealift.outsource.trace import Traces
+from sealift.release.agreement.terms import servers_not_apart
 from sealift.release.files import read_whole
 from sealift.session.endpoint import Endpoint, PeerPolicy
 
@@ -172,9 +173,7 @@ class ReachedServers:
         while self._open is None:
             try:
                 self._open = self._dialled(traces)
-            except (
-                RefusedError
-            ) as error:  # it may still be busy with the former session
+            except RefusedError as error:  # it may not have left the former session
                 if error.code != "server-refuses" or time.monotonic() > until:
                     raise
                 time.sleep(_PAUSE_S)

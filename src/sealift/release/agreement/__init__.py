@@ -21,6 +21,7 @@ from sealift.release.agreement.terms import (
     PartyRole,
     References,
     RollbackRule,
+    ServersRule,
     bundle_digest,
 )
 from sealift.release.agreement.whole import VERSION, About, Agreement
@@ -28,6 +29,6 @@ from sealift.release.agreement.whole import VERSION, About, Agreement
 __all__ = [
     "MAX_DIGITS", "ROWS_LEASE", "VERSION", "About", "Agreement", "Audience", "Board",
     "CodeBundle", "GroupRule", "KeyLease", "OutputRule", "Part", "Party", "PartyRole", "Purpose",
-    "References", "ReleaseRule", "Resource", "RollbackRule",
+    "References", "ReleaseRule", "Resource", "RollbackRule", "ServersRule",
     "TravelRule", "bundle_digest", "part_for",
 ]  # fmt: skip

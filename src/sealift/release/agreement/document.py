@@ -38,6 +38,7 @@ from sealift.release.agreement import (
     References,
     ReleaseRule,
     Resource,
+    ServersRule,
     TravelRule,
 )
 from sealift.release.agreement.code import measure_bundle, read_bundle
@@ -84,6 +85,7 @@ class _Document:
     output: OutputRule | None
     travel: TravelRule | None
     group: GroupRule | None
+    servers: ServersRule | None
     board: Board | None
     not_before: int | None
     not_after: int | None
@@ -148,7 +150,7 @@ def _parse(path: Path) -> _Document:
 
 
 _MAY_BE_LEFT_OUT: Final = (
-    "predecessor", "model_owner", "output", "travel", "group", "board", "not_before",
+    "predecessor", "model_owner", "output", "travel", "group", "servers", "board", "not_before",
     "not_after", "rehearse",
 )  # fmt: skip
 _KINDS: Final[dict[str, type[Any]]] = {

@@ -113,6 +113,8 @@ def _for_everybody(agreement: Agreement) -> Iterator[str]:
         if Level.DEVELOPMENT in agreement.accept:
             yield "development may run it without a sandbox, where a machine gives none"
     yield from _TELL[agreement.about][0](agreement)
+    rules = (agreement.group, agreement.servers)
+    yield from (rule.promise for rule in rules if rule is not None)
     yield (
         "a key that was released cannot be called back; leaving ends what "
         "comes after, not what was learned before"
@@ -123,8 +125,6 @@ def _trained(agreement: Agreement) -> Iterator[str]:
     travel, output = agreement.travel_rule, agreement.output_rule
     yield f"buffers = {travel.buffers}: {cargo_promise(travel.buffers, travel.mixed)}"
     yield "the scrub after a visit is reported by the accelerator, not proven"
-    if agreement.group is not None:
-        yield agreement.group.promise
     yield f"a lease lasts at most {travel.lease_s:g} seconds"
     yield from _validity(agreement)
     yield from _outputs(agreement)
@@ -222,12 +222,11 @@ _TELL: Final[dict[About, tuple[_Tell, _Tell]]] = {
 def _seen_at(level: Level, operator: str) -> str:
     if level is Level.DEVELOPMENT:
         return f"their owner, and {operator} or whoever else can enter its machine"
+    alone = "their owner, and inside the recipe alone"
     if level is Level.ATTESTED_HOST:
-        return (
-            "their owner, and inside the recipe alone; whoever can open the machine of "
-            f"{operator} and read its memory as well"
-        )
-    return "their owner, and inside the recipe alone; who runs the machine cannot"
+        reads = f"whoever can open the machine of {operator} and read its memory"
+        return f"{alone}; {reads} as well"
+    return f"{alone}; who runs the machine cannot"
 
 
 def _validity(agreement: Agreement) -> Iterator[str]:
@@ -298,6 +297,8 @@ def _gives(agreement: Agreement, party: Party) -> Iterator[str]:
             "machines, and the key that signs leases; it is trusted for progress only: "
             "it can delay or stop a run, not widen what this agreement allows"
         )
+    if "share_server" in party.roles:
+        yield "a server that computes with shares"
     if not party.roles:
         yield "nothing but its signature"
 

@@ -244,6 +244,11 @@ lease_s = {LEASE_S}           # longest time that a holder has for its cargo
 # ranks = {max(2, owners)}
 # rows = "owner"          # each on its owner's machine, for its rows alone; or "share": each
 #                         # reads its share of everybody's rows, and gets every key
+
+# [servers]               # parties whose servers compute with shares, with the plan
+# P = "..."               # "outsource": three organisations that own none of the above,
+# M = "..."               # each with the role "share_server"; any two that collude
+# Z = "..."               # see everything
 """
 
 

@@ -94,7 +94,18 @@ def inconsistent(why: str, field: str) -> MalformedError:
     )
 
 
-PartyRole = Literal["data_owner", "model_owner", "code_owner", "operator"]
+def servers_not_apart(why: str) -> PolicyError:
+    """Whoever has two shares of a secret has the secret (rule H10)."""
+    return PolicyError(
+        "the servers of a job's shares are not apart",
+        why=why,
+        code="servers-not-apart",
+    )
+
+
+PartyRole = Literal[
+    "data_owner", "model_owner", "code_owner", "operator", "share_server"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +121,39 @@ class Party:
         check_name(self.name, what="party name")
         if len(set(self.roles)) != len(self.roles):
             raise inconsistent("a role is named twice", "roles")
+
+
+@dataclass(frozen=True, slots=True)
+class ServersRule:
+    """Whose servers compute with shares: three parties, of which no two know each other's.
+
+    Attributes:
+        P: Name of the party that gets the sum of data and mask.
+        M: Of the one that gets the difference.
+        Z: Of the one that gets the mask's seed.
+    """
+
+    P: str
+    M: str
+    Z: str
+
+    def __post_init__(self) -> None:
+        if len(set(self.parties.values())) != len(self.parties):
+            raise servers_not_apart("one party has two of the shares P, M and Z")
+
+    @property
+    def parties(self) -> dict[Literal["P", "M", "Z"], str]:
+        """The party of each share."""
+        return {"P": self.P, "M": self.M, "Z": self.Z}
+
+    @property
+    def promise(self) -> str:
+        """What it means, in words."""
+        names = ", ".join(f"{share} ({n})" for share, n in self.parties.items())
+        return (
+            f"products may be computed by servers {names}: each sees sizes and uniform "
+            "numbers, any two together see rows and weights; wrong answers are caught"
+        )
 
 
 @dataclass(frozen=True, slots=True)

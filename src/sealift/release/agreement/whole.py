@@ -34,11 +34,13 @@ from sealift.release.agreement.terms import (
     Party,
     PartyRole,
     References,
+    ServersRule,
     inconsistent,
     require_distinct,
     require_now,
     require_window,
     require_within,
+    servers_not_apart,
 )
 
 MAX_PARTIES: Final = 64
@@ -69,6 +71,7 @@ class Agreement:
         output: Of training: what may leave the accelerator; else None.
         travel: Of training: how the accelerator may visit; else None.
         group: Of training by several accelerators; None for one.
+        servers: Whose servers compute with shares, or None: the plan ``outsource``.
         board: Who may bring a successor into force; None asks for everybody.
         not_before: Seconds since 1970 from which it holds, or None.
         not_after: Seconds since 1970 until which keys are released, or None.
@@ -91,6 +94,7 @@ class Agreement:
     output: OutputRule | None = None
     travel: TravelRule | None = None
     group: GroupRule | None = None
+    servers: ServersRule | None = None
     board: Board | None = None
     not_before: int | None = None
     not_after: int | None = None
@@ -105,6 +109,7 @@ class Agreement:
         self._check_levels()
         self._check_subject()
         self._check_resources()
+        self._check_servers()
         if self.output is not None:
             self._check_output(self.output)
         self._check_board()
@@ -304,6 +309,18 @@ class Agreement:
                 raise inconsistent(
                     "a data owner without resource", f"parties[{index}].roles"
                 )
+
+    def _check_servers(self) -> None:
+        parties = self.servers.parties if self.servers else {}
+        if parties and self.about == "serve":
+            raise inconsistent('does not stand with about = "serve"', "servers")
+        for share, name in parties.items():
+            self._require_role(name, "share_server", f"servers.{share}")
+            if name in (*self.holders, self.model_owner):
+                raise servers_not_apart(f"{name} owns what is computed on")
+        for index, party in enumerate(self.parties):
+            if "share_server" in party.roles and party.name not in parties.values():
+                raise inconsistent("a server without share", f"parties[{index}].roles")
 
     def _check_board(self) -> None:
         if self.board is None:

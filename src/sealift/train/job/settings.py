@@ -20,15 +20,19 @@ from pydantic import (
     ValidationError,
 )
 
+from sealift.attest.level import Level
 from sealift.codec import decode, parse_toml
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, UsageError
+from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement.terms import servers_not_apart
 from sealift.release.files import read_whole
 from sealift.train.plans import PLANS, PlanName
 from sealift.travel.settings import (
     JobSettings,
     RunSettings,
     Seconds,
+    ServersSettings,
     SlicesSettings,
     TrainingSettings,
     TravelSettings,
@@ -91,13 +95,18 @@ class JobTable(_Strict):
     travel: TravelSettings = TravelSettings()
     run: RunSettings = RunSettings()
     slices: SlicesSettings = SlicesSettings()
+    servers: ServersSettings = ServersSettings()
     serving: ServingTable = ServingTable()
 
     @property
     def settings(self) -> JobSettings:
         """What every part of the job takes."""
         return JobSettings(
-            training=self.training, travel=self.travel, run=self.run, slices=self.slices
+            training=self.training,
+            travel=self.travel,
+            run=self.run,
+            slices=self.slices,
+            servers=self.servers,
         )
 
     @property
@@ -203,3 +212,27 @@ def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
     plan = PLANS[job.plan]
     agreement.agreement.require_about(plan.about, f"the job's plan is {plan.name}")
     plan.check_terms(job.settings, agreement.agreement)
+    if any(job.servers.addresses.values()):
+        check_servers(job.servers, agreement.agreement)
+
+
+def check_servers(servers: ServersSettings, agreement: Agreement) -> None:
+    """Servers must be those of the agreement, each on a host of its own (rule H10).
+
+    Raises:
+        UsageError: code ``servers-missing``.
+        PolicyError: code ``servers-not-apart``.
+        MalformedError: code ``bad-address``.
+    """
+    if agreement.servers is None:
+        what = "the agreement names no parties that compute with shares"
+        raise UsageError(what, code="servers-missing")
+    hosts: dict[str, str] = {}
+    for share, address in servers.addresses.items():
+        if not address:
+            what = f"the job names no server of share {share}"
+            raise UsageError(what, code="servers-missing")
+        host, _port = parse_address(address)
+        other = hosts.setdefault(host.strip("[]").lower(), share)
+        if other != share and agreement.accept != (Level.DEVELOPMENT,):
+            raise servers_not_apart(f"{other} and {share} are on {host}")
