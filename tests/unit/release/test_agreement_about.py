@@ -20,6 +20,7 @@ from sealift.release.agreement.holes import find_holes
 from sealift.release.agreement.signed import VerifiedAgreement, load_signed, save_signed
 from sealift.release.agreement.successors import own_part
 from sealift.train.job.settings import check_job
+from sealift.travel.settings import ServersSettings
 from tests.sim.decisions import serving
 
 CONSORTIUM = make_consortium()
@@ -112,7 +113,10 @@ def test_what_it_is_about_is_one_of_three_words(written: bytes) -> None:
 
 
 def serve_job(agreement: VerifiedAgreement) -> None:
-    check_job(SimpleNamespace(plan="serve", settings=None), agreement)  # type: ignore[arg-type]
+    check_job(
+        SimpleNamespace(plan="serve", settings=None, servers=ServersSettings()),
+        agreement,
+    )  # type: ignore[arg-type]
 
 
 def travel_job(agreement: VerifiedAgreement) -> None:
