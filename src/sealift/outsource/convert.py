@@ -58,14 +58,18 @@ class Route:
         keeps: Whether operands are kept for gradients.
         edges: Names of the modules that are called first and last.
         calls: Forward calls of this step so far.
-        open: Those whose gradients somebody can still ask for.
     """
 
     through: Outsourced | None = None
     keeps: bool = False
     edges: frozenset[str] = frozenset()
     calls: int = 0
-    open: WeakSet[Call] = field(default_factory=WeakSet)
+    _kept: WeakSet[Call] = field(default_factory=WeakSet)
+
+    @property
+    def waits(self) -> bool:
+        """Whether gradients of this step's calls can still be asked for, and were not."""
+        return any(not each.answered for each in self._kept)
 
     @property
     def is_plain(self) -> bool:
@@ -74,11 +78,11 @@ class Route:
         While gradients wait, a checkpoint of activations computes a part of the step
         again, and must save for autograd what the step saved: nothing.
         """
-        return self.through is None and not self.open
+        return self.through is None and not self.waits
 
     def begin(self) -> None:
         """A step begins: calls are counted from 0."""
-        self.calls, self.open = 0, WeakSet()
+        self.calls, self._kept = 0, WeakSet()
 
     def number(self, layer: Layer, later: tuple[Direction, ...]) -> Call:
         """The next call; a part of a step that is computed once more is none."""
@@ -87,7 +91,7 @@ class Route:
         call = Call(self.through, self.calls, Forward(layer, later))
         self.calls += 1
         if later:
-            self.open.add(call)
+            self._kept.add(call)
         return call
 
     @contextmanager

@@ -150,7 +150,7 @@ class Steps:
     def _end_before_call(self, trained: tuple[bool, ...]) -> None:
         """What is open goes on only where it waits for another call of the model."""
         match self._step:
-            case Rehearsal() as step if self._torn or not self._route.open:
+            case Rehearsal() as step if self._torn or not self._route.waits:
                 self._end_rehearsal(step)
             case Served() as step if self._torn or not isinstance(step.next, Forward):
                 self._step = None
