@@ -136,6 +136,7 @@ def finished_run(consortium: Consortium, folder: Path, job: str = "job") -> Fini
         instance=endpoint.instance.public_key,
         ranks=(endpoint.instance.public_key,),
         collectives="",
+        traces=None,
         evidence=proof.evidence,
         weights=state_digest(MODEL),
         steps=7,

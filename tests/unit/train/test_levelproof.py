@@ -31,6 +31,7 @@ MANIFEST = RunManifest(
     instance=INSTANCE,
     ranks=(INSTANCE,),
     collectives="",
+    traces=None,
     evidence=Evidence("tpm", "application/x", b"body"),
     weights=None,
     steps=0,

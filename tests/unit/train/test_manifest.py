@@ -54,6 +54,7 @@ def draft(ours: Endpoint, agreement: VerifiedAgreement) -> RunManifest:
         instance=ours.instance.public_key,
         ranks=(ours.instance.public_key,),
         collectives="",
+        traces=None,
         evidence=proof.evidence,
         weights=Digest.of(b"weights"),
         steps=1,

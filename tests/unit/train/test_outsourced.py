@@ -62,7 +62,7 @@ def run(
     world = fresh_world(folder, Wishes(epochs=1, recipe=recipe))
     kept = told if told is not None else []
     outsourcing = Outsourcing(
-        products, portable_kernels(), 7, redo=redo, told=kept.append
+        lambda traces: products, portable_kernels(), 7, redo=redo, told=kept.append
     )
     executors: list[RecipeExecutor] = []
 
@@ -91,7 +91,7 @@ def test_the_bits_are_those_of_the_same_products_without_a_sandbox(
     tmp_path: Path, honest: LocalRun
 ) -> None:
     world = fresh_world(tmp_path, Wishes(epochs=1))
-    here = Outsourcing(PlainProducts(), portable_kernels(), 7)
+    here = Outsourcing(lambda traces: PlainProducts(), portable_kernels(), 7)
     assert train_here(world, products=here).weights == honest.weights
     assert train_here(world).weights != honest.weights  # of float32
 
@@ -183,7 +183,7 @@ def test_a_recipe_that_fails_shows_no_server_where(tmp_path: Path) -> None:
 
 
 def test_operands_that_do_not_fit_are_refused_before_the_job() -> None:
-    outsourcing = Outsourcing(PlainProducts(), portable_kernels(), 7)
+    outsourcing = Outsourcing(lambda traces: PlainProducts(), portable_kernels(), 7)
     outsourcing._learn(Traces(()), 0)
     call = Forward(Layer(name="one", batch=2, inputs=3, outputs=5))
     traces = tabulate({StepKind("evaluate", 2): (call,)})

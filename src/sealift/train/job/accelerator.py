@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from sealift.data.schedule.memory import free_memory_bytes
-from sealift.data.schedule.visits import choose_buffer
+from sealift.data.schedule.visits import choose_buffer, plan_job
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -40,6 +40,7 @@ from sealift.train.job.runningjob import (
     open_training,
 )
 from sealift.train.job.settings import told_settings
+from sealift.train.job.shareservers import ShareServers
 from sealift.train.output.handout import Handout, prove_instance
 from sealift.train.plans import PlanName
 from sealift.train.worker.executor import RecipeExecutor, TaskLimits
@@ -130,6 +131,7 @@ class Accelerator:
         self._dropping = threading.RLock()
         self._rules = VisitRules(max_visits=agreement.agreement.output_rule.max_visits)
         self._proof = prove_instance(endpoint, agreement)
+        self._shares = ShareServers(endpoint, agreement, sink)
         self._keys = ReleasedKeys(relay, endpoint, agreement, clock=clock, sink=sink)
 
     def serve(self, joined: Callable[[], None] = _nothing) -> None:
@@ -153,6 +155,7 @@ class Accelerator:
                     self._serve(control, start)
                 finally:  # whoever dials again collects them again
                     self._keys.forget()
+                    self._shares.close()
 
     def _serve(self, control: Session, start: StartJob) -> None:
         orders = Orders(control)
@@ -287,7 +290,14 @@ class Accelerator:
         )
         choice = self._shapes.hold(start.job, settings.shape, choice)
         self._executor.limits = TaskLimits(work_s=settings.run.work_s)
-        training = open_training(agreement, self._executor, settings.training)
+        training = open_training(
+            agreement,
+            self._executor,
+            settings.training,
+            products=self._shares.outsourced(settings, self._plan),
+        )
+        visits = plan_job(agreement.resources, settings.visits, choice.buffer_bytes)
+        training.rehearse(visits, agreement)
         keys = self._keys
         keys.collect(settings.run.brokers_s, held=leases.begin)
         job = RunningJob(

@@ -29,6 +29,7 @@ from sealift.release.agreement import Agreement, OutputRule, Resource
 from sealift.train.job.checkpoints import Checkpoints
 from sealift.train.job.releasedkeys import ReleasedKeys
 from sealift.train.loop.faults import RecipeError
+from sealift.train.loop.products import Outsourcing
 from sealift.train.loop.states import TrainerState
 from sealift.train.loop.statistics import Measured, let_out
 from sealift.train.loop.tasks import Workplace
@@ -83,6 +84,7 @@ def open_training(
     settings: TrainingSettings,
     *,
     number: int | None = None,
+    products: Outsourcing | None = None,
 ) -> Trainer:
     """What trains a job, in a sandbox that the agreement is content with.
 
@@ -91,13 +93,16 @@ def open_training(
         workplace: Where the recipe runs.
         settings: Of the loop.
         number: Of the job's slice, if it has several.
+        products: Of a job that outsources them.
 
     Raises:
         JobError: if the recipe does not load.
         UnavailableError: code ``no-sandbox``, where the agreement demands one.
     """
     Confinement.parse(workplace.sandbox).require(agreement.accept)
-    training = Trainer.under(agreement, workplace, settings, number=number)
+    training = Trainer.under(
+        agreement, workplace, settings, number=number, products=products
+    )
     if not settings.prepare:  # else build() may ask for what is not there
         training.build()
     return training

@@ -54,7 +54,7 @@ class Outsourcing:
     """The products of one job.
 
     Args:
-        products: Where they are made.
+        reach: Where they are made, once the job's traces are known.
         kernels: Compute.
         seed: Of the job.
         redo: How many steps are made again that a server answered wrongly.
@@ -66,15 +66,14 @@ class Outsourcing:
 
     def __init__(
         self,
-        products: Products,
+        reach: Callable[[Traces], Products],
         kernels: Kernels,
         seed: int,
         *,
         redo: int = 0,
         told: Callable[[SealiftError], None] = lambda error: None,
     ) -> None:
-        self._multiplier = Multiplier(products, kernels, seed)
-        self._rehearsal = Multiplier(PlainProducts(), kernels, seed)
+        self._reach, self._kernels, self._seed = reach, kernels, seed
         self._redo, self._told = redo, told
         self.traces = Traces(())
 
@@ -92,7 +91,9 @@ class Outsourcing:
             JobError: ``other-operations``.
             UnavailableError: ``no-memory``, if a step's operands do not fit in here.
         """
-        steps = RehearsedSteps(self._rehearsal, forms)
+        steps = RehearsedSteps(
+            Multiplier(PlainProducts(), self._kernels, self._seed), forms
+        )
         task = SliceTask("rehearse", settings, outsourced=True, forms=forms)
         workplace.do(task, Given(), Told(products=steps))
         self._learn(steps.traces(), free_memory_bytes())
@@ -107,6 +108,8 @@ class Outsourcing:
                 code="no-memory",
             )
         self.traces = traces
+        products = self._reach(traces)
+        self._multiplier = Multiplier(products, self._kernels, self._seed)
 
     @contextmanager
     def steps(self, task: SliceTask, given: Given) -> Iterator[TaskSteps]:

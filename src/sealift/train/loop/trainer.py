@@ -61,9 +61,9 @@ class Trainer:
         products: Of a job that outsources them.
 
     Attributes:
+        products: As given.
         rows_trained: Rows trained on so far, with repetition.
-        summed: Names of tensors that the last training added up gradients for;
-            whatever else a model holds is its slice's own.
+        summed: Names of tensors that the last training added up gradients for.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Trainer:
         number: int = 0,
         products: Outsourcing | None = None,
     ) -> None:
-        self.number, self._products = number, products
+        self.number, self.products = number, products
         self._workplace = workplace
         self._settings = settings
         self._owners = tuple(alone)
@@ -121,10 +121,10 @@ class Trainer:
 
     def rehearse(self, plan: Sequence[StopGroup], agreement: Agreement) -> None:
         """Learn the traces of all steps that a plan makes; see ``Outsourcing``."""
-        if self._products is not None:
+        if self.products is not None:
             own = bool(self._owners)
             forms = step_forms(plan, agreement, self._settings, alone=own)
-            self._products.rehearse(forms, self._workplace, self._settings)
+            self.products.rehearse(forms, self._workplace, self._settings)
 
     def build(self) -> None:
         """Build the models, unless there are any: they all begin alike.
@@ -362,12 +362,12 @@ class Trainer:
             parts_of(cargo),
             slice=self.number,
             together=together,
-            outsourced=self._products is not None and work in ("train", "heldout"),
+            outsourced=self.products is not None and work in ("train", "heldout"),
         )
         told = told or Told()
-        if self._products is None or not task.outsourced:
+        if self.products is None or not task.outsourced:
             return self._workplace.do(task, given, told)
-        with self._products.steps(task, given) as told.products:
+        with self.products.steps(task, given) as told.products:
             return self._workplace.do(task, given, told)
 
     def _settle(self, states: Mapping[str, TrainingState]) -> None:

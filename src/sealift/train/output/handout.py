@@ -131,8 +131,8 @@ class Handout:
         ranks: Instance keys of all accelerators of the job; ours alone without.
 
     Attributes:
-        resumed: How often the job went on from a checkpoint.
-        collectives: What the job's ranks chose, and why.
+        resumed: How often it went on from a checkpoint.
+        collectives: What its ranks chose, and why.
     """
 
     def __init__(
@@ -169,9 +169,8 @@ class Handout:
         """Remember held-out numbers; return what the orchestrator may see."""
         if offer.purpose == "heldout" and ended.outcome == "verified":
             self.keep(offer, ended.metrics)
-        if self._rule.audience == "owner":
-            return replace(ended, metrics={}, curve=())
-        return ended
+        hidden = self._rule.audience == "owner"
+        return replace(ended, metrics={}, curve=()) if hidden else ended
 
     def keep(self, stop: Stop, metrics: Mapping[str, float]) -> None:
         """Remember held-out numbers, of the latest epoch alone."""
@@ -245,7 +244,7 @@ class Handout:
         return hidden_fault(self._agreement.agreement)
 
     def measured(self) -> HeldOut:
-        """The latest held-out numbers, for a checkpoint."""
+        """The latest held-out numbers."""
         parts = {
             resource: tuple(
                 HeldOutPart(first, rows, dict(metrics))
@@ -284,12 +283,12 @@ class Handout:
         except SealiftError as error:
             send_message(control, Failed(error.code, str(error)))
             raise
-        weights = training.digest() if model else None
         for output in self._outputs(training) if model else ():
             send_message(control, output)
-        manifest = self._manifest(training, weights, statistics)
-        raw, signature = sign_manifest(manifest, self._endpoint.instance)
-        send_message(control, JobFinished(raw, signature))
+        weights = training.digest() if model else None
+        made = self._manifest(training, weights, statistics)
+        signed = sign_manifest(made, self._endpoint.instance)
+        send_message(control, JobFinished(*signed))
 
     def check_totals(self) -> None:
         """May the sums of ``prepare`` leave, or be built on?
@@ -366,6 +365,7 @@ class Handout:
             instance=self._endpoint.instance.public_key,
             ranks=self._ranks,
             collectives=self.collectives,
+            traces=training.products and training.products.traces.digest(),
             evidence=self._proof.evidence,
             weights=weights,
             steps=training.steps,

@@ -46,6 +46,7 @@ class RunManifest:
         resumed: How often the run went on from a checkpoint.
         instance: The accelerator's instance key, which signs this.
         ranks: Instance keys of all accelerators that the job had, the first is ``instance``.
+        traces: Digest of the products that servers were asked for; None without any.
         collectives: What the ranks measured of each other and chose; empty for one.
         evidence: Binds ``instance`` by ``instance_bound``, as in a receipt.
         weights: Digest of the model's state; None where statistics alone were made.
@@ -68,6 +69,7 @@ class RunManifest:
     instance: PublicKey
     ranks: tuple[PublicKey, ...]
     collectives: str
+    traces: Digest | None
     evidence: Evidence
     weights: Digest | None
     steps: int
@@ -83,6 +85,10 @@ class RunManifest:
         if not PLANS[self.plan].manifest:
             raise MalformedError(
                 f"a run of plan {self.plan} has no manifest", field="plan"
+            )
+        if (self.traces is None) is (self.plan == "outsource"):
+            raise MalformedError(
+                "products belong to the plan outsource", field="traces"
             )
         if self.ranks[:1] != (self.instance,):
             raise MalformedError("it is not the first rank's", field="ranks")

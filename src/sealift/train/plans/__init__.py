@@ -19,7 +19,7 @@ from sealift.travel.accelerator.rules import check_cargo
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.lease import check_seconds
 
-PlanName = Literal["local", "travel", "ddp", "group", "serve"]
+PlanName = Literal["local", "travel", "ddp", "outsource", "group", "serve"]
 PlanRole = Literal["orchestrator", "accelerator", "holder", "broker", "server", "rank"]
 
 
@@ -87,7 +87,29 @@ def _check_alone(settings: JobSettings, agreement: Agreement) -> None:
     """
     _check_training(settings, agreement)
     if settings.slices.count != 1:
-        raise _slices_differ("the plan travel has one", settings)
+        raise _slices_differ("one accelerator has one", settings)
+
+
+def _check_outsourced(settings: JobSettings, agreement: Agreement) -> None:
+    """One accelerator, which visits everybody and asks three servers.
+
+    Raises:
+        UsageError: ``servers-missing``; ``other-operations``, of mixed cargo: a group
+            whose holder is missing has batches of other sizes.
+    """
+    _check_alone(settings, agreement)
+    if agreement.servers is None or not all(settings.servers.addresses.values()):
+        raise UsageError(
+            "the plan outsource needs three servers",
+            why="[servers] of agreement and job name them",
+            code="servers-missing",
+        )
+    if settings.travel.mixed:
+        raise UsageError(
+            "the plan outsource takes no mixed cargo",
+            why="sizes of batches would depend on who is there",
+            code="other-operations",
+        )
 
 
 def _check_group(settings: JobSettings, agreement: Agreement) -> None:
@@ -155,6 +177,15 @@ PLANS: Final[dict[PlanName, Plan]] = {
         command="train",
         roles=frozenset({"orchestrator", "accelerator", "broker"}),
         check_terms=_check_group,
+        checkpoints=True,
+        manifest=True,
+    ),
+    "outsource": Plan(
+        name="outsource",
+        about="train",
+        command="train",
+        roles=frozenset({"orchestrator", "accelerator", "holder", "broker"}),
+        check_terms=_check_outsourced,
         checkpoints=True,
         manifest=True,
     ),
