@@ -365,7 +365,7 @@ class Handout:
             instance=self._endpoint.instance.public_key,
             ranks=self._ranks,
             collectives=self.collectives,
-            traces=training.products and training.products.traces.digest(),
+            traces=training.products.traces.digest() if training.products else None,
             evidence=self._proof.evidence,
             weights=weights,
             steps=training.steps,
