@@ -99,6 +99,7 @@ class ShareServer:
         self.products, self.kernels = products, kernels
         self.most_bytes = most_bytes or products.memory_bytes
         self.sink = sink
+        self._threads = torch.get_num_threads()
         self._unproven = threading.BoundedSemaphore(MAX_UNPROVEN)
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -134,6 +135,7 @@ class ShareServer:
             self._served.release()
 
     def _meet(self, transport: TcpTransport) -> None:
+        torch.set_num_threads(self._threads)  # torch keeps it for each thread
         try:
             with ExitStack() as leaving:
                 leaving.callback(transport.close)
