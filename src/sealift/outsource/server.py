@@ -192,10 +192,11 @@ class ServedJob:
             SealiftError: if it does so otherwise than by closing, or says what is wrong.
         """
         self._traces = self._announced()
+        self._digest = self._traces.digest()
         with Pipe(
             self._session, self._transport, PIPE_CONTEXT, timeout_s=IDLE_S
         ) as self._pipe:
-            emit(self._server.sink, "shares.began", traces=str(self._traces.digest()))
+            emit(self._server.sink, "shares.began", traces=str(self._digest))
             while (begin := self._next()) is not None:
                 self._step(begin)
                 self._begun += 1
@@ -315,7 +316,7 @@ class ServedJob:
         answered = Answered(
             agreement=self._server.endpoint.agreement,
             share=self._server.share,
-            traces=self._traces.digest(),
+            traces=self._digest,
             pipe=Digest(self._pipe.id),
             begun=self._begun,
             step=step,
