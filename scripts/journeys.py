@@ -82,7 +82,7 @@ train cli/main.py:main
 train train/worker/zygote.py:main
   train/worker/zygote.py:Zygote._run
 train train/worker/recipeworker.py:run_worker
-  train/loop/training.py:Training._descend
+  train/loop/training.py:Training._differentiate
 """
 SLOT, SLOTS = 1 << 16, 4096  # bytes of one process's notes, and processes
 
