@@ -72,7 +72,7 @@ class ShareProducts:
         self.device, on_cpu = where, where.type == "cpu"
         self.scratch_bytes = SCRATCH_BYTES[where.type]
         self._residues = HostResidues(kernels) if on_cpu else DeviceResidues(where)
-        quick = multiply_bytes if on_cpu else multiply_aligned_bytes
+        quick = _multiply_bytes if on_cpu else multiply_aligned_bytes
         self._multiply, self.method = choose_multiply(quick, where)
 
     def keep(self, share: U32, basis: Basis) -> Tensor:
@@ -230,7 +230,7 @@ class DeviceResidues:
         torch.from_numpy(out.view(np.int32)).copy_(words)
 
 
-def multiply_bytes(a: Tensor, b: Tensor, out: Tensor) -> None:
+def _multiply_bytes(a: Tensor, b: Tensor, out: Tensor) -> None:
     """``a @ b`` of bytes, as int32."""
     torch._int_mm(a, b, out=out)  # noqa: SLF001 - it has no other name
 
@@ -243,7 +243,7 @@ def multiply_aligned_bytes(a: Tensor, b: Tensor, out: Tensor) -> None:
     ours = functional.pad(a, (0, tail, 0, more)).contiguous()
     theirs = functional.pad(b.t(), (0, tail, 0, wider)).contiguous()
     found = ours.new_empty((len(ours), len(theirs)), dtype=torch.int32)
-    multiply_bytes(ours, theirs.t(), found)
+    _multiply_bytes(ours, theirs.t(), found)
     out.copy_(found[:rows, :columns])
 
 

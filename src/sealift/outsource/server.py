@@ -226,7 +226,7 @@ class ServedJob:
             why = f"this server computes with {ours}"
             raise PolicyError(f"the peer takes this server for {found.share}", why=why)
         traces = found.traces()
-        needed = job_bytes(traces, self._products)
+        needed = _job_bytes(traces, self._products)
         if needed > self._server.most_bytes:
             raise UnavailableError(
                 "the job's products do not fit this server's memory",
@@ -326,7 +326,7 @@ class ServedJob:
         return sign_document(answered, self._server.endpoint.identity).signature
 
 
-def job_bytes(traces: Traces, products: ShareProducts) -> int:
+def _job_bytes(traces: Traces, products: ShareProducts) -> int:
     """The most memory that a step of these traces takes at one time."""
     return max((_step_bytes(each.trace, products) for each in traces.known), default=0)
 

@@ -46,7 +46,7 @@ class KnownTrace:
     trace: Trace
 
     def __post_init__(self) -> None:
-        forwards = demand_whole(self.trace)
+        forwards = _demand_whole(self.trace)
         if self.phase == "evaluate" and any(each.later for each in forwards):
             raise _odd("an evaluation keeps operands")
 
@@ -82,7 +82,7 @@ def calls_of(trace: Trace) -> list[Forward]:
     return [each for each in trace if isinstance(each, Forward)]
 
 
-def demand_whole(trace: Trace) -> list[Forward]:
+def _demand_whole(trace: Trace) -> list[Forward]:
     """Demand that every call that keeps operands has its one ``Backward``.
 
     Raises:
@@ -94,7 +94,7 @@ def demand_whole(trace: Trace) -> list[Forward]:
     open_calls: set[int] = set()
     for each in trace:
         if isinstance(each, Forward):
-            demand_later(each)
+            _demand_later(each)
             open_calls |= {len(calls)} if each.later else set()
             calls.append(each)
             continue
@@ -106,7 +106,7 @@ def demand_whole(trace: Trace) -> list[Forward]:
     return calls
 
 
-def demand_later(exchange: Forward) -> None:
+def _demand_later(exchange: Forward) -> None:
     """Demand an order of gradients that is one of three.
 
     Raises:
@@ -170,7 +170,7 @@ class Recorder:
         Raises:
             MalformedError: ``bad-trace``.
         """
-        demand_whole(tuple(self._found))
+        _demand_whole(tuple(self._found))
         return tuple(self._found)
 
 

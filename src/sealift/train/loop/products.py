@@ -120,7 +120,7 @@ class Outsourcing:
                 of it.
             JobError: ``other-operations``, if there are fewer steps than known.
         """
-        found = TaskSteps(self, self._multiplier, steps_of(task, given))
+        found = TaskSteps(self, self._multiplier, _steps_of(task, given))
         try:
             yield found
         except JobError as error:
@@ -306,18 +306,18 @@ class TaskSteps:
             raise _between_steps()
 
 
-def steps_of(task: SliceTask, given: Given) -> Iterator[StepPlace]:
+def _steps_of(task: SliceTask, given: Given) -> Iterator[StepPlace]:
     """The steps that a task makes: a public rule."""
     most = task.settings.batch_rows
     for model, state in zip(task.models, given.states, strict=True):
         rows = [task.parts[part].rows for part in model.parts]
         if task.work == "train":
             first = 0 if state is None else state.step
-            for place, size in enumerate(batch_sizes(sum(rows), most)):
+            for place, size in enumerate(_batch_sizes(sum(rows), most)):
                 yield StepPlace(StepKind("train", size), first + place)
         elif task.work == "heldout":
             for each in rows:
-                for place, size in enumerate(batch_sizes(each, most)):
+                for place, size in enumerate(_batch_sizes(each, most)):
                     yield StepPlace(StepKind("evaluate", size), place)
 
 
@@ -346,7 +346,7 @@ def step_forms(
             tables = [[s for s in stops if s.holder == each] for each in owners]
             tables.append(list(stops))
         for table in tables if stops[0].purpose != "prepare" else ():
-            for rows in batch_sizes(
+            for rows in _batch_sizes(
                 sum(stop.rows for stop in table), settings.batch_rows
             ):
                 form = StepForm(phase, rows, of[table[0].resource].schema)
@@ -354,7 +354,7 @@ def step_forms(
     return tuple(found.values())
 
 
-def batch_sizes(rows: int, most: int) -> list[int]:
+def _batch_sizes(rows: int, most: int) -> list[int]:
     """Rows of each batch, in order."""
     return [min(most, rows - first) for first in range(0, rows, most)]
 

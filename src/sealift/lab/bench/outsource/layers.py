@@ -83,7 +83,7 @@ def measure_layers(report: BenchReport, repeats: int, *, batch: int = BATCH) -> 
         spent = {n: s.median for n, s in interleaved(arms, repeats).items()}
         ours_all += spent["ours"]
         goten_all += spent["goten"]
-        ratio, large = spent["ours"] / spent["goten"], is_large(layer)
+        ratio, large = spent["ours"] / spent["goten"], _is_large(layer)
         report.rows.append(
             {
                 "layer": layer.name,
@@ -101,7 +101,7 @@ def measure_layers(report: BenchReport, repeats: int, *, batch: int = BATCH) -> 
     report.ratios["busiest_server_vs_goten_all"] = round(ours_all / goten_all, 3)
 
 
-def is_large(layer: Layer) -> bool:
+def _is_large(layer: Layer) -> bool:
     """Whether its forward product has at least the sides that the bar is for."""
     sides = (layer.depth("weight"), layer.depth("forward"), layer.outputs)
     return all(side >= least for side, least in zip(sides, LARGE, strict=True))

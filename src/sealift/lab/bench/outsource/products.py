@@ -138,7 +138,7 @@ def _measure_vgg(
 ) -> None:
     """Goten's Table 3: linear, non-linear, total."""
     torch.manual_seed(0)
-    x, y = real_images(batch), torch.randint(10, (batch,))
+    x, y = _real_images(batch), torch.randint(10, (batch,))
     ours, reference = Timed(vgg11(), x, y), Timed(vgg11(), x, y)
     kernels = best_kernels()
     with ends.asked(tabulate({ours.kind: ours.trace})) as servers:
@@ -227,7 +227,7 @@ def _check_s(claim: Claim) -> float:
     return interleaved({"check": check}, repeats=3)["check"].median
 
 
-def real_images(count: int) -> torch.Tensor:
+def _real_images(count: int) -> torch.Tensor:
     """Photographs that scikit-learn brings, in pieces of CIFAR-10's shape."""
     photographs: Any = import_module("sklearn.datasets").load_sample_images().images
     pieces = torch.from_numpy(np.stack(photographs)).unfold(1, 32, 32).unfold(2, 32, 32)
