@@ -39,7 +39,8 @@ def lost_after_collecting(monkeypatch: pytest.MonkeyPatch) -> SecretKey:
     keys = ReleasedKeys(*[cast("Any", None)] * 3, clock=lambda: 0.0, sink=print)
     served = Accelerator.__new__(Accelerator)
     link = SimpleNamespace(open=lambda *_parts, **_named: None)
-    for name, value in {"_relay": link, "_keys": keys}.items():
+    servers = SimpleNamespace(close=lambda: None)
+    for name, value in {"_relay": link, "_keys": keys, "_shares": servers}.items():
         setattr(served, name, value)
     served._endpoint = served._agreement = cast("Any", None)
 
