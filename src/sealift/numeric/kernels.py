@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -169,8 +170,9 @@ def portable_kernels() -> Kernels:
     return Kernels(portable.loops())
 
 
+@cache
 def compiled_kernels(folder: Path | None = None) -> Kernels:
-    """Compiled now, which takes seconds.
+    """Compiled when a process first asks for them, which takes seconds.
 
     Args:
         folder: Keeps what was compiled. What lies there is run, so it is for processes
