@@ -157,9 +157,8 @@ class MaskedProducts:
             MalformedError: code ``bad-share``, which names it, too.
         """
         self._servers.finish()
-        found, self._first_wrong, calls = self._first_wrong, None, self._calls
+        found, self._first_wrong = self._first_wrong, None
         self._calls = []
-        del calls
         if isinstance(found, MalformedError):
             raise found
         if found is not None:
