@@ -21,6 +21,8 @@ from sealift.outsource.quantize import Operand, Place, Quantizer
 from sealift.outsource.terms import Backward, Direction, Forward, Layer
 from sealift.outsource.trace import Recorder, StepKind, StepTrace
 
+Products = PlainProducts | MaskedProducts
+
 
 class Multiplier:
     """The products of one job's model.
@@ -31,9 +33,7 @@ class Multiplier:
         seed: Of the job; decides rounding, and nothing else.
     """
 
-    def __init__(
-        self, products: PlainProducts | MaskedProducts, kernels: Kernels, seed: int
-    ) -> None:
+    def __init__(self, products: Products, kernels: Kernels, seed: int) -> None:
         material = labelled(Label.ROUNDING_NOISE.value, str(seed).encode())
         self._quantizer = Quantizer(kernels, SecretKey(material))
         self._products = products

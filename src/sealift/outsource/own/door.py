@@ -13,13 +13,9 @@ from typing import Protocol
 from sealift.errors import JobError, PeerError, SealiftError
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.loops import F32
-from sealift.outsource.masked import MaskedProducts
-from sealift.outsource.multiplier import Multiplier
-from sealift.outsource.plain import PlainProducts
+from sealift.outsource.multiplier import Multiplier, Products
 from sealift.outsource.terms import Backward, Forward
 from sealift.outsource.trace import Phase, StepKind, StepTrace, Trace, Traces, tabulate
-
-Products = PlainProducts | MaskedProducts
 
 
 class Reach(Protocol):

@@ -79,7 +79,7 @@ class Report:
         return "\n".join((*map(str, self.modules), steps))
 
 
-class Outsourcing:
+class OutsourcedState:
     """What an outsourced model has besides: its steps, and what it measured."""
 
     def __init__(
@@ -196,8 +196,8 @@ class OutsourcedModel(nn.Module):
         return copied(self, self.plain)
 
     @property
-    def _own(self) -> Outsourcing:
-        own: Outsourcing = self.__dict__[STATE]
+    def _own(self) -> OutsourcedState:
+        own: OutsourcedState = self.__dict__[STATE]
         return own
 
 
@@ -244,7 +244,7 @@ def outsource(
         UsageError: code ``nothing-to-outsource``.
     """
     plain = type(model)
-    own = Outsourcing(model, reach, kernels, seed)
+    own = OutsourcedState(model, reach, kernels, seed)
     model.__dict__[STATE] = own
     name, parents = f"Outsourced{plain.__name__}", (OutsourcedModel, type(model))
     model.__class__ = type(name, parents, {"plain": plain, "__doc__": plain.__doc__})

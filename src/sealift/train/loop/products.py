@@ -27,8 +27,7 @@ from sealift.errors import (
 )
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.loops import F32
-from sealift.outsource.masked import MaskedProducts
-from sealift.outsource.multiplier import Multiplier
+from sealift.outsource.multiplier import Multiplier, Products
 from sealift.outsource.plain import PlainProducts
 from sealift.outsource.terms import Backward, Forward, Layer
 from sealift.outsource.trace import (
@@ -46,7 +45,6 @@ from sealift.train.loop.tasks import Given, SliceTask, StepForm, Workplace
 from sealift.train.loop.told import Told
 from sealift.travel.settings import TrainingSettings
 
-Products = PlainProducts | MaskedProducts
 WRONG: Final = ("wrong-product", "bad-share")
 
 
