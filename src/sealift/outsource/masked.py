@@ -84,11 +84,16 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Wrong:
-    """An answer that failed, for the verdict."""
+    """An answer that failed, for the verdict.
+
+    Attributes:
+        no_shares: Whose numbers were no shares at all.
+    """
 
     call: _Call
     claim: Claim
     answers: Answers
+    no_shares: tuple[Share, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +102,14 @@ class WrongAnswer:
 
     Attributes:
         shares: Empty if every answer was right, and the product wrapped: our own fault.
+        row: Of the product, computed again; None where numbers were no shares at all.
     """
 
     shares: tuple[Share, ...]
     layer: str
     direction: Direction
     step: int
-    row: int
+    row: int | None
 
 
 class MaskedProducts:
@@ -125,7 +131,7 @@ class MaskedProducts:
     def begin(self, kind: StepKind, step: int) -> None:
         """A step begins, or begins again."""
         self._calls: list[_Call] = []
-        self._first_wrong: _Wrong | MalformedError | None = None
+        self._first_wrong: _Wrong | None = None
         self._step = step
         self._servers.begin(kind, step)
 
@@ -159,10 +165,10 @@ class MaskedProducts:
         self._servers.finish()
         found, self._first_wrong = self._first_wrong, None
         self._calls = []
-        if isinstance(found, MalformedError):
-            raise found
         if found is not None:
-            raise self._blame(found)
+            told = self._blame(found)
+            self.wrong.append(told)
+            raise self._refuse(told)
 
     def _mask(
         self,
@@ -197,57 +203,49 @@ class MaskedProducts:
             claim.demand(self._kernels)
         except IntegrityError:
             self._first_wrong = self._first_wrong or _Wrong(call, claim, answers)
-        except MalformedError as error:
-            self._first_wrong = self._first_wrong or self._no_share(
-                error, answers, claim
-            )
+        except MalformedError:
+            sent = zip(SHARES, answers, strict=True)
+            odd = tuple(name for name, each in sent if each.max() >= basis.modulus)
+            self._first_wrong = self._first_wrong or _Wrong(call, claim, answers, odd)
         return floats
 
-    def _no_share(
-        self, error: MalformedError, answers: Answers, claim: Claim
-    ) -> MalformedError:
-        modulus = claim.layer.basis(claim.direction).modulus
-        sent = zip(SHARES, answers, strict=True)
-        names = [self._servers.name(n) for n, each in sent if each.max() >= modulus]
-        return MalformedError(
-            f"{' and '.join(names)} sent no share of {claim.layer.name}",
-            why=error.why,
-            code="bad-share",
-        )
-
-    def _blame(self, wrong: _Wrong) -> IntegrityError:
-        """Compute one failing row of each server's product again."""
-        claim, layer = wrong.claim, wrong.claim.layer
-        row = find_wrong_row(claim)
-        while row is None:  # passes by chance, 2**-33 of the time
+    def _blame(self, wrong: _Wrong) -> WrongAnswer:
+        """Whose answer it was: of one failing row, computed again for each server."""
+        claim, row = wrong.claim, None
+        while row is None and not wrong.no_shares:  # a row passes with 2**-33
             row = find_wrong_row(claim)
-        modulus = layer.basis(claim.direction).modulus
-        liars = tuple(
-            share
-            for share, answer in zip(SHARES, wrong.answers, strict=True)
-            if not np.array_equal(
-                exact_row(
-                    layer,
-                    claim.direction,
-                    self._shares(share, wrong.call, claim.direction),
-                    row,
-                    modulus,
-                ),
-                answer.reshape(-1, _columns(claim))[row],
-            )
+        return WrongAnswer(
+            wrong.no_shares if row is None else self._liars(wrong, row),
+            claim.layer.name,
+            claim.direction,
+            self._step,
+            row,
         )
-        told = WrongAnswer(liars, layer.name, claim.direction, self._step, row)
-        self.wrong.append(told)
-        return self._refuse(told)
 
-    def _refuse(self, told: WrongAnswer) -> IntegrityError:
+    def _liars(self, wrong: _Wrong, row: int) -> tuple[Share, ...]:
+        claim, found = wrong.claim, []
+        modulus = claim.layer.basis(claim.direction).modulus
+        for share, answer in zip(SHARES, wrong.answers, strict=True):
+            had = self._shares(share, wrong.call, claim.direction)
+            right = exact_row(claim.layer, claim.direction, had, row, modulus)
+            if not np.array_equal(right, answer.reshape(-1, _columns(claim))[row]):
+                found.append(share)
+        return tuple(found)
+
+    def _refuse(self, told: WrongAnswer) -> IntegrityError | MalformedError:
+        names = " and ".join(map(self._servers.name, told.shares))
+        if told.row is None:
+            return MalformedError(
+                f"{names} sent no share of {told.layer}",
+                why="a number of it is not below the modulus",
+                code="bad-share",
+            )
         if not told.shares:
             return IntegrityError(
                 f"a product of {told.layer} left the modulus",
                 why="every server answered rightly",
                 code="product-wrapped",
             )
-        names = " and ".join(map(self._servers.name, told.shares))
         return IntegrityError(
             f"{names} answered wrongly in step {told.step}, layer {told.layer}",
             why=f"row {told.row} of its product is another when computed again",

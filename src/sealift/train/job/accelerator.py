@@ -131,7 +131,8 @@ class Accelerator:
         self._dropping = threading.RLock()
         self._rules = VisitRules(max_visits=agreement.agreement.output_rule.max_visits)
         self._proof = prove_instance(endpoint, agreement)
-        self._shares = ShareServers(endpoint, agreement, sink)
+        folder = state.path if state else None
+        self._shares = ShareServers(endpoint, agreement, sink, folder)
         self._keys = ReleasedKeys(relay, endpoint, agreement, clock=clock, sink=sink)
 
     def serve(self, joined: Callable[[], None] = _nothing) -> None:

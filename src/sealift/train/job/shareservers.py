@@ -1,23 +1,62 @@
-"""The servers of a job's shares, as its accelerator reaches them once the traces are known."""
+"""The servers of a job's shares, as its accelerator reaches them once the traces are known.
+
+What a server answered wrongly is kept as a file beside the job's checkpoints: where it was,
+and what the server signed at the end of that step. The signature is of a digest of all that
+it answered in the step; the answers themselves are not kept.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 from sealift.attest.level import Level
+from sealift.codec import encode
+from sealift.crypto.sign import Signed
 from sealift.errors import SealiftError
 from sealift.events import Sink, emit
+from sealift.ids import Digest
 from sealift.numeric.kernels import best_kernels
 from sealift.outsource.connections import Connections, ServerPlace
-from sealift.outsource.masked import MaskedProducts
+from sealift.outsource.masked import MaskedProducts, Share, WrongAnswer
+from sealift.outsource.messages import Answered
 from sealift.outsource.trace import Traces
 from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.files import write_whole
 from sealift.session.endpoint import Endpoint
 from sealift.train.job.settings import parse_address
 from sealift.train.loop.products import Outsourcing
 from sealift.train.plans import PlanName
 from sealift.travel.peers import expect_share_server
 from sealift.travel.settings import JobSettings
+
+
+@dataclass(frozen=True, slots=True)
+class WrongRecord:
+    """What is kept of a wrong answer.
+
+    Attributes:
+        wrong: Where.
+        signed: By each server that is named in it.
+    """
+
+    wrong: WrongAnswer
+    signed: tuple[Signed[Answered], ...]
+
+    @classmethod
+    def of(cls, wrong: WrongAnswer, signed: Mapping[Share, Signed[Answered]]) -> Self:
+        """Of what all of them signed at the end of that step."""
+        return cls(wrong, tuple(signed[each] for each in wrong.shares))
+
+    def keep(self, folder: Path) -> Path:
+        """As a file that no other record has the name of."""
+        content = encode(self)
+        name = f"wrong-{self.wrong.step}-{Digest.of(content).raw.hex()[:8]}.json"
+        write_whole(folder / name, content)
+        return folder / name
 
 
 class ShareServers:
@@ -27,12 +66,18 @@ class ShareServers:
         endpoint: The accelerator's; its evidence is what servers judge.
         agreement: Names the parties of the three shares.
         sink: Gets ``shares.wrong`` for each wrong answer.
+        folder: Where records of wrong answers are kept; None keeps none.
     """
 
     def __init__(
-        self, endpoint: Endpoint, agreement: VerifiedAgreement, sink: Sink
+        self,
+        endpoint: Endpoint,
+        agreement: VerifiedAgreement,
+        sink: Sink,
+        folder: Path | None,
     ) -> None:
         self._endpoint, self._agreement, self._sink = endpoint, agreement, sink
+        self._folder = folder
         self._open = ExitStack()
 
     def outsourced(self, settings: JobSettings, plan: PlanName) -> Outsourcing | None:
@@ -40,8 +85,14 @@ class ShareServers:
         if plan != "outsource":
             return None
         kernels = best_kernels()
+
+        def reach(traces: Traces) -> MaskedProducts:
+            self._servers = self._dial(settings, traces)
+            self._products = MaskedProducts(self._servers, kernels)
+            return self._products
+
         return Outsourcing(
-            lambda traces: MaskedProducts(self._dial(settings, traces), kernels),
+            reach,
             kernels,
             settings.training.seed,
             redo=settings.servers.redo,
@@ -75,4 +126,17 @@ class ShareServers:
         return found
 
     def _tell(self, error: SealiftError) -> None:
-        emit(self._sink, "shares.wrong", code=error.code, line=str(error))
+        wrong = self._products.wrong
+        servers = " ".join(map(self._servers.name, wrong[-1].shares))
+        kept = ""
+        if self._folder is not None:
+            record = WrongRecord.of(wrong[-1], self._servers.signed)
+            kept = str(record.keep(self._folder))
+        emit(
+            self._sink,
+            "shares.wrong",
+            code=error.code,
+            servers=servers,
+            line=str(error),
+            kept=kept,
+        )

@@ -127,9 +127,12 @@ class Outsourcing:
             raise
         found.end()
 
-    def forgives(self, error: SealiftError) -> bool:
-        """Whether a step with a wrong answer is made again."""
+    def tell(self, error: SealiftError) -> None:
+        """Of an answer that was wrong, whatever becomes of its step."""
         self._told(error)
+
+    def forgives(self) -> bool:
+        """Whether a step with a wrong answer is made again."""
         if not self._redo:
             return False
         self._redo -= 1
@@ -261,11 +264,10 @@ class TaskSteps:
             JobError: ``operand-not-finite``, ``other-operations``.
         """
         self._demand_under_way()
-        self._under_way = False
         try:
-            self._multiplier.settle()
+            self._judge()
         except (IntegrityError, MalformedError) as error:
-            if error.code not in WRONG or not self._outsourcing.forgives(error):
+            if error.code not in WRONG or not self._outsourcing.forgives():
                 raise
             self._again = True
             return False
@@ -296,8 +298,16 @@ class TaskSteps:
                 )
             else:
                 self.backward(exchange, _zeros(self._layers[exchange.call].shape("dy")))
+        self._judge()
+
+    def _judge(self) -> None:
         self._under_way = False
-        self._multiplier.settle()
+        try:
+            self._multiplier.settle()
+        except (IntegrityError, MalformedError) as error:
+            if error.code in WRONG:
+                self._outsourcing.tell(error)
+            raise
 
     def _demand_under_way(self) -> None:
         if not self._under_way:

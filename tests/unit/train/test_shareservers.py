@@ -1,0 +1,63 @@
+"""What is kept of a wrong answer: where it was, and what its server signed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from sealift.crypto.sign import SigningKey
+from sealift.errors import AuthenticationError, IntegrityError
+from sealift.events import Event
+from sealift.numeric.loops import U32
+from sealift.outsource.compute import ShareProducts
+from sealift.outsource.masked import MaskedProducts
+from sealift.outsource.terms import Forward, Layer
+from sealift.outsource.trace import StepKind, Trace, tabulate
+from sealift.train.job.shareservers import ShareServers, WrongRecord
+from tests.sim.servedshares import KERNELS, SharesWorld
+
+LAYER = Layer(name="fc", batch=2, inputs=3, outputs=4)
+TRACE: Trace = (Forward(LAYER),)
+KIND = StepKind("evaluate", 2)
+
+
+class Lying(ShareProducts):
+    def product(self, *args: Any) -> U32:
+        found = super().product(*args)
+        found[0] ^= 1
+        return found
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_a_wrong_server_signed_is_kept(tmp_path: Path, kept: bool) -> None:
+    world, events = SharesWorld(), list[Event]()
+    world.servers["M"].products = Lying("cpu", KERNELS)
+    shares = ShareServers(
+        *[cast("Any", None)] * 2, events.append, tmp_path if kept else None
+    )
+    with world.serving(), world.dial() as servers:
+        servers.announce(tabulate({KIND: TRACE}))
+        products = MaskedProducts(servers, KERNELS)
+        shares._servers, shares._products = servers, products
+        products.begin(KIND, 5)
+        x, w = (np.ones(LAYER.shape(each), np.int16) for each in ("x", "w"))
+        products.forward(Forward(LAYER), x, w, 1.0)
+        with pytest.raises(IntegrityError, match="cloud-b") as caught:
+            products.settle()
+        shares._tell(caught.value)
+        record = WrongRecord.of(products.wrong[0], servers.signed)
+    (signed,) = record.signed
+    signed.verify(world.identities["M"].public_key)
+    with pytest.raises(AuthenticationError):
+        signed.verify(SigningKey.generate().public_key)
+    assert (signed.body.share, signed.body.step) == ("M", 5)
+    (event,) = events
+    assert event.fields["servers"] == "M (cloud-b)"
+    files = list(tmp_path.iterdir())
+    assert [str(each) for each in files] == ([event.fields["kept"]] if kept else [])
+    for each in files:
+        assert json.loads(each.read_bytes())["wrong"]["layer"] == "fc"
