@@ -64,6 +64,21 @@ def test_rows_stay_at_home(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_a_server_that_cheats_is_named_and_the_run_ends_right(tmp_path: Path) -> None:
+    folder = tmp_path / "world"
+    told = last_json(
+        sealift("demo", "--plan", "outsource", "--json", "--output", folder)
+    )
+    assert told["accuracy_joint"] >= 0.8
+    assert (told["attacks_tried"], told["attacks_refused"]) == (3, 3)
+    assert told["log_verified"] is told["scrub_verified"] is True
+    report = (folder / "report.html").read_text()
+    assert report.count("cloud-b ") >= 3
+    assert "s server cheated 3 times and was refused" in report
+    assert not list(folder.glob("cloud-?/identity.key"))
+
+
+@pytest.mark.long
 def test_attacks_leave_no_trace_in_the_weights(
     shown: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:

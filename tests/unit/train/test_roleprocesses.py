@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.errors import JobError, PeerError, SealiftError
+from sealift.errors import JobError, PeerError, SealiftError, remedy
 from sealift.train.job.roleprocesses import Ended, RoleProcesses, RoleResult
 
 
@@ -23,6 +23,13 @@ def test_a_roles_last_line_and_exit_code_are_kept(tmp_path: Path) -> None:
     assert error.exit_code == 3
     assert str(error).startswith("role: ")
     assert error.code not in ("role-ended", "unavailable")
+
+
+def test_what_to_do_is_said_once(tmp_path: Path) -> None:
+    words = ["demo", "--mixed", "--plan", "outsource"]
+    error = failure(tmp_path, "sealift", words)
+    assert error.code == "no-mixed-cargo"
+    assert str(error).count(remedy(error.code)) == 1
 
 
 def test_other_last_words_are_quoted(tmp_path: Path) -> None:

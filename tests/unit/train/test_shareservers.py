@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -60,4 +59,4 @@ def test_what_a_wrong_server_signed_is_kept(tmp_path: Path, kept: bool) -> None:
     files = list(tmp_path.iterdir())
     assert [str(each) for each in files] == ([event.fields["kept"]] if kept else [])
     for each in files:
-        assert json.loads(each.read_bytes())["wrong"]["layer"] == "fc"
+        assert WrongRecord.load(each) == record

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from sealift.crypto.identity import load_identity
 from sealift.crypto.sign import PublicKey
 from sealift.errors import IntegrityError, SealiftError
+from sealift.lab.worlds import cheating, holders
 from sealift.lab.worlds.folder import MODEL_OWNER, OWNERS, World
 from sealift.lab.worlds.progress import Progress
 from sealift.lab.worlds.roles import Run
@@ -42,11 +43,13 @@ def check_run(world: World, run: Run, *, now: Callable[[], float]) -> Verdict:
     """
     verified = equip(load_verified(world.agreement), clock=now)
     verdict = Verdict(agreement=verified.agreement)
+    tries = cheating.TRIES if world.servers else holders.TRIES
     visits = {visit.visit for visit in run.progress.verified}
     return _checked(
         verdict,
         {
-            "attacks": lambda: _check_attacks(run.progress),
+            "attacks": lambda: _check_attacks(run.progress, tries),
+            "wrong answers": lambda: _check_wrong(verified, run.progress, verdict),
             "logs": lambda: _check_logs(world, verified, verdict),
             "receipts": lambda: _check_receipts(world, verified, verdict, visits),
             "model": lambda: _check_model(world, verified, verdict, run),
@@ -77,15 +80,33 @@ def _checked(verdict: Verdict, checks: Mapping[str, Callable[[], None]]) -> Verd
     return verdict
 
 
-def _check_attacks(progress: Progress) -> None:
+def _check_attacks(progress: Progress, tries: tuple[str, ...]) -> None:
     found = {attack.name: attack.reason for attack in progress.attacks}
-    for name, expected in REFUSAL_OF.items():
+    for name in tries:
+        expected = REFUSAL_OF[name]
         if found.get(name) != expected:
             raise IntegrityError(
                 f"the attack {name} was not refused as it must be",
                 why=f"expected {expected}, found {found.get(name) or 'nothing'}",
                 code="attack-succeeded",
             )
+
+
+def _check_wrong(
+    verified: VerifiedAgreement, progress: Progress, verdict: Verdict
+) -> None:
+    """Of each wrong answer a record is kept, with its server's own signature."""
+    from sealift.train.job.shareservers import WrongRecord
+
+    for attack in progress.attacks:
+        if not attack.kept:
+            continue
+        record = WrongRecord.load(Path(attack.kept))
+        (signed,) = record.signed
+        signed.verify(verified.party(attack.holder).sign)
+        if signed.body.step != record.wrong.step:
+            raise IntegrityError("a server signed another step", code="other-step")
+        verdict.wrong_answers += 1
 
 
 def _check_logs(world: World, verified: VerifiedAgreement, verdict: Verdict) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.errors import IntegrityError, UsageError
+from sealift.lab.worlds.job import PLANS
 
 
 def add_parser(subparsers: Any) -> None:
@@ -45,9 +46,10 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--plan",
-        choices=("travel", "ddp", "local"),
+        choices=PLANS,
         default="travel",
-        help="ddp: rows stay at home, each owner's own accelerator trains on them, and "
+        help="outsource: three more processes multiply what they cannot read, and one of "
+        "them begins to cheat half way; ddp: rows stay at home, each owner's own accelerator trains on them, and "
         "sealed rounds average the models; local: one process, no attacks, the "
         "reference for both",
     )
@@ -83,6 +85,15 @@ def run(args: argparse.Namespace) -> int:
     from sealift.lab.demo.tasks import TASKS
     from sealift.lab.demo.views import open_view
 
+    if args.task == "text" and args.plan == "outsource":
+        raise UsageError(
+            "the text model has layers that cannot be outsourced",
+            fix="Take --task digits",
+        )
+    if args.mixed and args.plan == "outsource":
+        raise UsageError(
+            "the plan outsource takes no mixed cargo", code="no-mixed-cargo"
+        )
     if args.rehearse and args.plan != "travel":
         raise UsageError(
             f"nothing is rehearsed with the plan {args.plan}",

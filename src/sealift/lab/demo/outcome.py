@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sealift.lab.demo.rehearsal import Revocation
 from sealift.lab.demo.tasks.task import ACCURACY, Sample, Task
 from sealift.lab.demo.texts import say_bytes, say_s
+from sealift.lab.worlds.cheating import OLD_ANSWER, ONE_NUMBER, ZEROS
 from sealift.lab.worlds.folder import OWNERS, World
 from sealift.lab.worlds.holders import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.lab.worlds.job import Plan, Travel
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from sealift.train.output.manifest import RunManifest
 
 REHEARSAL_BAR_S: Final = 75.0
+OUTSOURCE_BAR_S: Final = 60.0
 TOGETHER: Final = "together"
 REFUSAL_OF: Final[Mapping[str, str]] = {
     REPLAY: "frame-order",
     BEYOND_LEASE: "outside-lease",
     PREVIOUS_KEY: "authentication",
+    **dict.fromkeys((ONE_NUMBER, OLD_ANSWER, ZEROS), "wrong-product"),
 }
 
 
@@ -58,6 +61,7 @@ class Verdict:
         manifest: What the run was, verified; None until the model was opened.
         parameters: Of the opened model.
         model_bytes: Of the sealed model, as it lies on the disk.
+        wrong_answers: That were kept with what their server signed.
     """
 
     logs: list[CheckedLog] = field(default_factory=list)
@@ -67,6 +71,7 @@ class Verdict:
     manifest: RunManifest | None = None
     parameters: int = 0
     model_bytes: int = 0
+    wrong_answers: int = 0
     log_verified: bool = False
     receipts_verified: bool = False
     scrub_verified: bool = False
@@ -82,7 +87,13 @@ class Verdict:
         """What was verified from what the parties kept, and whether it held."""
         entries = sum(log.size for log in self.logs)
         scrubbed = sum(receipt.scrub.scrubbed_bytes for receipt in self.receipts)
+        wrong = (
+            True,
+            f"records of {self.wrong_answers} wrong answers: each with the signature of "
+            "the server that it names",
+        )
         return [
+            *((wrong,) if self.wrong_answers else ()),
             (
                 self.log_verified,
                 f"audit logs of {len(self.logs)} owners, {entries} entries: each "
@@ -160,6 +171,8 @@ class Outcome:
     @property
     def bar_s(self) -> float:
         """What all of it should take at most on two cores."""
+        if self.plan == "outsource":
+            return OUTSOURCE_BAR_S
         return self.task.bar_s if self.revocation is None else REHEARSAL_BAR_S
 
     @property

@@ -25,7 +25,7 @@ from sealift.lab.demo.views import View
 from sealift.lab.worlds.folder import OWNERS, World, claimed, remove_secrets
 from sealift.lab.worlds.job import Travel, make_world, second_act
 from sealift.lab.worlds.progress import Progress
-from sealift.lab.worlds.roles import Run, run_ddp, run_local, run_travel
+from sealift.lab.worlds.roles import HOSTILE, Run, run_ddp, run_local, run_travel
 from sealift.train.job.roleprocesses import RoleEvent
 from sealift.travel.visit.state import Clock
 
@@ -76,7 +76,8 @@ def _run(args: argparse.Namespace, folder: Path, view: View, clock: Clock) -> Ou
             view.say("verifying logs, receipts, scrub reports and the model")
             verdict = check_rounds(world, run, now=_now)
         else:
-            view.say("starting eight processes")
+            count = "eleven" if args.plan == "outsource" else "eight"
+            view.say(f"starting {count} processes")
             run = _run_travel(world, view, host)
             view.say("verifying logs, receipts, scrub reports and the model")
             verdict = check_run(world, run, now=_now)
@@ -93,7 +94,7 @@ def _run(args: argparse.Namespace, folder: Path, view: View, clock: Clock) -> Ou
         together={name: metrics[name] for name in named},
         alone={
             owner: {name: metrics[f"alone.{owner}.{name}"] for name in named}
-            for owner in (() if args.plan == "ddp" else OWNERS)
+            for owner in (OWNERS if args.plan in ("travel", "local") else ())
         },
         weights=run.result["weights"],
         progress=run.progress,
@@ -116,7 +117,9 @@ def _run_travel(world: World, view: View, host: RehearsedHost | None) -> Run:
             warm.submit(import_module, "sealift.train.output.opening")
         view.watch(progress, event)
 
-    return run_travel(world, watch, agent=host.place if host else "")
+    behaviour = {} if world.servers else HOSTILE
+    place = host.place if host else ""
+    return run_travel(world, watch, agent=place, behaviour=behaviour)
 
 
 def _stop_it(

@@ -19,6 +19,8 @@ from sealift.lab.demo.texts import (
     say_loudly,
     say_sandbox,
 )
+from sealift.lab.worlds import cheating
+from sealift.lab.worlds.progress import AttackSeen
 
 BAR_WIDTH: Final = 40
 ROLES_BAR_S: Final = 8.0
@@ -29,7 +31,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     """Print how it ended."""
     console.print()
     console.print(_results(outcome))
-    if outcome.plan == "travel":
+    if outcome.plan in ("travel", "outsource"):
         console.print()
         console.print(_phases(outcome))
         console.print()
@@ -82,9 +84,15 @@ def _attacks(outcome: Outcome) -> Iterator[Text]:
         line = _mark(good)
         line.append(f"{attack.holder} {ATTACK_IN_WORDS[attack.name]}: ")
         line.append("refused" if good else "NOT REFUSED", style="bold")
-        line.append(f" [{attack.reason}], visit revoked, ")
-        line.append(f"{say_bytes(attack.scrubbed_bytes)} scrubbed; no row was used")
+        line.append(f" [{attack.reason}], {_after(attack)}")
         yield line
+
+
+def _after(attack: AttackSeen) -> str:
+    if attack.name in cheating.TRIES:
+        return f"{attack.visit} was made again under new masks"
+    scrubbed = say_bytes(attack.scrubbed_bytes)
+    return f"visit revoked, {scrubbed} scrubbed; no row was used"
 
 
 def _checks(outcome: Outcome) -> Iterator[Text]:
@@ -111,7 +119,7 @@ def _ending(outcome: Outcome) -> Iterator[Text]:
     yield Text(f"model    {outcome.world.model}")
     line = Text("time     ")
     line.append(_against("in all", outcome.seconds, outcome.bar_s))
-    if outcome.plan == "travel":
+    if outcome.plan in ("travel", "outsource"):
         line.append(_against(", all roles up after", outcome.roles_up_s, _bar(outcome)))
     yield line
     rest = f"; {say_sandbox(outcome.sandbox)}" if outcome.plan != "local" else ""
@@ -120,8 +128,9 @@ def _ending(outcome: Outcome) -> Iterator[Text]:
 
 
 def _bar(outcome: Outcome) -> float:
-    """A guest boots before the roles start, where there is one."""
-    return ROLES_BAR_S if outcome.revocation is None else GUEST_BAR_S
+    """Before the roles start, a guest boots or a server compiles, where there is one."""
+    plain = outcome.revocation is None and outcome.plan != "outsource"
+    return ROLES_BAR_S if plain else GUEST_BAR_S
 
 
 def _against(what: str, seconds: float, bar_s: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sealift.lab.worlds.cheating import OLD_ANSWER, ONE_NUMBER, ZEROS
 from sealift.lab.worlds.holders import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.train.sandbox.confine import Confinement
 
@@ -14,11 +15,19 @@ ATTACK_IN_WORDS: Final[Mapping[str, str]] = {
     REPLAY: "sends a record a second time",
     BEYOND_LEASE: "writes behind the end of its lease",
     PREVIOUS_KEY: "uses the key of its previous visit",
+    ONE_NUMBER: "changes one number of a product",
+    OLD_ANSWER: "sends an old product again",
+    ZEROS: "sends zeros",
 }
 WHY_REFUSED: Final[Mapping[str, str]] = {
     REPLAY: "frames of a visit are numbered; only the next number is admitted",
     BEYOND_LEASE: "the signed lease says which bytes of which buffer may be written",
     PREVIOUS_KEY: "every visit has a fresh key from its own handshake",
+    **dict.fromkeys(
+        (ONE_NUMBER, OLD_ANSWER, ZEROS),
+        "every product is checked before the step counts, with numbers that are drawn "
+        "after it is there; one row, computed again, names the server",
+    ),
 }
 REAL: Final = (
     "eight operating-system processes with keys of their own, over TCP",
@@ -36,6 +45,13 @@ REAL_AT_HOME: Final = (
     "accelerator alone",
     "audit logs as Merkle trees, receipts signed by each accelerator's instance key",
     "memory overwritten and read back after every use of rows",
+)
+REAL_SERVERS: Final = (
+    "three share servers, processes with keys of their own: each gets numbers that say "
+    "nothing, multiplies them, and signs its answers",
+)
+TOGETHER_THEY_SEE: Final = (
+    "the three servers run on one machine: any two of them together see everything"
 )
 SOFTWARE_KEY: Final = (
     "evidence comes from a software key: it proves nothing about the machine"

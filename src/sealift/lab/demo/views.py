@@ -218,6 +218,8 @@ class Lines:
             self._round(progress.rounds[-1])
         elif event.kind == "visit.ended" and visit is not None:
             self._visit(progress, visit)
+        elif event.kind == "shares.wrong":
+            self.say(f"REFUSED [{event.text('code')}]: {event.text('line')}")
         elif event.kind == "checkpoint.missed":
             self.say(f"no checkpoint {event.text('number')}: {event.text('line')}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,8 @@ OWNERS: Final = ("north", "east", "south")  # bring data
 MODEL_OWNER: Final = "lab"  # brings the recipe, gets the model
 OPERATOR: Final = "cloud"  # runs the orchestrator
 HOST: Final = "gpu-host"  # runs the accelerator
+SERVERS: Final = {"P": "cloud-a", "M": "cloud-b", "Z": "cloud-c"}  # multiply shares
+_NOBODY: Final[Mapping[str, str]] = {}
 MARK: Final = ".sealift-demo"  # whoever finds it may replace the folder
 Words = list[str | Path]
 
@@ -69,13 +71,18 @@ class World:
         path: The folder.
         act: Of the demo; empty for the first one. Each has a job and results of its own.
         owners: Who bring data.
+        servers: Who multiplies shares, by share; empty where nobody does.
     """
 
     def __init__(
-        self, path: Path, act: str = "", owners: tuple[str, ...] = OWNERS
+        self,
+        path: Path,
+        act: str = "",
+        owners: tuple[str, ...] = OWNERS,
+        servers: Mapping[str, str] = _NOBODY,
     ) -> None:
-        self.path, self.act, self.owners = path, act, owners
-        self.parties = (*owners, MODEL_OWNER, OPERATOR, HOST)
+        self.path, self.act, self.owners, self.servers = path, act, owners, servers
+        self.parties = (*owners, MODEL_OWNER, OPERATOR, HOST, *servers.values())
         self.job = path / f"job{act}.toml"
         self.agreement = path / "agreement.json"  # signed
         self.bundle = path / "recipe"  # the code that all parties agreed on
@@ -83,6 +90,7 @@ class World:
         self.run = path / f"run{act}"  # the results
         self.model = path / "model.safetensors"  # as its owner opened it
         self.report = path / "report.html"
+        self.kernels = path / "kernels"  # as the servers compiled them
 
     def home(self, party: str) -> Home:
         """A party's folder."""
@@ -90,7 +98,7 @@ class World:
 
     def again(self, act: str) -> World:
         """The same parties, for another job."""
-        return World(self.path, act, self.owners)
+        return World(self.path, act, self.owners, self.servers)
 
 
 @contextmanager
@@ -122,7 +130,7 @@ def remove_secrets(path: Path) -> None:
     """Keys, passphrases and data of a demo go; receipts, logs and heads stay."""
     if not (path / MARK).is_file():
         return  # no demo made anything here
-    world = World(path)
+    world = World(path, servers=SERVERS)
     shutil.rmtree(world.tables, ignore_errors=True)
     for home in map(world.home, world.parties):
         shutil.rmtree(home.sealed, ignore_errors=True)

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from sealift.attest.level import Level
 from sealift.attest.reference import TpmReferences
@@ -26,7 +26,16 @@ from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import read_card
 from sealift.data.schema.document import load_schema
 from sealift.data.sealing import seal_table
-from sealift.lab.worlds.folder import HOST, MODEL_OWNER, OPERATOR, OWNERS, World, clear
+from sealift.lab.worlds.cheating import TRIES
+from sealift.lab.worlds.folder import (
+    HOST,
+    MODEL_OWNER,
+    OPERATOR,
+    OWNERS,
+    SERVERS,
+    World,
+    clear,
+)
 from sealift.release.agreement import Part
 from sealift.release.agreement.document import compile_document
 from sealift.release.agreement.signed import add_signature, save_signed
@@ -40,7 +49,8 @@ AGAIN_EPOCHS: Final = 200  # so many that the second act is over before
 LEASE_S: Final = 60.0
 HEARTBEAT_S: Final = 5.0  # a guest is emulated: a quote takes it 0.1 s and more
 PARTS: Final[tuple[Part, ...]] = ("train", "heldout")
-Plan = Literal["travel", "local", "ddp"]
+Plan = Literal["travel", "local", "ddp", "outsource"]
+PLANS: Final[tuple[Plan, ...]] = get_args(Plan)
 HostValues = Callable[[], TpmReferences]
 
 
@@ -71,6 +81,7 @@ class Work:
         name: Of the agreement and the job.
         bundle: Folder of ``sealift.lab`` that holds ``recipe.py``.
         write_tables: Writes OWNER/train.npz, heldout.npz and schema.toml into a folder.
+        outsourced: The schedule where servers multiply; None for the same.
         baseline_alone: Whether each owner's own model is trained, too.
         record_bytes: Of sealed tables.
     """
@@ -79,6 +90,7 @@ class Work:
     bundle: str
     write_tables: Callable[[Path], object]
     schedule: Schedule
+    outsourced: Schedule | None = None
     owners: tuple[str, ...] = OWNERS
     baseline_alone: bool = True
     record_bytes: int = RECORD_BYTES
@@ -136,7 +148,8 @@ def make_world(
         UsageError: if the folder exists, is not empty and is no earlier demo's.
         UnavailableError: without the work's data, or if the disk refuses.
     """
-    world = World(path, owners=work.owners)
+    servers = SERVERS if plan == "outsource" else {}
+    world = World(path, owners=work.owners, servers=servers)
     try:
         clear(path)
         identities = _settle(world, work)
@@ -234,7 +247,7 @@ def _agree(
     text = _set_terms(
         starter.to_toml(),
         metrics=work.metric_names,
-        baseline_alone=work.baseline_alone and plan != "ddp",
+        baseline_alone=work.baseline_alone and plan in ("travel", "local"),
         buffers=travel.buffers,
         mixed=travel.mixed,
     )
@@ -242,10 +255,11 @@ def _agree(
         text = _add_host(text, host())
     if plan == "ddp":
         text += f'\n[group]\nranks = {len(work.owners)}\nrows = "owner"\n'
+    text += _share_servers(world.servers)
     document = world.path / "agreement.toml"
     document.write_text(text, encoding="utf-8")
     signed = compile_document(document, lambda path: read_card(path).resource)
-    for name in parties:
+    for name in (*parties, *world.servers.values()):
         signed = add_signature(signed, identities[name])
     save_signed(signed, world.agreement)
 
@@ -257,6 +271,19 @@ def _set_terms(document: str, **terms: object) -> str:
         document, count = re.subn(line, f"{name} = {json.dumps(value)}", document)
         assert count == 1, f"the starter document has one line for {name}"
     return document
+
+
+def _share_servers(servers: Mapping[str, str]) -> str:
+    """Three more parties, and which of the shares is whose."""
+    if not servers:
+        return ""
+    parties = (
+        f'\n[[parties]]  # {name}\ncard = "{name}/party.card.json"\n'
+        'roles = ["share_server"]\n'
+        for name in servers.values()
+    )
+    shares = (f'{share} = "{name}"\n' for share, name in servers.items())
+    return "".join((*parties, "\n[servers]\n", *shares))
 
 
 def _add_host(document: str, references: TpmReferences) -> str:
@@ -287,7 +314,7 @@ def _inline(value: Any) -> str:
 
 def write_job(world: World, work: Work, travel: Travel, plan: Plan = "travel") -> None:
     """The ``job.toml`` of an act."""
-    schedule = work.schedule
+    schedule = (plan == "outsource" and work.outsourced) or work.schedule
     epochs = (plan == "ddp" and schedule.rounds) or schedule.epochs
     text = f"""\
 name = "{work.name}{world.act}"
@@ -317,4 +344,7 @@ checkpoint_every = {schedule.checkpoint_every}
 """
     if plan == "ddp":
         text += f'\n[slices]\ncount = {len(work.owners)}\nrows = "owner"\n'
+    if world.servers:
+        places = (f'{share} = "127.0.0.1:0"\n' for share in world.servers)
+        text += "".join(("\n[servers]\n", *places, f"redo = {len(TRIES)}\n"))
     world.job.write_text(text, encoding="utf-8")

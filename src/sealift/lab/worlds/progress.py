@@ -97,10 +97,11 @@ class AttackSeen:
     """One attack and what became of it.
 
     Attributes:
-        name: One of ``worlds.holders.TRIES``.
+        name: One of ``TRIES`` of ``worlds.holders`` or ``worlds.cheating``.
         holder: Who tried.
-        visit: In which visit.
+        visit: In which visit, or in which step of training.
         reason: Stable name of the accelerator's refusal, empty while there is none.
+        kept: The file with what a server signed.
     """
 
     name: str
@@ -109,6 +110,7 @@ class AttackSeen:
     reason: str = ""
     line: str = ""
     scrubbed_bytes: int = 0
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,8 @@ class Progress:
                 self._checkpoint(event)
             case "hostile.tries":
                 self._tries(event)
+            case "shares.tries" | "shares.wrong":
+                self._answer(event)
             case _:
                 self._take_visit(event)
 
@@ -306,6 +310,20 @@ class Progress:
         for visit in self.visits:  # the processes' lines come in any order
             if visit.visit == attack.visit and visit.outcome:
                 self._settle(visit)
+
+    def _answer(self, event: RoleEvent) -> None:
+        """A wrong one, as its server tells it or as it was found: in any order."""
+        step = f"step {event.fields['step']}"
+        if step not in self._tried:
+            self._tried[step] = AttackSeen("", "", step)
+            self.attacks.append(self._tried[step])
+        attack = self._tried[step]
+        if event.kind == "shares.tries":
+            attack.name = event.text("attack")
+            attack.holder = event.process.removeprefix("server-")
+        else:
+            attack.reason, attack.line = event.text("code"), event.text("line")
+            attack.kept = event.text("kept")
 
     def _settle(self, visit: VisitSeen) -> None:
         attack = self._tried.get(visit.visit)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sealift.cli.signals import followed, on_second_signal, stop_postponed
-from sealift.data.schedule.visits import plan_here
+from sealift.data.schedule.visits import Group, plan_here
 from sealift.errors import JobError
-from sealift.lab.worlds import holders
+from sealift.lab.worlds import cheating, holders
 from sealift.lab.worlds.folder import HOST, OPERATOR, OWNERS, Words, World
 from sealift.lab.worlds.progress import Progress
 from sealift.release.agreement.signed import load_verified
@@ -29,6 +30,7 @@ SILENCE_S: Final = 60.0
 ALONE_S: Final = 600.0  # a local run tells nothing until it has ended
 GRACE_S: Final = 1.0  # all end when the orchestrator does; who ends first is a race
 HOSTILE: Final = {"south": "hostile"}  # attacks first, then behaves
+CHEATS: Final = "M"  # half way, where servers multiply
 SLOW: Final = dict.fromkeys(OWNERS, "slow")
 _EVENTS: Final = ("--events", "-")
 Watch = Callable[[Progress, RoleEvent], None]
@@ -171,8 +173,10 @@ def started(
     """
     with _processes(world) as processes:
         with stop_postponed():
-            words = ["orchestrator", world.job, *world.home(OPERATOR).unlocking]
-            processes.start("orchestrator", "sealift", [*words, *_EVENTS])
+            if world.servers:
+                _start_server(processes, world, next(iter(world.servers)))
+            else:
+                _start_orchestrator(processes, world)
         yield processes, _told(processes, world, behaviour, agent)
 
 
@@ -188,6 +192,9 @@ def _told(
     processes: RoleProcesses, world: World, behaviour: Mapping[str, str], agent: str
 ) -> Iterator[Told]:
     for each in processes.listen(SILENCE_S):
+        if isinstance(each, RoleEvent) and each.kind == "shares.listening":
+            with stop_postponed():
+                _server_listens(processes, world, each)
         if isinstance(each, RoleEvent) and each.kind == "orchestrator.listening":
             dial = ["--orchestrator", f"127.0.0.1:{each.fields['port']}", *_EVENTS]
             with stop_postponed():
@@ -195,6 +202,36 @@ def _told(
                 for owner in world.owners:
                     _start_owner(processes, world, owner, dial, behaviour.get(owner))
         yield each
+
+
+def _start_orchestrator(processes: RoleProcesses, world: World) -> None:
+    words: Words = ["orchestrator", world.job, *world.home(OPERATOR).unlocking]
+    processes.start("orchestrator", "sealift", [*words, *_EVENTS])
+
+
+def _start_server(processes: RoleProcesses, world: World, share: str) -> None:
+    """One of them cheats half way; the first one compiles for all."""
+    party = world.servers[share]
+    words: Words = ["--share", share, world.job, *world.home(party).unlocking]
+    words += ["--kernels", world.kernels, *_EVENTS]
+    if share == CHEATS:
+        first = str(_count_steps(world) // 2)
+        processes.start(f"server-{party}", cheating.MODULE, [first, *words])
+    else:
+        processes.start(f"server-{party}", "sealift", ["share-server", *words])
+
+
+def _server_listens(processes: RoleProcesses, world: World, event: RoleEvent) -> None:
+    """Where it does goes into the job, which the rest reads once it is whole."""
+    job, share = world.job.read_text("utf-8"), event.text("share")
+    place = f'{share} = "{event.text("address")}"\n'
+    world.job.write_text(job.replace(f'{share} = "127.0.0.1:0"\n', place), "utf-8")
+    first, *others = world.servers
+    if share == first:
+        for each in others:
+            _start_server(processes, world, each)
+    if ':0"' not in world.job.read_text("utf-8").partition("[servers]")[2]:
+        _start_orchestrator(processes, world)
 
 
 def _start_accelerator(
@@ -230,7 +267,20 @@ def _holder(owner: str) -> str:
 
 def _count_visits(world: World) -> int:
     """Visits that the schedule asks for."""
+    return sum(len(group.stops) for group in _plan(world))
+
+
+def _count_steps(world: World) -> int:
+    """Training steps that it asks for."""
+    batch = read_job(world.job).settings.training.batch_rows
+    rows = (
+        sum(stop.rows for stop in group.stops)
+        for group in _plan(world)
+        if group.stops[0].purpose == "train"
+    )
+    return sum(math.ceil(each / batch) for each in rows)
+
+
+def _plan(world: World) -> Sequence[Group]:
     agreement = load_verified(world.agreement).agreement
-    settings = read_job(world.job).settings
-    plan = plan_here(agreement.resources, settings.visits)
-    return sum(len(group.stops) for group in plan)
+    return plan_here(agreement.resources, read_job(world.job).settings.visits)

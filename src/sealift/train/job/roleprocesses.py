@@ -34,6 +34,7 @@ from sealift.errors import (
     SealiftError,
     UnavailableError,
     UsageError,
+    remedy,
 )
 from sealift.events import Event
 
@@ -157,7 +158,8 @@ class Child:
                 why=last or _say_exit(code),
                 code="role-ended",
             )
-        found = _CLASS_FOR_EXIT[code](f"{self.name}: {match['line']}")
+        said = match["line"].removesuffix(f". {remedy(match['code'])}")
+        found = _CLASS_FOR_EXIT[code](f"{self.name}: {said}")
         found.code = match["code"]
         return found
 

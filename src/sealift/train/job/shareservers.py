@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from sealift.attest.level import Level
-from sealift.codec import encode
+from sealift.codec import decode, encode
 from sealift.crypto.sign import Signed
 from sealift.errors import SealiftError
 from sealift.events import Sink, emit
@@ -25,13 +25,15 @@ from sealift.outsource.masked import MaskedProducts, Share, WrongAnswer
 from sealift.outsource.messages import Answered
 from sealift.outsource.trace import Traces
 from sealift.release.agreement.signed import VerifiedAgreement
-from sealift.release.files import write_whole
+from sealift.release.files import read_whole, write_whole
 from sealift.session.endpoint import Endpoint
 from sealift.train.job.settings import parse_address
 from sealift.train.loop.products import Outsourcing
 from sealift.train.plans import PlanName
 from sealift.travel.peers import expect_share_server
 from sealift.travel.settings import JobSettings
+
+MAX_RECORD_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,15 @@ class WrongRecord:
         name = f"wrong-{self.wrong.step}-{Digest.of(content).raw.hex()[:8]}.json"
         write_whole(folder / name, content)
         return folder / name
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what ``keep`` wrote.
+
+        Raises:
+            MalformedError, UnavailableError: if that is no such record.
+        """
+        return decode(cls, read_whole(path, MAX_RECORD_BYTES))
 
 
 class ShareServers:
@@ -136,6 +147,7 @@ class ShareServers:
             self._sink,
             "shares.wrong",
             code=error.code,
+            step=wrong[-1].step,
             servers=servers,
             line=str(error),
             kept=kept,

@@ -94,7 +94,7 @@ def _check_outsourced(settings: JobSettings, agreement: Agreement) -> None:
     """One accelerator, which visits everybody and asks three servers.
 
     Raises:
-        UsageError: ``servers-missing``; ``other-operations``, of mixed cargo: a group
+        UsageError: ``servers-missing``; ``no-mixed-cargo``: a group
             whose holder is missing has batches of other sizes.
     """
     _check_alone(settings, agreement)
@@ -108,7 +108,8 @@ def _check_outsourced(settings: JobSettings, agreement: Agreement) -> None:
         raise UsageError(
             "the plan outsource takes no mixed cargo",
             why="sizes of batches would depend on who is there",
-            code="other-operations",
+            fix="Set mixed = false in the job",
+            code="no-mixed-cargo",
         )
 
 

@@ -27,7 +27,9 @@ from sealift.lab.demo.texts import (
     REAL,
     REAL_AT_HOME,
     REAL_REHEARSED,
+    REAL_SERVERS,
     SOFTWARE_KEY,
+    TOGETHER_THEY_SEE,
     rehearses,
     say_banner,
     say_bytes,
@@ -158,7 +160,20 @@ def _in_rounds(outcome: Outcome) -> Iterator[str]:
     )
 
 
-_TOLD: Final = {"local": _local, "travel": _travelled, "ddp": _in_rounds}
+def _outsourced(outcome: Outcome) -> Iterator[str]:
+    opening, visits, ending = _travelled(outcome)
+    yield opening
+    yield visits
+    yield (
+        "Every large product was made by three servers, of which each saw numbers that "
+        "say nothing, unless two of them talk to each other."
+    )
+    yield ending
+
+
+_TOLD: Final = {
+    "local": _local, "travel": _travelled, "ddp": _in_rounds, "outsource": _outsourced,
+}  # fmt: skip
 
 
 def _result(outcome: Outcome) -> str:
@@ -176,11 +191,12 @@ def _result(outcome: Outcome) -> str:
 def _attacks(outcome: Outcome) -> str:
     tried, refused = len(outcome.attacks), len(outcome.refused)
     if not tried:
-        return "No holder attacked"
-    holders = say_list(sorted({attack.holder for attack in outcome.attacks}))
+        return "Nobody attacked"
+    who = say_list(sorted({attack.holder for attack in outcome.attacks})).capitalize()
     ending = "and was refused" if refused == tried else f"refused {refused}"
     comma = "" if refused == tried else ","
-    return f"{holders.capitalize()}'s holder attacked {tried} times{comma} {ending}"
+    does = "server cheated" if outcome.plan == "outsource" else "holder attacked"
+    return f"{who}'s {does} {tried} times{comma} {ending}"
 
 
 def _tiles(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
@@ -206,6 +222,8 @@ def _honesty(outcome: Outcome) -> Markup:
     kept = REAL_AT_HOME if outcome.plan == "ddp" else REAL
     real: tuple[str, ...] = (*kept, outcome.task.words.real)
     only: tuple[str, ...] = (SOFTWARE_KEY, *DEVELOPMENT_ONLY)
+    if outcome.plan == "outsource":
+        real, only = real + REAL_SERVERS, (*only, TOGETHER_THEY_SEE)
     if rehearses(outcome.level):
         real, only = real + REAL_REHEARSED, ONLY_REHEARSED + DEVELOPMENT_ONLY
     if outcome.plan != "local":

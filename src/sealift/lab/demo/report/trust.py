@@ -33,6 +33,24 @@ from sealift.release.agreement.explain import cargo_promise
 CRYPTOGRAPHY: Final = "cryptography"  # whoever runs the machine
 RECORDS: Final = "checked from records"  # that the parties keep
 EVIDENCE: Final = ""  # as good as the level
+NOTHING_SEEN: Final = (
+    (
+        "A server that multiplies sees sizes and random numbers, and no wrong product counts.",
+        "A fresh mask for every tensor, exactly uniform, and a check of every product. It "
+        "holds as long as no two of the three servers talk to each other.",
+        CRYPTOGRAPHY,
+    ),
+)
+HOLDER_ATTACKED: Final = (
+    "One holder attacked in its first three visits, with its real identity and its real "
+    "data, then behaved. Each attack ended its visit: the memory was scrubbed, no row of "
+    "it was used, and another visit was granted."
+)
+SERVER_CHEATED: Final = (
+    "One share server began to cheat half way, with its real identity, in three steps. "
+    "Each wrong product was found before a weight had changed, its server was named, and "
+    "the step was made again under new masks. What the server signed is kept."
+)
 PROMISED: Final = (
     (
         "Rows lie on disks and cross networks sealed, unaltered and in order.",
@@ -67,12 +85,9 @@ PROMISED: Final = (
 
 def refused(outcome: Outcome) -> Markup:
     """What was refused: attacks, keys that a broker kept back, visits that failed."""
+    told = SERVER_CHEATED if outcome.plan == "outsource" else HOLDER_ATTACKED
     lead = join(
-        "One holder attacked in its first three visits, with its real identity and its "
-        "real data, then behaved. Each attack ended its visit: the memory was scrubbed, "
-        "no row of it was used, and another visit was granted. Each rule has a name; ",
-        code("sealift explain NAME"),
-        " says more.",
+        f"{told} Each rule has a name; ", code("sealift explain NAME"), " says more."
     )
     attacks = [
         [
@@ -80,15 +95,17 @@ def refused(outcome: Outcome) -> Markup:
             verdict_chip(was_refused(attack), "refused", "not refused"),
             code(attack.reason),
             WHY_REFUSED[attack.name],
-            f"{say_bytes(attack.scrubbed_bytes)} scrubbed",
+            f"{say_bytes(attack.scrubbed_bytes)} scrubbed"
+            if attack.scrubbed_bytes
+            else attack.visit,
         ]
         for attack in outcome.attacks
     ]
-    headings = ["attack", "outcome", "rule", "what holds it", "memory"]
+    headings = ["attack", "outcome", "rule", "what holds it", ""]
     others = list(_others(outcome))
     return section(
         "What was refused",
-        lead if attacks else "No holder attacked.",
+        lead if attacks else "Nobody attacked.",
         table(headings, attacks, numbers_from=4, prose=True) if attacks else "",
         element("h3", "Besides") if others else "",
         table(["what", "rule", "reason"], others, prose=True)
@@ -161,6 +178,7 @@ def trust(outcome: Outcome) -> Iterator[Markup]:
             f"{sandbox}.",
             EVIDENCE,
         ),
+        *(NOTHING_SEEN if outcome.plan == "outsource" else ()),
         (
             "Whoever runs the machine sees neither rows nor keys nor model.",
             "Memory that the hardware encrypts, proved by evidence.",

@@ -140,6 +140,13 @@ DIGITS: Final = Task(
         rows_per_visit=480,  # a whole part: each visit costs a fresh process
         row_bytes=ROW_BYTES,
     ),
+    outsourced=Schedule(
+        epochs=6,
+        batch_rows=32,  # a step takes eight rounds with every server
+        evaluate_every=3,
+        rows_per_visit=160,  # owners in quicker turns: with fewer steps, more is forgotten
+        row_bytes=ROW_BYTES,
+    ),
     words=Words(
         rows="handwritten digits",
         result="reads {} of the held-out digits right",
