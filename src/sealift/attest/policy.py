@@ -26,7 +26,7 @@ from sealift.attest.verifier import Check, Claims, Examine, Kind, check, require
 from sealift.errors import EvidenceError, PolicyError, UsageError
 from sealift.ids import Digest
 
-_TEE: Final = frozenset({Level.TEE})
+_TEE: Final = frozenset({Level.TEE, Level.UNTRUSTED_GPU})
 _HOST: Final = frozenset({Level.ATTESTED_HOST, Level.DEVELOPMENT})
 
 
@@ -266,7 +266,17 @@ class Appraiser:
         )
         claims = verifier.examine(evidence, basis, earlier.claims if earlier else None)
         # Modules are compared here, once for every kind that can measure them.
-        return replace(claims, checks=(*claims.checks, *self._check_modules(claims)))
+        checks = (*claims.checks, *self._check_modules(claims))
+        return replace(claims, level=self._standing_of(claims), checks=checks)
+
+    def _standing_of(self, claims: Claims) -> Level | None:
+        """A TEE that has servers compute, who show nothing, has a level of its own.
+
+        Its agreement accepts no other one (rule H10; ``Agreement.servers``).
+        """
+        outsourced = self.accept == (Level.UNTRUSTED_GPU,)
+        counts = outsourced and claims.level is Level.TEE
+        return Level.UNTRUSTED_GPU if counts else claims.level
 
     def _check_modules(self, claims: Claims) -> Iterator[Check]:
         """Every module that ran is a file of the agreed bundle, unaltered."""

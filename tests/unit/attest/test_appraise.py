@@ -190,6 +190,24 @@ def test_other_kinds_plug_in() -> None:
     assert (result.level, result.tier) == (Level.TEE, Tier.AFFIRMING)
 
 
+def test_a_tee_that_has_servers_compute_has_a_level_of_its_own() -> None:
+    both = frozenset({Level.TEE, Level.UNTRUSTED_GPU})
+    alone = rehearse(rehearsed(levels=both), Level.UNTRUSTED_GPU)
+    assert (alone.level, alone.standing) == (Level.UNTRUSTED_GPU, "untrusted-gpu")
+    within = rehearse(rehearsed(levels=both), Level.UNTRUSTED_GPU, Level.TEE)
+    assert within.level is Level.TEE  # an agreement has the other one alone
+    rehearsal = rehearsed(level=Level.DEVELOPMENT, levels=both)
+    with pytest.raises(PolicyError):
+        rehearse(rehearsal, Level.UNTRUSTED_GPU)
+
+
+@pytest.mark.parametrize("kind", ["tdx", "snp", "azure"])
+def test_what_evidence_a_tee_with_servers_gives(kind: str) -> None:
+    media_type = f"application/vnd.sealift.{kind}-evidence+json"
+    levels = VERIFIER_FOR_MEDIA_TYPE[media_type].levels
+    assert levels == {Level.TEE, Level.UNTRUSTED_GPU}
+
+
 def test_level_is_what_the_evidence_proved() -> None:
     rehearsal = rehearsed(level=Level.DEVELOPMENT, trust=TrustVector(hardware=97))
     with pytest.raises(PolicyError):  # a rehearsed TEE stays development (rule H11)

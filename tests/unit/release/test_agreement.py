@@ -76,6 +76,17 @@ def test_three_servers_of_three_parties() -> None:
     assert "any two together see rows and weights" in said
 
 
+def test_servers_and_their_level_stand_together() -> None:
+    served = replace(_served(), accept=(Level.UNTRUSTED_GPU,), references=References())
+    assert decode(Agreement, encode(served)) == served
+    for accept in ((Level.TEE,), (Level.TEE, Level.UNTRUSTED_GPU)):
+        with pytest.raises(MalformedError) as caught:
+            replace(served, accept=accept)
+        assert caught.value.field == "accept"
+    with pytest.raises(MalformedError, match="untrusted-gpu stands alone"):
+        replace(AGREEMENT, accept=(Level.UNTRUSTED_GPU,), references=References())
+
+
 @pytest.mark.parametrize("share", ["P", "M", "Z"])
 def test_servers_of_one_party_or_of_an_owner_are_refused(share: str) -> None:
     other = {"P": "cloud-b", "M": "cloud-c", "Z": "cloud-a"}[share]

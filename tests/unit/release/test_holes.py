@@ -31,6 +31,7 @@ from sealift.release.agreement import (
     References,
     ReleaseRule,
     RollbackRule,
+    ServersRule,
 )
 from sealift.release.agreement.explain import explain
 from sealift.release.agreement.holes import find_holes
@@ -115,6 +116,20 @@ def development(a: Agreement) -> Agreement:
     return replace(a, accept=(Level.DEVELOPMENT,), references=named)
 
 
+def served(a: Agreement) -> Agreement:
+    servers = [
+        replace(a.parties[0], name=name, roles=("share_server",))
+        for name in ("cloud-a", "cloud-b", "cloud-c")
+    ]
+    servers = [replace(each, sign=SigningKey.generate().public_key) for each in servers]
+    return replace(
+        a,
+        accept=(Level.UNTRUSTED_GPU,),
+        parties=(*a.parties, *servers),
+        servers=ServersRule("cloud-a", "cloud-b", "cloud-c"),
+    )
+
+
 TDX = TdxReferences(mrtd=(), rtmr={}, mrconfigid=(), platforms=(b"p" * 16,))
 SNP = SnpReferences(measurement=(), host_data=(), min_tcb={})
 HOLES: dict[str, tuple[str, Change]] = {
@@ -128,6 +143,7 @@ HOLES: dict[str, tuple[str, Change]] = {
         "no-gpu-binding",
         lambda a: replace(a, accept=(Level.ATTESTED_HOST,)),
     ),
+    "servers": ("servers-collude", served),
     "virtual root": ("virtual-root", references(tpm=host("virtual"))),
     "software root": ("software-root", references(tpm=host("software"))),
     "software named hardware": (

@@ -47,6 +47,13 @@ def _levels(agreement: Agreement) -> Iterator[Hole]:
             "rehearsal",
             f"it only rehearses {agreement.rehearse}: the same steps, and no protection",
         )
+    if agreement.servers is not None:
+        names = ", ".join(agreement.servers.parties.values())
+        yield Hole(
+            "servers-collude",
+            f"any two of {names} together can read rows and weights, and no evidence "
+            "shows that they do not",
+        )
     for level in (Level.TEE, Level.ATTESTED_HOST):
         if level in agreement.accept:
             yield Hole(

@@ -314,6 +314,7 @@ class Agreement:
         parties = self.servers.parties if self.servers else {}
         if parties and self.about == "serve":
             raise inconsistent('does not stand with about = "serve"', "servers")
+        self._check_servers_level()
         for share, name in parties.items():
             self._require_role(name, "share_server", f"servers.{share}")
             if name in (*self.holders, self.model_owner):
@@ -321,6 +322,16 @@ class Agreement:
         for index, party in enumerate(self.parties):
             if "share_server" in party.roles and party.name not in parties.values():
                 raise inconsistent("a server without share", f"parties[{index}].roles")
+
+    def _check_servers_level(self) -> None:
+        """What servers compute is no longer what a TEE alone keeps in (rule H10)."""
+        outsourced = Level.UNTRUSTED_GPU in self.accept
+        if outsourced and (self.servers is None or len(self.accept) > 1):
+            raise inconsistent(
+                "untrusted-gpu stands alone, and with [servers]", "accept"
+            )
+        if self.servers and not outsourced and Level.DEVELOPMENT not in self.accept:
+            raise inconsistent("[servers] stands with untrusted-gpu", "accept")
 
     def _check_board(self) -> None:
         if self.board is None:
