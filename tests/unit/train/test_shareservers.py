@@ -1,4 +1,4 @@
-"""What is kept of a wrong answer: where it was, and what its server signed."""
+"""What is kept of a wrong answer, and which jobs can be started again."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 
 from sealift.crypto.sign import SigningKey
-from sealift.errors import AuthenticationError, IntegrityError
+from sealift.data.schedule.visits import BufferChoice
+from sealift.errors import AuthenticationError, IntegrityError, UsageError
 from sealift.events import Event
 from sealift.numeric.loops import U32
 from sealift.outsource.compute import ShareProducts
 from sealift.outsource.masked import MaskedProducts
 from sealift.outsource.terms import Forward, Layer
 from sealift.outsource.trace import StepKind, Trace, tabulate
-from sealift.train.job.shareservers import ShareServers, WrongRecord
+from sealift.train.job.shareservers import ShareServers, WrongRecord, demand_lasting
+from sealift.travel.settings import JobSettings, TravelSettings
 from tests.sim.servedshares import KERNELS, SharesWorld
+from tests.unit.train.joints import resource
 
 LAYER = Layer(name="fc", batch=2, inputs=3, outputs=4)
 TRACE: Trace = (Forward(LAYER),)
@@ -60,3 +63,17 @@ def test_what_a_wrong_server_signed_is_kept(tmp_path: Path, kept: bool) -> None:
     assert [str(each) for each in files] == ([event.fields["kept"]] if kept else [])
     for each in files:
         assert WrongRecord.load(each) == record
+
+
+def test_visits_are_as_long_after_a_restart() -> None:
+    resources = [resource("north", 8), resource("east", 9)]
+    short, whole = (
+        BufferChoice(rows * resources[0].row_bytes, "half of the memory")
+        for rows in (8, 9)
+    )
+    with pytest.raises(UsageError) as caught:
+        demand_lasting(short, JobSettings(), resources)
+    assert caught.value.code == "buffer-unsaid"
+    demand_lasting(whole, JobSettings(), resources)
+    said = JobSettings(travel=TravelSettings(buffer_bytes=short.buffer_bytes))
+    demand_lasting(short, said, resources)

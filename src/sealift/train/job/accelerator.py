@@ -40,7 +40,7 @@ from sealift.train.job.runningjob import (
     open_training,
 )
 from sealift.train.job.settings import told_settings
-from sealift.train.job.shareservers import ShareServers
+from sealift.train.job.shareservers import ShareServers, demand_lasting
 from sealift.train.output.handout import Handout, prove_instance
 from sealift.train.plans import PlanName
 from sealift.train.worker.executor import RecipeExecutor, TaskLimits
@@ -290,6 +290,8 @@ class Accelerator:
             agreement.resources, settings.visits, free_memory_bytes()
         )
         choice = self._shapes.hold(start.job, settings.shape, choice)
+        if self._plan == "outsource":
+            demand_lasting(choice, settings, agreement.resources)
         self._executor.limits = TaskLimits(work_s=settings.run.work_s)
         training = open_training(
             agreement,

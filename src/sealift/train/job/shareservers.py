@@ -7,7 +7,7 @@ it answered in the step; the answers themselves are not kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import Final, Self
 from sealift.attest.level import Level
 from sealift.codec import decode, encode
 from sealift.crypto.sign import Signed
-from sealift.errors import SealiftError
+from sealift.data.schedule.visits import BufferChoice
+from sealift.errors import SealiftError, UsageError
 from sealift.events import Sink, emit
 from sealift.ids import Digest
 from sealift.numeric.kernels import best_kernels
@@ -24,6 +25,7 @@ from sealift.outsource.connections import Connections, ServerPlace
 from sealift.outsource.masked import MaskedProducts, Share, WrongAnswer
 from sealift.outsource.messages import Answered
 from sealift.outsource.trace import Traces
+from sealift.release.agreement import Resource
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole, write_whole
 from sealift.session.endpoint import Endpoint
@@ -68,6 +70,23 @@ class WrongRecord:
             MalformedError, UnavailableError: if that is no such record.
         """
         return decode(cls, read_whole(path, MAX_RECORD_BYTES))
+
+
+def demand_lasting(
+    choice: BufferChoice, settings: JobSettings, resources: Sequence[Resource]
+) -> None:
+    """Demand that a job which is started again makes the steps that it announced before.
+
+    Raises:
+        UsageError: code ``buffer-unsaid``, if its visits would be as long as memory is free.
+    """
+    longest = max(each.total_bytes for each in resources)
+    if not settings.travel.buffer_bytes and choice.buffer_bytes < longest:
+        raise UsageError(
+            "the plan outsource needs buffers of a size that the job says",
+            why="batches of the same sizes must come after a restart, and memory may differ",
+            code="buffer-unsaid",
+        )
 
 
 class ShareServers:
