@@ -81,7 +81,7 @@ def demand_lasting(
         UsageError: code ``buffer-unsaid``, if its visits would be as long as memory is free.
     """
     longest = max(each.total_bytes for each in resources)
-    if not settings.travel.buffer_bytes and choice.buffer_bytes < longest:
+    if not settings.travel.asked_bytes and choice.buffer_bytes < longest:
         raise UsageError(
             "the plan outsource needs buffers of a size that the job says",
             why="batches of the same sizes must come after a restart, and memory may differ",
