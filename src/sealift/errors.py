@@ -38,7 +38,8 @@ class SealiftError(Exception):
     Args:
         what: What happened, lower case, without a full stop.
         why: The cause, if it is known and may be told; or the error that says it.
-        fix: What the reader can do about it, if this place knows more than the catalogue.
+        fix: What the reader can do about it, if this place knows more than the catalogue;
+            None where the cause has said it.
         code: Stable kebab-case name; the class default when left out.
     """
 
@@ -50,19 +51,19 @@ class SealiftError(Exception):
         what: str,
         *,
         why: str | BaseException = "",
-        fix: str = "",
+        fix: str | None = "",
         code: str | None = None,
     ) -> None:
         self.what = what
         self.why = why if isinstance(why, str) else cause(why)
         self.code = code or self.default_code
-        self.fix = fix
+        self._fix = fix
         super().__init__(what)
 
     @property
     def fix(self) -> str:
         """What the reader can do about it: said at the place, or by the catalogue."""
-        return self._fix or remedy(self.code)
+        return "" if self._fix is None else self._fix or remedy(self.code)
 
     @fix.setter
     def fix(self, fix: str) -> None:
@@ -161,7 +162,7 @@ class MalformedError(SealiftError):
         field: str = "",
         offset: int | None = None,
         why: str | BaseException = "",
-        fix: str = "",
+        fix: str | None = "",
         code: str | None = None,
     ) -> None:
         self.field = field

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sealift.channel.record.sealedfile import SealedFileReader
+from sealift.codec import encode
 from sealift.crypto.identity import Identity, load_identity
 from sealift.data.schema.card import read_card
 from sealift.events import Sink, discard
@@ -142,16 +143,21 @@ def identities() -> dict[str, Identity]:
     }
 
 
-def fresh_world(folder: Path, wishes: Wishes) -> World:
+def fresh_world(
+    folder: Path, wishes: Wishes, joining: Sequence[Identity] = ()
+) -> World:
     """A copy of the plain world with another recipe, job and agreement."""
     shutil.copytree(plain_world().path, folder, dirs_exist_ok=True)
     world = World(folder)
-    change(world, wishes)
+    change(world, wishes, joining)
     return world
 
 
-def change(world: World, wishes: Wishes) -> None:
-    """Another agreement for the same parties, signed by all of them."""
+def change(world: World, wishes: Wishes, joining: Sequence[Identity] = ()) -> None:
+    """Another agreement for the same parties, and those who join, signed by all of them."""
+    signers = identities() | {each.name: each for each in joining}
+    for each in joining:
+        (world.path / f"{each.name}.card.json").write_bytes(encode(each.card))
     recipe = wishes.recipe.replace("STEP_S = 0.0", f"STEP_S = {wishes.step_s}")
     (world.path / "recipe" / "recipe.py").write_text(recipe)
     write_job(world, wishes)
@@ -167,7 +173,7 @@ def change(world: World, wishes: Wishes) -> None:
     document.write_text(text + wishes.group)
     signed = compile_document(document, lambda path: read_card(path).resource)
     for party in signed.agreement.parties:
-        signed = add_signature(signed, identities()[party.name])
+        signed = add_signature(signed, signers[party.name])
     save_signed(signed, world.agreement)
 
 

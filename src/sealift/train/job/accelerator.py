@@ -53,6 +53,7 @@ from sealift.travel.accelerator.setup import (
 from sealift.travel.accelerator.visits import HostedVisits, Orders
 from sealift.travel.peers import ORCHESTRATOR, expect_orchestrator, meet_broker
 from sealift.travel.settings import JobSettings
+from sealift.travel.visit.errors import SERVER_GONE
 from sealift.travel.visit.lease import LeaseTerms
 from sealift.travel.visit.memory import CPUPool
 from sealift.travel.visit.messages import (
@@ -163,9 +164,9 @@ class Accelerator:
         with closing(self._keep_leases(orders)) as self._leases:
             try:
                 job = self._open(start, self._leases, partial(_tell, control))
-            except PeerError:
-                raise  # a broker went away: whoever comes next may find it
             except SealiftError as error:
+                if isinstance(error, PeerError) and error.code != SERVER_GONE:
+                    raise  # a broker went away: whoever comes next may find it
                 send_message(control, Failed(error.code, str(error)))
                 raise
             hosting = self._host(job, control, orders)

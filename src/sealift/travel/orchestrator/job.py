@@ -28,7 +28,7 @@ from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.orchestrator.visits import ANSWER_WAIT_S, PlanRun, Tally
 from sealift.travel.peers import accelerator_names
 from sealift.travel.settings import JobSettings
-from sealift.travel.visit.errors import named_errors
+from sealift.travel.visit.errors import SERVER_GONE, named_errors
 from sealift.travel.visit.lease import Lease, SignedLease, check_seconds
 from sealift.travel.visit.messages import (
     FAREWELL_S,
@@ -174,9 +174,9 @@ class Orchestrator:
             try:
                 self._visit_all(accelerator, self._start(accelerator, start), outputs)
                 return self._finish(accelerator, outputs)
-            except FailedError:
-                raise  # it lives, and says that there is no way
             except PeerError as error:
+                if isinstance(error, FailedError) or error.code == SERVER_GONE:
+                    raise  # it lives, and says that there is no way
                 accelerator = self._await_another(accelerator, error)
 
     def _await_another(self, lost: Session, error: PeerError) -> Session:

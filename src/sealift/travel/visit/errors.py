@@ -17,6 +17,7 @@ from sealift.errors import (
     MalformedError,
     PeerError,
     PolicyError,
+    RefusedError,
     SealiftError,
     StaleError,
     UnavailableError,
@@ -26,6 +27,7 @@ from sealift.session.session import Session
 from sealift.travel.visit.messages import Failed, FailedError, parse_message
 
 TIMEOUT: Final = peer_timeout().code
+SERVER_GONE: Final = "server-gone"  # of shares: whoever asked it lives, and gives up
 # Refusals that do not depend on the holder: asking again changes nothing.
 NEVER_LATER: Final = frozenset({
     "no-such-resource", "too-many-visits", "bad-rows", "off-grid", "not-planned", "bad-row",
@@ -34,15 +36,18 @@ _CODES: Final[Mapping[type[SealiftError], tuple[str, ...]]] = {
     PolicyError: (
         "output-withheld", "owner-left", "agreement-vetoed", "agreement-cancelled",
         "lease-silent", "cargo-not-agreed", "other-shape", "checkpoint-other-job",
-        "instance-superseded",
+        "instance-superseded", "identity-differs", "servers-not-apart",
     ),
     JobError: (
         "statistics-withheld", "bad-recipe", "recipe-error", "not-finite",
-        "state-changed",
+        "state-changed", "other-operations", "operand-not-finite",
     ),
     MalformedError: (
         "bad-entry", "bundle-hides-module", "bad-checkpoint", "checkpoint-version",
+        "bad-share",
     ),
+    PeerError: (SERVER_GONE,),
+    RefusedError: ("server-refuses",),
     UnavailableError: (
         "buffer-too-large", "checkpoint-missing", "no-descriptors", "no-memory",
         "disk-full", "cannot-write",
@@ -51,10 +56,10 @@ _CODES: Final[Mapping[type[SealiftError], tuple[str, ...]]] = {
         "checkpoint-stale", "checkpoint-rolled-back",
     ),
     IntegrityError: (
-        "checkpoint-damaged", "checkpoint-forked",
+        "checkpoint-damaged", "checkpoint-forked", "wrong-product", "product-wrapped",
     ),
     UsageError: (
-        "nothing-to-resume",
+        "nothing-to-resume", "buffer-unsaid",
     ),
 }  # fmt: skip
 _KIND_FOR_CODE: Final = {code: kind for kind, codes in _CODES.items() for code in codes}
@@ -63,7 +68,7 @@ _KIND_FOR_CODE: Final = {code: kind for kind, codes in _CODES.items() for code i
 def job_failed(code: str, line: str) -> SealiftError:
     """The error of a job that a visit's work ended: of the kind that its code names."""
     kind = _KIND_FOR_CODE.get(code, JobError)
-    return kind("the job failed", why=line, code=code)
+    return kind("the job failed", why=line, fix=None, code=code)
 
 
 @contextmanager
@@ -75,7 +80,7 @@ def named_errors() -> Iterator[None]:
         kind = _KIND_FOR_CODE.get(error.failed.code)
         if kind is None:
             raise
-        told = kind(error.failed.line)
+        told = kind(error.failed.line, fix=None)
         told.code = error.failed.code
         raise told from None
 
