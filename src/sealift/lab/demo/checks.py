@@ -105,7 +105,7 @@ def _check_wrong(
         (signed,) = record.signed
         signed.verify(verified.party(attack.holder).sign)
         if signed.body.step != record.wrong.step:
-            raise IntegrityError("a server signed another step", code="other-step")
+            raise IntegrityError("a server signed another step", code="wrong-product")
         verdict.wrong_answers += 1
 
 

@@ -108,7 +108,6 @@ def _check_outsourced(settings: JobSettings, agreement: Agreement) -> None:
         raise UsageError(
             "the plan outsource takes no mixed cargo",
             why="sizes of batches would depend on who is there",
-            fix="Set mixed = false in the job",
             code="no-mixed-cargo",
         )
 
