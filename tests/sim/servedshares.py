@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from typing import Self
 
 from sealift.channel.transport.tcp import TcpListener
 from sealift.crypto.sign import SigningKey
@@ -61,10 +62,10 @@ class SharesWorld:
         )  # fmt: skip
 
     @contextmanager
-    def serving(self) -> Iterator[SharesWorld]:
+    def serving(self, hosts: Sequence[str] = ("127.0.0.1",) * 3) -> Iterator[Self]:
         with ExitStack() as stack:
-            for share, server in self.servers.items():
-                listener = stack.enter_context(closing(TcpListener()))
+            for host, (share, server) in zip(hosts, self.servers.items(), strict=True):
+                listener = stack.enter_context(closing(TcpListener(host)))
                 self.addresses[share] = listener.address
                 thread = threading.Thread(target=server.serve, args=(listener,))
                 thread.start()

@@ -129,9 +129,19 @@ def test_who_has_another_key_is_not_the_server(world: SharesWorld) -> None:
     assert refused.value.code == "identity-differs"
 
 
-def test_two_servers_on_one_host_are_refused(world: SharesWorld) -> None:
-    with pytest.raises(PolicyError) as refused:
-        world.dial(one_host=False)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_two_servers_on_one_host_are_refused(place: int) -> None:
+    hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+    apart = SharesWorld()
+    with apart.serving(hosts), apart.dial(one_host=False):
+        pass
+    hosts[place] = hosts[place - 1]
+    together = SharesWorld()
+    with together.serving(hosts):
+        with pytest.raises(PolicyError, match="are on one host") as refused:
+            together.dial(one_host=False)
+        with together.dial(one_host=True):
+            pass
     assert refused.value.code == "servers-not-apart"
 
 

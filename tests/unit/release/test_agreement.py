@@ -88,16 +88,29 @@ def test_servers_and_their_level_stand_together() -> None:
 
 
 @pytest.mark.parametrize("share", ["P", "M", "Z"])
-def test_servers_of_one_party_or_of_an_owner_are_refused(share: str) -> None:
+def test_servers_of_one_party_are_refused(share: str) -> None:
     other = {"P": "cloud-b", "M": "cloud-c", "Z": "cloud-a"}[share]
-    with pytest.raises(PolicyError) as two:
+    with pytest.raises(PolicyError) as refused:
         _served(**{share: other})
-    owner, made = replace(ADA, roles=(*ADA.roles, "share_server")), _served()
-    assert made.servers is not None
-    servers = replace(made.servers, **{share: "ada"})
-    with pytest.raises(PolicyError) as owning:
-        replace(made, parties=(owner, *made.parties[1:]), servers=servers)
-    assert {two.value.code, owning.value.code} == {"servers-not-apart"}
+    assert refused.value.code == "servers-not-apart"
+
+
+@pytest.mark.parametrize("share", ["P", "M", "Z"])
+@pytest.mark.parametrize("part", ["owner of rows", "model_owner", "operator"])
+def test_whoever_has_another_part_has_no_server(part: str, share: str) -> None:
+    """With the role as well; the model's owner and the operator have no other part."""
+    made = _served()
+    parties = list(made.parties)
+    if part == "owner of rows":
+        parties[0] = replace(ADA, roles=(*ADA.roles, "share_server"))
+        changes = {"servers": replace(made.servers, **{share: "ada"})}
+    else:
+        place = {"P": 3, "M": 4, "Z": 5}[share]
+        parties[place] = replace(parties[place], roles=("share_server", part))
+        changes = {part: parties[place].name}
+    with pytest.raises(PolicyError, match="owns or operates") as refused:
+        replace(made, parties=tuple(parties), **changes)
+    assert refused.value.code == "servers-not-apart"
 
 
 def test_servers_need_their_role_and_a_share() -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from sealift.attest.level import Level
 from sealift.codec import decode, encode
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, PolicyError, UsageError
+from sealift.release.agreement import ServersRule
 from sealift.train.job.settings import (
     JobTable,
     ServingTable,
+    check_servers,
     parse_address,
     parse_job,
     read_job,
@@ -136,3 +140,25 @@ def test_a_table_within_tables_without_end_is_refused(tmp_path: Path) -> None:
     path.write_text(f"[{'.'.join('a' * 20_000)}]\n")
     with pytest.raises(MalformedError):
         read_job(path)
+
+
+APART = ServersSettings(P="p:7000", M="m:7000", Z="[::1]:7000")
+RULE = ServersRule(P="cloud-a", M="cloud-b", Z="cloud-c")
+
+
+def demand(servers: ServersSettings, rule: ServersRule | None, level: Level) -> None:
+    agreement = SimpleNamespace(servers=rule, accept=(level,))
+    check_servers(servers, cast("Any", agreement))
+
+
+def test_servers_are_three_each_on_a_host_of_its_own() -> None:
+    demand(APART, RULE, Level.UNTRUSTED_GPU)
+    together = replace(APART, M="P:7001")
+    demand(together, RULE, Level.DEVELOPMENT)
+    with pytest.raises(PolicyError, match="P and M are on P") as refused:
+        demand(together, RULE, Level.UNTRUSTED_GPU)
+    assert refused.value.code == "servers-not-apart"
+    for servers, rule in ((replace(APART, Z=""), RULE), (APART, None)):
+        with pytest.raises(UsageError) as missing:
+            demand(servers, rule, Level.DEVELOPMENT)
+        assert missing.value.code == "servers-missing"

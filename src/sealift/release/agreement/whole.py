@@ -317,8 +317,8 @@ class Agreement:
         self._check_servers_level()
         for share, name in parties.items():
             self._require_role(name, "share_server", f"servers.{share}")
-            if name in (*self.holders, self.model_owner):
-                raise servers_not_apart(f"{name} owns what is computed on")
+            if name in (*self.holders, self.model_owner, self.operator):
+                raise servers_not_apart(f"{name} owns or operates what is computed")
         for index, party in enumerate(self.parties):
             if "share_server" in party.roles and party.name not in parties.values():
                 raise inconsistent("a server without share", f"parties[{index}].roles")
