@@ -1,8 +1,8 @@
 """What eight bits cost: digit readers trained in float32, and with quantized products.
 
 The same weights, batches and optimizer for both, a seed each. The products are made in
-place: servers give the same numbers bit for bit. Of each product the head-room is counted:
-bits between the largest number that came out and half its modulus.
+place: servers give the same numbers bit for bit. Of each layer's products the head-room is
+counted: bits between the largest number that came out and half its modulus.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sealift.lab.bench.outsource.models import digits_cnn, digits_mlp
-from sealift.lab.bench.report import BenchReport
+from sealift.lab.bench.report import BenchReport, Row
 from sealift.lab.demo.tasks.digits import load_images
 from sealift.numeric.kernels import best_kernels
 from sealift.numeric.loops import F32, I16
 from sealift.outsource.convert import Route, convert
 from sealift.outsource.multiplier import Multiplier
-from sealift.outsource.plain import PlainProducts, product
-from sealift.outsource.terms import Forward
+from sealift.outsource.plain import PlainProducts
+from sealift.outsource.terms import Backward, Direction, Forward, Layer
 from sealift.outsource.trace import Recorder, StepKind
 
 MODELS: Final[dict[str, tuple[Callable[[], nn.Sequential], tuple[int, ...]]]] = {
@@ -42,22 +42,48 @@ _RATE, _MOMENTUM = 0.1, 0.9
 Step = Callable[[int, int], AbstractContextManager[None]]
 
 
-class CountedProducts(PlainProducts):
-    """Counts how close products come to half their modulus.
-
-    Attributes:
-        head_room: Calls by whole bits that were left.
-    """
+class HeadRoom(PlainProducts):
+    """Counts how close products come to half their modulus."""
 
     def __init__(self) -> None:
-        self.head_room: Counter[int] = Counter()
+        self._left: dict[str, dict[Direction, Counter[int]]] = {}
 
     def forward(self, exchange: Forward, x: I16, w: I16, scale: float) -> F32:
         """See ``PlainProducts``."""
-        largest = np.abs(product(exchange.layer, "forward", x, w)).max(initial=1.0)
-        half = exchange.layer.basis("forward").modulus // 2
-        self.head_room[int(np.log2(half / max(largest, 1.0)))] += 1
-        return super().forward(exchange, x, w, scale)
+        found = super().forward(exchange, x, w, scale)
+        self._note(exchange.layer, "forward", found, scale)
+        return found
+
+    def backward(
+        self, exchange: Backward, dy: I16, scales: tuple[float, ...]
+    ) -> list[F32]:
+        """See ``PlainProducts``."""
+        found, layer = (
+            super().backward(exchange, dy, scales),
+            self._calls[exchange.call][0],
+        )
+        for each in zip(exchange.wants, found, scales, strict=True):
+            self._note(layer, *each)
+        return found
+
+    def rows(self, model: str) -> Iterator[Row]:
+        """One a layer: of its forward product and both gradients, calls by bits left."""
+        for name, left in self._left.items():
+            row: Row = {"model": model, "layer": name}
+            yield row | {
+                f"{direction}_bits_left": " ".join(
+                    f"{bits}:{calls}" for bits, calls in sorted(counted.items())
+                )
+                for direction, counted in left.items()
+            }
+
+    def _note(
+        self, layer: Layer, direction: Direction, found: F32, scale: float
+    ) -> None:
+        largest = max(float(np.abs(found).max(initial=0)) / scale, 1.0)
+        bits = int(np.log2(layer.basis(direction).modulus // 2 / largest))
+        counted = self._left.setdefault(layer.name, {})
+        counted.setdefault(direction, Counter())[bits] += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +98,7 @@ def measure_accuracy(report: BenchReport, seeds: int) -> None:
     """Both models, over seeds; the worst gap is the ratio."""
     torch.set_num_threads(1)
     for name, (make, shape) in MODELS.items():
-        products, found = CountedProducts(), dict[str, list[float]]()
+        products, found = HeadRoom(), dict[str, list[float]]()
         for seed in range(seeds):
             train, held = _split(seed, shape)
             for way in ("float32", "quantized"):
@@ -92,12 +118,9 @@ def measure_accuracy(report: BenchReport, seeds: int) -> None:
                 },
                 "gap_points": round(mean(gaps), 2),
                 "standard_error": round(stdev(gaps) / sqrt(seeds), 2),
-                "bits_left": " ".join(
-                    f"{bits}:{count}"
-                    for bits, count in sorted(products.head_room.items())
-                ),
             }
         )
+        report.rows += products.rows(name)
         report.keep_highest("accuracy_gap_points", mean(gaps))
 
 

@@ -1,4 +1,4 @@
-"""The models that are measured: VGG-11 as Goten trained it, and two small digit readers.
+"""The models that are measured: VGG-11 as Goten trained it, its images, two digit readers.
 
 VGG-11 at CIFAR-10's shape: eight 3x3 convolutions with batch normalisation, five poolings,
 three linear layers; 152.7 M multiplications forward an image.
@@ -6,15 +6,25 @@ three linear layers; 152.7 M multiplications forward an image.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from importlib import import_module
+from math import prod
+from pathlib import Path
+from typing import Any, Final
 
+import numpy as np
+import torch
 from torch import nn
 
+from sealift.errors import UsageError
 from sealift.outsource.terms import Layer
 
 CLASSES: Final = 10
+CIFAR10: Final = "SEALIFT_CIFAR10"
+CIFAR10_FILE: Final = "data_batch_1.bin"  # rows: a label, then 3 x 32 x 32 pixels
+_SHAPE: Final = (3, 32, 32)
 _POOL: Final = 0
 _WIDTHS: Final = (64, _POOL, 128, _POOL, 256, 256, _POOL, 512, 512, _POOL, 512, 512, 0)
 _DENSE: Final = (512, 512)
@@ -87,3 +97,58 @@ def _layers(batch: int) -> Iterator[Layer]:
     for number, width in enumerate((*_DENSE, CLASSES), 1):
         yield Layer(name=f"fc{number}", batch=batch, inputs=inputs, outputs=width)
         inputs = width
+
+
+@dataclass(frozen=True, slots=True)
+class RealImages:
+    """A batch of CIFAR-10's shape, from 0 to 1, and its labels.
+
+    Attributes:
+        what: Whose they are.
+    """
+
+    what: str
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+def read_images(count: int) -> RealImages:
+    """Of the folder that ``SEALIFT_CIFAR10`` names; else photographs, labelled by lot.
+
+    Raises:
+        UsageError: if it is no folder of CIFAR-10's binary version.
+    """
+    if folder := os.environ.get(CIFAR10):
+        what, (x, y) = "CIFAR-10", _read_cifar10(Path(folder, CIFAR10_FILE))
+    else:
+        what, x = "scikit-learn's photographs", _photographs()
+        y = torch.randint(CLASSES, (len(x),))
+    chosen = torch.arange(count) % len(x)
+    return RealImages(what, x[chosen].contiguous(), y[chosen])
+
+
+def _read_cifar10(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    try:
+        raw = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise _no_cifar10(f"{path}: {error.strerror}") from None
+    row = 1 + prod(_SHAPE)
+    if not raw.size or raw.size % row:
+        raise _no_cifar10(f"{path} has {raw.size} bytes, no whole rows of {row}")
+    labels, pixels = np.split(raw.reshape(-1, row), [1], axis=1)
+    if labels.max() >= CLASSES:
+        raise _no_cifar10(f"{path} has a label of {labels.max()}")
+    x = torch.from_numpy(pixels.reshape(-1, *_SHAPE) / np.float32(255))
+    return x, torch.from_numpy(labels[:, 0].astype(np.int64))
+
+
+def _no_cifar10(why: str) -> UsageError:
+    fix = "Name the folder cifar-10-batches-bin, of the binary version"
+    return UsageError(f"{CIFAR10} names no CIFAR-10", why=why, fix=fix)
+
+
+def _photographs() -> torch.Tensor:
+    """Those that scikit-learn brings, in pieces of CIFAR-10's shape."""
+    photographs: Any = import_module("sklearn.datasets").load_sample_images().images
+    pieces = torch.from_numpy(np.stack(photographs)).unfold(1, 32, 32).unfold(2, 32, 32)
+    return pieces.reshape(-1, *_SHAPE).float() / 255
