@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sealift.errors import IntegrityError, JobError, SealiftError, UnavailableError
@@ -12,9 +14,11 @@ from sealift.numeric.kernels import portable_kernels
 from sealift.outsource.plain import PlainProducts
 from sealift.outsource.terms import Forward, Layer
 from sealift.outsource.trace import StepKind, Traces, tabulate
-from sealift.train.loop.products import Outsourcing
+from sealift.train.loop.products import Outsourcing, TaskSteps
+from sealift.train.loop.tasks import Given, SliceId, SliceTask, TaskModel, TaskPart
 from sealift.train.plans.local import LocalRun
 from sealift.train.worker.executor import RecipeExecutor
+from sealift.travel.settings import TrainingSettings
 from tests.sim.jobworld import RECIPE, Wishes, fresh_world, train_here
 
 Settle = Callable[[int], None]
@@ -193,3 +197,43 @@ def test_operands_that_do_not_fit_are_refused_before_the_job() -> None:
     assert caught.value.code == "no-memory"
     outsourcing._learn(traces, traces.operand_bytes())
     assert outsourcing.traces == traces
+
+
+CALL = Forward(Layer(name="one", batch=2, inputs=3, outputs=5))
+TASK = SliceTask(
+    "heldout",
+    TrainingSettings(batch_rows=2),
+    models=(TaskModel(parts=(0,), begun=True),),
+    parts=(TaskPart(SliceId(0, "rows", 0), rows=4, row_bytes=4, schema={}),),
+)
+
+
+def ask(steps: TaskSteps) -> None:
+    """Everything of a step but its verdict."""
+    x, w = (np.ones(CALL.layer.shape(each), np.float32) for each in ("x", "w"))
+    steps.begin()
+    steps.forward(CALL, x, w)
+
+
+@pytest.mark.parametrize(
+    ("left", "wrong"),
+    [("none", 0), ("one", 0), ("one and a half", 0), ("two", 2), ("two", 0)],
+)
+def test_a_task_ends_once_all_its_steps_are_made(left: str, wrong: int) -> None:
+    """Of two, whatever the recipe's process says: its parent counts."""
+    outsourcing = Outsourcing(
+        lambda traces: JudgedProducts(wrong_at(wrong)), portable_kernels(), 7, redo=1
+    )
+    outsourcing._learn(tabulate({StepKind("evaluate", 2): (CALL,)}), 1 << 20)
+    whole = left == "two" and not wrong
+    ends = nullcontext() if whole else pytest.raises(JobError, match="ends early")
+    with ends, outsourcing.steps(TASK, Given(states=(None,))) as steps:
+        for number in range({"none": 0, "two": 2}.get(left, 1)):
+            ask(steps)
+            assert steps.settle() is (wrong != number + 1)
+        if left == "one and a half":
+            ask(steps)
+        if whole:
+            with pytest.raises(JobError, match="more than it has rows for") as more:
+                ask(steps)
+            assert more.value.code == "other-operations"
