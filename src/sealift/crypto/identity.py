@@ -40,6 +40,7 @@ from sealift.ids import Buffer, check_name
 SCRYPT_LOG2_N: Final = 16
 SCRYPT_R: Final = 8
 _LOG2_N_LIMITS: Final = range(10, 21)
+_DRAWN_BYTES: Final = 18
 MIN_PASSPHRASE: Final = 8
 MAX_FILE_BYTES: Final = 1 << 16
 RECOVERY_BYTES: Final = 20
@@ -125,6 +126,17 @@ class Identity:
         raise TypeError("keys are not pickled or copied")
 
 
+class DrawnPassphrase(str):
+    """One that nobody can guess: ``draw_passphrase`` makes it, and people need not type it."""
+
+    __slots__ = ()
+
+
+def draw_passphrase() -> DrawnPassphrase:
+    """A fresh one, of 144 bits: no cost of a try would keep it any better."""
+    return DrawnPassphrase(secrets.token_urlsafe(_DRAWN_BYTES))
+
+
 def create_identity(name: str) -> Identity:
     """A fresh identity for the party ``name``."""
     check_name(name, what="party name")
@@ -133,6 +145,9 @@ def create_identity(name: str) -> Identity:
 
 def save_identity(identity: Identity, path: Path, passphrase: str) -> None:
     """Write an identity file, readable by its owner only.
+
+    Args:
+        passphrase: A ``DrawnPassphrase`` is stretched no more than the format asks for.
 
     Raises:
         UsageError: if the passphrase is too short or the file exists.
@@ -191,12 +206,19 @@ def _normal(code: str) -> str:
 def _lock(
     identity: Identity, passphrase: str, purpose: Literal["identity", "backup"]
 ) -> bytes:
-    salt, nonce = secrets.token_bytes(16), secrets.token_bytes(NONCE_BYTES)
+    drawn = isinstance(passphrase, DrawnPassphrase)
     header = _IdentityFile(
-        "sealift-identity", 1, purpose, identity.card, SCRYPT_LOG2_N, salt, nonce, b""
+        format="sealift-identity",
+        version=1,
+        purpose=purpose,
+        card=identity.card,
+        scrypt_log2_n=_LOG2_N_LIMITS.start if drawn else SCRYPT_LOG2_N,
+        salt=secrets.token_bytes(16),
+        nonce=secrets.token_bytes(NONCE_BYTES),
+        sealed=b"",
     )
     seed = identity.seed.reveal(TOKEN)
-    sealed = _file_aead(header, passphrase).seal(nonce, seed, encode(header))
+    sealed = _file_aead(header, passphrase).seal(header.nonce, seed, encode(header))
     return encode(replace(header, sealed=sealed))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import os
@@ -19,6 +20,7 @@ from sealift.crypto.identity import (
     Identity,
     backup_identity,
     create_identity,
+    draw_passphrase,
     format_recovery_code,
     load_card,
     load_identity,
@@ -60,6 +62,20 @@ def test_file_round_trip_at_the_real_cost(
     loaded = load_identity(tmp_path / "key", PASSPHRASE)
     assert loaded.card == CLINIC.card
     assert loaded.seed.reveal(TOKEN) == CLINIC.seed.reveal(TOKEN)
+
+
+def test_what_is_drawn_at_random_is_not_stretched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, real_passphrase_cost: int
+) -> None:
+    monkeypatch.setattr(identities, "SCRYPT_LOG2_N", real_passphrase_cost)
+    drawn = draw_passphrase()
+    assert len(base64.urlsafe_b64decode(drawn)) == 18
+    costs = []
+    for name, passphrase in (("drawn", drawn), ("typed", str(drawn))):
+        save_identity(CLINIC, tmp_path / name, passphrase)
+        costs.append(json.loads((tmp_path / name).read_bytes())["scrypt_log2_n"])
+        assert load_identity(tmp_path / name, str(drawn)).card == CLINIC.card
+    assert costs == [10, real_passphrase_cost]
 
 
 def test_a_loaded_identity_signs_opens_and_derives_as_before(path: Path) -> None:

@@ -14,7 +14,6 @@ from sealift.session.direct import PathDialler
 from sealift.train.job.rejoin import Rejoining
 from sealift.train.job.rolesetup import RoleSetup, boot_clock
 from sealift.train.job.settings import parse_address
-from sealift.train.ranks.process import open_rank, rank_of
 
 
 def add_rank_arguments(parser: Parser) -> None:
@@ -50,6 +49,8 @@ def add_rank_arguments(parser: Parser) -> None:
 
 def run_rank(args: argparse.Namespace, setup: RoleSetup, attester: Attester) -> int:
     """Train beside the others until the job has ended."""
+    from sealift.train.ranks.process import open_rank, rank_of  # most have no rank
+
     for place in args.dial:
         parse_address(place)  # whoever mistypes one hears of it now
     home, name = setup.folder, setup.job.name

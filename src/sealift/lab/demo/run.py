@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from importlib import import_module
 from pathlib import Path
 
 from sealift.cli.signals import on_second_signal
@@ -24,9 +22,7 @@ from sealift.lab.demo.tasks.task import Sample, Task
 from sealift.lab.demo.views import View
 from sealift.lab.worlds.folder import OWNERS, World, claimed, remove_secrets
 from sealift.lab.worlds.job import Travel, make_world, second_act
-from sealift.lab.worlds.progress import Progress
 from sealift.lab.worlds.roles import HOSTILE, Run, run_ddp, run_local, run_travel
-from sealift.train.job.roleprocesses import RoleEvent
 from sealift.travel.visit.state import Clock
 
 
@@ -109,17 +105,9 @@ def _run(args: argparse.Namespace, folder: Path, view: View, clock: Clock) -> Ou
 
 
 def _run_travel(world: World, view: View, host: RehearsedHost | None) -> Run:
-    """The model is opened at the end; torch loads meanwhile, on the second core."""
-    warm = ThreadPoolExecutor(1)
-
-    def watch(progress: Progress, event: RoleEvent) -> None:
-        if event.kind == "job.ready":
-            warm.submit(import_module, "sealift.train.output.opening")
-        view.watch(progress, event)
-
     behaviour = {} if world.servers else HOSTILE
     place = host.place if host else ""
-    return run_travel(world, watch, agent=place, behaviour=behaviour)
+    return run_travel(world, view.watch, agent=place, behaviour=behaviour)
 
 
 def _stop_it(

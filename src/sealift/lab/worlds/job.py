@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,12 @@ from typing import Any, Final, Literal, get_args
 from sealift.attest.level import Level
 from sealift.attest.reference import TpmReferences
 from sealift.codec import encode, to_plain
-from sealift.crypto.identity import Identity, create_identity, save_identity
+from sealift.crypto.identity import (
+    Identity,
+    create_identity,
+    draw_passphrase,
+    save_identity,
+)
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import read_card
 from sealift.data.schema.document import load_schema
@@ -185,7 +189,7 @@ def _settle(world: World, work: Work) -> dict[str, Identity]:
 def _move_in(world: World, name: str) -> Identity:
     home = world.home(name)
     home.sealed.mkdir(parents=True)
-    identity, passphrase = create_identity(name), secrets.token_urlsafe(18)
+    identity, passphrase = create_identity(name), draw_passphrase()
     home.passphrase.touch(mode=0o600)
     home.passphrase.write_text(passphrase + "\n", encoding="utf-8")
     save_identity(identity, home.key, passphrase)
