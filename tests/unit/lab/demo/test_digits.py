@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import builtins
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -55,15 +52,7 @@ def test_files_hold_the_rows_of_the_parts(tmp_path: Path) -> None:
 def test_without_scikit_learn_it_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = builtins.__import__
-
-    def absent(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("sklearn"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setattr("sealift.lab.demo.tasks.digits.find_spec", lambda name: None)
     with pytest.raises(UnavailableError, match=r"pip install 'sealift\[demo\]'"):
         digits_parts()
 
