@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
@@ -11,7 +10,9 @@ import pytest
 from sealift.lab.worlds.folder import World
 from sealift.numeric.kernels import portable_kernels
 from sealift.outsource.plain import PlainProducts
+from sealift.release.agreement.signed import load_verified
 from sealift.train.job.checkpointfile import numbers_in
+from sealift.train.job.shareservers import WrongRecord
 from sealift.train.loop.products import Outsourcing
 from tests.sim.jobrun import JobRun, job_run
 from tests.sim.jobworld import Wishes, train_here
@@ -24,7 +25,7 @@ WISHES = Wishes(
     step_s=0.02,
     buffer_bytes=5 << 12,  # four cells and a rest
     checkpoint_every=1,
-    rejoin_s=60.0,
+    rejoin_s=20.0,
 )
 
 
@@ -102,5 +103,10 @@ def test_a_server_that_lies_is_named_and_what_it_signed_is_kept(world: World) ->
     assert "M (cloud-b) answered wrongly" in line
     assert line.endswith("[wrong-product]")
     (kept,) = state_of(world).glob("wrong-*-*.json")
-    record = json.loads(kept.read_bytes())
-    assert (record["wrong"]["shares"], told.fields["kept"]) == (["M"], str(kept))
+    assert told.fields["kept"] == str(kept)
+    record = WrongRecord.load(kept)
+    (signed,) = record.signed
+    agreement = load_verified(world.agreement).agreement
+    signed.verify(agreement.party("cloud-b").sign)
+    assert (record.wrong.shares, record.wrong.step) == (("M",), signed.body.step)
+    assert numbers_in(state_of(world)), "what was trained before is there"

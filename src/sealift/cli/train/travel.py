@@ -71,7 +71,7 @@ class TrainLines:
                 self.say(Confinement.parse(event.text("sandbox")).say())
                 size = say_bytes(int(event.fields["buffer_bytes"]))
                 self.say(f"buffer of a visit: {size}: {event.text('why')}")
-            case "job.gathered" | "round.ended":
+            case "job.gathered" | "round.ended" if "holders" not in event.fields:
                 self.say(self._group_line(event))
             case "visit.ended":
                 self._take_visit(event)

@@ -34,7 +34,6 @@ from sealift.errors import (
     SealiftError,
     UnavailableError,
     UsageError,
-    remedy,
 )
 from sealift.events import Event
 
@@ -158,8 +157,7 @@ class Child:
                 why=last or _say_exit(code),
                 code="role-ended",
             )
-        said = match["line"].removesuffix(f". {remedy(match['code'])}")
-        found = _CLASS_FOR_EXIT[code](f"{self.name}: {said}")
+        found = _CLASS_FOR_EXIT[code](f"{self.name}: {match['line']}", fix=None)
         found.code = match["code"]
         return found
 
