@@ -19,10 +19,10 @@ from tests.sim.jobworld import Wishes, train_here
 from tests.sim.outsourceworld import PORTABLE, outsourced_world, start_servers
 
 pytestmark = pytest.mark.distributed
+FAULTY = "tests.sim.faultyserver"
 WISHES = Wishes(
     owners=("north",),
     epochs=2,
-    step_s=0.02,
     buffer_bytes=5 << 12,  # four cells and a rest
     checkpoint_every=1,
     rejoin_s=20.0,
@@ -72,11 +72,10 @@ def test_a_server_that_is_killed_is_named_and_the_run_goes_on_later(
     world: World,
 ) -> None:
     with job_run(world) as run:
-        start_servers(run, WISHES, {})
+        start_servers(run, WISHES, {"M": (FAULTY, "die", "6")})
         start(run)
-        run["accelerator"].wait_event("checkpoint.sealed", number=2)
-        run["M"].signal(signal.SIGKILL)
         code, line = ended(run)
+        assert run["M"].end() == -signal.SIGKILL
     assert code == 4
     assert "M (cloud-b) is gone" in line
     assert line.endswith("[server-gone]")
@@ -94,8 +93,7 @@ def test_a_server_that_is_killed_is_named_and_the_run_goes_on_later(
 
 def test_a_server_that_lies_is_named_and_what_it_signed_is_kept(world: World) -> None:
     with job_run(world) as run:
-        lying = ("tests.sim.lyingserver", "6")
-        start_servers(run, WISHES, {"M": lying})
+        start_servers(run, WISHES, {"M": (FAULTY, "lie", "6")})
         start(run)
         code, line = ended(run)
         told = run["accelerator"].wait_event("shares.wrong")

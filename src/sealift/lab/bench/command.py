@@ -18,7 +18,8 @@ BENCHES: Final = {
     "handshake": "a session's handshake, in memory and through the relay",
     "link": "sealed transfers to a device, every mode beside the plain copy",
     "loader": "sealed batches beside a plain DataLoader over the same arrays",
-    "outsource": "products on three untrusted servers beside fp32 and the published way",
+    "outsource": "products on three untrusted servers beside fp32 and the published way; "
+    "SEALIFT_CIFAR10 may name the folder of its images",
     "release": "keys by proof: a quote and a session each, many at once, renewal, loss",
     "travel": "visits beside shipping the data or the model, at several link rates",
 }
