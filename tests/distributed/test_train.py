@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,6 +80,9 @@ def test_it_equals_local(finished: Finished, local: LocalRun) -> None:
     assert finished.holders == [{"receipts": 3, "failed": 0}] * 3
     assert any("in a sandbox (" in line for line in finished.said)
     assert any("epoch 1 of 2: 3 visits" in line for line in finished.said)
+    lines = (finished.world.run / "history.jsonl").read_text().splitlines()
+    purposes = [json.loads(line)["purpose"] for line in lines]
+    assert purposes == ["train"] * 6 + ["heldout"] * 3
 
 
 def test_the_model_opens_once_both_approved(
@@ -90,7 +94,9 @@ def test_the_model_opens_once_both_approved(
     world = World(shutil.copytree(finished.world.path, tmp_path / "world"))
     names = {path.name for path in world.run.iterdir()}
     shares = {f"model.share.{owner}.json" for owner in ("north", "south")}
-    assert names == {"manifest.json", "model.sealed", "model.key.json", *shares}
+    history = {"history.jsonl", "history.csv"}
+    sealed = {"manifest.json", "model.sealed", "model.key.json"}
+    assert names == sealed | history | shares
     place = tmp_path / "model.safetensors"
     opening = ("open", "lab", "-o", place)
     assert "[approval-missing]" in output(world, *opening).error()

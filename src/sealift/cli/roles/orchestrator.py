@@ -6,10 +6,12 @@ import argparse
 import json
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from sealift.cli.roles import add_role_arguments, require_party, set_up_role
+from sealift.cli.roles.history import History
 from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.codec import encode
 from sealift.events import emit
@@ -54,13 +56,14 @@ def run(args: argparse.Namespace) -> int:
         place = args.output or Path(setup.job.output)
         name = RunName(setup.job.name, setup.agreement.digest)
         folder = stack.enter_context(RunFolder(place, name))
-        summary = _orchestrate(setup, folder, stack)
+        history = History(folder, setup.sink)
+        summary = _orchestrate(replace(setup, sink=history), folder, history, stack)
     print(json.dumps(summary))
     return 0
 
 
 def _orchestrate(
-    setup: RoleSetup, folder: RunFolder, stack: ExitStack
+    setup: RoleSetup, folder: RunFolder, history: History, stack: ExitStack
 ) -> dict[str, Any]:
     host, port = setup.address
     registry = registry_of(setup.agreement)
@@ -87,7 +90,7 @@ def _orchestrate(
         return _say_farewell(setup, folder, sessions, client, endpoint)
     outcome = "failed"
     try:
-        outputs = _Outputs(folder, setup.agreement)
+        outputs = _Outputs(folder, setup.agreement, history)
         start = StartJob(setup.job.name, encode(setup.job.settings))
         _orchestrator(setup, sessions).run(start, outputs)
         outcome = "finished"
@@ -135,9 +138,10 @@ def _say_farewell(
 class _Outputs:
     """The run's folder, as the orchestrator fills it."""
 
-    def __init__(self, folder: RunFolder, agreement: VerifiedAgreement) -> None:
-        self._folder = folder
-        self._agreement = agreement
+    def __init__(
+        self, folder: RunFolder, agreement: VerifiedAgreement, history: History
+    ) -> None:
+        self._folder, self._agreement, self._history = folder, agreement, history
         self.summary: dict[str, Any] = {}
 
     def clear(self) -> None:
@@ -154,4 +158,6 @@ class _Outputs:
 
     def keep(self, summary: RunSummary) -> None:
         """Verify the manifest and let the folder appear."""
+        self._history.keep()
         self.summary = self._folder.finish(summary, self._agreement)
+        self._history.forget()

@@ -20,6 +20,7 @@ from sealift.cli.arguments import Parser
 from sealift.cli.console import say, say_sandbox
 from sealift.cli.judging import add_judging_arguments
 from sealift.cli.roles.attester import add_attester_arguments
+from sealift.cli.roles.history import History
 from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.codec import encode
 from sealift.crypto.identity import load_identity
@@ -173,12 +174,13 @@ def _train_locally(
         rows = stack.enter_context(
             opened_tables(agreement.agreement, args.sealed, keys)
         )
+        history = History(folder, _say_slice(args.watch))
         ran = train_local(
             agreement.agreement,
             job.settings,
             executor,
             lend_rows=rows,
-            sink=_say_slice(args.watch),
+            sink=history,
         )
         if ran.model:
             folder.add(MODEL_NAME, ran.model)
@@ -195,7 +197,9 @@ def _train_locally(
             **_made(ran),
         }
         folder.add(RESULT_NAME, encode(result))
+        history.keep()
         folder.appear()
+        history.forget()
     return result
 
 

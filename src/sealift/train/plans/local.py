@@ -123,10 +123,9 @@ def train_local(
     for purpose, epoch in settings.visits.passes():
         before = slices[0].trainer.joint if purpose == "train" else None
         told = list(_work(slices, purpose, epoch, workplace, settings))
-        for stop, found in told if purpose == "train" else ():
-            owner = stop.holder
-            emit(sink, "local.slice", epoch=epoch, holder=owner, **found.metrics)
         heldout = [(stop.rows, let_out(found, rule).metrics) for stop, found in told]
+        for (stop, _found), (_rows, out) in zip(told, heldout, strict=True):
+            _tell_slice(sink, stop, out)
         if purpose == "prepare":
             _join_sums(slices)
         if before is not None and len(slices) > 1:
@@ -181,6 +180,20 @@ def _join_sums(slices: Sequence[Slice]) -> None:
     total = add_sums([blob for blob in own if blob])
     for each in slices:
         each.trainer.take_sums(total)
+
+
+def _tell_slice(sink: Sink, stop: Stop, out: Mapping[str, float]) -> None:
+    emit(
+        sink,
+        "local.slice",
+        purpose=stop.purpose,
+        epoch=stop.epoch,
+        holder=stop.holder,
+        resource=stop.resource,
+        first_row=stop.first_row,
+        rows=stop.rows,
+        **{f"metric.{name}": value for name, value in out.items()},
+    )
 
 
 def _work(

@@ -1,0 +1,152 @@
+"""What a run came to, row by row: kept while it goes on, and among its results in the end.
+
+A row is a visit that counts, or a round of all ranks, with the numbers that the output rule
+lets out of it. Until the end they lie beside the run's folder, in ``RUN.history.jsonl``,
+and stay there if it fails. A run that goes on from a checkpoint makes some rows again:
+what stood there from the first of them on is replaced.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from sealift.channel.record.outputfile import write_failed
+from sealift.cli.roles.runfolder import RunFolder
+from sealift.errors import unreadable
+from sealift.events import Event, Sink
+
+LINES_NAME: Final = "history.jsonl"
+TABLE_NAME: Final = "history.csv"
+_PLACE: Final = ("purpose", "epoch", "group", "table")
+_FIRST: Final = ("purpose", "epoch", "owner", "table", "rows", "seconds")
+_METRIC: Final = "metric."
+Row = dict[str, Any]
+
+
+class History:
+    """Rows of one run; a sink that passes events on.
+
+    Args:
+        folder: Of the run.
+        sink: Gets every event.
+
+    Raises:
+        UnavailableError: if the file beside the folder cannot be read.
+    """
+
+    def __init__(self, folder: RunFolder, sink: Sink) -> None:
+        self._path = folder.path.with_name(f"{folder.path.name}.{LINES_NAME}")
+        self._folder, self._sink = folder, sink
+        header, *rows = _read(self._path) or [{}]
+        self._rows = rows if header == _header(folder) else []
+        self._at = {_place(row): number for number, row in enumerate(self._rows)}
+
+    def __call__(self, event: Event) -> None:
+        """Take note of an event.
+
+        Raises:
+            UnavailableError: if the disk is full.
+        """
+        self._sink(event)
+        row = row_of(event)
+        if row:
+            self._take(row)
+
+    def keep(self) -> None:
+        """Add both files to the run's folder.
+
+        Raises:
+            UnavailableError: if the disk is full.
+        """
+        self._folder.add(LINES_NAME, _lines(self._rows))
+        self._folder.add(TABLE_NAME, table_of(self._rows))
+
+    def forget(self) -> None:
+        """The folder has appeared: what lay beside it goes."""
+        self._path.unlink(missing_ok=True)
+
+    def _take(self, row: Row) -> None:
+        again = self._at.get(_place(row))
+        if again is not None:
+            self._rows = self._rows[:again]
+            self._at = {_place(each): n for n, each in enumerate(self._rows)}
+        self._at[_place(row)] = len(self._rows)
+        self._rows.append(row)
+        try:
+            if again is None and len(self._rows) > 1:
+                with self._path.open("ab") as file:
+                    file.write(_lines([row]))
+            else:
+                self._path.write_bytes(_lines([_header(self._folder), *self._rows]))
+        except OSError as error:
+            raise write_failed(self._path, error) from None
+
+
+def row_of(event: Event) -> Row:
+    """What an event adds; empty for most of them."""
+    fields: Mapping[str, Any] = event.fields
+    if event.kind not in ("visit.ended", "round.ended", "local.slice"):
+        return {}
+    if event.kind == "visit.ended" and fields["outcome"] != "verified":
+        return {}
+    seconds = fields.get("seconds") or sum(_timed(fields))
+    return {
+        "purpose": fields["purpose"],
+        "epoch": int(fields["epoch"]) + 1,
+        "group": fields.get("position", fields.get("first_row")),
+        "owner": fields.get("holder", ""),
+        "table": fields.get("resource", ""),
+        "rows": fields["rows"],
+        "seconds": round(float(seconds), 6),
+        **{
+            name.removeprefix(_METRIC): value
+            for name, value in fields.items()
+            if name.startswith(_METRIC)
+        },
+    }
+
+
+def table_of(rows: list[Row]) -> bytes:
+    """As CSV, with a column for each metric of any row."""
+    known = (*_FIRST, "group")
+    metrics = sorted({name for row in rows for name in row} - set(known))
+    text = io.StringIO()
+    table = csv.DictWriter(
+        text, (*_FIRST, *metrics), extrasaction="ignore", lineterminator="\n"
+    )
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue().encode()
+
+
+def _timed(fields: Mapping[str, Any]) -> Iterator[float]:
+    return (float(value) for name, value in fields.items() if name.endswith("_s"))
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in _PLACE)
+
+
+def _header(folder: RunFolder) -> Row:
+    return {"job": folder.name.job, "agreement": folder.name.agreement.to_text()}
+
+
+def _lines(rows: list[Row]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def _read(path: Path) -> list[Row]:
+    """The rows of a run before; none if there is no such file, or it breaks off."""
+    try:
+        return [json.loads(line) for line in path.read_bytes().splitlines()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except ValueError:
+        return []

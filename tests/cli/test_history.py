@@ -1,0 +1,96 @@
+"""A run's rows: kept while it goes on, replaced where it goes on, whole in the end."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealift.cli.roles.history import History
+from sealift.cli.roles.runfolder import RunFolder, RunName
+from sealift.events import Event, discard
+from sealift.ids import Digest
+
+NAME = RunName("digits", Digest.of(b"agreement"))
+
+
+def visit(position: int, epoch: int = 0, **changes: Any) -> Event:
+    fields = {
+        "outcome": "verified", "purpose": "train", "epoch": epoch, "position": position,
+        "holder": "north", "resource": "north-train", "rows": 32, "load_s": 0.25,
+        "train_s": 0.5, "metric.loss": 0.5,
+    }  # fmt: skip
+    return Event("visit.ended", fields | changes)
+
+
+def beside(folder: Path) -> list[dict[str, Any]]:
+    path = folder.with_name(f"{folder.name}.history.jsonl")
+    header, *rows = map(json.loads, path.read_text().splitlines())
+    assert header["job"] == "digits"
+    return rows
+
+
+def test_rows_end_up_among_the_results(tmp_path: Path) -> None:
+    seen: list[Event] = []
+    with RunFolder(tmp_path / "run", NAME) as folder:
+        history = History(folder, seen.append)
+        round_ = {"purpose": "heldout", "epoch": 0, "rows": 9, "seconds": 2.0}
+        for event in (
+            visit(0),
+            visit(1, outcome="failed"),
+            Event("visit.phase", {"phase": "load"}),
+            Event("round.ended", {**round_, "metric.accuracy": 0.75}),
+        ):
+            history(event)
+        assert len(seen) == 4
+        assert len(beside(tmp_path / "run")) == 2
+        history.keep()
+        folder.appear()
+        history.forget()
+    lines = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
+    train, heldout = map(json.loads, lines)
+    assert (train["epoch"], train["owner"], train["seconds"]) == (1, "north", 0.75)
+    assert (train["loss"], heldout["accuracy"], heldout["owner"]) == (0.5, 0.75, "")
+    with (tmp_path / "run" / "history.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [each["purpose"] for each in rows] == ["train", "heldout"]
+    assert (rows[0]["loss"], rows[0]["accuracy"]) == ("0.5", "")
+    assert [each.name for each in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("again", [0, 2, 3])
+def test_a_run_that_goes_on_replaces_what_it_makes_again(
+    tmp_path: Path, again: int
+) -> None:
+    place = tmp_path / "run"
+    with RunFolder(place, NAME) as folder:
+        history = History(folder, discard)
+        for position in range(3):
+            history(visit(position))
+    with RunFolder(place, NAME) as folder:  # from a checkpoint, or from the beginning
+        history = History(folder, discard)
+        for position in range(again, 4):
+            history(visit(position, **{"metric.loss": 0.25}))
+    losses = [row["loss"] for row in beside(place)]
+    assert losses == [0.5] * again + [0.25] * (4 - again)
+
+
+def test_another_runs_rows_do_not_count(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    with RunFolder(place, NAME) as folder:
+        History(folder, discard)(visit(0))
+    other = RunName("digits", Digest.of(b"its successor"))
+    with RunFolder(place, other) as folder:
+        History(folder, discard)(visit(7))
+    assert [row["group"] for row in beside(place)] == [7]
+
+
+def test_a_file_that_breaks_off_is_begun_again(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    place.with_name("run.history.jsonl").write_text('{"job": "digits"')
+    with RunFolder(place, NAME) as folder:
+        History(folder, discard)(visit(0))
+    assert len(beside(place)) == 1

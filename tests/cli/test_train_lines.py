@@ -1,0 +1,69 @@
+"""What a person reads of a run: passes over all tables, held-out numbers, time left."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+from sealift.cli.train.lines import TrainLines
+from sealift.release.agreement.signed import load_verified
+from sealift.train.job.roleprocesses import RoleEvent
+from sealift.train.job.settings import read_job
+from tests.sim.jobworld import Wishes, fresh_world
+
+READY = {
+    "level": "development", "keys": 6, "sandbox": "none", "why": "as the job says",
+    "buffer_bytes": 1 << 20, "position": 0,
+}  # fmt: skip
+
+
+def event(kind: str, t_s: float, **fields: Any) -> RoleEvent:
+    return RoleEvent("orchestrator", t_s, kind, fields)
+
+
+def visit(t_s: float, purpose: str, epoch: int, **metrics: float) -> RoleEvent:
+    named = {f"metric.{name}": value for name, value in metrics.items()}
+    return event(
+        "visit.ended", t_s, outcome="verified", purpose=purpose, epoch=epoch,
+        rows=10, sealed_bytes=500, holder="north", **named,
+    )  # fmt: skip
+
+
+def said(tmp_path: Path, *events: RoleEvent) -> list[str]:
+    world = fresh_world(tmp_path / "world", Wishes(epochs=2))
+    stream, job = io.StringIO(), read_job(world.job)
+    agreement = load_verified(world.agreement).agreement
+    lines = TrainLines(agreement, job, watch=False, stream=stream)
+    for each in events:
+        lines.take(each)
+    lines.say_pass()
+    return stream.getvalue().splitlines()
+
+
+def test_each_pass_has_a_line_with_its_means(tmp_path: Path) -> None:
+    *_, trained, measured = said(
+        tmp_path,
+        visit(1.0, "train", 0, loss=1.0),
+        visit(2.0, "train", 0, loss=0.5),
+        visit(3.0, "heldout", 0, loss=0.5, accuracy=0.25),
+        visit(4.0, "heldout", 0, loss=0.7, accuracy=0.75),
+    )
+    assert trained == "sealift: epoch 1 of 2: 2 visits, 1 kB sealed, loss 0.75"
+    assert (
+        measured == "sealift: after epoch 1: 20 held-out rows, accuracy 0.5, loss 0.6"
+    )
+
+
+def test_time_left_follows_from_the_plan(tmp_path: Path) -> None:
+    slow = said(
+        tmp_path,
+        event("job.ready", 0.0, **READY),
+        visit(100.0, "train", 0),
+        visit(101.0, "heldout", 0),
+    )
+    assert slow[-2].endswith(" min left")
+    quick = said(
+        tmp_path / "quick", event("job.ready", 0.0, **READY), visit(0.1, "train", 0)
+    )
+    assert "left" not in quick[-1]
