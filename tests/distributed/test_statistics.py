@@ -34,7 +34,8 @@ def test_statistics_alone(tmp_path: Path) -> None:
     assert found["statistics"] == expected(world)
     assert "weights" not in found
     names = {path.name for path in world.run.iterdir()}
-    assert names == {"manifest.json", "statistics.json"}
+    history = {"history.jsonl", "history.csv"}
+    assert names == {"manifest.json", "statistics.json"} | history
     written = json.loads((world.run / "statistics.json").read_text())
     assert written["statistics"] == expected(world)
     agreement = verify(load_signed(world.agreement))
