@@ -33,7 +33,7 @@ _ALIGNMENT: Final = 8  # of the sides of a product on CUDA
 _FEWEST_ROWS: Final = 17
 Multiply = Callable[[Tensor, Tensor, Tensor], None]
 Windows: TypeAlias = (
-    Tensor  # (N, height, width, kernel height, kernel width * channels)
+    Tensor  # (moduli, N, height, width, kernel height, kernel width * channels)
 )
 
 
@@ -95,19 +95,16 @@ class ShareProducts:
             b: Of the second one.
         """
         basis = layer.basis(direction)
+        a, b = a[: len(basis.moduli)], b[: len(basis.moduli)]
         out = np.empty(layer.result(direction), np.uint32)
-        moduli = len(basis.moduli)
         if direction == "weight":
             sums = self._weight_sums(layer, basis, a, b)
             self._residues.recombine(sums, basis, out.reshape(-1))
-            return out
-        if direction == "forward":
-            seen = [_windows(layer, x) for x in a[:moduli]]
-            others = [w.reshape(layer.outputs, -1).t() for w in b[:moduli]]
+        elif direction == "forward":
+            kernels = b.flatten(2).transpose(1, 2)
+            self._rows(_windows(layer, a), kernels, basis, out)
         else:
-            seen = [_windows_back(layer, dy) for dy in a[:moduli]]
-            others = [_turned(w) for w in b[:moduli]]
-        self._rows(seen, others, basis, out)
+            self._rows(_windows_back(layer, a), _turned(b), basis, out)
         return out
 
     @property
@@ -131,20 +128,19 @@ class ShareProducts:
             found += (moduli + 1) * math.prod(layer.shape("w")) * word
         return found
 
-    def _rows(
-        self, seen: list[Windows], others: list[Tensor], basis: Basis, out: U32
-    ) -> None:
+    def _rows(self, seen: Windows, others: Tensor, basis: Basis, out: U32) -> None:
         """Piece by piece; pieces follow one another in ``out``."""
         flat, at = out.reshape(-1), 0
-        depth, width = others[0].shape
-        row_bytes = depth + width * np.dtype(np.int32).itemsize * len(others)
-        for piece in _pieces(seen[0], max(1, self.scratch_bytes // row_bytes)):
-            rows = seen[0][piece].shape[:3].numel()
-            sums = self._empty(len(others), rows, width)
-            for total, windows, other, m in zip(
-                sums, seen, others, basis.moduli, strict=True
+        moduli, depth, width = others.shape
+        row_bytes = depth + moduli * width * np.dtype(np.int32).itemsize
+        for piece in _pieces(seen, max(1, self.scratch_bytes // row_bytes)):
+            windows = seen[piece]
+            rows = windows.shape[1:4].numel()
+            sums = self._empty(moduli, rows, width)
+            for total, ours, other, m in zip(
+                sums, windows, others, basis.moduli, strict=True
             ):
-                self._deep(windows[piece].reshape(rows, depth), other, m, total)
+                self._deep(ours.reshape(rows, depth), other, m, total)
             end = at + rows * width
             self._residues.recombine(sums.flatten(1), basis, flat[at:end])
             at = end
@@ -157,15 +153,18 @@ class ShareProducts:
 
     def _weight_sums(self, layer: Layer, basis: Basis, dy: Tensor, x: Tensor) -> Tensor:
         """The gradient of ``w``: over all places, however many there are."""
-        depth = layer.depth("forward")
+        moduli, depth = len(basis.moduli), layer.depth("forward")
         rows = min(MAX_DEPTH, max(1, self.scratch_bytes // depth))
-        sums = self._empty(len(basis.moduli), layer.outputs, depth)
-        for total, m, ours, theirs in zip(sums, basis.moduli, dy, x, strict=False):
-            windows = _windows(layer, theirs)
-            columns, at = ours.reshape(-1, layer.outputs).t(), 0
-            for piece in _pieces(windows, rows):
-                seen = windows[piece].reshape(-1, depth)
-                here = columns[:, at : at + len(seen)]
+        sums, windows = self._empty(moduli, layer.outputs, depth), _windows(layer, x)
+        columns = dy.reshape(moduli, -1, layer.outputs).transpose(1, 2)
+        pieces = list(_pieces(windows, rows))
+        for total, ours, theirs, m in zip(
+            sums, columns, windows, basis.moduli, strict=True
+        ):
+            at = 0
+            for _, *piece in pieces:
+                seen = theirs[tuple(piece)].reshape(-1, depth)
+                here = ours[:, at : at + len(seen)]
                 self._add(here, seen, m, total, first=not at)
                 at += len(seen)
         return sums.flatten(1)
@@ -286,7 +285,7 @@ def _extremes(device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _windows(layer: Layer, x: Tensor) -> Windows:
-    """What the kernel sees at each place of ``x``."""
+    """What the kernel sees at each place of ``x``, for each modulus."""
     down, across = layer.padding
     sides = (0, 0, across, across, down, down)
     padded = functional.pad(x, sides) if any(layer.padding) else x
@@ -297,18 +296,20 @@ def _windows_back(layer: Layer, dy: Tensor) -> Windows:
     """What a turned kernel sees of ``dy`` at each pixel of ``x``."""
     (kh, kw), (sh, sw), (ph, pw) = layer.kernel, layer.stride, layer.padding
     height, width = layer.out
-    shape = (layer.batch, layer.height + kh - 1, layer.width + kw - 1, layer.outputs)
-    spread = dy.new_zeros(shape)
+    sides = (layer.height + kh - 1, layer.width + kw - 1)
     first, second = kh - 1 - ph, kw - 1 - pw
-    rows = slice(first, first + (height - 1) * sh + 1, sh)
-    columns = slice(second, second + (width - 1) * sw + 1, sw)
-    spread[:, rows, columns] = dy
+    spread = dy
+    if sides != layer.out:
+        spread = dy.new_zeros((len(dy), layer.batch, *sides, layer.outputs))
+        rows = slice(first, first + (height - 1) * sh + 1, sh)
+        columns = slice(second, second + (width - 1) * sw + 1, sw)
+        spread[:, :, rows, columns] = dy
     return _view(spread, layer.kernel, (1, 1), (layer.height, layer.width))
 
 
 def _turned(w: Tensor) -> Tensor:
-    """Kernels for the gradient of ``x``: (kernel height * width * outputs, inputs)."""
-    return w.flip(1, 2).permute(1, 2, 0, 3).reshape(-1, w.shape[-1])
+    """Kernels for the gradient of ``x``: (moduli, kernel height * width * outputs, inputs)."""
+    return w.flip(2, 3).permute(0, 2, 3, 1, 4).flatten(1, 3)
 
 
 def _view(
@@ -317,17 +318,18 @@ def _view(
     stride: tuple[int, int],
     out: tuple[int, int],
 ) -> Windows:
-    """Windows over images (N, H, W, C) without copying: a row of one lies together."""
-    batch, _, _, channels = images.shape
-    per_image, per_row, per_pixel, _ = images.contiguous().stride()
-    steps = (per_image, stride[0] * per_row, stride[1] * per_pixel, per_row, 1)
-    shape = (batch, *out, kernel[0], kernel[1] * channels)
-    return images.contiguous().as_strided(shape, steps)
+    """Windows over images (moduli, N, H, W, C) without copying: a row of one lies together."""
+    images = images.contiguous()
+    moduli, batch, _, _, channels = images.shape
+    whole, per_image, per_row, per_pixel, _ = images.stride()
+    steps = (whole, per_image, stride[0] * per_row, stride[1] * per_pixel, per_row, 1)
+    shape = (moduli, batch, *out, kernel[0], kernel[1] * channels)
+    return images.as_strided(shape, steps)
 
 
-def _pieces(windows: Windows, rows: int) -> Iterator[tuple[slice, slice, slice]]:
+def _pieces(windows: Windows, rows: int) -> Iterator[tuple[slice, ...]]:
     """Cut places into pieces of at most so many rows, in their order."""
-    batch, height, width = windows.shape[:3]
+    batch, height, width = windows.shape[1:4]
     images = max(1, rows // (height * width))
     down = max(1, min(height, rows // width))
     across = min(width, rows)
@@ -336,6 +338,7 @@ def _pieces(windows: Windows, rows: int) -> Iterator[tuple[slice, slice, slice]]
     )
     for image, top, left in corners:
         yield (
+            slice(None),
             slice(image, image + images),
             slice(top, top + down),
             slice(left, left + across),
