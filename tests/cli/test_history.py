@@ -36,7 +36,7 @@ def beside(folder: Path) -> list[dict[str, Any]]:
 def test_rows_end_up_among_the_results(tmp_path: Path) -> None:
     seen: list[Event] = []
     with RunFolder(tmp_path / "run", NAME) as folder:
-        history = History(folder, seen.append)
+        history = History(folder.path, NAME, seen.append)
         round_ = {"purpose": "heldout", "epoch": 0, "rows": 9, "seconds": 2.0}
         for event in (
             visit(0),
@@ -47,7 +47,7 @@ def test_rows_end_up_among_the_results(tmp_path: Path) -> None:
             history(event)
         assert len(seen) == 4
         assert len(beside(tmp_path / "run")) == 2
-        history.keep()
+        history.keep(folder)
         folder.appear()
         history.forget()
     lines = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
@@ -67,11 +67,11 @@ def test_a_run_that_goes_on_replaces_what_it_makes_again(
 ) -> None:
     place = tmp_path / "run"
     with RunFolder(place, NAME) as folder:
-        history = History(folder, discard)
+        history = History(folder.path, NAME, discard)
         for position in range(3):
             history(visit(position))
     with RunFolder(place, NAME) as folder:  # from a checkpoint, or from the beginning
-        history = History(folder, discard)
+        history = History(folder.path, NAME, discard)
         for position in range(again, 4):
             history(visit(position, **{"metric.loss": 0.25}))
     losses = [row["loss"] for row in beside(place)]
@@ -81,16 +81,26 @@ def test_a_run_that_goes_on_replaces_what_it_makes_again(
 def test_another_runs_rows_do_not_count(tmp_path: Path) -> None:
     place = tmp_path / "run"
     with RunFolder(place, NAME) as folder:
-        History(folder, discard)(visit(0))
+        History(folder.path, NAME, discard)(visit(0))
     other = RunName("digits", Digest.of(b"its successor"))
     with RunFolder(place, other) as folder:
-        History(folder, discard)(visit(7))
-    assert [row["group"] for row in beside(place)] == [7]
+        History(folder.path, other, discard)(visit(7))
+    assert [row["visit"] for row in beside(place)] == [7]
 
 
 def test_a_file_that_breaks_off_is_begun_again(tmp_path: Path) -> None:
     place = tmp_path / "run"
     place.with_name("run.history.jsonl").write_text('{"job": "digits"')
     with RunFolder(place, NAME) as folder:
-        History(folder, discard)(visit(0))
+        History(folder.path, NAME, discard)(visit(0))
     assert len(beside(place)) == 1
+
+
+def test_an_owners_numbers_are_the_last_of_its_held_out_rows(tmp_path: Path) -> None:
+    history = History(tmp_path / "receipts", NAME, discard)
+    for number, (first, accuracy) in enumerate(((0, 0.1), (10, 0.5), (0, 0.9))):
+        fields = {"visit": str(number), "purpose": "heldout", "first_row": first}
+        rest = {"resource": "north-heldout", "rows": 10, "metric.accuracy": accuracy}
+        history(Event("holder.measured", fields | rest))
+    assert history.heldout() == {"accuracy": pytest.approx(0.7)}
+    assert [row["visit"] for row in beside(tmp_path / "receipts")] == ["0", "1", "2"]

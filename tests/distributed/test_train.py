@@ -77,7 +77,9 @@ def test_it_equals_local(finished: Finished, local: LocalRun) -> None:
     assert finished.found["weights"] == local.weights.to_text()
     assert finished.found["metrics"] == local.metrics
     assert set(local.metrics) == {"loss", *(f"alone.{owner}.loss" for owner in OWNERS)}
-    assert finished.holders == [{"receipts": 3, "failed": 0}] * 3
+    counts = {"receipts": 3, "failed": 0}
+    assert [each | counts for each in finished.holders] == finished.holders
+    assert all(0 < each["heldout"]["loss"] < 10 for each in finished.holders)
     assert any("in a sandbox (" in line for line in finished.said)
     assert any("epoch 1 of 2: 3 visits" in line for line in finished.said)
     lines = (finished.world.run / "history.jsonl").read_text().splitlines()

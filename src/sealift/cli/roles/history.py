@@ -3,7 +3,8 @@
 A row is a visit that counts, or a round of all ranks, with the numbers that the output rule
 lets out of it. Until the end they lie beside the run's folder, in ``RUN.history.jsonl``,
 and stay there if it fails. A run that goes on from a checkpoint makes some rows again:
-what stood there from the first of them on is replaced.
+what stood there from the first of them on is replaced. An owner's lie beside its receipts:
+the visits to its own rows, in their order.
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ from __future__ import annotations
 import csv
 import io
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from sealift.channel.record.outputfile import write_failed
-from sealift.cli.roles.runfolder import RunFolder
+from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.errors import unreadable
 from sealift.events import Event, Sink
 
 LINES_NAME: Final = "history.jsonl"
 TABLE_NAME: Final = "history.csv"
-_PLACE: Final = ("purpose", "epoch", "group", "table")
+_KINDS: Final = ("visit.ended", "round.ended", "local.slice", "holder.measured")
+_PLACE: Final = ("purpose", "epoch", "visit", "table", "first_row")
 _FIRST: Final = ("purpose", "epoch", "owner", "table", "rows", "seconds")
+_KNOWN: Final = frozenset((*_FIRST, *_PLACE))
 _METRIC: Final = "metric."
 Row = dict[str, Any]
 
@@ -32,18 +36,20 @@ class History:
     """Rows of one run; a sink that passes events on.
 
     Args:
-        folder: Of the run.
+        folder: Of the run, or of an owner's receipts; rows lie beside it.
+        name: Of the run.
         sink: Gets every event.
 
     Raises:
         UnavailableError: if the file beside the folder cannot be read.
     """
 
-    def __init__(self, folder: RunFolder, sink: Sink) -> None:
-        self._path = folder.path.with_name(f"{folder.path.name}.{LINES_NAME}")
-        self._folder, self._sink = folder, sink
+    def __init__(self, folder: Path, name: RunName, sink: Sink) -> None:
+        self._path = folder.with_name(f"{folder.name}.{LINES_NAME}")
+        self._sink, self._lock = sink, threading.Lock()
+        self._header = {"job": name.job, "agreement": name.agreement.to_text()}
         header, *rows = _read(self._path) or [{}]
-        self._rows = rows if header == _header(folder) else []
+        self._rows = rows if header == self._header else []
         self._at = {_place(row): number for number, row in enumerate(self._rows)}
 
     def __call__(self, event: Event) -> None:
@@ -55,20 +61,35 @@ class History:
         self._sink(event)
         row = row_of(event)
         if row:
-            self._take(row)
+            with self._lock:  # visits of an owner may overlap
+                self._take(row)
 
-    def keep(self) -> None:
+    def keep(self, folder: RunFolder) -> None:
         """Add both files to the run's folder.
 
         Raises:
             UnavailableError: if the disk is full.
         """
-        self._folder.add(LINES_NAME, _lines(self._rows))
-        self._folder.add(TABLE_NAME, table_of(self._rows))
+        folder.add(LINES_NAME, _lines(self._rows))
+        folder.add(TABLE_NAME, table_of(self._rows))
 
     def forget(self) -> None:
         """The folder has appeared: what lay beside it goes."""
         self._path.unlink(missing_ok=True)
+
+    def heldout(self) -> dict[str, float]:
+        """Means over the held-out rows, as each of them was measured last."""
+        last = {
+            (row["table"], row["first_row"]): row
+            for row in self._rows
+            if row["purpose"] == "heldout"
+        }
+        count = sum(row["rows"] for row in last.values())
+        names = sorted({name for row in last.values() for name in row} - _KNOWN)
+        return {
+            name: sum(row.get(name, 0.0) * row["rows"] for row in last.values()) / count
+            for name in names
+        }
 
     def _take(self, row: Row) -> None:
         again = self._at.get(_place(row))
@@ -82,7 +103,7 @@ class History:
                 with self._path.open("ab") as file:
                     file.write(_lines([row]))
             else:
-                self._path.write_bytes(_lines([_header(self._folder), *self._rows]))
+                self._path.write_bytes(_lines([self._header, *self._rows]))
         except OSError as error:
             raise write_failed(self._path, error) from None
 
@@ -90,15 +111,16 @@ class History:
 def row_of(event: Event) -> Row:
     """What an event adds; empty for most of them."""
     fields: Mapping[str, Any] = event.fields
-    if event.kind not in ("visit.ended", "round.ended", "local.slice"):
+    if event.kind not in _KINDS:
         return {}
     if event.kind == "visit.ended" and fields["outcome"] != "verified":
         return {}
     seconds = fields.get("seconds") or sum(_timed(fields))
     return {
         "purpose": fields["purpose"],
-        "epoch": int(fields["epoch"]) + 1,
-        "group": fields.get("position", fields.get("first_row")),
+        "epoch": int(fields["epoch"]) + 1 if "epoch" in fields else None,
+        "visit": fields.get("position", fields.get("visit")),
+        "first_row": fields.get("first_row"),
         "owner": fields.get("holder", ""),
         "table": fields.get("resource", ""),
         "rows": fields["rows"],
@@ -113,8 +135,7 @@ def row_of(event: Event) -> Row:
 
 def table_of(rows: list[Row]) -> bytes:
     """As CSV, with a column for each metric of any row."""
-    known = (*_FIRST, "group")
-    metrics = sorted({name for row in rows for name in row} - set(known))
+    metrics = sorted({name for row in rows for name in row} - _KNOWN)
     text = io.StringIO()
     table = csv.DictWriter(
         text, (*_FIRST, *metrics), extrasaction="ignore", lineterminator="\n"
@@ -130,10 +151,6 @@ def _timed(fields: Mapping[str, Any]) -> Iterator[float]:
 
 def _place(row: Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in _PLACE)
-
-
-def _header(folder: RunFolder) -> Row:
-    return {"job": folder.name.job, "agreement": folder.name.agreement.to_text()}
 
 
 def _lines(rows: list[Row]) -> bytes:

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,9 @@ from sealift.cli.roles.broker import (
     broker_command,
     statements_folder,
 )
+from sealift.cli.roles.history import History
 from sealift.cli.roles.rank import run_rank
+from sealift.cli.roles.runfolder import RunName
 from sealift.cli.signals import StopRequested, on_second_signal
 from sealift.data.schema.card import CARD_SUFFIX, SEALED_SUFFIX, read_card, schema_of
 from sealift.errors import (
@@ -115,8 +118,9 @@ def run(args: argparse.Namespace) -> int:
             finished = _attend_with_broker(args, holder)
     if finished.outcome != "finished":
         raise JobError("the job failed", why="the orchestrator's output says how")
-    receipts = holder.receipts
-    print(json.dumps({"receipts": receipts.kept, "failed": receipts.failed}))
+    receipts, heldout = holder.receipts, holder.history.heldout()
+    counts = {"receipts": receipts.kept, "failed": receipts.failed}
+    print(json.dumps(counts | {"heldout": heldout}))
     require_kept(receipts.lost, args.receipts)
     return 0
 
@@ -174,9 +178,10 @@ class _Holder:
     def __init__(
         self, args: argparse.Namespace, setup: RoleSetup, held: dict[str, HeldResource]
     ) -> None:
-        self._args = args
-        self._setup = setup
-        self._held = held
+        name = RunName(setup.job.name, setup.agreement.digest)
+        self.history = History(args.receipts, name, setup.sink)
+        self._args, self._held = args, held
+        self._setup = replace(setup, sink=self.history)
         self._rejoining = Rejoining(setup.job.run.rejoin_s, sink=setup.sink)
         self._relay: RelayClient | None = None
         self._leaving = threading.Event()

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         place = args.output or Path(setup.job.output)
         name = RunName(setup.job.name, setup.agreement.digest)
         folder = stack.enter_context(RunFolder(place, name))
-        history = History(folder, setup.sink)
+        history = History(place, name, setup.sink)
         summary = _orchestrate(replace(setup, sink=history), folder, history, stack)
     print(json.dumps(summary))
     return 0
@@ -158,6 +158,6 @@ class _Outputs:
 
     def keep(self, summary: RunSummary) -> None:
         """Verify the manifest and let the folder appear."""
-        self._history.keep()
+        self._history.keep(self._folder)
         self.summary = self._folder.finish(summary, self._agreement)
         self._history.forget()

@@ -74,13 +74,12 @@ class RunFolder:
         UnavailableError: if the folder cannot be made.
 
     Attributes:
-        name: Of the run.
         complete: Whether this very run was complete before, and only its process was
             killed before it could end: nothing is written then.
     """
 
     def __init__(self, path: Path, name: RunName) -> None:
-        self.path, self.name = path, name
+        self.path = path
         self._partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         self._written_bytes = 0
         self._above = [each for each in path.parents if not each.exists()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -121,13 +122,16 @@ def _serve(
     from sealift.outsource.compute import ShareProducts
     from sealift.outsource.server import ShareServer
 
+    began_s = time.monotonic()
     kernels = best_kernels(args.kernels)
+    ready_s = time.monotonic() - began_s
     products = ShareProducts(args.device, kernels)
     endpoint, expect, _place = terms
     server = ShareServer(
         args.share, endpoint, expect, products=products, kernels=kernels, sink=sink
     )
     host, port = listener.address
+    say(f"{kernels.loops.name} kernels, ready after {ready_s:.1f} s")
     say(f"share {args.share}: {products.method} on {args.device}, at {host}:{port}")
     emit(sink, "shares.listening", share=args.share, address=f"{host}:{port}")
     server.serve(listener)

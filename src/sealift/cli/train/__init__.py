@@ -174,7 +174,7 @@ def _train_locally(
         rows = stack.enter_context(
             opened_tables(agreement.agreement, args.sealed, keys)
         )
-        history = History(folder, _say_slice(args.watch))
+        history = History(place, name, _say_slice(args.watch))
         ran = train_local(
             agreement.agreement,
             job.settings,
@@ -197,7 +197,7 @@ def _train_locally(
             **_made(ran),
         }
         folder.add(RESULT_NAME, encode(result))
-        history.keep()
+        history.keep(folder)
         folder.appear()
         history.forget()
     return result

@@ -273,8 +273,23 @@ class Provisioning:
             )
             if isinstance(answer, Receipted):
                 self._check_receipt(verify_receipt(answer.receipt))
+                self._tell_numbers(answer.metrics)
                 return answer.receipt
             emit(self._sink, "holder.phase", phase=answer.phase)
+
+    def _tell_numbers(self, metrics: Mapping[str, float]) -> None:
+        """What was measured on this owner's rows: the accelerator's word."""
+        lease = self._lease
+        emit(
+            self._sink,
+            "holder.measured",
+            visit=lease.visit.to_text(),
+            purpose=lease.purpose,
+            resource=lease.resource,
+            first_row=lease.first_row,
+            rows=lease.shape[0],
+            **{f"metric.{name}": value for name, value in metrics.items()},
+        )
 
     def _check_receipt(self, receipt: Receipt) -> None:
         lease = self._lease
