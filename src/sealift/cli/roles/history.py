@@ -59,7 +59,7 @@ class History:
             UnavailableError: if the disk is full.
         """
         self._sink(event)
-        row = row_of(event)
+        row = _row_of(event)
         if row:
             with self._lock:  # visits of an owner may overlap
                 self._take(row)
@@ -71,7 +71,7 @@ class History:
             UnavailableError: if the disk is full.
         """
         folder.add(LINES_NAME, _lines(self._rows))
-        folder.add(TABLE_NAME, table_of(self._rows))
+        folder.add(TABLE_NAME, _table_of(self._rows))
 
     def forget(self) -> None:
         """The folder has appeared: what lay beside it goes."""
@@ -108,7 +108,7 @@ class History:
             raise write_failed(self._path, error) from None
 
 
-def row_of(event: Event) -> Row:
+def _row_of(event: Event) -> Row:
     """What an event adds; empty for most of them."""
     fields: Mapping[str, Any] = event.fields
     if event.kind not in _KINDS:
@@ -133,7 +133,7 @@ def row_of(event: Event) -> Row:
     }
 
 
-def table_of(rows: list[Row]) -> bytes:
+def _table_of(rows: list[Row]) -> bytes:
     """As CSV, with a column for each metric of any row."""
     metrics = sorted({name for row in rows for name in row} - _KNOWN)
     text = io.StringIO()

@@ -29,7 +29,7 @@ ZEROS: Final = "zeros"
 TRIES: Final = (ONE_NUMBER, OLD_ANSWER, ZEROS)
 
 
-def cheating_from(first: int) -> type[ServedJob]:
+def _cheating_from(first: int) -> type[ServedJob]:
     """What serves a job, and cheats from this training step on."""
     from sealift.outsource.server import ServedJob  # torch
 
@@ -71,7 +71,7 @@ def main(first: str, words: list[str]) -> int:
     from sealift.cli.main import main as sealift
     from sealift.outsource import server
 
-    server.ServedJob = cheating_from(int(first))  # type: ignore[misc]
+    server.ServedJob = _cheating_from(int(first))  # type: ignore[misc]
     return sealift(["share-server", *words])
 
 
