@@ -104,3 +104,20 @@ def test_an_owners_numbers_are_the_last_of_its_held_out_rows(tmp_path: Path) -> 
         history(Event("holder.measured", fields | rest))
     assert history.heldout() == {"accuracy": pytest.approx(0.7)}
     assert [row["visit"] for row in beside(tmp_path / "receipts")] == ["0", "1", "2"]
+
+
+def test_a_metric_hides_nothing_of_a_row(tmp_path: Path) -> None:
+    history = History(tmp_path / "run", NAME, discard)
+    history(visit(0, **{"metric.rows": 1.5}))
+    (row,) = beside(tmp_path / "run")
+    assert (row["rows"], row["metric.rows"]) == (32, 1.5)
+
+
+def test_what_a_full_disk_refused_is_written_later(tmp_path: Path) -> None:
+    place = tmp_path / "absent" / "run"
+    history = History(place, NAME, discard)
+    history(visit(0))  # cannot be written
+    place.parent.mkdir()
+    for position in (1, 2):
+        history(visit(position))
+    assert [row["visit"] for row in beside(place)] == [0, 1, 2]

@@ -14,10 +14,10 @@ import io
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.channel.record.outputfile import write_failed
 from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.errors import unreadable
 from sealift.events import Event, Sink
@@ -51,13 +51,10 @@ class History:
         header, *rows = _read(self._path) or [{}]
         self._rows = rows if header == self._header else []
         self._at = {_place(row): number for number, row in enumerate(self._rows)}
+        self._written = False  # whole, as far as it goes
 
     def __call__(self, event: Event) -> None:
-        """Take note of an event.
-
-        Raises:
-            UnavailableError: if the disk is full.
-        """
+        """Take note of an event; what cannot be written now is written with the next row."""
         self._sink(event)
         row = _row_of(event)
         if row:
@@ -98,14 +95,12 @@ class History:
             self._at = {_place(each): n for n, each in enumerate(self._rows)}
         self._at[_place(row)] = len(self._rows)
         self._rows.append(row)
-        try:
-            if again is None and len(self._rows) > 1:
-                with self._path.open("ab") as file:
-                    file.write(_lines([row]))
-            else:
-                self._path.write_bytes(_lines([self._header, *self._rows]))
-        except OSError as error:
-            raise write_failed(self._path, error) from None
+        more = self._written and again is None
+        rows = [row] if more else [self._header, *self._rows]
+        self._written = False
+        with suppress(OSError), self._path.open("ab" if more else "wb") as file:
+            file.write(_lines(rows))
+            self._written = True
 
 
 def _row_of(event: Event) -> Row:
@@ -125,12 +120,14 @@ def _row_of(event: Event) -> Row:
         "table": fields.get("resource", ""),
         "rows": fields["rows"],
         "seconds": round(float(seconds), 6),
-        **{
-            name.removeprefix(_METRIC): value
-            for name, value in fields.items()
-            if name.startswith(_METRIC)
-        },
+        **{_column(n): each for n, each in fields.items() if n.startswith(_METRIC)},
     }
+
+
+def _column(metric: str) -> str:
+    """Its own name, unless a row has another thing of that name."""
+    name = metric.removeprefix(_METRIC)
+    return metric if name in _KNOWN else name
 
 
 def _table_of(rows: list[Row]) -> bytes:
@@ -160,10 +157,11 @@ def _lines(rows: list[Row]) -> bytes:
 def _read(path: Path) -> list[Row]:
     """The rows of a run before; none if there is no such file, or it breaks off."""
     try:
-        return [json.loads(line) for line in path.read_bytes().splitlines()]
-    except FileNotFoundError:
-        return []
+        found = [json.loads(line) for line in path.read_bytes().splitlines()]
+        return found if all(set(_PLACE) <= set(row) for row in found[1:]) else []
     except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            return []
         raise unreadable(path, error) from None
-    except ValueError:
+    except (ValueError, TypeError):
         return []
