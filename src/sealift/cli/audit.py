@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +21,7 @@ from sealift.cli.judging import (
     load_equipped,
 )
 from sealift.codec import decode, to_plain
-from sealift.errors import UsageError, visible
+from sealift.errors import SealiftError, UsageError, visible
 from sealift.release.agreement.explain import cargo_promise, count
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
@@ -197,16 +199,24 @@ def _line(index: int, entry: Entry) -> str:
 def add_receipt(subparsers: Any) -> None:
     """Add the noun `receipt`."""
     verbs = subparsers.add_parser(
-        "receipt", help="verify the receipt of a visit"
+        "receipt", help="verify the receipts of visits"
     ).add_verbs()
     parser = verbs.add_parser(
         "verify",
         run=_verify_receipt,
         help="check signature, evidence, content and log heads",
         description="With --agreement everything is checked. Without it only that "
-        "whoever holds the receipt's instance key signed it.",
+        "whoever holds the receipt's instance key signed it. Of several receipts, or of "
+        "a whole folder of them, it says what they come to; the first that does not "
+        "verify is named.",
     )
-    parser.add_path("file")
+    parser.add_argument(
+        "receipts",
+        nargs="+",
+        type=Path,
+        metavar="RECEIPT",
+        help="a file, or a folder with files of the name *.receipt.json",
+    )
     parser.add_file("--agreement", help="the signed agreement")
     add_judging_arguments(parser)
     add_time_argument(parser)
@@ -214,18 +224,53 @@ def add_receipt(subparsers: Any) -> None:
 
 
 def _verify_receipt(args: argparse.Namespace) -> None:
-    signed = load_receipt(args.file)
-    verified = None
-    if args.agreement:
-        verified = load_equipped(args)
-    receipt = verify_receipt(signed, verified)
-    statement = _receipt_statement(receipt, complete=verified is not None)
-    if args.json:
-        print(json.dumps({**to_plain(receipt), "statement": statement}))
+    verified = load_equipped(args) if args.agreement else None
+    found = [_verified(path, verified) for path in _receipt_files(args.receipts)]
+    statement = _receipt_statement(found[-1], complete=verified is not None)
+    if len(found) > 1:
+        show(_sum_facts(found, statement), as_json=args.json, width=9)
+    elif args.json:
+        print(json.dumps({**to_plain(found[0]), "statement": statement}))
     else:
-        show(_receipt_facts(receipt, statement), as_json=False, width=9)
+        show(_receipt_facts(found[0], statement), as_json=False, width=9)
     if verified is None:
         say("check evidence, content and log heads as well: --agreement FILE")
+
+
+def _receipt_files(paths: Sequence[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted(path.rglob("*.receipt.json")) if path.is_dir() else [path]
+        if not inside:
+            raise UsageError(f"{path} has no receipts", code="no-receipts")
+        found += inside
+    return found
+
+
+def _verified(path: Path, agreement: VerifiedAgreement | None) -> Receipt:
+    try:
+        return verify_receipt(load_receipt(path), agreement)
+    except SealiftError as error:
+        error.what = f"{path.name}: {error.what}"
+        raise
+
+
+def _sum_facts(receipts: Sequence[Receipt], statement: str) -> dict[str, Any]:
+    """What they come to, together."""
+    uses = Counter(f"{each.resource} ({each.purpose})" for each in receipts)
+    scrubs = [each.scrub for each in receipts]
+    return {
+        "receipts": len(receipts),
+        "jobs": ", ".join(sorted({each.job for each in receipts})),
+        "holder": ", ".join(sorted({each.holder for each in receipts})),
+        "visits": ", ".join(f"{n} to {what}" for what, n in sorted(uses.items())),
+        "bytes": f"{sum(each.cargo_bytes for each in receipts)} opened, "
+        f"{sum(each.sealed_bytes for each in receipts)} sealed",
+        "level": ", ".join(sorted({each.level for each in receipts})),
+        "scrub": f"{sum(each.scrubbed_bytes for each in scrubs)} bytes, "
+        f"{sum(each.nonzero_bytes for each in scrubs)} not zero when read back",
+        "verified": statement,
+    }
 
 
 def _receipt_statement(receipt: Receipt, *, complete: bool) -> str:
