@@ -24,7 +24,9 @@ bidirectional character may reorder one (``visible``).
 
 from __future__ import annotations
 
+import difflib
 import errno
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import ClassVar, Final
@@ -189,6 +191,12 @@ def cause(error: BaseException) -> str:
     said = error.what if isinstance(error, SealiftError) else ""
     said = said or getattr(error, "strerror", None) or str(error)
     return said or type(error).__name__
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``Did you mean epochs?``, for whoever mistyped a name; empty if nothing is near."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean {close[0]}?" if close else ""
 
 
 @cache

@@ -152,7 +152,7 @@ BAD_AT_HOME: dict[str, tuple[Callable[[World], None], int, str, str]] = {
     "altered": (alter, REFUSED, "[agreement-altered]", "north"),
     "by hand": (edit_by_hand, MALFORMED, "[bad-agreement-file]", "agreement.json"),
     "passphrase": (forget_passphrase, REFUSED, "[wrong-passphrase]", ""),
-    "unknown field": (misspell, MALFORMED, "[unknown-field]", "training.epoch"),
+    "unknown field": (misspell, MALFORMED, "[unknown-field]", "Did you mean epochs?"),
     "wrong type": (use_text, MALFORMED, "[bad-field]", "training.epochs"),
     "not TOML": (break_toml, MALFORMED, "[bad-toml]", "job.toml"),
     "small buffer": (shrink_buffer, USAGE, "[buffer-too-small]", "a cell of "),

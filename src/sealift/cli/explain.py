@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import textwrap
 from typing import Any
 
-from sealift.errors import UsageError, catalogue
+from sealift.errors import UsageError, catalogue, nearest
 
 WIDTH = 80
 
@@ -44,7 +43,4 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _suggestion(name: str) -> str:
-    close = difflib.get_close_matches(name, catalogue(), n=1)
-    if close:
-        return f"Did you mean {close[0]}?"
-    return "`sealift explain` lists all names"
+    return nearest(name, catalogue()) or "`sealift explain` lists all names"

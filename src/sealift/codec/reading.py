@@ -26,7 +26,7 @@ from typing import (
 
 from sealift.codec.parsing import MAX_BYTES, MAX_DEPTH, parse
 from sealift.codec.writing import MAX_INTEGER, to_base64
-from sealift.errors import MalformedError, SealiftError
+from sealift.errors import MalformedError, SealiftError, nearest
 
 T = TypeVar("T")
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
@@ -252,7 +252,8 @@ def _refuse_fields(
     what = "unknown field" if unknown else "missing field"
     missing = (name for name in fields if name not in plain)
     name = unknown[0] if unknown else next(missing)
-    raise MalformedError(what, field=_text(path, name))
+    fix = nearest(name, fields) if unknown else ""
+    raise MalformedError(what, field=_text(path, name), fix=fix)
 
 
 def _refuse_as_it_says(path: _Path, error: SealiftError) -> NoReturn:

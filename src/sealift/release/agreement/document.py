@@ -144,6 +144,7 @@ def _parse(path: Path) -> _Document:
             f"{path} is not an agreement: {error.what}",
             why=error.why,
             field=error.field,
+            fix=error.fix,
             code="bad-agreement",
         ) from None
     return document

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -22,7 +22,7 @@ from pydantic import (
 
 from sealift.attest.level import Level
 from sealift.codec import decode, parse_toml
-from sealift.errors import MalformedError, UsageError
+from sealift.errors import MalformedError, UsageError, nearest
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.terms import servers_not_apart
@@ -42,6 +42,7 @@ Name = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")
 ]
 MAX_JOB_BYTES: Final = 1 << 20
+_FIELDS_PAGE: Final = "`sealift train --help` names the page that lists the fields"
 _UNKNOWN: Final = ("extra_forbidden", "unexpected_keyword_argument")
 
 
@@ -145,20 +146,31 @@ def parse_job(plain: dict[str, Any], *, name: str = "job") -> JobTable:
         # As JSON: from Python's own values strict tables would take no plain ones.
         return JobTable.model_validate_json(json.dumps(plain, default=_no_field))
     except ValidationError as error:
-        first = error.errors()[0]
+        found = error.errors()
+        first = next((each for each in found if each["type"] in _UNKNOWN), found[0])
         field = ".".join(str(part) for part in first["loc"])
         unknown = first["type"] in _UNKNOWN
         raise MalformedError(
             f"{name} has an unknown field" if unknown else f"{name} does not fit",
             field=field,
             why="" if unknown else first["msg"],
-            fix="`sealift train --help` names the page that lists the fields",
+            fix=(unknown and _nearest_field(first["loc"])) or _FIELDS_PAGE,
             code="unknown-field" if unknown else "bad-field",
         ) from None
     except (ValueError, RecursionError) as error:  # too many digits, or too deep
         raise MalformedError(
             f"{name} does not fit", why=error, code="bad-field"
         ) from None
+
+
+def _nearest_field(place: tuple[str | int, ...]) -> str:
+    """In the table where a field is that is not known."""
+    table: Any = JobTable
+    for part in place[:-1]:
+        table = get_type_hints(table).get(str(part))
+        if table is None:
+            return ""
+    return nearest(str(place[-1]), get_type_hints(table))
 
 
 def told_settings(raw: bytes) -> JobSettings:
