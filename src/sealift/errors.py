@@ -63,6 +63,16 @@ class SealiftError(Exception):
         super().__init__(what)
 
     @property
+    def code(self) -> str:
+        """Its stable name, which a traceback shows, too."""
+        return self._code
+
+    @code.setter
+    def code(self, code: str) -> None:
+        self._code = code
+        self.__notes__ = [f"[{code}] see: sealift explain {code}"]
+
+    @property
     def fix(self) -> str:
         """What the reader can do about it: said at the place, or by the catalogue."""
         return "" if self._fix is None else self._fix or remedy(self.code)

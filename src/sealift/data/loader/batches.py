@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sealift.channel.device.device import Verdicts
+from sealift.data.loader.arguments import demand_count
 from sealift.data.loader.windows import overwrite_memory, use_huge_pages
 from sealift.data.schedule.order import EpochOrder, Layout, OrderOptions
 from sealift.data.schema.schema import Field, Schema
@@ -109,25 +110,6 @@ class BatchPlan:
     def has_one_shape(self) -> bool:
         """Whether every batch has as many rows."""
         return self.drop_last or self.rows % self.batch_size == 0
-
-
-def demand_count(number: object, what: str, *, least: int = 0) -> None:
-    """Demand a whole number of at least ``least``.
-
-    Raises:
-        UsageError: which says ``what``.
-    """
-    if type(number) is not int or number < least:
-        raise UsageError(what, fix=f"Use {least} or more")
-
-
-def place_among_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """This process's rank, and how many there are; what is None, torch says."""
-    distributed = torch.distributed
-    here, ranks = 0, 1
-    if distributed.is_available() and distributed.is_initialized():
-        here, ranks = distributed.get_rank(), distributed.get_world_size()
-    return here if rank is None else rank, ranks if world_size is None else world_size
 
 
 SMALL_BYTES: Final = 1 << 20  # below, malloc uses its own again without new pages

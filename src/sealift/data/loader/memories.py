@@ -29,7 +29,6 @@ from sealift.data.loader.windows import (
 )
 from sealift.data.loader.worker import SpawnedOpener
 from sealift.data.schedule.order import OrderOptions
-from sealift.data.shards.dataset import SealedDataset
 from sealift.data.shards.shardset import ShardSet
 from sealift.errors import AuthenticationError, UnavailableError, UsageError
 
@@ -86,9 +85,7 @@ class Rows:
             self.engine.close()
 
 
-def make_rows(
-    dataset: SealedDataset, order: OrderOptions, options: MemoryOptions
-) -> Rows:
+def make_rows(shards: ShardSet, order: OrderOptions, options: MemoryOptions) -> Rows:
     """Make the memory and start the workers.
 
     Raises:
@@ -99,7 +96,7 @@ def make_rows(
     if options.workers not in ("thread", "process"):
         raise UsageError(f"workers are 'thread' or 'process', not {options.workers!r}")
     if not isinstance(options.engine, str):
-        return _device_rows(dataset, order, options.engine, options)
+        return _device_rows(shards, order, options.engine, options)
     if options.engine not in ("auto", "host"):
         raise UsageError(f"engine is 'auto', 'host' or one, not {options.engine!r}")
     if options.engine == "host" and options.device is None:
@@ -110,12 +107,12 @@ def make_rows(
         raise not_deferred("engine='host' opens before it hands out")
     elsewhere = options.device is not None and options.device.type != "cuda"
     if not options.defers and (options.engine == "host" or elsewhere):
-        return _host_rows(dataset, order, options)
-    return _selected_rows(dataset, order, options)
+        return _host_rows(shards, order, options)
+    return _selected_rows(shards, order, options)
 
 
 def _selected_rows(
-    dataset: SealedDataset, order: OrderOptions, options: MemoryOptions
+    shards: ShardSet, order: OrderOptions, options: MemoryOptions
 ) -> Rows:
     """On the GPU that was named, or on the one there is; else, for ``auto``, here."""
     # No silent way back to the host: who wants that says engine="host".
@@ -126,9 +123,9 @@ def _selected_rows(
     if isinstance(chosen.engine, HostDevice) and not options.defers:
         chosen.engine.close()  # the openers of the host need no copy
         cpu = replace(options, device=torch.device("cpu"))
-        return replace(_host_rows(dataset, order, cpu), opened_by=chosen.reason)
+        return replace(_host_rows(shards, order, cpu), opened_by=chosen.reason)
     try:
-        rows = _device_rows(dataset, order, chosen.engine, options, selected=True)
+        rows = _device_rows(shards, order, chosen.engine, options, selected=True)
     except BaseException:
         chosen.engine.close()
         raise
@@ -136,7 +133,7 @@ def _selected_rows(
 
 
 def _device_rows(
-    dataset: SealedDataset,
+    shards: ShardSet,
     order: OrderOptions,
     engine: DeviceEngine,
     options: MemoryOptions,
@@ -144,7 +141,7 @@ def _device_rows(
     selected: bool = False,
 ) -> Rows:
     """Batches stay where a selected engine is; from one that was given they may go."""
-    shards, schema = dataset.shards, dataset.schema
+    schema = shards.schema
     largest = record_window_bytes(shards, order)
     memory = DeviceWindows(shards, engine, largest, defers=options.defers)
     lies_on = options.device or torch.device("cuda")
@@ -206,10 +203,8 @@ def device_tensor(memory: DeviceMemory, device: torch.device) -> Tensor:
     return torch.as_tensor(memory, device=gpu)
 
 
-def _host_rows(
-    dataset: SealedDataset, order: OrderOptions, options: MemoryOptions
-) -> Rows:
-    shards, schema = dataset.shards, dataset.schema
+def _host_rows(shards: ShardSet, order: OrderOptions, options: MemoryOptions) -> Rows:
+    schema = shards.schema
     threaded = options.num_workers > 0
     slot_bytes = window_bytes(shards, order)
     shared = threaded and options.workers == "process"

@@ -11,6 +11,7 @@ Not promised: what becomes of batches; they lie in ordinary memory.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
@@ -18,14 +19,14 @@ import torch
 from torch import Tensor
 
 from sealift.channel.device.verdict import Gate
-from sealift.data.loader.batches import (
-    Batch,
-    BatchMemory,
-    BatchPlan,
-    Columns,
+from sealift.data.loader.arguments import (
+    SealedRows,
     demand_count,
     place_among_ranks,
+    refuse_torchs,
+    source_of,
 )
+from sealift.data.loader.batches import Batch, BatchMemory, BatchPlan, Columns
 from sealift.data.loader.deferral import Deferral, StepGate, Verdicting, check_deferral
 from sealift.data.loader.memories import (
     Engine,
@@ -41,23 +42,29 @@ from sealift.data.schedule.order import (
     OrderOptions,
     parse_state,
 )
-from sealift.data.shards.dataset import SealedDataset
 from sealift.errors import SealiftError, UsageError
 
 WINDOW_BYTES: Final = 64 << 20
 
+_LOOKED: Final = (
+    "the look at one batch was all of epoch {}, and this is the next: after a look say "
+    "set_epoch(), or look at dataset[:8]"
+)
 Tensors = dict[str, Tensor] | tuple[Tensor, ...]
 Transform = Callable[[Any], Any]
 
 
 class SealedDataLoader:
-    """Iterates over a ``SealedDataset`` in batches of tensors.
+    """Iterates over sealed rows in batches of tensors.
 
-    Each ``for`` is one epoch: the first is epoch 0, or where ``load_state_dict`` or
-    ``set_epoch`` put it; every further one is the next epoch.
+    Each ``for``, and each ``iter``, is one epoch: the first is epoch 0, or where
+    ``load_state_dict`` or ``set_epoch`` put it; every further one is the next epoch. A
+    look at one batch is one, too, which the next ``for`` says (``UserWarning``).
 
     Args:
-        dataset: What to read; the loader does not close it.
+        dataset: What to read, and not close: a ``SealedDataset``, or what torch's
+            ``random_split``, ``Subset`` and ``ConcatDataset`` make of some. Rows of a
+            ``Subset`` come in the order in which they lie, unless shuffled.
         batch_size: Rows of a batch; the last one may be shorter.
         shuffle: Records in random order, and rows among ``window_bytes`` of them.
         seed: Decides the order, with the epoch's number.
@@ -80,15 +87,16 @@ class SealedDataLoader:
             told of; ``gate.check()`` comes before anything else that is outward.
         transform: Makes of each whole batch, on its device and in this thread, what is
             handed out; not together with ``verdicts="deferred"``.
+        torchs: Other arguments of ``DataLoader``, at their defaults.
 
     Raises:
-        UsageError: for options that mean nothing.
+        UsageError: for options that mean nothing; one of torch's has a line of its own.
         UnavailableError: without memory for the windows.
     """
 
     def __init__(
         self,
-        dataset: SealedDataset,
+        dataset: SealedRows,
         batch_size: int = 1,
         *,
         shuffle: bool = False,
@@ -104,7 +112,9 @@ class SealedDataLoader:
         engine: Engine = "auto",
         verdicts: Verdicting = "strict",
         transform: Transform | None = None,
+        **torchs: object,
     ) -> None:
+        refuse_torchs(torchs)
         demand_count(num_workers, "workers are not negative")
         rank, world_size = place_among_ranks(rank, world_size)
         order = OrderOptions(
@@ -116,9 +126,10 @@ class SealedDataLoader:
             pad=not drop_last,
         )
         self.dataset = dataset
-        self.batch_size = batch_size
+        self._source = source_of(dataset)
+        self._shards = shards = self._source.shards
         self._plan = plan = BatchPlan(
-            dataset.schema, dataset.shards.layout, order, batch_size, drop_last, fields
+            shards.schema, shards.layout, order, batch_size, drop_last, fields
         )
         defers = check_deferral(
             verdicts, plan.chosen, batch_size, one_shape=plan.has_one_shape
@@ -140,6 +151,21 @@ class SealedDataLoader:
         self._fresh = True  # the position is where the next ``for`` begins
         self._stream: WindowStream | None = None
         self._closed = False
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a batch; the last one may be shorter."""
+        return self._plan.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last batch that is shorter is left out."""
+        return self._plan.drop_last
+
+    @property
+    def num_workers(self) -> int:
+        """Who opens records besides the thread that iterates."""
+        return self._memory_options.num_workers
 
     @property
     def opened_by(self) -> str:
@@ -175,6 +201,15 @@ class SealedDataLoader:
         """Batches of a whole epoch."""
         return self._plan.batches
 
+    def __repr__(self) -> str:
+        order, plan = self._plan.order, self._plan
+        return (
+            f"SealedDataLoader({plan.layout.rows} rows of {', '.join(plan.names)}; "
+            f"batch_size={plan.batch_size}, shuffle={order.shuffle}, "
+            f"seed={order.seed}, drop_last={plan.drop_last}, rank={order.rank} of "
+            f"{order.world_size}, num_workers={self.num_workers})"
+        )
+
     def __iter__(self) -> Iterator[Any]:
         """One epoch; a former iteration ends.
 
@@ -187,6 +222,8 @@ class SealedDataLoader:
             self._deferral.demand_guarded()
         self._end_stream()
         if not self._fresh:
+            if self._position == self.batch_size < self._plan.end:
+                warnings.warn(_LOOKED.format(self._epoch), stacklevel=2)
             self._epoch, self._position = self._epoch + 1, 0
         self._fresh = False
         return self._batches()
@@ -227,7 +264,7 @@ class SealedDataLoader:
 
     def _batches(self) -> Iterator[Any]:
         rows = self._opened_rows()
-        order = EpochOrder(self.dataset.shards.layout, self._plan.order, self._epoch)
+        order = EpochOrder(self._shards.layout, self._plan.order, self._epoch)
         stream = WindowStream(order.windows(self._position), rows.memory)
         self._stream = stream
         self._batch_memory.work()
@@ -301,7 +338,7 @@ class SealedDataLoader:
 
     def _opened_rows(self) -> Rows:
         if self._rows is None:
-            self._rows = make_rows(self.dataset, self._plan.order, self._memory_options)
+            self._rows = make_rows(self._shards, self._plan.order, self._memory_options)
         return self._rows
 
     def _give_up(self) -> None:
@@ -326,7 +363,7 @@ class SealedDataLoader:
         return LoaderState(
             epoch=epoch,
             position=position,
-            shards=self.dataset.shards.fingerprint,
+            shards=self._shards.fingerprint,
             shuffle=order.shuffle,
             seed=order.seed,
             window_bytes=order.window_bytes,
@@ -335,6 +372,6 @@ class SealedDataLoader:
         )
 
     def _demand_usable(self) -> None:
-        self.dataset.demand_usable()
+        self._source.demand_usable()
         if self._closed:
             raise UsageError("this sealed loader is closed", code="dead-dataset")

@@ -330,7 +330,11 @@ def window_bytes(shards: ShardSet, options: OrderOptions) -> int:
     layout = shards.layout
     order = EpochOrder(layout, options, 0)
     rows = max(_unit_rows(shard, layout.row_bytes) for shard in layout.shards)
-    return min(order.units_per_window * rows, order.rows) * layout.row_bytes
+    if layout.chosen is None:
+        return min(order.units_per_window * rows, order.rows) * layout.row_bytes
+    # What lies between chosen rows of a record is opened with them.
+    units = min(order.units_per_window, len(layout.unit_starts))
+    return units * rows * layout.row_bytes
 
 
 def record_window_bytes(shards: ShardSet, options: OrderOptions) -> int:

@@ -21,6 +21,7 @@ import struct
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -189,6 +190,8 @@ class SpawnedOpener:
             raise
         finally:
             theirs.close()
+        # Also for an opener that is dropped without close: nobody else would wait for it.
+        self._dropped = weakref.finalize(self, _end, self.process, self._sock)
         try:
             self._assign(assignment, shards)
         except BaseException:
@@ -214,12 +217,8 @@ class SpawnedOpener:
     def close(self) -> None:
         """End the process; it scrubs what it holds. Idempotent."""
         with self._lock:
-            self._sock.close()
-            try:
-                self.process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+            _end(self.process, self._sock)
+            self._dropped.detach()
 
     def _assign(self, assignment: bytes, shards: Sequence[Shard]) -> None:
         keys = bytearray().join(shard.key.reveal(TOKEN) for shard in shards)
@@ -242,6 +241,15 @@ class SpawnedOpener:
             fix="Look at the machine's memory; then go on from the loader's state",
             code="opener-gone",
         )
+
+
+def _end(process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+    sock.close()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _start(theirs: socket.socket, memory: int) -> subprocess.Popen[bytes]:

@@ -1,6 +1,6 @@
 """In which order rows are read: decided by a seed, the same on every machine.
 
-A *unit* is the rows that begin in one record. An epoch is a permutation of the units;
+A *unit* is the rows that begin in one record, or those of them that were chosen. An epoch is a permutation of the units;
 its rows, one after another, are cut into as many equal ranges as there are ranks, and
 a rank's units are shuffled together by *windows*, which fit in memory at once. So a
 record is opened once per epoch, and once more where two ranks share it.
@@ -17,7 +17,7 @@ neither workers nor batch size are part of that. Nothing in it is secret.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Final
 
@@ -41,10 +41,17 @@ class ShardLayout:
 
 @dataclass(frozen=True)
 class Layout:
-    """The rows of all shards, one after another."""
+    """The rows of all shards, one after another.
+
+    Attributes:
+        row_bytes: Of a row.
+        shards: In their order.
+        chosen: The numbers of the rows that are read, ascending; all of them if None.
+    """
 
     row_bytes: int
     shards: tuple[ShardLayout, ...]
+    chosen: Indices | None = field(default=None, compare=False)
 
     @cached_property
     def shard_starts(self) -> Indices:
@@ -53,18 +60,20 @@ class Layout:
 
     @property
     def rows(self) -> int:
-        """Rows of all shards."""
-        return int(self.shard_starts[-1])
+        """How many rows are read."""
+        return int(self.shard_starts[-1]) if self.chosen is None else len(self.chosen)
 
     @cached_property
     def unit_starts(self) -> Indices:
-        """The number of each unit's first row, and of all rows at the end."""
+        """Where each unit begins among the rows that are read, and their number."""
         parts = [
             self.shard_starts[index] + _unit_starts(shard, self.row_bytes)
             for index, shard in enumerate(self.shards)
         ]
-        starts = np.unique(np.concatenate(parts))  # a record may begin no row
-        return np.append(starts[starts < self.rows], self.rows)
+        starts = np.append(np.concatenate(parts), self.shard_starts[-1])
+        if self.chosen is not None:
+            starts = np.searchsorted(self.chosen, starts)
+        return np.unique(starts)  # a record may begin no row
 
     def place(self, row: int) -> tuple[int, int]:
         """The shard of a row, and its number there."""
@@ -180,12 +189,21 @@ class EpochOrder:
     def _window(self, number: int) -> Window:
         first = number * self.units_per_window
         pieces = self._pieces[first : first + self.units_per_window]
-        runs = [self._run(int(start), int(end)) for start, end in pieces]
-        rows = sum(run.rows for run in runs)
-        order = np.arange(rows, dtype=np.int64)
+        rows = [self._numbers(int(start), int(end)) for start, end in pieces]
+        runs = [self._run(int(part[0]), int(part[-1]) + 1) for part in rows]
+        begins = _starts([run.rows for run in runs])
+        order = np.concatenate(
+            [part - part[0] + at for part, at in zip(rows, begins, strict=False)]
+        )
         if self._options.shuffle:
-            order = permutation(rows, self._seed(number, self._options.rank))
+            seed = self._seed(number, self._options.rank)
+            order = order[permutation(len(order), seed)]
         return Window(number, int(self._piece_starts[first]), tuple(runs), order)
+
+    def _numbers(self, start: int, end: int) -> Indices:
+        """The numbers, among all rows, of the rows ``[start, end)`` that are read."""
+        chosen = self._layout.chosen
+        return np.arange(start, end) if chosen is None else chosen[start:end]
 
     def _run(self, start: int, end: int) -> Run:
         shard, first = self._layout.place(start)

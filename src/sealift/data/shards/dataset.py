@@ -13,6 +13,7 @@ An owner's data keys, for its own training at home: vault and identity to keys.
 
 from __future__ import annotations
 
+import operator
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -103,15 +104,29 @@ class SealedDataset:
     def __len__(self) -> int:
         return self.shards.layout.rows
 
-    def __getitem__(self, index: int) -> Row:
+    def __repr__(self) -> str:
+        columns = ", ".join(
+            f"{each.name}: {each.dtype}{list(each.shape) if each.shape else ''}"
+            for each in self.schema.fields
+        )
+        places = [shard.name for shard in self.shards.shards]
+        named = places[0] if len(places) == 1 else f"{len(places)} shards"
+        return f"SealedDataset({named}, {len(self)} rows of {columns})"
+
+    def __getitem__(self, index: int | slice) -> Row:
         """Row ``index``: per field an array of its shape, or a numpy number.
 
+        A slice is many rows at once, as ``rows`` gives them.
+
         Raises:
+            TypeError: if it is neither.
             IndexError: if there is no such row.
             AuthenticationError: if its record was changed.
             IntegrityError: if its record is not what the card committed to.
         """
-        block = unpack(self._row(index), self.schema)
+        if isinstance(index, slice):
+            return self.rows(range(*index.indices(len(self))))
+        block = unpack(self._row(operator.index(index)), self.schema)
         return {name: column[0] for name, column in block.items()}
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:

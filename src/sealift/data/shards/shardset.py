@@ -72,7 +72,7 @@ class ShardSet:
         shards: With the headers that they must keep.
         leaves: Per shard, its verified leaves, if it has a card.
         schema: What a row of each of them is.
-        layout: Their rows.
+        layout: Their rows, and which of them are read.
     """
 
     shards: tuple[Shard, ...]
@@ -82,9 +82,11 @@ class ShardSet:
 
     @property
     def fingerprint(self) -> str:
-        """Hex; tells these files, in this order, from any others. Public."""
+        """Hex; tells these files, in this order, and rows from any others. Public."""
         headers = [shard.header for shard in self.shards]
-        return labelled("sealift shards", *headers).hex()[:32]
+        chosen = self.layout.chosen
+        rows = [] if chosen is None else [chosen.astype("<i8").tobytes()]
+        return labelled("sealift shards", *headers, *rows).hex()[:32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +125,25 @@ def open_shards(
         tuple(each.leaves for each in opened),
         schema,
         Layout(schema.row_bytes, tuple(_rows_of(each, schema) for each in opened)),
+    )
+
+
+def join_shards(sets: Sequence[ShardSet]) -> ShardSet:
+    """The shards of several datasets as one's, in their order.
+
+    Raises:
+        MalformedError: code ``schema-mismatch``, if their columns differ.
+    """
+    first, *others = sets
+    for each in others:
+        name, other = each.shards[0].name, first.shards[0].name
+        check_same(each.schema, first.schema, name=name, other=other)
+    layouts = sum((each.layout.shards for each in sets), ())
+    return ShardSet(
+        sum((each.shards for each in sets), ()),
+        sum((each.leaves for each in sets), ()),
+        first.schema,
+        replace(first.layout, shards=layouts),
     )
 
 

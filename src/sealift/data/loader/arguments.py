@@ -1,0 +1,140 @@
+"""What a loader is called with, in the words of ``torch.utils.data``.
+
+Which rows of which sealed tables: a ``SealedDataset``, or what ``random_split``,
+``Subset`` and ``ConcatDataset`` make of some. Which of ``DataLoader``'s arguments mean
+something here, and what stands for those that do not. Numbers and ranks.
+Not supported: other data sets over sealed ones, which run code per row; torch's own
+``DataLoader`` takes them, with ``num_workers=0``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import torch
+from torch.utils.data import ConcatDataset, Subset
+
+from sealift.data.schedule.order import Indices
+from sealift.data.shards.dataset import SealedDataset
+from sealift.data.shards.shardset import ShardSet, join_shards
+from sealift.errors import UsageError
+
+SealedRows: TypeAlias = SealedDataset | Subset[Any] | ConcatDataset[Any]
+
+_INSTEAD: Final = {
+    "batch_sampler": "shuffle= and seed= decide the order, a Subset which rows",
+    "collate_fn": "batches are columns already, and transform= changes whole ones",
+    "generator": "seed= decides the order",
+    "multiprocessing_context": "workers='process' starts fresh ones",
+    "pin_memory": "device= says where batches are",
+    "pin_memory_device": "device= says where batches are",
+    "prefetch_factor": "window_bytes= says how much is opened ahead",
+    "sampler": "shuffle= and seed= decide the order, a Subset which rows",
+    "timeout": "a worker that is gone is noticed at once",
+    "worker_init_fn": "workers open records and run nothing else",
+}
+_ALWAYS_SO: Final = ("in_order", "persistent_workers")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a loader reads.
+
+    Attributes:
+        datasets: Those that must stay open.
+        shards: All of theirs, with the rows that were chosen.
+    """
+
+    datasets: tuple[SealedDataset, ...]
+    shards: ShardSet
+
+    def demand_usable(self) -> None:
+        """See ``SealedDataset``."""
+        for dataset in self.datasets:
+            dataset.demand_usable()
+
+
+def source_of(data: SealedRows) -> Source:
+    """What is read of ``data``.
+
+    Raises:
+        UsageError: if it is something else, has no rows, or names rows it has not.
+        MalformedError: code ``schema-mismatch``, if tables have different columns.
+    """
+    datasets, chosen = _rows_of(data)
+    if not len(chosen):
+        raise UsageError("there is no row to read")
+    shards = join_shards([each.shards for each in datasets])
+    if not np.array_equal(chosen, np.arange(shards.layout.rows)):
+        shards = replace(shards, layout=replace(shards.layout, chosen=np.sort(chosen)))
+    return Source(datasets, shards)
+
+
+def _rows_of(data: Any) -> tuple[tuple[SealedDataset, ...], Indices]:
+    """Tables, and which of their rows, counted through all of them."""
+    # Whose class was derived from one of these may change rows: not passed over here.
+    if isinstance(data, SealedDataset):
+        return (data,), np.arange(len(data))
+    if type(data) is Subset:
+        datasets, rows = _rows_of(data.dataset)
+        return datasets, rows[_indices(data.indices, len(rows))]
+    if type(data) is ConcatDataset:
+        datasets, chosen, before = (), [], 0
+        for part in data.datasets:
+            tables, rows = _rows_of(part)
+            datasets += tables
+            chosen.append(rows + before)
+            before += sum(map(len, tables))
+        return datasets, np.concatenate(chosen)
+    raise UsageError(
+        f"a sealed loader reads no {type(data).__name__}",
+        fix="Use a SealedDataset, a Subset or ConcatDataset of some, or torch's "
+        "DataLoader with num_workers=0",
+    )
+
+
+def _indices(indices: object, rows: int) -> Indices:
+    found = np.asarray(indices)
+    if found.size == 0:
+        return np.zeros(0, np.int64)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise UsageError("a Subset's indices are a list of whole numbers")
+    if found.min() < -rows or found.max() >= rows:
+        raise UsageError(f"a Subset names rows that are not among {rows}")
+    return found.astype(np.int64) % rows
+
+
+def refuse_torchs(given: Mapping[str, object]) -> None:
+    """Refuse what ``DataLoader`` takes and a sealed loader cannot.
+
+    Raises:
+        UsageError: with what stands for it here.
+        TypeError: Python's, for any other name.
+    """
+    for name, value in given.items():
+        if name in _INSTEAD and value:
+            raise UsageError(f"a sealed loader has no {name}=", why=_INSTEAD[name])
+        if name not in _INSTEAD and name not in _ALWAYS_SO:
+            raise TypeError(f"SealedDataLoader() has no argument {name!r}")
+
+
+def demand_count(number: object, what: str, *, least: int = 0) -> None:
+    """Demand a whole number of at least ``least``.
+
+    Raises:
+        UsageError: which says ``what``.
+    """
+    if type(number) is not int or number < least:
+        raise UsageError(what, fix=f"Use {least} or more")
+
+
+def place_among_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """This process's rank, and how many there are; what is None, torch says."""
+    distributed = torch.distributed
+    here, ranks = 0, 1
+    if distributed.is_available() and distributed.is_initialized():
+        here, ranks = distributed.get_rank(), distributed.get_world_size()
+    return here if rank is None else rank, ranks if world_size is None else world_size
