@@ -152,13 +152,27 @@ FOUND = [
 ]
 
 
+def test_the_verdict_says_what_each_level_lacks():
+    names = ("TPM 2.0", "sandbox", "AMD SEV-SNP", "TSM reports")
+    found = [("Protection", Finding(name, "here", state="good")) for name in names]
+    found.append(("GPU", Finding("GPU protection", "off", state="limits")))
+    assert [line.partition(": ")[::2] for line in doctor.verdict(found)[1:]] == [
+        ("level attested-host", doctor.HERE),
+        ("level tee", doctor.HERE),
+        ("level gpu-tee", "lacks GPU protection"),
+        ("level untrusted-gpu", doctor.HERE),
+    ]
+    *_, last = doctor.verdict(found[:2])
+    assert last == "level untrusted-gpu: lacks Intel TDX or AMD SEV-SNP, TSM reports"
+
+
 def test_text_is_plain_without_a_terminal_and_fits():
     text = doctor.to_text(FOUND, colours=False)
     assert "\x1b" not in text
     assert all(len(line) <= doctor.WIDTH or "xxx" in line for line in text.splitlines())
     assert "  limits a: " in text
     assert "           -> do it" in text
-    assert text.endswith("limits here: a\nnot here: GPU")
+    assert "limits here: a\nnot here: GPU\n\nlevel development: " in text
     coloured = doctor.to_text(FOUND, colours=True)
     assert "\x1b[1mOne\x1b[0m" in coloured
     assert "\x1b[31m" not in coloured  # what others said stays text

@@ -31,6 +31,15 @@ REQUIRED: Final = {
     "sandbox": "sandbox",
     "tpm": "TPM 2.0",
 }
+# What the evidence of a level needs here: of each group one finding that is good.
+_TEE: Final = (("Intel TDX", "AMD SEV-SNP"), ("TSM reports",), ("sandbox",))
+_NEEDS: Final = {
+    "attested-host": (("TPM 2.0",), ("sandbox",)),
+    "tee": _TEE,
+    "gpu-tee": (*_TEE, ("GPU protection",)),
+    "untrusted-gpu": _TEE,
+}
+HERE: Final = "what its evidence needs is here: try `sealift attest collect`"
 Found = list[tuple[str, Finding]]
 
 
@@ -122,7 +131,18 @@ def to_text(found: Found, *, colours: bool) -> str:
     for said, state in (("limits here", "limits"), ("not here", "missing")):
         names = ", ".join(each.name for _, each in found if each.state == state)
         summary.append(textwrap.fill(f"{said}: {names or 'nothing'}", WIDTH))
-    return "\n\n".join((*blocks, "\n".join(summary)))
+    return "\n\n".join((*blocks, "\n".join(summary), "\n".join(verdict(found))))
+
+
+def verdict(found: Found) -> list[str]:
+    """At which levels this machine can run an accelerator, and what it lacks for others."""
+    good = {each.name for _, each in found if each.state == "good"}
+    lines = ["level development: everything is here; it keeps nobody out"]
+    for level, needs in _NEEDS.items():
+        lacks = [" or ".join(each) for each in needs if not good.intersection(each)]
+        said = f"lacks {', '.join(lacks)}" if lacks else HERE
+        lines.append(f"level {level}: {said}")
+    return lines
 
 
 def require(found: Found, names: Sequence[str]) -> None:
