@@ -140,6 +140,7 @@ def test_without_a_software_tpm_it_says_what_was_not_tried(
 def test_the_command_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["attacks"]) == 0
     shown = capsys.readouterr().out
+    assert shown.startswith("Each row is an attack")
     assert f"{len(table.SCENARIOS)} of {len(table.SCENARIOS)} refused" in shown
 
 

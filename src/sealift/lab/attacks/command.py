@@ -5,9 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any
+from typing import Any, Final
 
 from sealift.errors import IntegrityError
+
+
+BEGINNING: Final = (
+    "Each row is an attack on the code that runs in a job, tried here in memory. What "
+    "stopped it has a name, which `sealift explain` explains; the control is the same "
+    "without the attack, and must succeed, so that a refusal means something."
+)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -80,6 +87,7 @@ def _print(tried: list[Any]) -> None:
         table.add_row(scenario.name, told, scenario.attack, refused, control)
     wide = None if sys.stdout.isatty() else 150
     console = Console(width=wide, highlight=False)
+    console.print(BEGINNING, end="\n\n")
     console.print(table)
     done = [each for each in tried if not each.missing]
     good = sum(each.good for each in done)
