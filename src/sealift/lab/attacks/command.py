@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from sealift.errors import IntegrityError
 
-
 BEGINNING: Final = (
     "Each row is an attack on the code that runs in a job, tried here in memory. What "
     "stopped it has a name, which `sealift explain` explains; the control is the same "
