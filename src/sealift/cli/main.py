@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import os
 import secrets
 import signal
@@ -125,6 +126,8 @@ _ELSEWHERE: Final = {
     "try": "sealift.cli.train.rehearse",
 }
 
+_NEEDS_TORCH: Final = ("accelerator", "demo", "resume", "serve", "train", "try")
+
 
 def parser_adder(noun: str) -> Callable[[Any], None]:
     """Load the module that a noun lives in; what adds its parser."""
@@ -159,6 +162,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BUG if leaving.code else 0
     except SealiftError as error:
         return _report(error)
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            return _report(_without_torch(words[0]))
+        _say(_record_bug(error))
+        return EXIT_BUG
     except StopRequested as stop:
         if not followed:  # whoever started us says it
             _say(f"stopped by {stop}")
@@ -196,8 +204,20 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 def _run(words: Sequence[str]) -> int:
     args = build_parser(words).parse_args(words)
+    # Here, not in a process that it starts: there it would be that role's failure.
+    if args.noun in _NEEDS_TORCH and importlib.util.find_spec("torch") is None:
+        raise _without_torch(args.noun)
     code: int | None = args.run(args)
     return code or 0
+
+
+def _without_torch(noun: str) -> UnavailableError:
+    extra = "demo" if noun == "demo" else "train"
+    return UnavailableError(
+        f"`sealift {noun}` needs torch, which is not installed",
+        fix=f"Run: pip install 'sealift[{extra}]'",
+        code="extra-missing",
+    )
 
 
 def _report(error: SealiftError) -> int:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Final
 
+from sealift.errors import UnavailableError
+
 if TYPE_CHECKING:
     from sealift.data.loader.torchloader import SealedDataLoader as SealedDataLoader
     from sealift.data.shards.dataset import SealedDataset as SealedDataset
@@ -27,4 +29,13 @@ __all__ = ["SealedDataLoader", "SealedDataset", "owner_keys"]
 def __getattr__(name: str) -> object:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME_OF[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOME_OF[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UnavailableError(
+            f"{name} needs torch, which is not installed",
+            fix="Run: pip install 'sealift[train]'",
+            code="extra-missing",
+        ) from None
