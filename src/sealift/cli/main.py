@@ -126,7 +126,9 @@ _ELSEWHERE: Final = {
     "try": "sealift.cli.train.rehearse",
 }
 
-_NEEDS_TORCH: Final = ("accelerator", "demo", "resume", "serve", "train", "try")
+_NEEDS_TORCH: Final = (
+    "accelerator", "demo", "resume", "serve", "share-server", "train", "try",
+)  # fmt: skip
 
 
 def parser_adder(noun: str) -> Callable[[Any], None]:
