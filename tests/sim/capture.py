@@ -15,7 +15,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -145,19 +145,27 @@ def _runs(segments: dict[int, bytes]) -> Iterator[bytes]:
     yield bytes(run)
 
 
+_ENDS: Final = (1 << 20) - 1
+
+
 def words_of(secret: bytes, texts: Iterable[bytes]) -> int:
     """How many aligned words of ``secret`` stand anywhere in the texts.
 
     Of 16 bytes in a row, at any place of the secret, one word at least is a whole one.
     """
     wanted = np.unique(np.frombuffer(secret, "<u8", len(secret) // WORD))
-    return sum(_count(wanted, text) for text in texts)
+    ends = np.zeros(_ENDS + 1, bool)  # most words are told apart by their low bits
+    ends[wanted & _ENDS] = True
+    return sum(_count(wanted, ends, text) for text in texts)
 
 
-def _count(wanted: np.ndarray[Any, Any], text: bytes) -> int:
+def _count(
+    wanted: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], text: bytes
+) -> int:
     found = 0
     for shift in range(min(WORD, len(text) - WORD + 1)):
         here = np.frombuffer(text, "<u8", (len(text) - shift) // WORD, shift)
+        here = here[ends[here & _ENDS]]
         at = np.searchsorted(wanted, here).clip(max=len(wanted) - 1)
         found += np.count_nonzero(wanted[at] == here)
     return found

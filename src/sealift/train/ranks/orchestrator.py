@@ -44,6 +44,10 @@ from sealift.travel.visit.messages import (
 )
 
 FIRST_WORD_S: Final = 0.5  # who is lost because of another says so a moment later
+# What ends a job for good ends it on every rank: one that began later finds it, too,
+# as long as brokers and relay are there.
+OWN_WORD_S: Final = 10.0
+_ECHOES: Final = (LOST, "rank-failed")
 
 
 class GroupOrchestrator:
@@ -162,7 +166,7 @@ class GroupOrchestrator:
             case Output():
                 outputs.write(message)
             case _:
-                raise _first_cause(message, told)
+                raise _first_cause(message, told, len(self._names))
 
     def _await_others(self, error: PeerError) -> float:
         """How long to wait for all ranks anew; raises what ended them, if not at all."""
@@ -186,6 +190,8 @@ def _hear(rank: int, session: Session, tell: Callable[[object], None]) -> None:
             if isinstance(message, Failed) and not message.line.startswith("rank "):
                 message = Failed(message.code, f"rank {rank}: {message.line}")
             tell(message)
+            if isinstance(message, Failed):
+                return  # its last word
     except SealiftError as error:
         tell(error)
 
@@ -204,14 +210,20 @@ def _is_note(output: Output) -> bool:
     return output.name.startswith("fault.")
 
 
-def _first_cause(message: object, told: queue.SimpleQueue[object]) -> SealiftError:
+def _first_cause(
+    message: object, told: queue.SimpleQueue[object], ranks: int
+) -> SealiftError:
     """What ended the group: the rank that others lost knows best."""
     causes = [message]
+    lasting = isinstance(message, Failed) and message.code not in _ECHOES
+    deadline = time.monotonic() + (OWN_WORD_S if lasting else FIRST_WORD_S)
     with suppress(queue.Empty):
-        while True:
-            causes.append(told.get(timeout=FIRST_WORD_S))
+        while len(causes) < ranks:
+            each = told.get(timeout=max(0.0, deadline - time.monotonic()))
+            if isinstance(each, Failed | SealiftError):
+                causes.append(each)
     for each in causes:
-        if isinstance(each, Failed) and each.code not in (LOST, "rank-failed"):
+        if isinstance(each, Failed) and each.code not in _ECHOES:
             return FailedError(each)
     first = causes[0]
     if isinstance(first, Failed):
