@@ -12,10 +12,7 @@ from tests.sim.ddpjobs import RANKS, SharedRun, shared_run, shared_world, write_
 from tests.sim.jobrun import Running
 
 pytestmark = pytest.mark.distributed
-SOON = (
-    'patience = "lan"',
-    'patience = "lan"\ngather_s = 120.0\nrejoin_s = 0.0\nadvanced = { brokers_s = 120.0 }',
-)
+SOON = ('patience = "lan"', 'patience = "lan"\ngather_s = 120.0\nrejoin_s = 0.0')
 
 
 @pytest.fixture
