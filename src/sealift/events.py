@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any, Final
 
+_METRIC: Final = "metric."
 Value = str | int | float | bool | None
 
 
@@ -27,6 +29,20 @@ class Event:
 
 
 Sink = Callable[[Event], None]
+
+
+def metric_fields(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics as fields of an event, beside whatever else it says: ``metric.loss``."""
+    return {f"{_METRIC}{name}": value for name, value in metrics.items()}
+
+
+def metrics_of(fields: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics among an event's fields, by their own names."""
+    return {
+        name.removeprefix(_METRIC): float(value)
+        for name, value in fields.items()
+        if name.startswith(_METRIC)
+    }
 
 
 def discard(event: Event) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.errors import unreadable
-from sealift.events import Event, Sink
+from sealift.events import Event, Sink, metrics_of
 
 LINES_NAME: Final = "history.jsonl"
 TABLE_NAME: Final = "history.csv"
@@ -28,7 +28,6 @@ _KINDS: Final = ("visit.ended", "round.ended", "local.slice", "holder.measured")
 _PLACE: Final = ("purpose", "epoch", "visit", "table", "first_row")
 _FIRST: Final = ("purpose", "epoch", "owner", "table", "rows", "seconds")
 _KNOWN: Final = frozenset((*_FIRST, *_PLACE))
-_METRIC: Final = "metric."
 Row = dict[str, Any]
 
 
@@ -76,17 +75,14 @@ class History:
 
     def heldout(self) -> dict[str, float]:
         """Means over the held-out rows, as each of them was measured last."""
-        last = {
-            (row["table"], row["first_row"]): row
-            for row in self._rows
-            if row["purpose"] == "heldout"
-        }
-        count = sum(row["rows"] for row in last.values())
-        names = sorted({name for row in last.values() for name in row} - _KNOWN)
-        return {
-            name: sum(row.get(name, 0.0) * row["rows"] for row in last.values()) / count
-            for name in names
-        }
+        held = (row for row in self._rows if row["purpose"] == "heldout")
+        last = {(row["table"], row["first_row"]): row for row in held}
+        means = {}
+        for name in sorted({name for row in last.values() for name in row} - _KNOWN):
+            measured = [row for row in last.values() if name in row]
+            total = sum(row[name] * row["rows"] for row in measured)
+            means[name] = total / sum(row["rows"] for row in measured)
+        return means
 
     def _take(self, row: Row) -> None:
         again = self._at.get(_place(row))
@@ -120,14 +116,13 @@ def _row_of(event: Event) -> Row:
         "table": fields.get("resource", ""),
         "rows": fields["rows"],
         "seconds": round(float(seconds), 6),
-        **{_column(n): each for n, each in fields.items() if n.startswith(_METRIC)},
+        **{_column(name): each for name, each in metrics_of(fields).items()},
     }
 
 
 def _column(metric: str) -> str:
     """Its own name, unless a row has another thing of that name."""
-    name = metric.removeprefix(_METRIC)
-    return metric if name in _KNOWN else name
+    return f"metric.{metric}" if metric in _KNOWN else metric
 
 
 def _table_of(rows: list[Row]) -> bytes:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TextIO
 
 from sealift.data.schedule.visits import plan_job, say_bytes
 from sealift.errors import visible
+from sealift.events import metrics_of
 from sealift.release.agreement import Agreement
 from sealift.train.job.roleprocesses import RoleEvent
 from sealift.train.job.settings import JobTable
 from sealift.train.sandbox.confine import Confinement
 from sealift.travel.peers import say_role
 
-_METRIC: Final = "metric."
 SHORT_S: Final = 2.0  # what takes no longer needs no word
 LONG_S: Final = 180.0
 
@@ -35,16 +36,12 @@ class _Pass:
         self.visits += 1
         self.rows += rows
         self.sealed_bytes += int(event.fields["sealed_bytes"])
-        for name, value in event.fields.items():
-            if name.startswith(_METRIC):
-                self.sums[name] = self.sums.get(name, 0.0) + float(value) * rows
+        for name, value in metrics_of(event.fields).items():
+            self.sums[name] = self.sums.get(name, 0.0) + value * rows
 
     def say_numbers(self) -> str:
-        """Means over all rows: ``loss 0.31, accuracy 0.9``."""
-        return "".join(
-            f", {name.removeprefix(_METRIC)} {total / self.rows:.4g}"
-            for name, total in sorted(self.sums.items())
-        )
+        """Means over all rows."""
+        return _say_numbers({n: sum_ / self.rows for n, sum_ in self.sums.items()})
 
 
 @dataclass(slots=True)
@@ -125,12 +122,11 @@ class TrainLines:
     def _group_line(self, event: RoleEvent) -> str:
         if event.kind == "job.gathered":
             return f"{event.text('ranks')} ranks are here"
-        loss = event.fields.get("metric.loss")
-        shown = f", mean loss {loss:.4g}" if isinstance(loss, float) else ""
         return (
             f"{event.text('purpose')} epoch {int(event.fields['epoch']) + 1} of "
             f"{self._epochs}: {event.text('rows')} rows in "
-            f"{float(event.fields['seconds']):.2f} s{shown}"
+            f"{float(event.fields['seconds']):.2f} s"
+            f"{_say_numbers(metrics_of(event.fields), what='mean ')}"
         )
 
     def _take_visit(self, event: RoleEvent) -> None:
@@ -174,20 +170,23 @@ class TrainLines:
             self.say(f"after epoch {seen.epoch + 1}: {rows}{numbers}{left}")
 
     def _visit_line(self, event: RoleEvent) -> str:
-        loss = event.fields.get("metric.loss")
-        shown = f", loss {loss:.4g}" if isinstance(loss, float) else ""
         seconds = sum(
             float(value) for name, value in event.fields.items() if name.endswith("_s")
         )
         return (
             f"visit {event.text('number')} {event.text('holder')} "
             f"{event.text('purpose')}: {event.text('rows')} rows in "
-            f"{seconds:.2f} s{shown}"
+            f"{seconds:.2f} s{_say_numbers(metrics_of(event.fields))}"
         )
 
     def say(self, line: str) -> None:
         """One line for people."""
         print(visible(f"sealift: {line}"), file=self._stream, flush=True)
+
+
+def _say_numbers(metrics: Mapping[str, float], what: str = "") -> str:
+    """``, accuracy 0.9, loss 0.31``."""
+    return "".join(f", {what}{name} {metrics[name]:.4g}" for name in sorted(metrics))
 
 
 def _missing_line(event: RoleEvent) -> str:

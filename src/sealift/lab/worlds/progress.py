@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sealift.events import metrics_of
 from sealift.train.job.roleprocesses import RoleEvent
 
 PHASES: Final = (
@@ -257,7 +258,7 @@ class Progress:
                 epoch=int(fields["epoch"]),
                 rows=int(fields["rows"]),
                 seconds=float(fields["seconds"]),
-                metrics=_named(fields, prefix="metric."),
+                metrics=metrics_of(fields),
             )
         )
 
@@ -298,8 +299,8 @@ class Progress:
         visit.sealed_bytes = int(fields["sealed_bytes"])
         visit.scrubbed_bytes = int(fields["scrubbed_bytes"])
         visit.phases_s = _named(fields, suffix="_s")
-        visit.metrics = _named(fields, prefix="metric.")
-        visit.curve = tuple(map(float, fields.get("curve", ())))
+        visit.metrics = metrics_of(fields)
+        visit.curve = tuple(_named(fields, prefix="curve.").values())  # in their order
         self._settle(visit)
 
     def _tries(self, event: RoleEvent) -> None:

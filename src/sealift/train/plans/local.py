@@ -34,7 +34,7 @@ from sealift.errors import (
     MalformedError,
     PolicyError,
 )
-from sealift.events import Sink, discard, emit
+from sealift.events import Sink, discard, emit, metric_fields
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose, Resource
 from sealift.train.loop.averaging import Contribution, mean_state
@@ -192,7 +192,7 @@ def _tell_slice(sink: Sink, stop: Stop, out: Mapping[str, float]) -> None:
         resource=stop.resource,
         first_row=stop.first_row,
         rows=stop.rows,
-        **{f"metric.{name}": value for name, value in out.items()},
+        **metric_fields(out),
     )
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from sealift.errors import MalformedError, PeerError, SealiftError
-from sealift.events import Sink, emit
+from sealift.events import Sink, emit, metric_fields
 from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.session import Session
@@ -151,7 +151,6 @@ class GroupOrchestrator:
                     sandbox=message.sandbox,
                 )
             case RoundEnded():
-                metrics = {f"metric.{n}": v for n, v in message.metrics.items()}
                 emit(
                     self._sink,
                     "round.ended",
@@ -159,7 +158,7 @@ class GroupOrchestrator:
                     epoch=message.epoch,
                     rows=message.rows,
                     seconds=message.seconds,
-                    **metrics,
+                    **metric_fields(message.metrics),
                 )
             case Output() if _is_note(message):
                 outputs.keep_fault(message)

@@ -20,7 +20,7 @@ from sealift.channel.transport.transport import SlotTransport
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.keys import Label, SecretKey
 from sealift.errors import PolicyError, SealiftError, StaleError, UsageError
-from sealift.events import Sink, discard, emit
+from sealift.events import Sink, discard, emit, metric_fields
 from sealift.release.agreement import Resource, part_for
 from sealift.release.database import create_database, open_database, transaction
 from sealift.release.log.entries import SignedTreeHead
@@ -288,7 +288,7 @@ class Provisioning:
             resource=lease.resource,
             first_row=lease.first_row,
             rows=lease.shape[0],
-            **{f"metric.{name}": value for name, value in metrics.items()},
+            **metric_fields(metrics),
         )
 
     def _check_receipt(self, receipt: Receipt) -> None:

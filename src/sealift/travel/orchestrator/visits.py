@@ -18,7 +18,7 @@ from sealift.channel.transport.transport import peer_timeout
 from sealift.crypto.sign import PublicKey
 from sealift.data.schedule.visits import Group, Stop
 from sealift.errors import PeerError
-from sealift.events import Sink, emit
+from sealift.events import Sink, emit, metric_fields
 from sealift.ids import Role, VisitId
 from sealift.session.session import Session
 from sealift.travel.orchestrator.sessions import LiveSessions
@@ -361,7 +361,7 @@ class PlanRun:
             sealed_bytes=ended.sealed_bytes,
             scrubbed_bytes=ended.scrubbed_bytes,
             **{f"{name}_s": seconds for name, seconds in ended.phases_s.items()},
-            **{f"metric.{name}": value for name, value in ended.metrics.items()},
+            **metric_fields(ended.metrics),
             **{f"curve.{place}": value for place, value in enumerate(ended.curve)},
         )
 
