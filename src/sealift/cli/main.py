@@ -164,11 +164,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BUG if leaving.code else 0
     except SealiftError as error:
         return _report(error)
-    except ModuleNotFoundError as error:
-        if error.name == "torch":
-            return _report(_without_torch(words[0]))
-        _say(_record_bug(error))
-        return EXIT_BUG
     except StopRequested as stop:
         if not followed:  # whoever started us says it
             _say(f"stopped by {stop}")
@@ -180,6 +175,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         fix = "Free some memory, or use smaller buffers"
         return _report(UnavailableError("out of memory", fix=fix, code="no-memory"))
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            return _report(_without_torch(words[0]))
         _say(_record_bug(error))
         return EXIT_BUG
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sealift.crypto.identity import load_identity
 from sealift.crypto.sign import PublicKey
 from sealift.errors import IntegrityError, SealiftError
+from sealift.lab.demo.outcome import REFUSAL_OF, CheckedLog, Verdict
 from sealift.lab.worlds import cheating, holders
 from sealift.lab.worlds.folder import MODEL_OWNER, OWNERS, World
 from sealift.lab.worlds.progress import Progress
@@ -26,11 +26,6 @@ from sealift.release.log.heads import find_head, read_entries, verify_log
 from sealift.release.receipt import load_receipt, verify_receipt
 from sealift.train.job.settings import read_job
 from sealift.train.loop.slices import plan_slice
-
-if TYPE_CHECKING:
-    pass
-
-from sealift.lab.demo.outcome import REFUSAL_OF, CheckedLog, Verdict
 
 
 def check_run(world: World, run: Run, *, now: Callable[[], float]) -> Verdict:
@@ -98,15 +93,19 @@ def _check_wrong(
     """Of each wrong answer a record is kept, with its server's own signature."""
     from sealift.train.job.shareservers import WrongRecord
 
-    for attack in progress.attacks:
-        if not attack.kept:
-            continue
+    wrong = [each for each in progress.attacks if each.name in cheating.TRIES]
+    for attack in wrong:
         record = WrongRecord.load(Path(attack.kept))
         (signed,) = record.signed
         signed.verify(verified.party(attack.holder).sign)
-        if signed.body.step != record.wrong.step:
-            raise IntegrityError("a server signed another step", code="wrong-product")
-        verdict.wrong_answers += 1
+        verdict.wrong_answers += signed.body.step == record.wrong.step
+    if verdict.wrong_answers != len(wrong):
+        raise IntegrityError(
+            "what servers signed is of other steps",
+            why=f"{verdict.wrong_answers} of {len(wrong)} records fit",
+            code="wrong-product",
+        )
+    verdict.wrong_verified = bool(wrong)
 
 
 def _check_logs(world: World, verified: VerifiedAgreement, verdict: Verdict) -> None:

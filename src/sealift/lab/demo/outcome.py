@@ -76,6 +76,7 @@ class Verdict:
     receipts_verified: bool = False
     scrub_verified: bool = False
     model_verified: bool = False
+    wrong_verified: bool = False
 
     @property
     def _keepers(self) -> str:
@@ -88,7 +89,7 @@ class Verdict:
         entries = sum(log.size for log in self.logs)
         scrubbed = sum(receipt.scrub.scrubbed_bytes for receipt in self.receipts)
         wrong = (
-            True,
+            self.wrong_verified,
             f"records of {self.wrong_answers} wrong answers: each with the signature of "
             "the server that it names",
         )

@@ -55,6 +55,7 @@ HEARTBEAT_S: Final = 5.0  # a guest is emulated: a quote takes it 0.1 s and more
 PARTS: Final[tuple[Part, ...]] = ("train", "heldout")
 Plan = Literal["travel", "local", "ddp", "outsource"]
 PLANS: Final[tuple[Plan, ...]] = get_args(Plan)
+NOWHERE: Final = "127.0.0.1:0"  # until somebody listens
 HostValues = Callable[[], TpmReferences]
 
 
@@ -325,7 +326,7 @@ name = "{work.name}{world.act}"
 agreement = "agreement.json"
 bundle = "recipe"
 output = "run{world.act}"
-orchestrator = "127.0.0.1:0"
+orchestrator = "{NOWHERE}"
 plan = "{plan}"
 
 [training]
@@ -349,6 +350,6 @@ checkpoint_every = {schedule.checkpoint_every}
     if plan == "ddp":
         text += f'\n[slices]\ncount = {len(work.owners)}\nrows = "owner"\n'
     if world.servers:
-        places = (f'{share} = "127.0.0.1:0"\n' for share in world.servers)
+        places = (f'{share} = "{NOWHERE}"\n' for share in world.servers)
         text += "".join(("\n[servers]\n", *places, f"redo = {len(TRIES)}\n"))
     world.job.write_text(text, encoding="utf-8")

@@ -14,6 +14,7 @@ from sealift.data.schedule.visits import Group, plan_here
 from sealift.errors import JobError
 from sealift.lab.worlds import cheating, holders
 from sealift.lab.worlds.folder import HOST, OPERATOR, OWNERS, Words, World
+from sealift.lab.worlds.job import NOWHERE
 from sealift.lab.worlds.progress import Progress
 from sealift.release.agreement.signed import load_verified
 from sealift.train.job.roleprocesses import (
@@ -223,14 +224,15 @@ def _start_server(processes: RoleProcesses, world: World, share: str) -> None:
 
 def _server_listens(processes: RoleProcesses, world: World, event: RoleEvent) -> None:
     """Where it does goes into the job, which the rest reads once it is whole."""
-    job, share = world.job.read_text("utf-8"), event.text("share")
+    share, job = event.text("share"), world.job.read_text("utf-8")
     place = f'{share} = "{event.text("address")}"\n'
-    world.job.write_text(job.replace(f'{share} = "127.0.0.1:0"\n', place), "utf-8")
+    job = job.replace(f'{share} = "{NOWHERE}"\n', place)
+    world.job.write_text(job, "utf-8")
     first, *others = world.servers
     if share == first:
         for each in others:
             _start_server(processes, world, each)
-    if ':0"' not in world.job.read_text("utf-8").partition("[servers]")[2]:
+    if NOWHERE not in job.partition("[servers]")[2]:
         _start_orchestrator(processes, world)
 
 

@@ -58,10 +58,8 @@ class HeadRoom(PlainProducts):
         self, exchange: Backward, dy: I16, scales: tuple[float, ...]
     ) -> list[F32]:
         """See ``PlainProducts``."""
-        found, layer = (
-            super().backward(exchange, dy, scales),
-            self._calls[exchange.call][0],
-        )
+        layer = self._calls[exchange.call][0]
+        found = super().backward(exchange, dy, scales)
         for each in zip(exchange.wants, found, scales, strict=True):
             self._note(layer, *each)
         return found

@@ -52,7 +52,7 @@ SIDE: Final = 1024
 
 
 def run(*, quick: bool = False) -> BenchReport:
-    """Measure; about 12 minutes, with ``quick`` about two."""
+    """Measure; about four minutes, with ``quick`` about one."""
     report = start_report("outsource")
     images = read_images(16 if quick else 128)
     report.real = [
