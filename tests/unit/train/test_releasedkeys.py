@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.errors import PeerError, UsageError
+from sealift.errors import PeerError, SealiftError, UsageError
 from sealift.events import discard
 from sealift.release.broker.messages import Refusal
 from sealift.release.client import BrokerRefusedError
@@ -67,7 +67,10 @@ def test_a_cut_takes_the_keys_along(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def collected(
-    monkeypatch: pytest.MonkeyPatch, rules: list[str], within_s: float
+    monkeypatch: pytest.MonkeyPatch,
+    rules: list[str],
+    within_s: float,
+    gone: list[SealiftError] | None = None,
 ) -> list[str]:
     """Which keys were asked for, of a broker that refuses one by each of these rules."""
     owned = [resource("north", 8), resource("north", 8, "heldout")]
@@ -79,6 +82,8 @@ def collected(
 
     def release(_session: object, _agreement: object, name: str, **_: object) -> object:
         asked.append(name)
+        if gone:
+            raise gone.pop()
         if name == "north-heldout" and rules:
             raise BrokerRefusedError(Refusal(rules.pop(0), "refused"))
         return SecretKey.generate(), None
@@ -105,3 +110,15 @@ def test_evidence_that_grew_old_in_the_midst_is_shown_again(
     for rules, within_s in ((["evidence-old"], 0.0), (["level-refused"], 9.0)):
         with pytest.raises(BrokerRefusedError):
             collected(monkeypatch, rules, within_s)
+
+
+def test_a_broker_may_come_back_and_a_relay_that_is_gone_may_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = ["north-train", "north-heldout"]
+    away = [PeerError("away", code="unknown-peer")]
+    assert collected(monkeypatch, [], 9.0, away) == ["north-train", *both]
+    gone = [PeerError("gone", code="relay-gone")] * 2
+    with pytest.raises(PeerError, match="gone"):
+        collected(monkeypatch, [], 9.0, gone)
+    assert len(gone) == 1, "it was asked once"

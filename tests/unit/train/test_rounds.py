@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,12 +23,19 @@ from sealift.ids import Role
 from sealift.lab.worlds.consortium import OUTPUT, make_consortium
 from sealift.release.agreement import GroupRule
 from sealift.train.loop.statistics import Measured
-from sealift.train.ranks.orchestrator import GroupOrchestrator, _hear
+from sealift.train.ranks.orchestrator import (
+    FIRST_WORD_S,
+    GroupOrchestrator,
+    _first_cause,
+    _hear,
+)
 from sealift.train.ranks.rounds import GroupRounds, Part, Report, Work
 from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.peers import accelerator_names
 from sealift.travel.settings import JobSettings, RunSettings
 from sealift.travel.visit.messages import (
+    Failed,
+    FailedError,
     JobFinished,
     JobReady,
     Output,
@@ -156,3 +165,18 @@ def test_a_rank_that_left_before_the_start_is_not_taken_for_another() -> None:
     with pytest.raises(PeerError, match="rank 0 did not arrive in time"):
         orchestrator.run(StartJob("digits", b""), outputs)
     assert closed == list(accelerator_names(3))
+
+
+@pytest.mark.parametrize("code", ["bad-recipe", "rank-failed"])
+def test_every_rank_has_its_own_last_word(code: str) -> None:
+    """What ends the job for good is heard of all; what is an echo is not waited for."""
+    told: queue.SimpleQueue[object] = queue.SimpleQueue()
+    late = threading.Timer(
+        2 * FIRST_WORD_S, told.put, [Failed("other-resource", "rank 1")]
+    )
+    late.start()
+    found = _first_cause(Failed(code, "rank 0"), told, 2)
+    assert isinstance(found, FailedError)
+    assert found.failed.code == code
+    late.join()
+    assert told.empty() is (code == "bad-recipe")

@@ -33,6 +33,7 @@ from sealift.release.log.heads import ShownHeads
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import connect
+from sealift.train.job.rejoin import RELAY_GONE
 from sealift.travel.accelerator.setup import ReleasedResource
 from sealift.travel.peers import expect_broker, meet_broker, relay_name
 from sealift.travel.visit.state import Clock
@@ -93,12 +94,17 @@ class ReleasedKeys:
         Args:
             within_s: How long all brokers together may take to appear.
             held: Called with each owner whose keys are here.
+
+        Raises:
+            PeerError: ``relay-gone``: nobody can be asked any more.
         """
         deadline = self._clock() + within_s
         for owner in self._wanted or self._agreement.agreement.holders:
             try:
                 self.heads.show(self._collect_patiently(owner, deadline))
             except PeerError as error:
+                if error.code == RELAY_GONE:
+                    raise
                 emit(self._sink, "release.missing", owner=owner, line=str(error))
             except PolicyError as error:
                 if LEFT not in (error.code, getattr(error, "rule", "")):
@@ -145,7 +151,8 @@ class ReleasedKeys:
                 return self._collect_from(owner, wait_s)
             except (PeerError, BrokerRefusedError) as error:
                 # A slow log is no refusal for good: the rest is asked for once more.
-                again = isinstance(error, PeerError) or error.rule == "evidence-old"
+                away = isinstance(error, PeerError) and error.code != RELAY_GONE
+                again = away or getattr(error, "rule", "") == "evidence-old"
                 if not again or self._clock() + PAUSE_S >= deadline:
                     raise
             time.sleep(PAUSE_S)
