@@ -222,7 +222,8 @@ class SealedDataLoader:
             self._deferral.demand_guarded()
         self._end_stream()
         if not self._fresh:
-            if self._position == self.batch_size < self._plan.end:
+            looked = self._position == self.batch_size < self._plan.end
+            if looked and self._rows is not None:  # what failed was no look
                 warnings.warn(_LOOKED.format(self._epoch), stacklevel=2)
             self._epoch, self._position = self._epoch + 1, 0
         self._fresh = False
