@@ -162,6 +162,7 @@ class MalformedError(SealiftError):
         why: The cause.
         fix: What to do.
         code: Stable name.
+        problems: Each of several offences, a line each.
     """
 
     exit_code = 6
@@ -176,10 +177,13 @@ class MalformedError(SealiftError):
         why: str | BaseException = "",
         fix: str | None = "",
         code: str | None = None,
+        problems: tuple[str, ...] = (),
     ) -> None:
         self.field = field
         self.offset = offset
+        self.problems = tuple(map(_one_line, problems))
         super().__init__(what, why=why, fix=fix, code=code)
+        self.__notes__ += self.problems
 
     def __str__(self) -> str:
         place = [f"field {self.field}"] if self.field else []

@@ -305,6 +305,59 @@ def test_try_needs_no_agreement(world: World) -> None:
     assert set(facts["metrics"]) == {"loss"}
 
 
+BATCH_NORM = """
+import torch
+from torch import nn
+
+
+def build():
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))
+
+
+def loss(model, batch):
+    return nn.functional.cross_entropy(model(batch["pixels"]), batch["label"])
+
+
+def configure_optimizers(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def evaluate(model, batch):
+    return {"loss": float(loss(model, batch)) * len(batch["label"])}
+
+
+def predict(model, batch):
+    return {"digit": model(batch["pixels"]).argmax(dim=WHERE)}
+"""
+FORM = """
+[[inputs]]
+name = "pixels"
+dtype = "float32"
+shape = [8, 8]
+[[outputs]]
+name = "digit"
+dtype = "int64"
+"""
+
+
+@pytest.mark.parametrize("axis", [1, 0])
+def test_try_has_a_last_batch_of_one_row_and_answers(world: World, axis: int) -> None:
+    text = BATCH_NORM.replace("WHERE", str(axis))
+    (world.path / "recipe" / "recipe.py").write_text(text)
+    (world.path / "form.toml").write_text(FORM)
+    words = (*try_words(world), "--form", "form.toml")
+    said = sealift_says(world.path, *words)
+    assert said.code == JOB
+    assert said.err[-1] == (
+        "sealift: the recipe failed with ValueError at a last batch of one row: see "
+        "above. A visit may end with one: say drop_last = true in the job (--drop-last) "
+        "[recipe-error]"
+    )
+    said = sealift_says(world.path, *words, "--drop-last")
+    assert said.code == (0 if axis else JOB), said.err
+    assert axis or "[bad-recipe]" in said.line
+
+
 def test_try_says_so_when_a_recipe_exits(world: World) -> None:
     """Not as a bug of ours, and not without a word."""
     text = "def build():\n    raise SystemExit('of my own')\n"

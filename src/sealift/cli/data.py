@@ -1,4 +1,4 @@
-"""`sealift data`: seal a table at home, look at a sealed file.
+"""`sealift data`: draft a schema, seal a table at home, look at a sealed file.
 
 Everything here runs on the owner's machine; error messages may show the owner's values.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift import codec
+from sealift.channel.record.outputfile import open_output
 from sealift.cli.console import say, unlock
 from sealift.cli.vault import OwnersVault
 from sealift.crypto.identity import Identity
@@ -34,10 +35,29 @@ if TYPE_CHECKING:
 def add_parser(subparsers: Any) -> None:
     """Add the noun `data`."""
     verbs = subparsers.add_parser(
-        "data", help="seal a table, inspect a sealed file"
+        "data", help="draft a schema, seal a table, inspect a sealed file"
     ).add_verbs()
+    _add_schema(verbs)
     _add_seal(verbs)
     _add_inspect(verbs)
+
+
+def _add_schema(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "schema",
+        run=_draft,
+        help="draft the schema of a table, and list all that does not fit it",
+        description="Reads every row. Of .csv and .tsv files: delimiter, encoding and "
+        "what each column is are told apart; cells that are unlike their column are "
+        "listed with line and column. Look at the draft before you seal.",
+    )
+    parser.add_argument(
+        "source",
+        nargs="+",
+        help="tables with the same columns, train and held-out, say",
+    )
+    _add_source_options(parser)
+    parser.add_path("-o", "--out", metavar="TOML", help="default: standard output")
 
 
 def _add_seal(verbs: Any) -> None:
@@ -52,17 +72,11 @@ def _add_seal(verbs: Any) -> None:
     )
     parser.add_argument(
         "source",
-        help=".csv, .npy, .npz, .safetensors or .parquet file; folder of images by "
+        help=".csv, .tsv, .npy, .npz, .safetensors or .parquet file; folder of images by "
         "class, of Parquet files, or of Dataset.save_to_disk; MODULE:DATASET",
     )
     parser.add_path("--schema", metavar="TOML")
-    parser.add_argument(
-        "--fields",
-        metavar="NAME[=COLUMN],...",
-        help="only these columns, under these names (not .csv, images)",
-    )
-    parser.add_argument("--image-size", metavar="HEIGHTxWIDTH", help="scale images")
-    parser.add_argument("--image-mode", choices=("RGB", "L"), help="convert images")
+    _add_source_options(parser)
     parser.add_argument("--name", required=True, help="name in the agreement")
     parser.add_argument("--part", required=True, choices=("train", "heldout"))
     parser.add_argument(
@@ -89,6 +103,16 @@ def _add_seal(verbs: Any) -> None:
     parser.add_json()
 
 
+def _add_source_options(parser: Any) -> None:
+    parser.add_argument(
+        "--fields",
+        metavar="NAME[=COLUMN],...",
+        help="only these columns, under these names (not of .csv files, whose schema says it, nor images)",
+    )
+    parser.add_argument("--image-size", metavar="HEIGHTxWIDTH", help="scale images")
+    parser.add_argument("--image-mode", choices=("RGB", "L"), help="convert images")
+
+
 def _add_inspect(verbs: Any) -> None:
     parser = verbs.add_parser(
         "inspect",
@@ -104,6 +128,25 @@ def _add_inspect(verbs: Any) -> None:
     parser.add_path("--key", help="the owner's identity")
     parser.add_passphrase()
     parser.add_json()
+
+
+def _draft(args: argparse.Namespace) -> None:
+    """Hand out a draft; then say what in the tables is not like it."""
+    from sealift.data.schema.document import schema_to_toml
+    from sealift.data.sources.table import check_tables, draft_schema
+
+    options = _source_options(args)
+    draft = draft_schema(args.source, options)
+    text = "".join(f"# {note}\n" for note in draft.notes) + schema_to_toml(draft.schema)
+    if args.out is None:
+        print(text, end="")
+    else:
+        with open_output(args.out) as output:
+            output.write(text.encode())
+        for note in draft.notes:
+            say(note)
+        print(args.out)
+    check_tables(args.source, draft.schema, options)
 
 
 def _seal(args: argparse.Namespace) -> None:
@@ -174,7 +217,7 @@ def _finished(
         return ()
     asked = (args.part, args.cell_rows)
     if any((c.resource.part, c.resource.cell_rows) != asked for c in cards) or (
-        given is not None and any(card.schema != given for card in cards)
+        given is not None and any(card.schema != given.agreed for card in cards)
     ):
         return ()
     say(f"{args.source} was not read again")

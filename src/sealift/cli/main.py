@@ -220,6 +220,8 @@ def _without_torch(noun: str) -> UnavailableError:
 
 
 def _report(error: SealiftError) -> int:
+    for problem in getattr(error, "problems", ()):
+        _say(problem)
     _say(f"{error} [{error.code}]")
     return error.exit_code
 

@@ -219,7 +219,7 @@ class _Sealing:
             cell_rows=self.cell_rows,
             total_bytes=sealed.total_bytes,
             record_bytes=sealed.record_bytes,
-            schema=schema_to_plain(schema),
+            schema=schema_to_plain(schema.agreed),
             content=sealed.content.digest,
             key=key_commitment(key, name),
         )

@@ -34,6 +34,7 @@ class TrainingSettings:
         epochs: Rounds over all training rows.
         prepare: Make one pass of sums before training.
         batch_rows: Rows of one optimizer step.
+        drop_last: Leave out a last batch that is shorter, unless it is the only one.
         seed: Of every order and random stream.
         threads: CPU threads of one operation; part of bit-identity.
         evaluate_every: Evaluate after every so many epochs; 0 means at the end.
@@ -46,10 +47,16 @@ class TrainingSettings:
     epochs: Count = 1
     prepare: bool = False
     batch_rows: Annotated[int, Interval(ge=1, le=1 << 20)] = 32
+    drop_last: bool = False
     seed: Annotated[int, Interval(ge=0, lt=1 << 53)] = 0
     threads: Annotated[int, Interval(ge=1, le=1024)] = 1
     evaluate_every: Annotated[int, Interval(ge=0)] = 0
     digest_every: Annotated[int, Interval(ge=0)] = 0
+
+    def trained_rows(self, rows: int) -> int:
+        """How many of a group's rows are trained on."""
+        left_out = rows % self.batch_rows if self.drop_last else 0
+        return rows - left_out or rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +224,7 @@ class JobSettings:
         plain = {
             "batch_rows": training.batch_rows,
             "buffer_bytes": travel.asked_bytes,
+            "drop_last": training.drop_last,
             "epochs": training.epochs,
             "evaluate_every": training.evaluate_every,
             "mixed": travel.mixed,

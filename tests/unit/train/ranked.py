@@ -67,7 +67,7 @@ class World:
         """As the plan ``local`` does it."""
         slices = [self.slice(number) for number in range(len(self.rows))]
         told: Told = []
-        for stops, together in groups_together(self.plans, 0):
+        for stops, together in groups_together(self.plans, 0, self.settings):
             with ExitStack() as stack:
                 pairs = zip(slices, stops, strict=True)
                 found = train_beside(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sealift.data.loader.rowtensors import batch_order
-from sealift.errors import JobError, UsageError
+from sealift.errors import JobError, MalformedError
 from sealift.train.loop.states import TrainerState, TrainingState, state_digest
 from sealift.train.loop.statistics import check_sums, let_out, sum_numbers
 from sealift.train.loop.tasks import plan_windows, window_rows
@@ -90,7 +90,7 @@ def test_mixed_cargo_needs_one_schema() -> None:
     other = cargo("east")
     schema = {"fields": [{"name": "z", "dtype": "float32", "shape": [6]}]}
     changed = replace(other, resource=replace(other.resource, schema=schema))
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(MalformedError, match="x where east-train has z") as caught:
         joint().work([cargo("north"), changed])
     assert caught.value.code == "mixed-schemas"
 
@@ -174,6 +174,19 @@ def test_steps_of_17_rows_and_of_16_do_not_tell_the_one_between(
     monkeypatch.setattr("sealift.train.loop.trainer.plan_windows", cut)  # mutant
     (told, _), (told_more, _) = sum_of_first_window(16), sum_of_first_window(17)
     assert told_more - told == pytest.approx(true, abs=1e-4)
+
+
+@pytest.mark.parametrize(("count", "trained"), [(40, 32), (32, 32), (9, 9)])
+def test_a_last_batch_that_is_shorter_is_left_out_on_request(
+    count: int, trained: int
+) -> None:
+    settings = replace(SETTINGS, batch_rows=16, drop_last=True)
+    training = joint(settings=settings)
+    found = training.work([cargo("north", count)])
+    assert training.steps == max(1, trained // 16)
+    assert training.rows_trained == found["north-train"].rows == trained
+    windows = plan_windows(count, settings, most=5, least_rows=1)
+    assert sum(window_rows(count, settings, windows)) == trained
 
 
 @pytest.mark.parametrize("batch_rows", [1, 5, 16, 17, 24, 32, 300])

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sealift.cli.agreement.documents import load_document
 from sealift.cli.agreement.starter import add_starter_parser
 from sealift.cli.agreement.statements import (
     add_statement_parsers,
@@ -18,7 +19,7 @@ from sealift.codec import to_plain
 from sealift.errors import PolicyError, RefusedError, UsageError, ascii_only
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import load_bundle, review_code
-from sealift.release.agreement.explain import explain
+from sealift.release.agreement.explain import explain, say_time
 from sealift.release.agreement.signed import (
     SignedAgreement,
     add_former_key,
@@ -113,8 +114,9 @@ def _add_verify(verbs: Any) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    signed = _load(args.file)
+    signed = load_document(args.file)
     agreement = signed.agreement
+    _require_alike(agreement)
     meaning = explain(agreement)
     names = [
         party.name for party in agreement.parties if party.name in signed.signatures
@@ -154,12 +156,14 @@ def _print_time(agreement: Agreement) -> None:
 
 
 def _show(args: argparse.Namespace) -> None:
-    signed = _load(args.file)
+    signed = load_document(args.file)
     if args.code:
         for line in _code(args, signed.agreement):
             print(line)
         return
     print(_readable(signed.agreement))
+    if (end_s := signed.agreement.not_after) is not None:
+        say(f"no key is released after {say_time(end_s)}")
     for line in _who(signed, load_statements(args.file.parent, signed.agreement.name)):
         print(line, file=sys.stderr)
 
@@ -211,9 +215,10 @@ def _code(args: argparse.Namespace, agreement: Agreement) -> Iterator[str]:
 
 def _sign(args: argparse.Namespace) -> None:
     target = _target(args.file)
-    document = _load(args.file)
+    document = load_document(args.file)
     agreement = document.agreement
     _require_not_over(agreement)
+    _require_alike(agreement)
     say(f"you are signing {agreement.name}, number {agreement.number}")
     say(f"digest {agreement.digest}; `sealift agreement check {args.file}` explains it")
     if not args.yes and has_terminal():
@@ -243,6 +248,13 @@ def _require_not_over(agreement: Agreement) -> None:
             raise
 
 
+def _require_alike(agreement: Agreement) -> None:
+    """Before anybody signs what the first visit would refuse."""
+    from sealift.data.schema.alike import demand_alike
+
+    demand_alike(agreement.resources)
+
+
 def _identity(args: argparse.Namespace, key: Path) -> Identity:
     return unlock(args, key, f"Passphrase of {key}")
 
@@ -263,16 +275,6 @@ def _verify(args: argparse.Namespace) -> None:
     if verified.backing.left:
         print(f"left       {', '.join(sorted(verified.backing.left))}")
     _print_time(agreement)
-
-
-def _load(path: Path) -> SignedAgreement:
-    """From TOML, without signatures, or from JSON, with signatures that fit."""
-    if path.suffix != ".toml":
-        return verify_signatures(load_signed(path))
-    from sealift.data.schema.card import read_card
-    from sealift.release.agreement.document import compile_document
-
-    return compile_document(path, lambda card: read_card(card).resource)
 
 
 def _target(path: Path) -> Path:

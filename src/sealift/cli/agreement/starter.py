@@ -21,6 +21,7 @@ from sealift.cli.arguments import Parser
 from sealift.cli.console import ask_line, ask_words, has_terminal, say
 from sealift.crypto.identity import load_card
 from sealift.crypto.sign import PublicKey
+from sealift.data.schema.alike import demand_alike
 from sealift.data.schema.card import ResourceCard, read_card
 from sealift.errors import MalformedError, UsageError
 from sealift.release.agreement import About
@@ -177,6 +178,7 @@ def _starter(args: argparse.Namespace) -> Starter:
     parties = [(_relative(path, folder), load_card(path).name) for path in args.party]
     cards = [(path, read_card(path)) for path in args.resource or ()]
     owners = [(_relative(path, folder), card.resource.owner) for path, card in cards]
+    demand_alike([card.resource for _, card in cards])
     names = [name for _, name in parties]
     model_owner = args.model_owner or names[-1]
     operator = args.operator or model_owner

@@ -12,17 +12,20 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from sealift.cli.agreement.documents import load_document
 from sealift.cli.console import say
+from sealift.data.schema.alike import demand_alike
 from sealift.data.schema.card import schema_of
 from sealift.data.schema.document import load_schema
 from sealift.errors import JobError, MalformedError, SealiftError, UsageError
 from sealift.release.agreement.code import differing_files, read_bundle
-from sealift.release.agreement.signed import load_signed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sealift.data.schema.schema import Schema
     from sealift.release.agreement import Agreement
-    from sealift.train.loop.rehearsal import Rehearsal
+    from sealift.train.loop.rehearsal import Asked, Rehearsal
 
 
 def add_parser(subparsers: Any) -> None:
@@ -31,17 +34,26 @@ def add_parser(subparsers: Any) -> None:
         "try",
         run=run,
         help="run a recipe on synthetic rows of a schema",
-        description="Trains a few steps on random rows that fit a schema, then "
-        "evaluates. Needs nobody's data and no key; works before there is an agreement.",
+        description="Trains a few steps on random rows that fit a schema, the last batch "
+        "with one row alone, then evaluates; on each schema of an agreement. Needs "
+        "nobody's data and no key; works before there is an agreement.",
     )
     parser.add_path(
         "agreement",
         nargs="?",
-        help="take entry and schema from this agreement, signed or not yet",
+        help="agreement.toml or agreement.json: take entry and schemas from it",
     )
     parser.add_path("--bundle", required=True, metavar="DIR")
     parser.add_argument("--entry", metavar="FILE", help="file that defines build()")
     parser.add_path("--schema", metavar="TOML")
+    parser.add_path(
+        "--form",
+        metavar="TOML",
+        help="of the model, if it is to be served: ask it, too",
+    )
+    parser.add_argument(
+        "--drop-last", action="store_true", help="as training.drop_last in the job"
+    )
     for name, default in (("rows", 256), ("steps", 20), ("batch-rows", 16)):
         parser.add_argument(f"--{name}", type=_count, default=default, metavar="N")
     parser.add_argument("--threads", type=_count, default=1, metavar="N")
@@ -56,25 +68,40 @@ def run(args: argparse.Namespace) -> int:
         JobError: if it fails; its traceback stands on stderr.
     """
     files = read_bundle(args.bundle)
-    entry, schema = _subject(args, files)
+    entry, schemas = _subject(args, files)
+    doing = [""]
     try:
-        rehearsal = _rehearse(args, files, entry, schema)
+        tried = [_rehearse(args, files, entry, each, doing.append) for each in schemas]
     except SealiftError:
         raise
     # Whatever somebody else's code raises ends here, sys.exit() included.
     except (Exception, SystemExit) as error:
         traceback.print_exception(error)
-        raise JobError(
-            f"the recipe failed with {type(error).__name__}",
-            why="see above",
-            code="recipe-error",
-        ) from None
-    _show(rehearsal, as_json=args.json)
+        raise _failed(error, doing[-1]) from None
+    _show(tried[0], as_json=args.json)
     return 0
 
 
+def _failed(error: BaseException, doing: str) -> JobError:
+    from sealift.train.loop.rehearsal import ONE_ROW
+
+    fix = ""
+    if doing == ONE_ROW:
+        fix = "A visit may end with one: say drop_last = true in the job (--drop-last)"
+    return JobError(
+        f"the recipe failed with {type(error).__name__}{doing and f' at {doing}'}",
+        why="see above",
+        fix=fix,
+        code="recipe-error",
+    )
+
+
 def _rehearse(
-    args: argparse.Namespace, files: dict[str, bytes], entry: str, schema: Schema
+    args: argparse.Namespace,
+    files: dict[str, bytes],
+    entry: str,
+    schema: Schema,
+    begin: Callable[[str], None],
 ) -> Rehearsal:
     from sealift.train.loop.recipe import Recipe, let_through
     from sealift.train.loop.rehearsal import rehearse
@@ -84,40 +111,62 @@ def _rehearse(
         Recipe(files, entry, guard=let_through),
         schema,
         TrainingSettings(
-            seed=args.seed, batch_rows=args.batch_rows, threads=args.threads
+            seed=args.seed,
+            batch_rows=args.batch_rows,
+            threads=args.threads,
+            drop_last=args.drop_last,
         ),
         rows=args.rows,
         steps=args.steps,
         clock=time.perf_counter,
+        asked=_asked(args),
+        begin=begin,
     )
 
 
-def _subject(args: argparse.Namespace, files: dict[str, bytes]) -> tuple[str, Schema]:
-    """Entry and schema: from an agreement, or as the command line says."""
+def _asked(args: argparse.Namespace) -> Asked | None:
+    from sealift.train.loop.rehearsal import Asked
+    from sealift.train.output.modelform import load_form
+
+    form = None if args.form is None else load_form(args.form)
+    if form is None or form.outputs is None:
+        return None
+    return Asked(form.inputs, form.outputs.schema)
+
+
+def _subject(
+    args: argparse.Namespace, files: dict[str, bytes]
+) -> tuple[str, list[Schema]]:
+    """Entry and schemas: from an agreement, or as the command line says."""
     if args.agreement is not None:
-        agreement = load_signed(args.agreement).agreement
+        agreement = load_document(args.agreement).agreement
         _say_differences(agreement, files)
         entry = args.entry or agreement.code.entry
-        return entry, _schema(args, agreement)
+        return entry, _schemas(args, agreement)
     if args.entry is None or args.schema is None:
         raise UsageError(
             "there is no recipe to try",
             fix="Name an agreement, or both --entry and --schema",
         )
-    return args.entry, load_schema(args.schema)
+    return args.entry, [load_schema(args.schema)]
 
 
-def _schema(args: argparse.Namespace, agreement: Agreement) -> Schema:
+def _schemas(args: argparse.Namespace, agreement: Agreement) -> list[Schema]:
+    """Of every table; tables of several owners may have other bounds."""
     if args.schema is not None:
-        return load_schema(args.schema)
-    train = [each for each in agreement.resources if each.part == "train"]
-    if not train:
+        return [load_schema(args.schema)]
+    demand_alike(agreement.resources)
+    found: list[Schema] = []
+    for each in agreement.resources:
+        if each.part != "model" and (schema := schema_of(each)) not in found:
+            found.append(schema)
+    if not any(each.part == "train" for each in agreement.resources):
         raise MalformedError(
             "the agreement has no training rows",
             fix="Name a schema with --schema",
             code="bad-agreement",
         )
-    return schema_of(train[0])
+    return found
 
 
 def _say_differences(agreement: Agreement, files: dict[str, bytes]) -> None:

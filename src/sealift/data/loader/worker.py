@@ -133,7 +133,11 @@ def _error_of(answer: bytes) -> SealiftError:
         MalformedError: if it tells of none.
     """
     failure = codec.decode(Failure, answer)
-    words = {"why": failure.why, "fix": failure.fix, "code": failure.code}
+    words: dict[str, Any] = {
+        "why": failure.why,
+        "fix": failure.fix,
+        "code": failure.code,
+    }
     kind = _KINDS.get(failure.kind)
     if kind is None:
         raise MalformedError("an error of no known kind", code="bad-message")

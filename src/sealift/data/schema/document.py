@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from sealift.codec import parse_toml
+from sealift.data.schema.cells import CellRules, Stated
 from sealift.data.schema.schema import DTYPES, Field, Schema
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, nearest
 from sealift.release.files import read_whole
 
 MAX_SCHEMA_BYTES: Final = 1 << 20
@@ -31,6 +32,11 @@ _FIELD_KEYS: Final = (
     "max",
     "classes",
     "description",
+    "column",
+    "categories",
+    "empty",
+    "missing",
+    "date",
 )
 
 
@@ -60,7 +66,7 @@ def schema_from_plain(document: Mapping[str, Any], *, source: str = "schema") ->
     Raises:
         MalformedError: names the path of the first offence.
     """
-    _refuse_unknown(document, ("fields", "description"), source, "")
+    _refuse_unknown(document, ("fields", "description", "leave_out"), source, "")
     rows = document.get("fields")
     if not isinstance(rows, (list, tuple)) or not rows:
         raise _bad(f"{source} lists no fields", "fields")
@@ -69,24 +75,27 @@ def schema_from_plain(document: Mapping[str, Any], *, source: str = "schema") ->
         for index, row in enumerate(rows)
     )
     description = _text(document.get("description", ""), source, "description")
-    return _at(source, "", lambda: Schema(fields, description))
+    left_out = _texts(document.get("leave_out", ()), source, "leave_out")
+    return _at(source, "", lambda: Schema(fields, description, left_out))
 
 
 def schema_to_plain(schema: Schema) -> dict[str, Any]:
     """The plain form: strings, numbers, booleans, lists and dicts; no defaults."""
-    plain: dict[str, Any] = {"fields": [_field_to_plain(f) for f in schema.fields]}
+    plain: dict[str, Any] = {"fields": [field_to_plain(f) for f in schema.fields]}
     if schema.description:
         plain["description"] = schema.description
+    if schema.leave_out:
+        plain["leave_out"] = list(schema.leave_out)
     return plain
 
 
 def schema_to_toml(schema: Schema) -> str:
     """The document that ``parse_schema`` reads as the same schema."""
     plain = schema_to_plain(schema)
-    lines = []
-    if schema.description:
-        lines += [f"description = {_toml(schema.description)}", ""]
-    for field in plain["fields"]:
+    fields = plain.pop("fields")
+    lines = [f"{key} = {_toml(value)}" for key, value in plain.items()]
+    lines += [""] if lines else []
+    for field in fields:
         lines += ["[[fields]]", *(f"{k} = {_toml(v)}" for k, v in field.items()), ""]
     return "\n".join(lines)
 
@@ -97,14 +106,20 @@ def _toml(value: object) -> str:
     return text.replace("\x7f", "\\u007f")
 
 
-def _field_to_plain(field: Field) -> dict[str, Any]:
+def field_to_plain(field: Field) -> dict[str, Any]:
+    """One entry of ``fields``; no defaults."""
     optional = {
         "shape": list(field.shape) or None,
         "finite": None if field.finite else False,
         "min": field.minimum,
         "max": field.maximum,
-        "classes": field.classes,
+        "classes": None if field.cells.categories else field.classes,
         "description": field.description or None,
+        "column": field.cells.column or None,
+        "categories": list(field.cells.categories) or None,
+        "empty": field.cells.empty,
+        "missing": field.cells.missing or None,
+        "date": field.cells.date or None,
     }
     present = {key: value for key, value in optional.items() if value is not None}
     return {"name": field.name, "dtype": field.dtype, **present}
@@ -118,6 +133,10 @@ def _parse_field(row: object, *, source: str, path: str) -> Field:
     dtype = _text(row.get("dtype"), source, f"{path}.dtype")
     if "finite" in row and (dtype in DTYPES and DTYPES[dtype].kind != "float"):
         raise _bad(f"{source}: only a float field has 'finite'", f"{path}.finite")
+    cells = _parse_cells(row, source, path)
+    classes = _count(row.get("classes"), source, f"{path}.classes")
+    if cells.categories and classes is None:
+        classes = len(cells.categories)
     return _at(
         source,
         path,
@@ -128,11 +147,25 @@ def _parse_field(row: object, *, source: str, path: str) -> Field:
             finite=_flag(row.get("finite", True), source, f"{path}.finite"),
             minimum=_bound(row.get("min"), dtype, source, f"{path}.min"),
             maximum=_bound(row.get("max"), dtype, source, f"{path}.max"),
-            classes=_count(row.get("classes"), source, f"{path}.classes"),
+            classes=classes,
+            cells=cells,
             description=_text(
                 row.get("description", ""), source, f"{path}.description"
             ),
         ),
+    )
+
+
+def _parse_cells(row: Mapping[str, Any], source: str, path: str) -> CellRules:
+    def text(key: str) -> str:
+        return _text(row.get(key, ""), source, f"{path}.{key}")
+
+    return CellRules(
+        column=text("column"),
+        categories=_texts(row.get("categories", ()), source, f"{path}.categories"),
+        empty=_stated(row.get("empty"), source, f"{path}.empty"),
+        missing=text("missing"),
+        date=text("date"),
     )
 
 
@@ -156,7 +189,7 @@ def _refuse_unknown(
     for key in document:
         if key not in known:
             place = f"{path}.{key}" if path else str(key)
-            fix = f"Known keys: {', '.join(known)}"
+            fix = nearest(str(key), known) or f"Known keys: {', '.join(known)}"
             raise _bad(f"{source} has an unknown key {str(key)[:40]!r}", place, fix=fix)
 
 
@@ -169,6 +202,18 @@ def _text(value: object, source: str, path: str) -> str:
         what = "a key is missing" if value is None else "not a string"
         raise _bad(f"{source}: {what}", path)
     return value
+
+
+def _texts(value: object, source: str, path: str) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise _bad(f"{source}: not a list", path)
+    return tuple(_text(each, source, path) for each in value)
+
+
+def _stated(value: object, source: str, path: str) -> Stated:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise _bad(f"{source}: not a number, a truth value or text", path)
 
 
 def _flag(value: object, source: str, path: str) -> bool:

@@ -10,7 +10,7 @@ Source: spec/table.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -133,40 +133,32 @@ def _check_values(column: Array, field: Field, *, source: str, locate: Locate) -
     Raises:
         MalformedError: names the first value that does not fit, and its place.
     """
+    for fits, rule, fix in misfits(column, field):
+        if fits.all():
+            continue
+        row, element = divmod(int(np.argmin(fits.reshape(-1))), field.elements)
+        value = column.reshape(-1)[row * field.elements + element]
+        raise MalformedError(
+            f"{source}, {locate(row, field, element)}: {value} is not {rule}",
+            fix=fix,
+            code="bad-row",
+        )
+
+
+def misfits(column: Array, field: Field) -> Iterator[tuple[Array, str, str]]:
+    """By each rule of a field: which values fit it, the rule in words, what to do."""
     low, high = field.bounds
     if field.element.kind == "bool":  # a file may hold any byte under this dtype
-        words = (source, "true or false", "Correct the value")
-        _demand_all(column.view(np.uint8) <= 1, column, field, words, locate)
+        yield column.view(np.uint8) <= 1, "true or false", "Correct the value"
     if field.element.kind == "float" and field.finite:
         fix = "Remove or fill the row, or set finite = false in the schema"
-        _demand_all(np.isfinite(column), column, field, (source, "finite", fix), locate)
+        yield np.isfinite(column), "finite", fix
     fix = "Correct the value, or change the schema"
     with np.errstate(invalid="ignore"):  # NaN is not below or above anything
         if low is not None:
-            words = (source, f"at least {low}", fix)
-            _demand_all(~(column < low), column, field, words, locate)
+            yield ~(column < low), f"at least {low}", fix
         if high is not None:
-            words = (source, f"at most {high}", fix)
-            _demand_all(~(column > high), column, field, words, locate)
-
-
-def _demand_all(
-    fits: Array,
-    column: Array,
-    field: Field,
-    words: tuple[str, str, str],
-    locate: Locate,
-) -> None:
-    if fits.all():
-        return
-    source, rule, fix = words
-    row, element = divmod(int(np.argmin(fits.reshape(-1))), field.elements)
-    value = column.reshape(-1)[row * field.elements + element]
-    raise MalformedError(
-        f"{source}, {locate(row, field, element)}: {value} is not {rule}",
-        fix=fix,
-        code="bad-row",
-    )
+            yield ~(column > high), f"at most {high}", fix
 
 
 def _row_count(columns: Columns, schema: Schema, source: str) -> int:

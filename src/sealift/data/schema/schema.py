@@ -16,10 +16,11 @@ import json
 import math
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+from sealift.data.schema.cells import NO_RULES, CellRules, check_cells
 from sealift.errors import MalformedError
 
 ALIGNMENT_BYTES: Final = 8
@@ -89,6 +90,7 @@ class Field:
         maximum: Largest value allowed, inclusive.
         classes: Values are labels ``0 .. classes - 1`` (integers only).
         description: For people who read the agreement.
+        cells: How text becomes its numbers.
     """
 
     name: str
@@ -99,6 +101,7 @@ class Field:
     maximum: float | None = None
     classes: int | None = None
     description: str = ""
+    cells: CellRules = NO_RULES
 
     def __post_init__(self) -> None:
         _check_field(self)
@@ -137,12 +140,18 @@ class Field:
 class Schema:
     """The fields of a row, in order.
 
+    Args:
+        fields: At least one.
+        description: For people who read the agreement.
+        leave_out: Columns of the source that are in no field.
+
     Raises:
         MalformedError: when made without fields, with a name twice, or too large.
     """
 
     fields: tuple[Field, ...]
     description: str = ""
+    leave_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.fields) <= MAX_FIELDS:
@@ -153,6 +162,15 @@ class Schema:
                 raise _bad(f"fields[{index}].name", f"the name {name!r} appears twice")
         if self.row_bytes > MAX_ROW_BYTES:
             raise _bad("fields", f"a row is larger than {MAX_ROW_BYTES} bytes")
+        for index, field in enumerate(self.fields):
+            if field.cells.missing:
+                _check_missing(self.fields, index)
+
+    @property
+    def agreed(self) -> Schema:
+        """The same, without what concerns nobody but the owner of a source."""
+        fields = (replace(each, cells=each.cells.agreed) for each in self.fields)
+        return Schema(tuple(fields), self.description)
 
     @property
     def columns(self) -> bytes:
@@ -204,6 +222,8 @@ def _check_field(field: Field) -> None:
         raise _bad("finite", "only a float field can allow NaN and infinities")
     _check_classes(field)
     _check_bounds(field)
+    check_cells(field.cells, field.element.kind, field.classes)
+    _check_empty(field)
 
 
 def _check_classes(field: Field) -> None:
@@ -215,6 +235,31 @@ def _check_classes(field: Field) -> None:
         raise _bad("classes", f"classes is at least 1 and fits {field.dtype}")
     if field.minimum is not None or field.maximum is not None:
         raise _bad("classes", "classes already bounds the values", fix="Drop min, max")
+
+
+def _check_empty(field: Field) -> None:
+    number = field.cells.empty
+    if isinstance(number, str):
+        if number == "nan" and not field.cells.categories and field.finite:
+            raise _bad("empty", "nan takes finite = false")
+    elif number is not None:
+        low, high = field.bounds
+        below, above = (
+            low is not None and number < low,
+            high is not None and number > high,
+        )
+        if not field.element.holds(number) or below or above:
+            raise _bad("empty", "what an empty cell counts as does not fit the field")
+
+
+def _check_missing(fields: tuple[Field, ...], index: int) -> None:
+    field = fields[index]
+    of = [each for each in fields if each.name == field.cells.missing]
+    if not of or of[0].cells.empty is None or of[0].shape != field.shape:
+        raise _bad(
+            f"fields[{index}].missing",
+            "it names another field of that shape, which says what an empty cell counts as",
+        )
 
 
 def _check_bounds(field: Field) -> None:

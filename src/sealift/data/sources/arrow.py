@@ -1,4 +1,4 @@
-"""Parquet, and all tables that Arrow reads in batches (extra ``tables``).
+"""Parquet, and all tables that Arrow reads in batches.
 
 Numbers, truth values and lists of one length become arrays; a null, or a list of another
 length, is refused with its row. Batches are validated in full: a damaged file may say
@@ -29,7 +29,6 @@ from sealift.data.sources.source import (
     demand_distinct,
     made_field,
     refuse_image_options,
-    require,
     unclear,
 )
 from sealift.errors import MalformedError
@@ -261,8 +260,9 @@ class reading:  # noqa: N801 - used as a context manager, like contextlib's
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Translate; an ``OSError`` with a number is the disk's, and stays."""
-        lib = require("pyarrow", extra="tables", what="Arrow")
-        damaged = isinstance(error, lib.ArrowException) or (
+        import pyarrow
+
+        damaged = isinstance(error, pyarrow.ArrowException) or (
             isinstance(error, OSError) and error.errno is None
         )
         if damaged and not isinstance(error, MalformedError):
@@ -340,7 +340,8 @@ def _files(path: Path) -> list[Path]:
 
 
 def _opened(files: list[Path]) -> Iterator[Any]:
-    parquet = require("pyarrow.parquet", extra="tables", what="Parquet")
+    import pyarrow.parquet as parquet
+
     for path in files:
         with reading(path.name):
             file = parquet.ParquetFile(path, page_checksum_verification=True)

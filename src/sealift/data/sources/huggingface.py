@@ -30,7 +30,6 @@ from sealift.data.sources.source import (
     SourceOptions,
     demand_distinct,
     made_field,
-    require,
     unclear,
 )
 from sealift.errors import MalformedError, UnavailableError
@@ -191,7 +190,8 @@ def _batches(saved: _Saved) -> Iterator[Any]:
 
 
 def _streams(files: tuple[Path, ...]) -> Iterator[Any]:
-    arrow = require("pyarrow", extra="tables", what="a Hugging Face dataset")
+    import pyarrow as arrow
+
     for path in files:
         try:
             file = arrow.OSFile(str(path))

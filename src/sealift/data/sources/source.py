@@ -69,6 +69,19 @@ NO_OPTIONS = SourceOptions()
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """A schema for its owner to look at.
+
+    Attributes:
+        schema: As the source says it, or as its text looks.
+        notes: What the owner should know, a line each.
+    """
+
+    schema: Schema
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """One kind of source.
 

@@ -7,8 +7,9 @@ row and column. A file that changes while it is read is refused as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -17,23 +18,41 @@ from sealift.data.schema.schema import Schema
 from sealift.data.sources import (
     arrayfiles,
     arrow,
-    csvtable,
     huggingface,
     images,
     mapstyle,
 )
+from sealift.data.sources.csvfiles.structure import Structure, look_at
+from sealift.data.sources.problems import Problems
 from sealift.data.sources.source import (
     NO_OPTIONS,
+    Draft,
     Source,
     SourceOptions,
     TableReader,
+    refuse_options,
     unclear,
+    with_suffix,
 )
-from sealift.errors import UnavailableError, UsageError, unreadable
+from sealift.errors import (
+    MalformedError,
+    UnavailableError,
+    UsageError,
+    unreadable,
+)
+
+_is_text = with_suffix(".csv", ".tsv")
+
+
+def _open_csv(place: str, schema: Schema, options: SourceOptions) -> TableReader:
+    from sealift.data.sources.csvfiles.reader import open_csv  # 0.2 s, of pyarrow
+
+    return open_csv(place, schema, options)
+
 
 # The first that claims a place gets it: folders with files of their own before images.
 SOURCES: Final[tuple[Source, ...]] = (
-    csvtable.SOURCE,
+    Source(".csv or .tsv file", _is_text, _open_csv),
     arrayfiles.NPY,
     arrayfiles.NPZ,
     arrayfiles.SAFETENSORS,
@@ -45,6 +64,7 @@ SOURCES: Final[tuple[Source, ...]] = (
 BLOCK_BYTES: Final = 1 << 20
 
 T = TypeVar("T")
+Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -54,6 +74,8 @@ class Table:
     name: str
     schema: Schema
     reader: TableReader
+    place: Path
+    stamp: Stamp | None  # of a file, when it was opened
 
     @property
     def rows(self) -> int:
@@ -85,12 +107,21 @@ class Table:
                 yield block
         except OSError as error:
             raise unreadable(Path(error.filename or self.name), error) from error
-        if done != self.rows:
+        if done != self.rows or _stamp(self.place) != self.stamp:
+            why = "" if done == self.rows else f"{self.rows} rows at first, {done} now"
             raise bad_table(
                 f"{self.name} changed while it was read",
-                why=f"{self.rows} rows at first, {done} now",
+                why=why,
                 fix="Seal a copy that nothing writes to",
             )
+
+
+def _stamp(place: Path) -> Stamp | None:
+    """Which file it is, and when it was written last."""
+    if not place.is_file():
+        return None
+    found = place.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def open_table(
@@ -109,11 +140,12 @@ def open_table(
         MalformedError: if it is empty, or its columns are not the schema's.
     """
     place = str(source)
+    path = Path(place)
+    stamp = _readable(place, lambda: _stamp(path))
     reader = _readable(place, lambda: _source_of(place).open(place, schema, options))
-    name = Path(place).name
     if reader.rows < 1:
-        raise bad_table(f"{name} has no rows")
-    return Table(name, schema, reader)
+        raise bad_table(f"{path.name} has no rows")
+    return Table(path.name, schema, reader, path, stamp)
 
 
 def _source_of(place: str) -> Source:
@@ -152,6 +184,55 @@ def infer_schema(source: Path | str, options: SourceOptions = NO_OPTIONS) -> Sch
         raise unclear(f"a {kind.name} does not say what its columns are")
     infer = kind.infer
     return _readable(place, lambda: infer(place, options))
+
+
+def draft_schema(sources: Sequence[Path | str], options: SourceOptions) -> Draft:
+    """A schema for sources with the same columns: as they say it, or as their text looks.
+
+    Raises:
+        MalformedError: as ``infer_schema``; or a text table cannot be told apart.
+        UsageError: several sources that say it themselves.
+        UnavailableError: as ``open_table``.
+    """
+    if not all(map(_is_text, map(str, sources))):
+        if len(sources) > 1:
+            raise UsageError("a schema is drafted from several .csv or .tsv files only")
+        return Draft(infer_schema(sources[0], options))
+    from sealift.data.sources.csvfiles.draft import draft_from_texts
+
+    refuse_options(options, "a .csv file")
+    return draft_from_texts(
+        [_readable(str(each), partial(_look, each)) for each in sources]
+    )
+
+
+def check_tables(
+    sources: Sequence[Path | str], schema: Schema, options: SourceOptions
+) -> None:
+    """Open each, and tell all that is wrong with any.
+
+    Raises:
+        MalformedError: with the problems of all.
+        UsageError, UnavailableError: as ``open_table``.
+    """
+    found = []
+    for source in sources:
+        try:
+            open_table(source, schema, options)
+        except MalformedError as error:
+            found.append(error)
+    if not found:
+        return
+    if len(found) == 1:
+        raise found[0]
+    lines = [line for error in found for line in error.problems or (error.what,)]
+    raise MalformedError(
+        f"{len(found)} tables do not fit", code=found[0].code, problems=tuple(lines)
+    )
+
+
+def _look(source: Path | str) -> Structure:
+    return look_at(Path(source), Problems(str(source)))
 
 
 def _readable(place: str, step: Callable[[], T]) -> T:

@@ -321,7 +321,8 @@ def _steps_of(task: SliceTask, given: Given) -> Iterator[StepPlace]:
         rows = [task.parts[part].rows for part in model.parts]
         if task.work == "train":
             first = 0 if state is None else state.step
-            for place, size in enumerate(_batch_sizes(sum(rows), most)):
+            trained = task.settings.trained_rows(sum(rows))
+            for place, size in enumerate(_batch_sizes(trained, most)):
                 yield StepPlace(StepKind("train", size), first + place)
         elif task.work == "heldout":
             for each in rows:

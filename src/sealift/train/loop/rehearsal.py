@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Field, Schema
+from sealift.train.loop.answers import pack_answer
 from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.tasks import SliceId
 from sealift.train.loop.torchstate import as_tensors, sum_table
@@ -53,6 +55,7 @@ def _column(field: Field, rows: int, generator: torch.Generator) -> Tensor:
 
 
 SCOPE = "synthetic"
+ONE_ROW = "a last batch of one row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,14 @@ class Rehearsal:
     sums: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a model is asked when it is served, and what its answers hold."""
+
+    inputs: Schema
+    outputs: Schema
+
+
 def rehearse(
     recipe: Recipe,
     schema: Schema,
@@ -82,10 +93,17 @@ def rehearse(
     rows: int,
     steps: int,
     clock: Callable[[], float],
+    asked: Asked | None = None,
+    begin: Callable[[str], None] = lambda _: None,
 ) -> Rehearsal:
     """Train ``steps`` steps on ``rows`` synthetic rows, then evaluate on them.
 
     A recipe with ``prepare`` sums over them first; one without ``build`` does no more.
+    Visits may end with a batch of one row, so that is tried as well, unless the settings
+    drop it; and what is ``asked`` is answered, once training is over.
+
+    Args:
+        begin: Told what is tried next, in words.
 
     Raises:
         JobError: if the loss is not finite, or the recipe does not fit.
@@ -109,14 +127,36 @@ def rehearse(
         sums = training.train_slice(Rows([batch], schema), place)
         seconds.append(clock() - started)
         losses.append(sums[0] / len(batch))
+    if not settings.drop_last:
+        begin(ONE_ROW)
+        training.train_slice(Rows([table[:1]], schema), [SliceId(steps, SCOPE, 0)])
+    begin("its evaluation")
     later = sorted(seconds[1:]) or seconds
+    metrics = training.evaluate(table, schema)
+    if asked is not None:
+        begin("an answer")
+        _answer(
+            recipe, training.model, asked, min(rows, settings.batch_rows), settings.seed
+        )
     return Rehearsal(
         parameters=training.count_parameters(),
         losses=tuple(losses),
         step_s=later[len(later) // 2],
-        metrics=training.evaluate(table, schema),
+        metrics=metrics,
         sums=forms,
     )
+
+
+def _answer(
+    recipe: Recipe, model: nn.Module, asked: Asked, rows: int, seed: int
+) -> None:
+    """As a server does: many rows, then one."""
+    recipe.guard(model.eval)
+    table = synthetic_rows(asked.inputs, rows, seed=seed)
+    for part in (table, table[:1]):
+        with torch.inference_mode():
+            found = recipe.predict(model, batch_from_rows(part.clone(), asked.inputs))
+        pack_answer(found, asked.outputs, len(part))
 
 
 def _form(total: Tensor) -> str:

@@ -20,7 +20,7 @@ from sealift.train.loop.statistics import Measured
 from sealift.train.loop.tasks import BUCKET_BYTES, Together
 from sealift.train.loop.trainer import Trainer
 from sealift.travel.accelerator.setup import LoadedCargo
-from sealift.travel.settings import JobSettings
+from sealift.travel.settings import JobSettings, TrainingSettings
 
 LendRows = Callable[[Stop], AbstractContextManager[SharedBuffer]]
 
@@ -63,7 +63,10 @@ class StepGroup:
 
 
 def groups_together(
-    plans: Sequence[Sequence[Group]], epoch: int, bucket_bytes: int = BUCKET_BYTES
+    plans: Sequence[Sequence[Group]],
+    epoch: int,
+    settings: TrainingSettings,
+    bucket_bytes: int = BUCKET_BYTES,
 ) -> Iterator[tuple[tuple[Sequence[Stop], ...], Together]]:
     """The first group of every slice, then the second, and so on, with their steps.
 
@@ -75,7 +78,7 @@ def groups_together(
     ]
     for stops in zip_longest(*own, fillvalue=()):
         rows = tuple(sum(stop.rows for stop in each) for each in stops)
-        yield stops, Together(rows, bucket_bytes)
+        yield stops, Together(tuple(map(settings.trained_rows, rows)), bucket_bytes)
 
 
 class Slice:
@@ -130,7 +133,8 @@ class Slice:
     def _train_beside(
         self, epoch: int, beside: StepGroup
     ) -> Iterator[tuple[Stop, Measured]]:
-        groups = groups_together(beside.plans, epoch, beside.bucket_bytes)
+        settings = self.trainer.settings
+        groups = groups_together(beside.plans, epoch, settings, beside.bucket_bytes)
         for all_stops, together in groups:
             stops = all_stops[self.trainer.number]
             step_sums = self.trainer.sums(beside.group, together)

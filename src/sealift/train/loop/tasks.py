@@ -287,6 +287,7 @@ def plan_windows(
     """
     if not rows:
         return ()
+    rows = settings.trained_rows(rows)
     steps = -(-rows // settings.batch_rows)
     unit = math.lcm(least_rows, settings.batch_rows)
     count = max(1, min(most, rows // unit))
@@ -301,7 +302,7 @@ def window_rows(
     rows: int, settings: TrainingSettings, windows: Sequence[int]
 ) -> tuple[int, ...]:
     """How many rows each window covers."""
-    found, left = [], rows
+    found, left = [], settings.trained_rows(rows)
     for steps in windows:
         found.append(min(left, steps * settings.batch_rows))
         left -= found[-1]

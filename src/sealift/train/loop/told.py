@@ -109,9 +109,10 @@ class Losses:
         settings: TrainingSettings,
         watch: Watch,
     ) -> None:
-        self.rows = sum(each.stop.rows for each in cargo)
+        rows = sum(each.stop.rows for each in cargo)
+        self.rows = settings.trained_rows(rows)
         self._cargo = cargo
-        self._lengths = window_rows(self.rows, settings, windows)
+        self._lengths = window_rows(rows, settings, windows)
         self._watch = watch
 
     def watch(self, place: int, values: Mapping[str, float]) -> None:

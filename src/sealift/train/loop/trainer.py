@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from sealift.data.schedule.visits import Group as StopGroup
-from sealift.errors import MalformedError, UsageError
+from sealift.data.schema.alike import demand_alike
+from sealift.errors import MalformedError
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose
 from sealift.train.loop.faults import unfit
@@ -62,6 +63,7 @@ class Trainer:
 
     Attributes:
         products: As given.
+        settings: As given.
         rows_trained: Rows trained on so far, with repetition.
         summed: Names of tensors that the last training added up gradients for.
     """
@@ -80,7 +82,7 @@ class Trainer:
     ) -> None:
         self.number, self.products = number, products
         self._workplace = workplace
-        self._settings = settings
+        self.settings = settings
         self._owners = tuple(alone)
         self._values, self._value_rows = values, value_rows
         self._watch = watch
@@ -123,8 +125,8 @@ class Trainer:
         """Learn the traces of all steps that a plan makes; see ``Outsourcing``."""
         if self.products is not None:
             own = bool(self._owners)
-            forms = step_forms(plan, agreement, self._settings, alone=own)
-            self.products.rehearse(forms, self._workplace, self._settings)
+            forms = step_forms(plan, agreement, self.settings, alone=own)
+            self.products.rehearse(forms, self._workplace, self.settings)
 
     def build(self) -> None:
         """Build the models, unless there are any: they all begin alike.
@@ -156,7 +158,7 @@ class Trainer:
 
         Raises:
             MalformedError: if rows do not fit their schema; no step was made.
-            UsageError: code ``mixed-schemas``, if they have several.
+            MalformedError: code ``mixed-schemas``, if they have several.
             JobError: if the recipe failed, or a model changed since the last slice.
         """
         parts = in_order(cargo)
@@ -174,7 +176,7 @@ class Trainer:
             group,
             self.number,
             together,
-            batch_rows=self._settings.batch_rows,
+            batch_rows=self.settings.batch_rows,
             state=self.joint,
         )
 
@@ -189,13 +191,9 @@ class Trainer:
             first: Place in the task's parts where the cargo's begin.
 
         Raises:
-            UsageError: code ``mixed-schemas``.
+            MalformedError: code ``mixed-schemas``.
         """
-        if any(e.resource.schema != cargo[0].resource.schema for e in cargo):
-            raise UsageError(
-                "one batch cannot be drawn across tables with different schemas",
-                code="mixed-schemas",
-            )
+        demand_alike([each.resource for each in cargo])
         parts = [
             place
             for place, each in enumerate(cargo)
@@ -203,7 +201,7 @@ class Trainer:
         ]
         windows = plan_windows(
             sum(cargo[place].stop.rows for place in parts),
-            self._settings,
+            self.settings,
             most=1 if name else self._values,
             least_rows=self._value_rows,
         )
@@ -212,7 +210,7 @@ class Trainer:
 
     def losses(self, cargo: Sequence[LoadedCargo], model: TaskModel) -> Losses:
         """The joint model's losses of a training, as they are told."""
-        return Losses(cargo, model.windows, self._settings, self._watch)
+        return Losses(cargo, model.windows, self.settings, self._watch)
 
     def end_training(
         self, state: TrainingState | None, rows: int, summed: frozenset[str]
@@ -357,7 +355,7 @@ class Trainer:
         )
         task = SliceTask(
             work,
-            self._settings,
+            self.settings,
             models,
             parts_of(cargo),
             slice=self.number,

@@ -200,6 +200,7 @@ class Training:
             epoch=slices[0].epoch,
             scope="+".join(f"{each.resource}/{each.first_row}" for each in slices),
         )
+        order = order[: self._settings.trained_rows(rows)]
         return list(split_order(order, self._settings.batch_rows))
 
     def loss(self, batch: dict[str, Tensor], scope: str) -> tuple[Tensor, float]:

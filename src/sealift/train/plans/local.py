@@ -208,7 +208,8 @@ def _work(
         for each in slices:
             yield from each.work(purpose, epoch)
         return
-    for stops, together in groups_together([each.plan for each in slices], epoch):
+    plans = [each.plan for each in slices]
+    for stops, together in groups_together(plans, epoch, settings.training):
         with ExitStack() as stack:
             pairs = zip(slices, stops, strict=True)
             found = train_beside(

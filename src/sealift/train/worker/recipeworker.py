@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from sealift.data.loader.rowtensors import batch_from_rows
-from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.ids import Buffer
+from sealift.train.loop.answers import pack_answer
 from sealift.train.loop.buckets import Bucket, Trained
 from sealift.train.loop.faults import Fault, describe, unfit
 from sealift.train.loop.imports import Notice
@@ -342,43 +342,12 @@ class ServedModel:
         return batch_from_rows(buffer.view(rows, schema.row_bytes), schema)
 
     def _put(self, found: Any, fields: Fields, rows: int) -> int:
-        packed = _pack_answer(found, fields.schema, rows)
+        packed = pack_answer(found, fields.schema, rows)
         content = memoryview(packed.view(-1).numpy())
         if len(content) > len(self._parent.buffers):
             raise unfit("state-bytes")
         self._parent.buffers[: len(content)] = content
         return rows
-
-
-def _pack_answer(found: Any, schema: Schema, rows: int) -> Tensor:
-    """Tensors by name as rows: ``uint8`` of shape ``(rows, row_bytes)``.
-
-    Raises:
-        JobError: code ``bad-recipe``, if they are not what the form says.
-    """
-    if isinstance(found, Tensor) and len(schema.fields) == 1:
-        found = {schema.fields[0].name: found}
-    if not isinstance(found, Mapping):
-        raise unfit("answer")
-    packed = torch.zeros(rows, schema.row_bytes, dtype=torch.uint8)
-    for field, offset in zip(schema.fields, schema.offsets, strict=True):
-        column = _column(found.get(field.name), field, rows)
-        place = packed[:, offset : offset + field.size_bytes]
-        place.view(column.dtype)[:] = column
-    return packed
-
-
-def _column(found: Any, field: Field, rows: int) -> Tensor:
-    """The field's elements, one row each; kinds of numbers are never mixed up."""
-    wanted = getattr(torch, field.dtype)
-    # A subclass would bring methods of its own to where nothing contains them.
-    if type(found) is not Tensor or tuple(found.shape) != (rows, *field.shape):
-        raise unfit("answer")
-    if found.is_complex() or found.is_floating_point() != wanted.is_floating_point:
-        raise unfit("answer")
-    if (found.dtype == torch.bool) != (wanted == torch.bool):
-        raise unfit("answer")
-    return found.detach().cpu().to(wanted).reshape(rows, -1)
 
 
 def _give(recipe: Recipe, model: nn.Module, state: Mapping[str, Tensor]) -> None:

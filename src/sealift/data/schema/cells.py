@@ -1,0 +1,114 @@
+"""How the cells of a text table become the numbers of a field.
+
+What stands in a cell is the owner's own: text for a category, nothing at all, a date as it
+is written there. What becomes of it is for all to know, since a model learns from the
+numbers: categories in their order, and what an empty cell counts as, stand in the
+agreement. What a column is called, and how dates are written, does not.
+Standard library only. Source: spec/table.md.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sealift.errors import MalformedError
+
+MAX_CATEGORIES: Final = 4096
+MAX_TEXT: Final = 200
+Stated = float | str | bool | None
+
+_TIME_OF_DAY = re.compile(r"%[HIMSfpXcs]")
+
+
+@dataclass(frozen=True, slots=True)
+class CellRules:
+    """Of one field.
+
+    Args:
+        column: What the source calls it, if not by the field's name.
+        categories: A cell's text is one of these; its number is the place in the list.
+        empty: What an empty cell counts as: a number, a truth value, one of the
+            categories, or ``"nan"``. None: it is refused.
+        missing: Of a bool field that has no column: true where the cell of the field of
+            this name is empty.
+        date: How dates are written there (``datetime.strptime``); the number is days
+            since 1970-01-01, with a fraction where the time of day is written, too.
+    """
+
+    column: str = ""
+    categories: tuple[str, ...] = ()
+    empty: Stated = None
+    missing: str = ""
+    date: str = ""
+
+    @property
+    def of_text(self) -> bool:
+        """Whether cells are no numbers."""
+        return bool(self.categories or self.date)
+
+    @property
+    def agreed(self) -> CellRules:
+        """What others need to know of them: not how dates are written, but that they are."""
+        return replace(self, column="", date="%Y-%m-%d" if self.date else "")
+
+
+NO_RULES: Final = CellRules()
+
+
+def check_cells(rules: CellRules, kind: str, classes: int | None) -> None:
+    """Demand that rules fit a field of element ``kind`` (``DType.kind``).
+
+    Raises:
+        MalformedError: code ``bad-schema``; names the key.
+    """
+    _check_column(rules, kind)
+    if rules.categories:
+        _check_categories(rules, kind, classes)
+    elif isinstance(rules.empty, str):
+        if (rules.empty, kind) != ("nan", "float"):
+            raise _bad("empty", "a text for empty cells is one of the categories")
+    elif rules.empty is not None and isinstance(rules.empty, bool) != (kind == "bool"):
+        raise _bad("empty", f"an empty cell of a {kind} field counts as a {kind}")
+    elif isinstance(rules.empty, float) and kind == "int":
+        raise _bad("empty", "an empty cell of an integer field counts as an integer")
+    if rules.date:
+        _check_date(rules, kind)
+
+
+def _check_column(rules: CellRules, kind: str) -> None:
+    if rules.column != rules.column.strip() or len(rules.column) > MAX_TEXT:
+        raise _bad("column", f"a column's name has at most {MAX_TEXT} characters")
+    alone = CellRules(missing=rules.missing)
+    if rules.missing and (kind != "bool" or rules != alone):
+        raise _bad("missing", "it is a bool field, without a column or other rules")
+
+
+def _check_categories(rules: CellRules, kind: str, classes: int | None) -> None:
+    names = rules.categories
+    if kind != "int":
+        raise _bad("categories", "only an integer field has categories")
+    if not 1 <= len(names) <= MAX_CATEGORIES or len(set(names)) != len(names):
+        raise _bad("categories", f"there are 1 to {MAX_CATEGORIES}, all different")
+    for name in names:
+        fits = name and name == name.strip() and name.isprintable()
+        if not fits or len(name) > MAX_TEXT:
+            raise _bad("categories", "a category is text, without spaces at its ends")
+    if classes != len(names):
+        raise _bad("classes", "categories already say how many", fix="Leave it out")
+    if rules.empty is not None and rules.empty not in names:
+        raise _bad("empty", "an empty cell counts as one of the categories")
+
+
+def _check_date(rules: CellRules, kind: str) -> None:
+    if rules.categories or kind == "bool":
+        raise _bad("date", "a date becomes a number of days")
+    if "%" not in rules.date or not rules.date.isprintable():
+        raise _bad("date", "not a form of dates", fix='Write "%Y-%m-%d" for 2024-12-31')
+    if kind == "int" and _TIME_OF_DAY.search(rules.date):
+        raise _bad("date", "a time of day takes a float field: float64")
+
+
+def _bad(path: str, what: str, *, fix: str = "") -> MalformedError:
+    return MalformedError(what, field=path, fix=fix, code="bad-schema")

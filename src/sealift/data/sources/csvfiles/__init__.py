@@ -1,0 +1,1 @@
+"""Text tables as people's programs export them."""

@@ -1,0 +1,197 @@
+"""Cells of a text table to numbers, a column at a time (pyarrow).
+
+What a cell may look like is stated here, not left to a parser: a number has digits and one
+decimal point or comma, no thousands; ``1.0`` is an integer where the schema says so. Which
+of point and comma it is, is one for a file, and a comma is believed only where some cell
+shows that it parts no thousands (``DecimalMarks``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sealift.data.schema.rows import Array, numpy_dtype
+from sealift.data.schema.schema import Field
+
+NUMBER: Final = (
+    r"^[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?$|^[+-]?(?i:inf|infinity|nan)$"
+)
+INTEGER: Final = r"^[+-]?\d+([.,]0{0,2})?$"
+_PERHAPS_THOUSANDS = r"^[+-]?[1-9]\d{0,2}[.,]\d{3}$"
+NOTHING: Final = ("", "na", "n/a", "null")  # as programs write that there is no value
+_TRUTH: Final = ("0", "false", "1", "true")
+_WORDS: Final = {"float": "a number", "int": "a whole number"}
+
+Mask = NDArray[np.bool_]
+Numbers = tuple[Array, Mask]
+"""Values, and which of the cells have one; the others are 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCells:
+    """One column of a block.
+
+    Attributes:
+        numbers: Of the field's dtype, shape ``(rows,)``; 0 where there is none.
+        wrong: Which cells have none.
+        empty: Which cells are empty.
+        texts: The cells, without spaces at their ends.
+    """
+
+    numbers: Array
+    wrong: Mask
+    empty: Mask
+    texts: Any
+
+
+def read_cells(column: Any, field: Field) -> ReadCells:
+    """Read a column of text (``pyarrow.Array``) as its field says."""
+    rules = field.cells
+    texts = pc.utf8_trim_whitespace(column)
+    nothing = pc.is_in(pc.utf8_lower(texts), value_set=pa.array(NOTHING))
+    named = pc.is_in(texts, value_set=pa.array(rules.categories, pa.string()))
+    empty = mask(pc.and_not(nothing, named))
+    numbers, fits = _reader(field)(texts, field)
+    if rules.empty is None:
+        return ReadCells(numbers, ~fits | empty, empty, texts)
+    stated = rules.empty
+    if rules.categories:
+        stated = rules.categories.index(str(stated))
+    numbers = np.where(empty, np.asarray(stated, dtype=numbers.dtype), numbers)
+    return ReadCells(numbers, ~fits & ~empty, empty, texts)
+
+
+def expected(field: Field) -> str:
+    """What a cell of a field is, in words."""
+    if field.cells.categories:
+        return "one of its categories"
+    if field.cells.date:
+        return f"a date like {field.cells.date}"
+    if field.element.kind == "bool":
+        return "0, 1, true or false"
+    return f"{_WORDS[field.element.kind]} that fits {field.dtype}"
+
+
+def mask(column: Any) -> Mask:
+    """A column of truth values as an array of its own."""
+    return np.array(column.to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def _reader(field: Field) -> Callable[[Any, Field], Numbers]:
+    if field.cells.categories:
+        return _places
+    if field.cells.date:
+        return _days
+    return {"float": _floats, "int": _integers, "bool": _truths}[field.element.kind]
+
+
+def _places(texts: Any, field: Field) -> Numbers:
+    names = pa.array(field.cells.categories, pa.string())
+    found = pc.fill_null(pc.index_in(texts, value_set=names), -1).to_numpy()
+    fits = found >= 0
+    return np.where(fits, found, 0).astype(numpy_dtype(field)), fits
+
+
+def _truths(texts: Any, field: Field) -> Numbers:
+    found = pc.index_in(pc.utf8_lower(texts), value_set=pa.array(_TRUTH))
+    places = pc.fill_null(found, -1).to_numpy()
+    return (places >= 2).astype(numpy_dtype(field)), places >= 0
+
+
+def _matching(texts: Any, pattern: str) -> tuple[Any, Mask]:
+    """Cells as computers write numbers, ``0`` where they do not match."""
+    matches = pc.match_substring_regex(texts, pattern)
+    plain = pc.utf8_ltrim(pc.replace_substring(texts, ",", "."), "+")
+    return pc.if_else(matches, plain, "0"), mask(matches)
+
+
+def _floats(texts: Any, field: Field) -> Numbers:
+    plain, fits = _matching(texts, NUMBER)
+    exact = pc.cast(plain, pa.float64()).to_numpy()
+    with np.errstate(over="ignore"):
+        stored = exact.astype(numpy_dtype(field))
+    # A cell like 1e400 or, for float32, 1e39 is not an infinity that someone wrote.
+    infinite = np.isinf(stored)
+    if infinite.any():
+        written = mask(pc.match_substring(texts, "inf", ignore_case=True))
+        fits &= ~infinite | written
+    return np.where(fits, stored, 0).astype(stored.dtype), fits
+
+
+def _integers(texts: Any, field: Field) -> Numbers:
+    plain, fits = _matching(texts, INTEGER)
+    whole = pc.replace_substring_regex(plain, r"\..*$", "")
+    try:
+        exact = pc.cast(whole, pa.int64()).to_numpy()
+    except pa.ArrowInvalid:  # some are longer than any integer here
+        long = [len(text.lstrip("-0")) > 18 for text in whole.to_pylist()]
+        held = [field.element.holds(int(t[:40])) for t in whole.to_pylist()]
+        fits &= ~np.array(long) | np.array(held)
+        exact = pc.cast(pc.if_else(pa.array(fits), whole, "0"), pa.int64()).to_numpy()
+    fits &= (exact >= field.element.lowest) & (exact <= field.element.highest)
+    return np.where(fits, exact, 0).astype(numpy_dtype(field)), fits
+
+
+def _days(texts: Any, field: Field) -> Numbers:
+    """Python's reader of dates: pyarrow's takes 31 February. Each date is read once."""
+    found = pc.dictionary_encode(texts)
+    days = [_day(text, field.cells.date) for text in found.dictionary.to_pylist()]
+    known = np.array([day is not None for day in days], dtype=bool)
+    values = np.array([day or 0 for day in days], dtype=np.float64)
+    places = found.indices.to_numpy()
+    fits = known[places] if len(known) else np.zeros(0, dtype=bool)
+    return values[places].astype(numpy_dtype(field)), fits
+
+
+def _day(text: str, form: str) -> float | None:
+    try:
+        moment = datetime.strptime(text, form).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return moment.timestamp() / 86400
+
+
+@dataclass
+class DecimalMarks:
+    """Whether the numbers of a file may be others than they look.
+
+    ``1,234`` and ``1.234`` may each have decimals or thousands. Points are taken for
+    decimal points, and commas for decimal commas where some comma cannot part thousands;
+    in a file that has both, such cells tell nothing.
+
+    Attributes:
+        doubtful: The first such cells: row, column, text.
+        total: How many there are.
+    """
+
+    doubtful: list[tuple[int, int, str]] = field(default_factory=list)
+    total: int = 0
+    _seen: set[str] = field(default_factory=set)
+    _certain: bool = False  # a comma that parts no thousands
+
+    def look(self, texts: Any, column: int, first_row: int, most: int) -> None:
+        """Note the marks in cells that read as numbers."""
+        numbers = pc.match_substring_regex(texts, NUMBER)
+        thousands = pc.match_substring_regex(texts, _PERHAPS_THOUSANDS)
+        for mark in (",", "."):
+            marked = mask(pc.and_(numbers, pc.match_substring(texts, mark)))
+            if marked.any():
+                self._seen.add(mark)
+                self._certain |= mark == "," and not mask(thousands)[marked].all()
+        rows = np.flatnonzero(mask(thousands))
+        self.total += len(rows)
+        for row in rows[: most - len(self.doubtful)].tolist():
+            self.doubtful.append((first_row + row, column, texts[row].as_py()))
+
+    @property
+    def matter(self) -> bool:
+        """Whether doubtful cells are to be told, once all were looked at."""
+        return "," in self._seen and ("." in self._seen or not self._certain)

@@ -1,0 +1,232 @@
+"""A schema drafted from text tables, for their owner to look at and correct.
+
+Every cell is read. A column is what nine of ten of its cells are; the rest is told as
+problems. Text becomes categories only where few different texts are repeated: names,
+identifiers and remarks are left out, since categories stand in the agreement for all to
+read. No bounds are drafted: the least and the greatest value are somebody's.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sealift.data.schema.cells import MAX_TEXT, NO_RULES, CellRules
+from sealift.data.schema.schema import Field, Schema
+from sealift.data.sources.csvfiles.cells import INTEGER, NOTHING, NUMBER, read_cells
+from sealift.data.sources.csvfiles.reader import batches
+from sealift.data.sources.csvfiles.structure import Structure
+from sealift.data.sources.source import Draft
+
+MOST_CATEGORIES: Final = 50
+DATES: Final = (
+    "%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d",
+    "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y %H:%M",
+)  # fmt: skip
+_TRUTHS: Final = ("true", "false")
+_DATED = r"^\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d\d(:\d\d)?)?$"
+_FLOAT32_MOST: Final = 3.4e38
+
+
+@dataclass
+class _Column:
+    """What the cells of one column are."""
+
+    name: str
+    cells: int = 0
+    empty: int = 0
+    integers: int = 0
+    numbers: int = 0
+    truths: int = 0
+    highest: float = 0.0
+    dates: dict[str, int] = field(default_factory=dict)
+    texts: set[str] | None = field(default_factory=set)  # None: too many
+
+    @property
+    def filled(self) -> int:
+        """Cells with something in them."""
+        return self.cells - self.empty
+
+    def look(self, column: Any) -> None:
+        """Count what the cells of a block are."""
+        texts = pc.utf8_trim_whitespace(column)
+        lower = pc.utf8_lower(texts)
+        nothing = pc.is_in(lower, value_set=pa.array(NOTHING))
+        self.cells += len(texts)
+        self.empty += _count(nothing)
+        self.truths += _count(pc.is_in(lower, value_set=pa.array(_TRUTHS)))
+        self.integers += _count(pc.match_substring_regex(texts, INTEGER))
+        numbers = pc.match_substring_regex(texts, NUMBER)
+        self.numbers += _count(numbers)
+        if _count(numbers):
+            values = read_cells(column, Field("x", "float64", finite=False)).numbers
+            finite = np.abs(values[np.isfinite(values)])
+            self.highest = max(self.highest, float(finite.max(initial=0.0)))
+        if dated := _count(pc.match_substring_regex(texts, _DATED)):
+            self._look_for_dates(texts, dated)
+        if self.texts is not None:
+            kept = pc.unique(texts.filter(pc.invert(nothing))).to_pylist()
+            self.texts |= set(kept)
+            if len(self.texts) > MOST_CATEGORIES:
+                self.texts = None
+
+    def _look_for_dates(self, texts: Any, dated: int) -> None:
+        for form in DATES:
+            rules = CellRules(date=form)
+            wrong = read_cells(texts, Field("x", "float64", cells=rules)).wrong
+            self.dates[form] = self.dates.get(form, 0) + len(wrong) - int(wrong.sum())
+
+    def kind(self) -> tuple[str, CellRules]:
+        """Its dtype and rules; ``""`` and a rule without meaning if it has none."""
+        most = 0.9 * self.filled
+        if self.filled and self.truths >= most:
+            return "bool", NO_RULES
+        if self.filled and self.integers >= most:
+            return "int64", NO_RULES
+        if self.filled and self.numbers >= most:
+            dtype = "float64" if self.highest > _FLOAT32_MOST else "float32"
+            return dtype, NO_RULES
+        forms = self._forms()
+        if len(forms) == 1:
+            dtype = "float64" if "%H" in forms[0] else "int32"
+            return dtype, CellRules(date=forms[0])
+        texts = self.texts or ()
+        few = 0 < 2 * len(texts) <= self.filled
+        if not forms and few and all(map(_may_be_category, texts)):
+            return "int64", CellRules(categories=tuple(sorted(texts)))
+        return "", NO_RULES
+
+    def why_not(self) -> str:
+        """Why it makes no field."""
+        if not self.filled:
+            return "it is empty"
+        if len(self._forms()) > 1:
+            return "its dates may be read in two ways: give it a field with date = ..."
+        return "its texts are mostly different, or more than 50"
+
+    def _forms(self) -> list[str]:
+        most = max(self.dates.values(), default=0)
+        if not self.filled or most < 0.9 * self.filled:
+            return []
+        return [form for form, count in self.dates.items() if count == most]
+
+
+def draft_from_texts(structures: Sequence[Structure]) -> Draft:
+    """A schema for tables of one owner that have the same columns.
+
+    Raises:
+        MalformedError: code ``bad-schema``, if no column makes a field.
+    """
+    columns = _look_at_all(structures)
+    notes = [f"{each.path.name}: {each.words}" for each in structures]
+    fields: list[Field] = []
+    left_out = []
+    for column in columns:
+        dtype, rules = column.kind()
+        if not dtype:
+            left_out.append(column.name)
+            notes.append(f"left out: {column.name}: {column.why_not()}")
+            continue
+        taken = {each.name for each in fields}
+        fields += _with_empty(column, dtype, rules, taken)
+    return Draft(
+        Schema(tuple(_gathered(fields)), leave_out=tuple(left_out)), tuple(notes)
+    )
+
+
+def _look_at_all(structures: Sequence[Structure]) -> list[_Column]:
+    columns = {name: _Column(name) for each in structures for name in each.header}
+    for structure in structures:
+        for _, batch in batches(structure):
+            for name, cells in zip(structure.header, batch.columns, strict=True):
+                columns[name].look(cells)
+    return list(columns.values())
+
+
+def _may_be_category(text: str) -> bool:
+    return len(text) <= MAX_TEXT and text.isprintable()
+
+
+def _with_empty(
+    column: _Column, dtype: str, rules: CellRules, taken: set[str]
+) -> Iterator[Field]:
+    """The field of a column; where cells are empty, a second one that says which."""
+    name = _field_name(column.name, taken)
+    if name != column.name:
+        rules = replace(rules, column=column.name)
+    classes = len(rules.categories) or None
+    if not column.empty:
+        yield Field(name, dtype, classes=classes, cells=rules)
+    elif rules.categories:
+        own = "missing"
+        while own in rules.categories:
+            own += "_"
+        rules = replace(rules, categories=(*rules.categories, own), empty=own)
+        yield Field(name, dtype, classes=len(rules.categories), cells=rules)
+    else:
+        stated = False if dtype == "bool" else 0
+        yield Field(name, dtype, cells=replace(rules, empty=stated))
+        flag = _field_name(f"{name[:52]}_missing", {*taken, name})
+        yield Field(flag, "bool", cells=CellRules(missing=name))
+
+
+def _field_name(column: str, taken: set[str]) -> str:
+    """A name that a field may have, as near to the column's as can be."""
+    plain = unicodedata.normalize("NFKD", column.casefold())
+    plain = plain.encode("ascii", "ignore").decode()
+    name = re.sub(r"[^a-z0-9]+", "_", plain).strip("_")[:58] or "column"
+    name = name if name[0].isalpha() else f"c_{name}"
+    number, free = 2, name
+    while free in taken:
+        free, number = f"{name}_{number}", number + 1
+    return free
+
+
+def _gathered(fields: Sequence[Field]) -> Iterator[Field]:
+    """``x_0``, ``x_1``, ... of numbers, one after another, become one field ``x``."""
+    names = {each.name for each in fields}
+    waiting = list(fields)
+    while waiting:
+        run = _run(waiting)
+        name = run[0].name[:-1].removesuffix("_") if len(run) > 1 else ""
+        if not name or name in names:
+            yield waiting.pop(0)
+            continue
+        stem = _stem(run[0], 0)
+        kinds = {each.dtype for each in run}
+        dtype = max(kinds - {"int64"}, default="int64")
+        rules = CellRules(column="" if stem == name else stem)
+        yield Field(name, dtype, (len(run),), cells=rules)
+        del waiting[: len(run)]
+
+
+def _run(fields: Sequence[Field]) -> list[Field]:
+    """Those at the beginning that are elements 0, 1, ... of one thing."""
+    stem, run = _stem(fields[0], 0), []
+    for place, each in enumerate(fields):
+        plain = replace(each.cells, column="") == NO_RULES and each.dtype != "bool"
+        if not stem or not plain or _stem(each, place) != stem:
+            break
+        run.append(each)
+    return run
+
+
+def _stem(field: Field, place: int) -> str:
+    """What comes before the number ``place`` in a column's name; empty if nothing."""
+    column = field.cells.column or field.name
+    for joint in ("_", ""):
+        if column.endswith(f"{joint}{place}"):
+            stem = column.removesuffix(f"{joint}{place}")
+            return stem if stem == stem.strip() else ""
+    return ""
+
+
+def _count(matches: Any) -> int:
+    return pc.sum(matches).as_py() or 0

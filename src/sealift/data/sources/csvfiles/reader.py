@@ -1,0 +1,244 @@
+"""CSV tables: a header row, then one row of text per row; read by pyarrow.
+
+A field of shape ``()`` is one column, any other takes the columns ``name_0 .. name_N`` or
+``name0 .. nameN``, its elements in row-major order. All of a file is looked at before any
+of it is handed out, and all that is wrong with it is told at once. Memory does not grow
+with the file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow.csv as arrowcsv
+
+from sealift.data.schema.rows import Columns, Locate, misfits
+from sealift.data.schema.schema import Field, Schema
+from sealift.data.sources.arrow import reading
+from sealift.data.sources.csvfiles.cells import (
+    DecimalMarks,
+    Mask,
+    ReadCells,
+    expected,
+    read_cells,
+)
+from sealift.data.sources.csvfiles.structure import Structure, look_at
+from sealift.data.sources.problems import SHOWN, Problems
+from sealift.data.sources.source import SourceOptions, refuse_options
+from sealift.errors import nearest
+
+_BLOCK_BYTES: Final = 8 << 20  # a row is shorter
+_FILL: Final = "Fill the cell, or say in the schema what an empty one counts as"
+_CORRECT: Final = "Correct the cell, or change the schema"
+
+Places = dict[str, tuple[int, ...]]  # per field, its columns' positions
+
+
+@dataclass
+class CsvTable:
+    """An opened CSV file; see ``TableReader``."""
+
+    structure: Structure
+    schema: Schema
+    places: Places
+
+    @property
+    def rows(self) -> int:
+        """See ``TableReader.rows``."""
+        return self.structure.rows
+
+    def columns(self, rows_per_block: int) -> Iterator[Columns]:
+        """See ``TableReader.columns``."""
+        for _, batch in batches(self.structure):
+            for start in range(0, len(batch), rows_per_block):
+                part = batch.slice(start, rows_per_block)
+                yield _fields_of(part, self.schema, self.places)
+
+    def locate(self, first_row: int) -> Locate:
+        """See ``TableReader.locate``."""
+        header = self.structure.header
+
+        def words(row: int, spec: Field, element: int) -> str:
+            column = header[self.places[spec.name][element]]
+            return f"row {first_row + row}, column {column}"
+
+        return words
+
+
+def open_csv(place: str, schema: Schema, options: SourceOptions) -> CsvTable:
+    """Look at all of a file.
+
+    Raises:
+        MalformedError: with all that is wrong with it.
+    """
+    refuse_options(options, "a .csv file")
+    path = Path(place)
+    problems = Problems(path.name)
+    structure = look_at(path, problems)
+    places = _places(structure.header, schema, problems)
+    _Inspection(structure, schema, places).tell(problems)
+    problems.demand_none()
+    return CsvTable(structure, schema, places)
+
+
+def batches(structure: Structure) -> Iterator[tuple[int, Any]]:
+    """Batches of rows as text, each with the number of its first row.
+
+    Rows that do not have a cell for each column are left out; they still count.
+    """
+    names = [str(place) for place in range(len(structure.header))]
+    encoding = structure.encoding.replace("utf-8-sig", "utf8")
+    with reading(structure.path.name), structure.path.open("rb") as stream:
+        table = arrowcsv.open_csv(
+            stream,
+            read_options=arrowcsv.ReadOptions(
+                use_threads=False,
+                block_size=_BLOCK_BYTES,
+                column_names=names,
+                encoding=encoding,
+            ),
+            parse_options=arrowcsv.ParseOptions(
+                delimiter=structure.delimiter,
+                newlines_in_values=True,
+                invalid_row_handler=lambda _: "skip",
+            ),
+            convert_options=arrowcsv.ConvertOptions(
+                column_types=dict.fromkeys(names, "string")
+            ),
+        )
+        first = -1  # the header
+        with closing(table):
+            for batch in table:
+                skipped = batch.slice(1) if first < 0 else batch
+                yield max(first, 0), skipped
+                first += len(batch)
+
+
+def _fields_of(batch: Any, schema: Schema, places: Places) -> Columns:
+    columns, empty = {}, {}
+    for spec in schema.fields:
+        if at := places[spec.name]:
+            cells = [read_cells(batch.column(each), spec) for each in at]
+            shape = (len(batch), *spec.shape)
+            columns[spec.name] = np.stack([c.numbers for c in cells], 1).reshape(shape)
+            empty[spec.name] = np.stack([c.empty for c in cells], 1).reshape(shape)
+    for spec in schema.fields:
+        if spec.cells.missing:
+            columns[spec.name] = empty[spec.cells.missing]
+    return columns
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Wrong:
+    """A cell that does not fit its field."""
+
+    row: int
+    column: int
+    what: str
+    fix: str
+
+
+class _Inspection:
+    """Looks at every cell; keeps the first that are wrong, and how many there are."""
+
+    def __init__(self, structure: Structure, schema: Schema, places: Places) -> None:
+        self._structure, self._schema, self._places = structure, schema, places
+        self._marks = DecimalMarks()
+        self._wrong: list[_Wrong] = []
+        self._total = 0
+
+    def tell(self, problems: Problems) -> None:
+        """Read all of it, then say what is wrong, and in which line."""
+        for first_row, batch in batches(self._structure):
+            found: list[_Wrong] = []
+            for spec in self._schema.fields:
+                for at in self._places[spec.name]:
+                    found += self._look(batch.column(at), spec, at, first_row)
+            self._wrong += sorted(found)[: SHOWN - len(self._wrong)]
+        self._add_doubtful()
+        rows = [self._structure.number(each.row) for each in self._wrong]
+        for each, line in zip(self._wrong, self._structure.lines(rows), strict=True):
+            column = self._structure.header[each.column]
+            problems.add(f"line {line}, column {column}: {each.what}", fix=each.fix)
+        problems.count(self._total - len(self._wrong))
+
+    def _look(
+        self, column: Any, spec: Field, at: int, first_row: int
+    ) -> Iterator[_Wrong]:
+        cells = read_cells(column, spec)
+        if spec.element.kind != "bool" and not spec.cells.of_text:
+            self._marks.look(cells.texts, at, first_row, SHOWN)
+        for wrong, lead, rule, fix in _offences(cells, spec):
+            self._total += int(wrong.sum())
+            for row in np.flatnonzero(wrong)[:SHOWN].tolist():
+                text = cells.texts[row].as_py()
+                near = nearest(text, spec.cells.categories)
+                what = lead.format(text[:40]) + rule
+                yield _Wrong(first_row + row, at, what, near or fix)
+
+    def _add_doubtful(self) -> None:
+        """Numbers that may be others than they look."""
+        if not self._marks.matter:
+            return
+        self._total += self._marks.total
+        why = "may have decimals or thousands: no other cell of the file tells"
+        fix = "Export it with decimal points, and no thousands"
+        found = self._marks.doubtful
+        more = [_Wrong(row, at, f"{text!r} {why}", fix) for row, at, text in found]
+        self._wrong = sorted(self._wrong + more)[:SHOWN]
+
+
+def _offences(cells: ReadCells, spec: Field) -> Iterator[tuple[Mask, str, str, str]]:
+    """Which cells are wrong, how they are named, what they are not, and what to do."""
+    yield cells.wrong & cells.empty, "", "there is no value", _FILL
+    yield cells.wrong & ~cells.empty, "{!r} is not ", expected(spec), _CORRECT
+    told = cells.wrong
+    for fits, rule, fix in misfits(cells.numbers, spec):
+        yield ~fits & ~told, "{} is not ", rule, fix
+        told = told | ~fits
+
+
+def _places(header: tuple[str, ...], schema: Schema, problems: Problems) -> Places:
+    """Which columns make each field; every column is used once, or left out by name."""
+    position = {name: index for index, name in enumerate(header)}
+    wanted = {each.name: _column_names(each, position) for each in schema.fields}
+    used = Counter(name for names in wanted.values() for name in names)
+    known = {*used, *schema.leave_out}
+    for name, count in Counter(header).items():
+        if count > 1:
+            _add(problems, f"two columns {name[:80]!r}", "Rename one of them")
+        if name not in known:
+            fix = "Add it to the schema: as a field, or to leave_out"
+            what = f"a column {name[:80]!r} that is not in the schema"
+            _add(problems, what, nearest(name, known - set(header)) or fix)
+    for name, count in used.items():
+        if name not in position:
+            fix = nearest(name, header) or "Add it to the header row"
+            _add(problems, f"no column {name!r}", f"{fix}, or change the schema")
+        if count > 1 or name in schema.leave_out:
+            what = f"two fields of the schema take the same column, {name!r}"
+            _add(problems, what, "Rename one of the fields")
+    return {
+        field: tuple(position[name] for name in names if name in position)
+        for field, names in wanted.items()
+    }
+
+
+def _add(problems: Problems, what: str, fix: str) -> None:
+    problems.add(f"header: {what}", fix=fix, code="bad-table")
+
+
+def _column_names(spec: Field, position: dict[str, int]) -> list[str]:
+    if spec.cells.missing:
+        return []
+    stem = spec.cells.column or spec.name
+    if not spec.shape:
+        return [stem]
+    joint = "" if f"{stem}0" in position else "_"
+    return [f"{stem}{joint}{index}" for index in range(spec.elements)]

@@ -1,0 +1,200 @@
+"""What a text table looks like: its encoding, its delimiter, its header, its rows.
+
+Told apart by looking at all of it, never guessed on: bytes are UTF-8, UTF-16 with a mark,
+or Windows-1252, and a file in which some are the one and some the other is refused with
+its lines. Cells are not read here (``cells``); Python's reader is the stricter one about
+quotes, and knows the line of every row.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Final
+
+from sealift.data.schema.rows import bad_table
+from sealift.data.sources.problems import SHOWN, Problems
+from sealift.errors import MalformedError
+
+DELIMITERS: Final = (",", ";", "\t", "|")
+WORDS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+LOOKED_AT_ROWS: Final = 200
+_UNLIKE: Final = {
+    "utf-8-sig": "UTF-8, unlike other lines",
+    "cp1252": "not UTF-8, unlike other lines",
+    "unknown": "a character of no known encoding",
+}
+_OTHER_BYTES = re.compile(rb"[\x80-\xff]+")
+_UNDEFINED = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")  # in Windows-1252
+_BLOCK_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """Of one file.
+
+    Attributes:
+        path: Where it is.
+        encoding: As Python calls it.
+        delimiter: One character.
+        header: Names of its columns, without spaces at their ends.
+        rows: Rows under the header that have a cell for each column.
+        ragged: Numbers of the rows that have not, from 0.
+    """
+
+    path: Path
+    encoding: str
+    delimiter: str
+    header: tuple[str, ...]
+    rows: int
+    ragged: tuple[int, ...]
+
+    @property
+    def words(self) -> str:
+        """What it was taken for."""
+        encoding = {"cp1252": "Windows-1252"}.get(self.encoding, self.encoding.upper())
+        return f"{encoding.removesuffix('-SIG')}, {WORDS[self.delimiter]}"
+
+    def number(self, whole: int) -> int:
+        """The number among all rows of one that has a cell for each column."""
+        for ragged in self.ragged:
+            if ragged > whole:
+                break
+            whole += 1
+        return whole
+
+    def lines(self, rows: list[int]) -> list[int]:
+        """The lines in which these rows end; the file is read again up to the last."""
+        found, wanted = {}, set(rows)
+        with _opened(self.path, self.encoding) as stream:
+            numbered = enumerate(_rows(stream, self.delimiter, self.path.name), -1)
+            for number, (line, _) in islice(numbered, max(rows, default=0) + 2):
+                if number in wanted:
+                    found[number] = line
+        return [found[row] for row in rows]
+
+
+def look_at(path: Path, problems: Problems) -> Structure:
+    """Look at a whole file; rows of another length go to ``problems``.
+
+    Raises:
+        MalformedError: code ``bad-table``: its encodings are mixed, a quoted cell is not
+            closed, or it has no header.
+    """
+    encoding = _encoding(path)
+    delimiter = _delimiter(path, encoding)
+    with _opened(path, encoding) as stream:
+        found = _rows(stream, delimiter, path.name)
+        header = tuple(name.strip() for name in next(found, (0, []))[1])
+        if not header:
+            raise bad_table(f"{path.name} is empty", fix="A header row comes first")
+        rows, ragged = 0, []
+        for number, (line, cells) in enumerate(found):
+            if len(cells) == len(header):
+                rows += 1
+                continue
+            ragged.append(number)
+            problems.add(
+                f"line {line}: {_count(len(cells))}, the header has {len(header)}",
+                fix="Every row has one cell per column",
+                code="bad-table",
+            )
+    return Structure(path, encoding, delimiter, header, rows, tuple(ragged))
+
+
+def _count(cells: int) -> str:
+    return f"{cells} cell{'s' if cells != 1 else ''}"
+
+
+def _encoding(path: Path) -> str:
+    """The one encoding of all lines that have any but ASCII characters."""
+    with path.open("rb") as stream:
+        mark = stream.read(3)
+        if mark[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            return "utf-16"
+        stream.seek(0)
+        first: dict[str, list[int]] = {kind: [] for kind in _UNLIKE}
+        total: Counter[str] = Counter()
+        line = 1
+        while block := stream.read(_BLOCK_BYTES) + stream.readline():
+            if b"\0" in block:
+                raise bad_table(f"{path.name} is no text", fix="Export it as CSV")
+            for number, text in enumerate(block.split(b"\n"), line):
+                for kind in () if text.isascii() else _kinds(text):
+                    total[kind] += 1
+                    first[kind] += [number] if total[kind] <= SHOWN else []
+            line += block.count(b"\n")
+    if len(total) > 1 or "unknown" in total:
+        rarer = min(total, key=lambda kind: (kind != "unknown", total[kind]))
+        raise _mixed(path.name, rarer, first[rarer], total[rarer])
+    return next(iter(total), "utf-8-sig")
+
+
+def _kinds(line: bytes) -> set[str]:
+    """Which encodings the characters of a line are of, each run of bytes for itself."""
+    found = set()
+    for run in _OTHER_BYTES.findall(line):
+        try:
+            run.decode("utf-8")
+            found.add("utf-8-sig")
+        except UnicodeDecodeError:
+            found.add("unknown" if _UNDEFINED.search(run) else "cp1252")
+    return found
+
+
+def _mixed(name: str, kind: str, lines: list[int], total: int) -> MalformedError:
+    problems = Problems(name)
+    for line in lines:
+        problems.add(
+            f"line {line}: {_UNLIKE[kind]}",
+            fix="Export it anew in one encoding: best UTF-8",
+            code="bad-table",
+        )
+    problems.count(total - len(lines))
+    return problems.error()
+
+
+def _delimiter(path: Path, encoding: str) -> str:
+    """The one by which most rows have as many cells as the header, and most of them."""
+    scores = {}
+    for each in DELIMITERS:
+        with _opened(path, encoding) as stream:
+            rows = csv.reader(stream, delimiter=each)
+            try:
+                cells = [len(row) for row in islice(rows, LOOKED_AT_ROWS) if row]
+            except (csv.Error, UnicodeDecodeError):
+                continue
+        if cells and cells[0] > 1:
+            scores[each] = (Counter(cells)[cells[0]] / len(cells), cells[0])
+    return max(scores, key=lambda each: scores[each], default=",")
+
+
+def _opened(path: Path, encoding: str) -> IO[str]:
+    return path.open(encoding=encoding, newline="")
+
+
+def _rows(
+    stream: IO[str], delimiter: str, source: str
+) -> Iterator[tuple[int, list[str]]]:
+    """Line number and cells of every row that is not blank."""
+    reader = csv.reader(stream, delimiter=delimiter, strict=True)
+    try:
+        for row in reader:
+            if row:
+                yield reader.line_num, row
+    except UnicodeDecodeError as error:
+        raise bad_table(
+            f"{source}: a character that is not UTF-16",
+            fix="Save it as UTF-8",
+        ) from error
+    except csv.Error as error:
+        raise bad_table(
+            f"{source}, line {reader.line_num}: not CSV",
+            why=str(error),
+            fix="Look for a quoted cell, here or above, that is not closed",
+        ) from error

@@ -1,0 +1,61 @@
+"""All that is wrong with a table, told in one go."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sealift.errors import MalformedError
+
+SHOWN: Final = 20
+
+
+class Problems:
+    """Collects them; the first ones are shown, the others counted.
+
+    Args:
+        source: The file's name.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.total = 0
+        self._first: list[tuple[str, str, str]] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether what comes now is only counted."""
+        return len(self._first) == SHOWN
+
+    def add(self, line: str, *, fix: str, code: str = "bad-row") -> None:
+        """One more: where and what; and what to do about it."""
+        self.total += 1
+        if not self.full:
+            self._first.append((line, fix, code))
+
+    def count(self, more: int) -> None:
+        """So many more, of which nothing is said."""
+        self.total += more
+
+    def error(self) -> MalformedError:
+        """The one error that tells them all."""
+        line, fix, code = self._first[0]
+        if self.total == 1:
+            return MalformedError(f"{self.source}, {line}", fix=fix, code=code)
+        fixes = {each for _, each, _ in self._first}
+        tables = any(each == "bad-table" for _, _, each in self._first)
+        return MalformedError(
+            f"{self.source} has {self.total:,} problems",
+            why="" if self.total <= SHOWN else f"the first {SHOWN} are shown",
+            fix=fix if len(fixes) == 1 else "Correct them, or change the schema",
+            code="bad-table" if tables else "bad-row",
+            problems=tuple(f"{self.source}, {each}" for each, _, _ in self._first),
+        )
+
+    def demand_none(self) -> None:
+        """Go on, if nothing is wrong.
+
+        Raises:
+            MalformedError: with all of them.
+        """
+        if self.total:
+            raise self.error()

@@ -1,0 +1,62 @@
+"""Tables of several owners that one model may learn from, and those that it may not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sealift.data.schema.alike import demand_alike
+from sealift.errors import MalformedError
+from sealift.release.agreement import Resource
+from tests.unit.train.joints import resource
+
+AGE = {"name": "age", "dtype": "int64", "empty": 0}
+SEX = {"name": "sex", "dtype": "int64", "categories": ["f", "m"]}
+
+
+def table(owner: str, *fields: dict[str, Any]) -> Resource:
+    from dataclasses import replace
+
+    return replace(resource(owner, 8), schema={"fields": list(fields)})
+
+
+def test_bounds_and_descriptions_are_each_owners_own() -> None:
+    other = {**AGE, "min": 0, "max": 99, "description": "years"}
+    demand_alike([table("north", AGE, SEX), table("east", other, SEX)])
+    demand_alike([])
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ((SEX, AGE), "sex where north-train has age"),
+        ((AGE,), "no field where north-train has sex"),
+        (
+            (AGE, SEX, {"name": "x", "dtype": "int8"}),
+            "x where north-train has no field",
+        ),
+        (
+            ({**AGE, "dtype": "int32"}, SEX),
+            'age: dtype is "int32", in north-train "int64"',
+        ),
+        (({**AGE, "empty": 1}, SEX), "age: empty is 1, in north-train 0"),
+        (
+            (AGE, {**SEX, "categories": ["m", "f"]}),
+            'sex: categories is ["m", "f"], in north-train ["f", "m"]',
+        ),
+        (
+            (AGE, {"name": "sex", "dtype": "int64", "classes": 2}),
+            'sex: categories is not said, in north-train ["f", "m"]',
+        ),
+        (({**AGE, "shape": [2]}, SEX), "age: shape is [2], in north-train not said"),
+    ],
+)
+def test_every_difference_is_named(
+    fields: tuple[dict[str, Any], ...], line: str
+) -> None:
+    with pytest.raises(MalformedError) as caught:
+        demand_alike([table("north", AGE, SEX), table("east", *fields)])
+    assert caught.value.code == "mixed-schemas"
+    found = [*caught.value.problems, str(caught.value)]
+    assert any(f"east-train: {line}" in each for each in found)
