@@ -22,7 +22,7 @@ from sealift.cli.judging import (
 )
 from sealift.codec import decode, to_plain
 from sealift.errors import SealiftError, UsageError, visible
-from sealift.release.agreement.explain import cargo_promise, count
+from sealift.release.agreement.explain import cargo_promise, count, say_time
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
 from sealift.release.log.entries import Entry
@@ -190,7 +190,7 @@ def _show(args: argparse.Namespace) -> None:
 
 def _line(index: int, entry: Entry) -> str:
     peer = " ".join(word for word in (entry.role, entry.peer, entry.level) if word)
-    words = [f"{index:>6}", f"{entry.at_s}", f"{entry.kind:<9}", entry.subject]
+    words = [f"{index:>6}", say_time(entry.at_s), f"{entry.kind:<9}", entry.subject]
     words += [f"to {peer}" if peer else "", entry.rule and f"rule {entry.rule}"]
     words.append(f"under {entry.agreement.short}")
     return "  ".join(word for word in words if word)
