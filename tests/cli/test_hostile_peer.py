@@ -35,6 +35,6 @@ def test_a_manifest_of_nobody_leaves_no_run(tmp_path: Path, manifest: bytes) -> 
     with RunFolder(place, RunName("digits", Digest.of(b"agreement"))) as folder:
         folder.write_output(Output("model.sealed", b"x", last=True))
         with pytest.raises(MalformedError):
-            folder.finish(summary, agreement)
+            folder.finish(summary, agreement, lambda _: None)
     assert not place.exists()
     assert list(tmp_path.glob(".run*")) == []

@@ -391,7 +391,7 @@ def test_try_shows_the_whole_traceback(world: World) -> None:
         (("--bundle", "recipe"), USAGE, "[usage]"),
         (("--bundle", "nowhere", "agreement.json"), UNAVAILABLE, "[cannot-read]"),
         (("--bundle", "recipe", "agreement.json", "--steps", "0"), USAGE, "[usage]"),
-        (("--bundle", "recipe", "job.toml"), MALFORMED, "[bad-agreement-file]"),
+        (("--bundle", "recipe", "job.toml"), MALFORMED, "[bad-agreement]"),
     ],
 )
 def test_try_refuses(world: World, words: Words, code: int, name: str) -> None:

@@ -34,7 +34,7 @@ def test_statistics_alone(tmp_path: Path) -> None:
     assert found["statistics"] == expected(world)
     assert "weights" not in found
     names = {path.name for path in world.run.iterdir()}
-    history = {"history.jsonl", "history.csv"}
+    history = {"history.jsonl", "history.csv", "report.html"}
     assert names == {"manifest.json", "statistics.json"} | history
     written = json.loads((world.run / "statistics.json").read_text())
     assert written["statistics"] == expected(world)

@@ -176,19 +176,6 @@ def test_steps_of_17_rows_and_of_16_do_not_tell_the_one_between(
     assert told_more - told == pytest.approx(true, abs=1e-4)
 
 
-@pytest.mark.parametrize(("count", "trained"), [(40, 32), (32, 32), (9, 9)])
-def test_a_last_batch_that_is_shorter_is_left_out_on_request(
-    count: int, trained: int
-) -> None:
-    settings = replace(SETTINGS, batch_rows=16, drop_last=True)
-    training = joint(settings=settings)
-    found = training.work([cargo("north", count)])
-    assert training.steps == max(1, trained // 16)
-    assert training.rows_trained == found["north-train"].rows == trained
-    windows = plan_windows(count, settings, most=5, least_rows=1)
-    assert sum(window_rows(count, settings, windows)) == trained
-
-
 @pytest.mark.parametrize("batch_rows", [1, 5, 16, 17, 24, 32, 300])
 @pytest.mark.parametrize("count", [16, 40, 256, 1000])
 def test_every_window_ends_where_any_jobs_may(count: int, batch_rows: int) -> None:

@@ -73,6 +73,11 @@ class History:
         """The folder has appeared: what lay beside it goes."""
         self._path.unlink(missing_ok=True)
 
+    @property
+    def rows(self) -> list[Row]:
+        """All that counts, in order."""
+        return list(self._rows)
+
     def heldout(self) -> dict[str, float]:
         """Means over the held-out rows, as each of them was measured last."""
         held = (row for row in self._rows if row["purpose"] == "heldout")

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from sealift.cli.roles import add_role_arguments, require_party, set_up_role
 from sealift.cli.roles.history import History
+from sealift.cli.roles.report import REPORT_NAME, make_report
 from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.codec import encode
 from sealift.events import emit
 from sealift.ids import Role
-from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
@@ -90,7 +90,7 @@ def _orchestrate(
         return _say_farewell(setup, folder, sessions, client, endpoint)
     outcome = "failed"
     try:
-        outputs = _Outputs(folder, setup.agreement, history)
+        outputs = _Outputs(folder, setup, history)
         start = StartJob(setup.job.name, encode(setup.job.settings))
         _orchestrator(setup, sessions).run(start, outputs)
         outcome = "finished"
@@ -138,10 +138,8 @@ def _say_farewell(
 class _Outputs:
     """The run's folder, as the orchestrator fills it."""
 
-    def __init__(
-        self, folder: RunFolder, agreement: VerifiedAgreement, history: History
-    ) -> None:
-        self._folder, self._agreement, self._history = folder, agreement, history
+    def __init__(self, folder: RunFolder, setup: RoleSetup, history: History) -> None:
+        self._folder, self._setup, self._history = folder, setup, history
         self.summary: dict[str, Any] = {}
 
     def clear(self) -> None:
@@ -158,6 +156,13 @@ class _Outputs:
 
     def keep(self, summary: RunSummary) -> None:
         """Verify the manifest and let the folder appear."""
-        self._history.keep(self._folder)
-        self.summary = self._folder.finish(summary, self._agreement)
+        agreement = self._setup.agreement
+        self.summary = self._folder.finish(summary, agreement, self._complete)
         self._history.forget()
+
+    def _complete(self, result: dict[str, Any]) -> None:
+        self._history.keep(self._folder)
+        size = self._folder.size_bytes("model.sealed")
+        agreement, rows = self._setup.agreement.agreement, self._history.rows
+        page = make_report(self._setup.job, agreement, rows, result, size)
+        self._folder.add(REPORT_NAME, page)

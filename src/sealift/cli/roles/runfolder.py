@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -206,9 +206,17 @@ class RunFolder:
             raise write_failed(self.path, error) from None
 
     def finish(
-        self, summary: RunSummary, agreement: VerifiedAgreement
+        self,
+        summary: RunSummary,
+        agreement: VerifiedAgreement,
+        complete: Callable[[dict[str, Any]], None],
     ) -> dict[str, Any]:
         """Write the manifest and let the folder appear; the summary for stdout.
+
+        Args:
+            summary: What the accelerator says at its end.
+            agreement: It must be of.
+            complete: Adds what else belongs there, once the manifest verified.
 
         Raises:
             SealiftError: if the manifest is not by an accelerator of the agreement.
@@ -222,8 +230,15 @@ class RunFolder:
             self.add(
                 STATISTICS_NAME, totals_file(manifest.statistics, manifest.prepared)
             )
+        found = self._summary(manifest, summary.visits, summary.skipped)
+        complete(found)
         self.appear()
-        return self._summary(manifest, summary.visits, summary.skipped)
+        return found
+
+    def size_bytes(self, name: str) -> int:
+        """Of a file that was taken so far; 0 if there is none."""
+        path = self._partial / name
+        return path.stat().st_size if path.exists() else 0
 
     def summary_before(self, agreement: VerifiedAgreement) -> dict[str, Any]:
         """The summary of a run that was complete before.

@@ -21,6 +21,7 @@ from sealift.cli.console import say, say_sandbox
 from sealift.cli.judging import add_judging_arguments
 from sealift.cli.roles.attester import add_attester_arguments
 from sealift.cli.roles.history import History
+from sealift.cli.roles.report import REPORT_NAME, make_report
 from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.codec import encode
 from sealift.crypto.identity import load_identity
@@ -198,6 +199,9 @@ def _train_locally(
         }
         folder.add(RESULT_NAME, encode(result))
         history.keep(folder)
+        size = len(ran.model or b"")
+        page = make_report(job, agreement.agreement, history.rows, result, size)
+        folder.add(REPORT_NAME, page)
         folder.appear()
         history.forget()
     return result

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sealift.lab.demo.rehearsal import Revocation
 from sealift.lab.demo.tasks.task import ACCURACY, Sample, Task
-from sealift.lab.demo.texts import say_bytes, say_s
 from sealift.lab.worlds.cheating import OLD_ANSWER, ONE_NUMBER, ZEROS
 from sealift.lab.worlds.folder import OWNERS, World
 from sealift.lab.worlds.holders import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
@@ -18,6 +17,7 @@ from sealift.lab.worlds.progress import AttackSeen, Progress, VisitSeen, timed_p
 from sealift.release.agreement import Agreement
 from sealift.release.log.entries import Entry
 from sealift.release.receipt import Receipt
+from sealift.view.words import say_bytes, say_s
 
 if TYPE_CHECKING:
     from sealift.train.output.manifest import RunManifest

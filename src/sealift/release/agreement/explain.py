@@ -31,7 +31,7 @@ KEPT_OUT: Final = {
     Level.DEVELOPMENT: "keeps NOBODY out: software keys stand in for hardware, and "
     "whoever runs the machine can read keys and rows",
 }
-_SEEN_BY: Final[dict[Audience, str]] = {
+SEEN_BY: Final[dict[Audience, str]] = {
     "everyone": "every party, the operator included",
     "owner": "only the owner of the rows they were measured on",
 }
@@ -191,7 +191,7 @@ def _sight_of_trained(agreement: Agreement) -> Iterator[str]:
         f"{approved}"
     )
     if output.metrics:
-        yield f"numbers: {_SEEN_BY[output.audience]}"
+        yield f"numbers: {SEEN_BY[output.audience]}"
     yield (
         "names, schemas, numbers of rows and this document: every party; who asked for "
         "which key: every party"
@@ -257,7 +257,7 @@ def say_time(at_s: int) -> str:
 def _outputs(agreement: Agreement) -> Iterator[str]:
     rule = agreement.output_rule
     if rule.metrics:
-        seen_by = _SEEN_BY[rule.audience]
+        seen_by = SEEN_BY[rule.audience]
         yield (
             f"numbers that leave: {', '.join(rule.metrics)}, {rule.digits} decimal "
             f"places, at most {count(rule.values_per_visit, 'value')} each per visit, "

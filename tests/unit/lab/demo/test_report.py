@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import replace
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,16 +13,20 @@ from types import SimpleNamespace
 import pytest
 
 from sealift.lab.demo.outcome import Outcome, Verdict
-from sealift.lab.demo.report.markup import Markup, element, join
 from sealift.lab.demo.report.page import render
 from sealift.lab.demo.tasks.digits import DIGITS
 from sealift.lab.demo.tasks.task import Sample
 from sealift.lab.demo.texts import level_words
+from sealift.lab.worlds.consortium import OUTPUT, make_consortium
 from sealift.lab.worlds.folder import OWNERS, World
 from sealift.lab.worlds.holders import REPLAY
 from sealift.lab.worlds.job import ONE_BUFFER, Travel
 from sealift.lab.worlds.progress import AttackSeen, CheckpointSeen, Progress, VisitSeen
+from sealift.release.agreement import Agreement
 from sealift.train.loop.statistics import Statistic
+from sealift.view.markup import Markup, element, join
+from sealift.view.officer import SeenRun, for_owners, who_gave_what
+from sealift.view.runpage import run_page
 from tests.sim.browser import CHROMIUM
 
 
@@ -64,6 +69,27 @@ def outcome(
         world_s=1.0,
         roles_up_s=2.0,
         seconds=3.0,
+    )
+
+
+def agreement() -> Agreement:
+    rule = replace(
+        OUTPUT, metrics=("loss",), digits=3, metric_rows=16, statistics_rows=64
+    )
+    return make_consortium(OWNERS, cell_rows=16, output=rule).agreement
+
+
+def seen(level: str = "development") -> SeenRun:
+    return SeenRun(
+        agreement=agreement(),
+        level=level,
+        visits=dict.fromkeys(OWNERS, 3),
+        numbers=dict.fromkeys(OWNERS, 4),
+        opened_bytes={},
+        scrubbed="",
+        reader="one",
+        model_bytes=100,
+        told_by="somebody says",
     )
 
 
@@ -175,19 +201,74 @@ def test_checkpoints_and_sums_are_told(tmp_path: Path) -> None:
 def test_what_left_is_told_sums_of_prepare_included(tmp_path: Path) -> None:
     shown = outcome(tmp_path)
     assert "What left the accelerator" not in render(shown)
-    rule = SimpleNamespace(
-        metrics=("loss",), digits=3, metric_rows=16, statistics_rows=20
-    )
-    shown.verdict.agreement = SimpleNamespace(
-        output_rule=rule, resources=(), accept=("development",)
-    )
+    shown.verdict.agreement = agreement()
     shown.verdict.manifest = SimpleNamespace(
         statistics={"pixel_sum": Statistic((2,), (1.5, 2.0))}, sandbox="none"
     )
     page = render(shown)
     assert "rounded to 3 decimal places, each over at least 16 rows" in page
-    assert "sums over at least 20 rows" in page
+    assert "sums over at least 64 rows" in page
     assert "<td>pixel_sum</td><td>1.5, 2</td>" in page
+
+
+def test_a_data_officer_is_answered_first(tmp_path: Path) -> None:
+    shown = outcome(tmp_path)
+    shown.verdict.agreement = agreement()
+    page = render(shown)
+    words = page.index("<h2>For whoever answers for the data</h2>")
+    assert words < page.index("<h2>What was refused</h2>")
+    assert page.index("<summary>How it went") < page.index(
+        "<h2>Who is inside when</h2>"
+    )
+    assert page.rindex("<h2>") == page.index("<h2>Words</h2>")
+    for question in ("Who saw my rows?", "What left, and to whom?"):
+        assert page.count(question) == len(OWNERS)
+    assert "keeps NOBODY out" in page
+    assert "A green tick says that records fit each other, not that rows" in page
+    assert "to every party, the operator included." in page
+    assert "destroys my key" in page
+
+
+@pytest.mark.parametrize(
+    ("level", "words", "chip"),
+    [
+        ("development", "whoever can enter the machine can read rows, keys", True),
+        ("development (rehearsing attested-host)", "can read rows, keys", True),
+        ("tee", "somebody who opens the machine, and faults in the processor", False),
+        ("gpu-tee", "faults in processor or GPU", False),
+        ("attested-host", "physical access, who can read the memory", False),
+        ("untrusted-gpu", "two of the three servers that talk to each other", False),
+    ],
+)
+def test_every_level_says_what_it_does_not_protect_from(
+    level: str, words: str, chip: bool
+) -> None:
+    run = seen(level)
+    said = for_owners(run)
+    assert words in said
+    assert ("green tick" in said) is chip
+    assert f"level {level}" in who_gave_what(run)
+
+
+def test_the_page_of_a_run_has_its_numbers_and_escapes_them() -> None:
+    place = {"visit": 0, "first_row": 0, "owner": "north", "rows": 20, "seconds": 0.5}
+    rows = [
+        {**place, "purpose": purpose, "epoch": epoch, "table": "<t>", "loss": loss}
+        for purpose, epoch, loss in (
+            ("heldout", 1, 0.5),
+            ("heldout", 2, 0.25),
+            ("train", 2, 0.125),
+        )
+    ]
+    page = run_page("<job>", seen(), rows, {"loss": 0.25}, {"run": "<place>"}).decode()
+    assert "<job>" not in page
+    assert "<td>&lt;t&gt;</td>" in page
+    assert "<dd>&lt;place&gt;</dd>" in page
+    assert page.count('title="epoch') + page.count("<title>epoch") == 2
+    assert ">0.25</b>" in page
+    parser = Balance()
+    parser.feed(page)
+    assert not parser.open
 
 
 def test_failures_that_are_no_attack_are_told_besides(tmp_path: Path) -> None:

@@ -1,23 +1,21 @@
-"""The report: one HTML file without script, font or picture from anywhere else.
+"""The demo's report: one HTML file without script, font or picture from anywhere else.
 
-Its policy forbids the browser to load anything. Figures are SVG and boxes, written by
-``charts``; everything that others wrote is escaped by ``markup``. The sections are those
-of ``results``, ``times``, ``trust`` and ``records``; head and foot are here.
+What everybody asks is told by ``view``; the other sections are those of ``results``,
+``times``, ``trust`` and ``records``; head and foot are here.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
-from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import sealift
 from sealift.lab.demo.outcome import Outcome
-from sealift.lab.demo.report.markup import Markup, bullets, element, facts, section
 from sealift.lab.demo.report.records import records, sealed
-from sealift.lab.demo.report.results import results
+from sealift.lab.demo.report.results import learning, results
 from sealift.lab.demo.report.rounds import rounds
 from sealift.lab.demo.report.times import spend, timeline, where_time_went
 from sealift.lab.demo.report.trust import refused, revoked, trust
@@ -32,8 +30,6 @@ from sealift.lab.demo.texts import (
     TOGETHER_THEY_SEE,
     rehearses,
     say_banner,
-    say_bytes,
-    say_list,
     say_loudly,
     say_sandbox,
 )
@@ -41,8 +37,10 @@ from sealift.lab.worlds.folder import OWNERS
 from sealift.lab.worlds.machine import this_machine
 from sealift.release.files import write_whole
 from sealift.train.sandbox.confine import Confinement
-
-POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+from sealift.view.markup import Markup, bullets, element, facts, fold, join, section
+from sealift.view.officer import SeenRun, for_owners, glossary, who_gave_what
+from sealift.view.page import opening, page, tiles
+from sealift.view.words import say_bytes, say_list
 
 
 def write_report(outcome: Outcome) -> None:
@@ -52,58 +50,80 @@ def write_report(outcome: Outcome) -> None:
 
 def render(outcome: Outcome) -> str:
     """The page as text."""
-    style = resources.files("sealift.lab.demo.report").joinpath("style.css").read_text()
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        element("meta", name="viewport", content="width=device-width"),
-        element("title", f"Sealift demo: three owners, one model, {outcome.task.name}"),
-        element("style", Markup(style)),
-    )
     level = outcome.level
-    loud = element("b", say_loudly(level))
-    banner = element("div", loud, say_banner(level), class_="banner")
-    body = element("body", banner, element("main", _sections(outcome)))
-    return "<!doctype html>\n" + element("html", head, body, lang="en") + "\n"
+    return page(
+        f"Sealift demo: three owners, one model, {outcome.task.name}",
+        join(element("b", say_loudly(level)), say_banner(level)),
+        _sections(outcome),
+    )
 
 
 def _sections(outcome: Outcome) -> Iterator[Markup]:
+    """What everybody asks first; how it went is folded away; words come last."""
     yield from _opening(outcome)
+    run = _seen(outcome)
+    if run is not None:
+        yield for_owners(run)
+        yield who_gave_what(run)
+    yield _honesty(outcome)
+    if outcome.progress.visits:
+        yield refused(outcome)
+        yield revoked(outcome)
+        yield from trust(outcome)
     if outcome.alone:
         yield from results(outcome)
+    yield fold("How it went: learning, times, keys, records, machine", *_how(outcome))
+    yield glossary()
+
+
+def _how(outcome: Outcome) -> Iterator[Markup]:
+    if outcome.alone:
+        yield from learning(outcome)
     if outcome.progress.visits:
         spending = spend(outcome.progress)
         yield timeline(outcome, spending)
         yield where_time_went(outcome, spending)
-        yield refused(outcome)
-        yield revoked(outcome)
         yield sealed(outcome)
-        yield from trust(outcome)
         yield records(outcome)
     if outcome.progress.rounds:
         yield from rounds(outcome)
-    yield _honesty(outcome)
     yield _machine(outcome)
+
+
+def _seen(outcome: Outcome) -> SeenRun | None:
+    """The run as the parties' records tell it; a local run has none."""
+    verdict = outcome.verdict
+    if verdict.agreement is None or outcome.plan == "local":
+        return None
+    scrubbed = (
+        "Each time the memory was overwritten and read back as zeros afterwards, as the "
+        "accelerator says in a signed receipt."
+    )
+    numbers: Counter[str] = Counter()
+    for visit in outcome.progress.verified:
+        numbers[visit.holder] += len(visit.metrics)
+    opened: Counter[str] = Counter()
+    for receipt in verdict.receipts:
+        opened[receipt.holder] += receipt.cargo_bytes
+    return SeenRun(
+        agreement=verdict.agreement,
+        level=outcome.level,
+        visits=dict(Counter(receipt.holder for receipt in verdict.receipts)),
+        numbers=dict(numbers),
+        opened_bytes=dict(opened),
+        scrubbed=scrubbed if verdict.scrub_verified else "Not every scrub verified.",
+        reader="own" if outcome.plan == "ddp" else "one",
+        model_bytes=verdict.model_bytes,
+        told_by="logs and receipts say that were verified from what the parties kept",
+    )
 
 
 def _opening(outcome: Outcome) -> Iterator[Markup]:
     """Title, three sentences that say what happened, tiles with the figures."""
     eyebrow = f"Sealift demo · {outcome.task.name} · plan {outcome.plan}"
-    yield element("p", eyebrow, class_="eyebrow")
-    yield element("h1", "Three owners, one model, no shared data")
     told = _TOLD[outcome.plan](outcome)
-    yield element("ol", [element("li", line) for line in told], class_="told")
-    tiles = [
-        element(
-            "div",
-            element("b", figure),
-            element("span", words),
-            class_=f"tile {style}".strip(),
-        )
-        for figure, words, style in _tiles(outcome)
-    ]
-    yield element("div", tiles, class_="tiles")
+    yield opening(eyebrow, "Three owners, one model, no shared data", told)
+    yield tiles(_tiles(outcome))
 
 
 def _travelled(outcome: Outcome) -> Iterator[str]:

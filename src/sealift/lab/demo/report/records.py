@@ -6,7 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sealift.lab.demo.outcome import CheckedLog, Outcome
-from sealift.lab.demo.report.markup import (
+from sealift.lab.worlds.folder import MODEL_OWNER, OWNERS
+from sealift.lab.worlds.progress import VisitSeen, timed_phases
+from sealift.release.agreement import Agreement
+from sealift.release.log.entries import CheckpointEntry, Entry
+from sealift.release.receipt import Receipt
+from sealift.view.markup import (
     Child,
     Markup,
     code,
@@ -17,12 +22,7 @@ from sealift.lab.demo.report.markup import (
     section,
     table,
 )
-from sealift.lab.demo.texts import say_bytes, say_list, say_s
-from sealift.lab.worlds.folder import MODEL_OWNER, OWNERS
-from sealift.lab.worlds.progress import VisitSeen, timed_phases
-from sealift.release.agreement import Agreement
-from sealift.release.log.entries import CheckpointEntry, Entry
-from sealift.release.receipt import Receipt
+from sealift.view.words import say_bytes, say_list, say_s
 
 PARTS: Final = {"train": "training", "heldout": "measuring"}
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sealift.lab.demo.outcome import TOGETHER, Outcome
-from sealift.lab.demo.report.charts import Bar, Curve, bars, plot
-from sealift.lab.demo.report.markup import Child, Markup, element, join, section, table
 from sealift.lab.demo.tasks.task import Metric
-from sealift.lab.demo.texts import say_s
 from sealift.lab.worlds.folder import OWNERS
 from sealift.lab.worlds.progress import VisitSeen
+from sealift.view.charts import Bar, Curve, bars, plot
+from sealift.view.markup import Child, Markup, element, join, section, table
+from sealift.view.words import say_s
 
 MODELS: Final = (*OWNERS, TOGETHER)  # each owner's own model, and the joint one
 
@@ -19,18 +19,14 @@ MODELS: Final = (*OWNERS, TOGETHER)  # each owner's own model, and the joint one
 def results(outcome: Outcome) -> Iterator[Markup]:
     """The sections about results."""
     words, sample = outcome.task.words, outcome.sample
-    measured = outcome.progress.measured
     yield section(
         "Together and alone",
         f"The joint model and each owner's own, measured on the same held-out "
         f"{words.rows} of all owners. All start from the same weights, and an owner's "
         f"own model sees the same batches of that owner's rows. {words.why_alone_is_less}",
         _bars(outcome),
-        _by_owner(outcome) if measured else "",
+        _by_owner(outcome) if outcome.progress.measured else "",
     )
-    if len({visit.epoch for visit in measured}) > 1:
-        yield _over_epochs(measured, outcome.task.headline)
-    yield _visit_by_visit(outcome.progress.trained)
     if sample is not None:
         yield section(
             sample.title,
@@ -40,6 +36,14 @@ def results(outcome: Outcome) -> Iterator[Markup]:
             "none of the sense.",
             element("pre", element("b", sample.begun), sample.made),
         )
+
+
+def learning(outcome: Outcome) -> Iterator[Markup]:
+    """How it came to that."""
+    measured = outcome.progress.measured
+    if len({visit.epoch for visit in measured}) > 1:
+        yield _over_epochs(measured, outcome.task.headline)
+    yield _visit_by_visit(outcome.progress.trained)
 
 
 def _bars(outcome: Outcome) -> Markup:

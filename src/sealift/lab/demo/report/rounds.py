@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from sealift.lab.demo.outcome import Outcome
-from sealift.lab.demo.report.charts import Curve, plot
-from sealift.lab.demo.report.markup import Markup, bullets, section
 from sealift.lab.demo.report.records import kept_records
 from sealift.lab.demo.tasks.task import Metric
-from sealift.lab.demo.texts import say_s
 from sealift.lab.worlds.progress import RoundSeen
+from sealift.view.charts import Curve, plot
+from sealift.view.markup import Markup, bullets, section
+from sealift.view.words import say_s
 
 
 def rounds(outcome: Outcome) -> Iterator[Markup]:

@@ -14,16 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.lab.demo.outcome import Outcome, phase_table
-from sealift.lab.demo.report.charts import Lane, Part, lanes, legend, stack
-from sealift.lab.demo.report.markup import (
-    Markup,
-    element,
-    join,
-    of_owner,
-    section,
-    table,
-)
-from sealift.lab.demo.texts import say_s
 from sealift.lab.worlds.folder import OWNERS
 from sealift.lab.worlds.job import ONE_BUFFER
 from sealift.lab.worlds.progress import (
@@ -33,6 +23,16 @@ from sealift.lab.worlds.progress import (
     Span,
     VisitSeen,
 )
+from sealift.view.charts import Lane, Part, lanes, legend, stack
+from sealift.view.markup import (
+    Markup,
+    element,
+    join,
+    of_owner,
+    section,
+    table,
+)
+from sealift.view.words import say_s
 
 CHECKPOINT: Final = "checkpoint"
 IDLE: Final = "idle"

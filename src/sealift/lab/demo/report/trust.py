@@ -7,7 +7,16 @@ from typing import Final
 
 from sealift.lab.demo.outcome import Outcome, was_refused
 from sealift.lab.demo.rehearsal import BOUND_S
-from sealift.lab.demo.report.markup import (
+from sealift.lab.demo.texts import (
+    ACT_IN_WORDS,
+    ATTACK_IN_WORDS,
+    WHY_REFUSED,
+    level_words,
+    say_sandbox,
+)
+from sealift.lab.worlds.folder import MODEL_OWNER
+from sealift.release.agreement.explain import cargo_promise
+from sealift.view.markup import (
     Child,
     Markup,
     bullets,
@@ -19,16 +28,7 @@ from sealift.lab.demo.report.markup import (
     table,
     verdict_chip,
 )
-from sealift.lab.demo.texts import (
-    ACT_IN_WORDS,
-    ATTACK_IN_WORDS,
-    WHY_REFUSED,
-    level_words,
-    say_bytes,
-    say_sandbox,
-)
-from sealift.lab.worlds.folder import MODEL_OWNER
-from sealift.release.agreement.explain import cargo_promise
+from sealift.view.words import say_bytes
 
 CRYPTOGRAPHY: Final = "cryptography"  # whoever runs the machine
 RECORDS: Final = "checked from records"  # that the parties keep
@@ -231,8 +231,10 @@ def _checked(outcome: Outcome) -> Markup:
     ]
     items += [element("span", line, class_="bad") for line in verdict.failures]
     return section(
-        "Verified afterwards",
+        "Records, verified afterwards",
         "From the files that the parties kept and the agreement that all of them "
-        "signed, without believing any process that ran.",
+        "signed, without believing any process that ran. A tick says that records fit "
+        f"each other; that rows were kept from whoever runs the machine, at level "
+        f"{outcome.level}, nothing says.",
         bullets(items, class_="checks"),
     )

@@ -105,6 +105,11 @@ def details(summary: str, *children: Child) -> Markup:
     return element("details", element("summary", summary), *children)
 
 
+def fold(summary: str, *sections: Child) -> Markup:
+    """Whole sections that few will want to read."""
+    return element("details", element("summary", summary), *sections, class_="fold")
+
+
 def verdict_chip(good: bool, yes: str, no: str) -> Markup:
     """A word in a frame, with a sign for those who see no colours."""
     sign, style = ("✓", "good") if good else ("✗", "bad")

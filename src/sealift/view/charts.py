@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.lab.demo.report.markup import Markup, element, join
+from sealift.view.markup import Markup, element, join
 
 UNITS: Final = 1000.0  # a figure's width and height in its own units
 PLOT_PX: Final = 240

@@ -1,0 +1,81 @@
+"""The page that every run leaves beside its history: what its orchestrator saw of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sealift.release.agreement import Agreement
+from sealift.train.job.settings import JobTable
+from sealift.view.officer import Reader, SeenRun
+from sealift.view.runpage import run_page
+
+REPORT_NAME: Final = "report.html"
+_TOLD_BY: Final = (
+    "whoever ran it saw it. Each owner's own receipts say it with the accelerator's "
+    "signature: sealift receipt verify"
+)
+_SCRUBBED: Final = "What became of the memory afterwards stands in my receipts."
+
+
+def make_report(
+    job: JobTable,
+    agreement: Agreement,
+    rows: Sequence[Mapping[str, Any]],
+    result: Mapping[str, Any],
+    model_bytes: int,
+) -> bytes:
+    """The page.
+
+    Args:
+        job: What was asked for.
+        agreement: What was signed.
+        rows: The run's history.
+        result: Its summary: ``level``, ``metrics``, and what it was made of.
+        model_bytes: Of the model as it left; 0 without one.
+    """
+    metrics: Mapping[str, float] = result["metrics"]
+    run = SeenRun(
+        agreement=agreement,
+        level=str(result["level"]),
+        visits=_visits(agreement, rows),
+        numbers=_numbers(rows, metrics),
+        opened_bytes=_opened(agreement, rows),
+        scrubbed="" if job.plan == "local" else _SCRUBBED,
+        reader=_reader(job),
+        model_bytes=model_bytes,
+        told_by=_TOLD_BY,
+    )
+    plain = {key: str(value) for key, value in result.items() if key != "metrics"}
+    return run_page(job.name, run, rows, metrics, {"plan": job.plan, **plain})
+
+
+def _reader(job: JobTable) -> Reader:
+    if job.plan == "ddp":
+        return "own" if job.slices.rows == "owner" else "several"
+    return "local" if job.plan == "local" else "one"
+
+
+def _visits(agreement: Agreement, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """By owner; rounds of all ranks are everybody's."""
+    found = Counter(str(row["owner"]) for row in rows)
+    together = found.pop("", 0)
+    return {owner: together + found[owner] for owner in agreement.data_owners}
+
+
+def _numbers(
+    rows: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]
+) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for row in rows:
+        found[str(row["owner"])] += len(metrics.keys() & row.keys())
+    return dict(found)
+
+
+def _opened(agreement: Agreement, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    row_bytes = {each.name: each.row_bytes for each in agreement.resources}
+    found: Counter[str] = Counter()
+    for row in rows:
+        found[str(row["owner"])] += row["rows"] * row_bytes.get(row["table"], 0)
+    return dict(found)

@@ -1,0 +1,105 @@
+"""The report of a run: for whoever answers for data first, then what was learnt, then all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sealift.attest.level import protects_nobody
+from sealift.release.agreement.explain import KEPT_OUT, count
+from sealift.view.charts import Curve, plot
+from sealift.view.markup import Markup, element, facts, fold, join, section, table
+from sealift.view.officer import SeenRun, for_owners, glossary, who_gave_what
+from sealift.view.page import opening, page, tiles
+from sealift.view.words import say_list
+
+Row = Mapping[str, Any]
+
+
+def run_page(
+    job: str,
+    run: SeenRun,
+    rows: Sequence[Row],
+    metrics: Mapping[str, float],
+    found: Mapping[str, str],
+) -> bytes:
+    """The whole page.
+
+    Args:
+        job: Its name.
+        run: What its owners ask about.
+        rows: Its history.
+        metrics: Names of numbers, and their means over all held-out rows.
+        found: What else is known of it, for a list.
+    """
+    level = run.level
+    banner = ""
+    if protects_nobody(level):
+        loud = element("b", level.replace("development", "DEVELOPMENT"))
+        banner = join(loud, KEPT_OUT[run.bare_level])
+    numbers = [
+        (f"{value:.4g}", f"{name}, held-out rows", "")
+        for name, value in metrics.items()
+    ]
+    text = page(
+        f"Sealift run: {job}",
+        banner,
+        opening(f"Sealift run · {job}", f"One model of {_owners(run)}", [_told(run)]),
+        tiles(numbers) if numbers else "",
+        for_owners(run),
+        who_gave_what(run),
+        _learnt(rows, sorted(metrics)),
+        fold(
+            "How it went: every visit, and what this page is of",
+            section("History", "As in history.csv.", _history(rows)),
+            section("Run", "", facts(found)),
+        ),
+        glossary(),
+    )
+    return text.encode()
+
+
+def _owners(run: SeenRun) -> str:
+    return count(len(run.agreement.data_owners), "owner") + "' rows"
+
+
+def _told(run: SeenRun) -> str:
+    agreement = run.agreement
+    return (
+        f"{say_list(agreement.data_owners)} sealed rows at home and signed one agreement, "
+        f"{agreement.name} number {agreement.number}, about who may do what with them."
+    )
+
+
+def _learnt(rows: Sequence[Row], metrics: Sequence[str]) -> Markup:
+    """A figure for each held-out number, over the epochs that measured it."""
+    heldout = [row for row in rows if row["purpose"] == "heldout" and row["epoch"]]
+    drawn = []
+    for name in metrics:
+        points = list(_means([row for row in heldout if name in row], name))
+        titles = [f"epoch {epoch:g}: {value:.4g}" for epoch, value in points]
+        if len(points) > 1:
+            curve = Curve("all owners", points, "line-joint", titles)
+            drawn += [element("h3", name), plot([curve], "epoch")]
+    if not drawn:
+        return join()
+    return section("Over the epochs", "Means over all held-out rows.", *drawn)
+
+
+def _means(rows: Sequence[Row], name: str) -> Iterator[tuple[float, float]]:
+    for epoch in sorted({row["epoch"] for row in rows}):
+        of = [row for row in rows if row["epoch"] == epoch]
+        total = sum(row["rows"] for row in of)
+        yield float(epoch), sum(row[name] * row["rows"] for row in of) / total
+
+
+def _history(rows: Sequence[Row]) -> Markup:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    kept = [each for each in columns if each not in ("visit", "first_row")]
+    return table(kept, [[_cell(row.get(name)) for name in kept] for row in rows])
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,23 @@
+"""Numbers and lists for people, the same on every screen and page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def say_list(words: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+def say_bytes(count: int) -> str:
+    """Bytes for people: ``79.2 kB``, ``5.1 MB``."""
+    for unit, size in (("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
+def say_s(seconds: float) -> str:
+    """Seconds for people: ``6.3 ms``, ``4.2 s``."""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
