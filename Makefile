@@ -4,6 +4,7 @@ PYTHON ?= python3
 WORKERS ?= 3
 BIN := .venv/bin
 READY := .venv/ready
+comma := ,
 export SEALIFT_GUEST ?= $(CURDIR)/build/guest
 # A file's tests go to one worker; files that took long come first (tests/durations.json).
 PYTEST = $(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -22,7 +23,16 @@ $(READY): pyproject.toml constraints.txt scripts/setup.sh scripts/debian-package
 ray: $(READY)  ## add Ray to .venv: `make test-all` runs examples/ray_train.py with it
 	$(BIN)/python -m pip install -c constraints.txt -c constraints-ray.txt "ray[train]"
 
-demo: $(READY)  ## three parties train one model on this machine
+# The demo alone needs no test tools and no Debian packages but Python's own.
+EXTRAS := demo$(if $(findstring outsource,$(ARGS)),$(comma)outsource)
+DEMO_READY := $(if $(wildcard $(READY)),$(READY),.venv/ready-for-$(subst $(comma),-,$(EXTRAS)))
+
+ifneq ($(DEMO_READY),$(READY))
+$(DEMO_READY): pyproject.toml constraints.txt scripts/setup.sh
+	@sh scripts/setup.sh "$(PYTHON)" "$(EXTRAS)" && touch $@
+endif
+
+demo: $(DEMO_READY)  ## three parties train one model on this machine
 	$(BIN)/sealift demo $(ARGS)
 
 guest: $(READY)  ## build the attested host of tests and rehearsals (ARGS=--fresh)

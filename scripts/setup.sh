@@ -1,5 +1,6 @@
 #!/bin/sh
-# Make .venv with sealift, its demo and its test tools: `sh scripts/setup.sh [python3]`.
+# Make .venv with sealift, its demo and its test tools: `sh scripts/setup.sh [python3]`;
+# with a second word of extras, `demo` say, with these alone, and no Debian packages.
 #
 # Looks for the Debian packages of debian-packages.txt, installs missing ones where the
 # machine lets it (root, or sudo that asks for no password), and writes who installed
@@ -7,6 +8,7 @@
 set -eu
 
 python=${1:-python3}
+extras=${2:-}
 here=$(cd "$(dirname "$0")" && pwd)
 venv=$(dirname "$here")/.venv
 record=debian-packages.log
@@ -62,6 +64,7 @@ need_package() {
 need_packages() {
     while IFS='|' read -r package probe lost; do
         case $package in '' | '#'*) continue ;; esac
+        [ -z "$extras" ] || [ "${package#python}" != "$package" ] || continue
         need_package "${package% }" "$probe" "${lost# }" </dev/null
     done <"$here/debian-packages.txt"
 }
@@ -86,11 +89,11 @@ install() {
     [ ! -t 1 ] || quiet=
     echo "setup: installing into .venv (torch is large: minutes on a slow line)"
     pip_install setuptools
-    pip_install --no-build-isolation -e '.[demo,dev]'
+    pip_install --no-build-isolation -e ".[${extras:-demo,dev}]"
 }
 
 check_python
 need_packages
 make_venv
 install
-echo "setup: ready. make demo shows a joint training; make test checks it"
+echo "setup: ready. make demo shows a joint training; make test checks it, once it has set up its own tools"

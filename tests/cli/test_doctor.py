@@ -162,8 +162,10 @@ def test_the_verdict_says_what_each_level_lacks():
         ("level gpu-tee", "lacks GPU protection"),
         ("level untrusted-gpu", doctor.HERE),
     ]
-    *_, last = doctor.verdict(found[:2])
+    *_, last, azure = doctor.verdict(found[:2])
     assert last == "level untrusted-gpu: lacks Intel TDX or AMD SEV-SNP, TSM reports"
+    assert azure == doctor.AZURE
+    assert doctor.AZURE not in doctor.verdict(found) + doctor.verdict(found[1:2])
 
 
 def test_text_is_plain_without_a_terminal_and_fits():

@@ -21,7 +21,7 @@ from sealift.cli.judging import (
     load_equipped,
 )
 from sealift.codec import decode, to_plain
-from sealift.errors import SealiftError, UsageError, visible
+from sealift.errors import IntegrityError, SealiftError, UsageError, visible
 from sealift.release.agreement.explain import cargo_promise, count, say_time
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
@@ -146,6 +146,19 @@ def add_parser(subparsers: Any) -> None:
         "--head", help="a signed head, or the file of heads that a holder keeps"
     )
     verify.add_json()
+    kept = verbs.add_parser(
+        "kept",
+        run=_verify_kept,
+        help="check all that an owner kept: its log, its receipts, and that they fit",
+        description="Every receipt is verified under the agreement, and the log must "
+        "continue each head of it that a receipt carries.",
+    )
+    kept.add_path("log", help="the owner's log")
+    kept.add_path("--receipts", required=True, metavar="DIR")
+    kept.add_file("--agreement", required=True, help="the signed agreement")
+    add_judging_arguments(kept)
+    add_time_argument(kept)
+    kept.add_json()
     show = verbs.add_parser(
         "show", run=_show, help="print every entry, without checking it"
     )
@@ -167,6 +180,34 @@ def _verify(args: argparse.Namespace) -> None:
     _print_report(report)
     if outside is None:
         say("compare with a head that somebody else kept: --head FILE")
+
+
+def _verify_kept(args: argparse.Namespace) -> None:
+    verified = load_equipped(args)
+    log = read_head(args.log).body.log
+    receipts = [_verified(path, verified) for path in _receipt_files([args.receipts])]
+    heads = {
+        head.body.size: head
+        for receipt in receipts
+        for head in receipt.heads
+        if head.body.log == log
+    }
+    if not heads:
+        raise IntegrityError(
+            f"no receipt in {args.receipts} is of a run to which {args.log} released a key",
+            code="log-elsewhere",
+        )
+    report = [verify_log(args.log, heads[size]) for size in sorted(heads)][-1]
+    statement = _receipt_statement(receipts[-1], complete=True)
+    facts = {
+        "agreement": verified.digest.to_text(),
+        "owner": log_owner(heads[max(heads)], verified).name,
+        "log": f"{report.size} entries, {count(report.releases, 'release')}, "
+        f"{count(report.refusals, 'refusal')}; continues "
+        f"{count(len(heads), 'head')} in receipts",
+        **_sum_facts(receipts, statement),
+    }
+    show(facts, as_json=args.json, width=9)
 
 
 def _print_report(report: LogReport) -> None:

@@ -40,6 +40,9 @@ _NEEDS: Final = {
     "untrusted-gpu": _TEE,
 }
 HERE: Final = "what its evidence needs is here: try `sealift attest collect`"
+AZURE: Final = (
+    "in a confidential guest of Azure its virtual TPM is enough for level tee"
+)
 Found = list[tuple[str, Finding]]
 
 
@@ -142,6 +145,8 @@ def verdict(found: Found) -> list[str]:
         lacks = [" or ".join(each) for each in needs if not good.intersection(each)]
         said = f"lacks {', '.join(lacks)}" if lacks else HERE
         lines.append(f"level {level}: {said}")
+    if "TPM 2.0" in good and not good.intersection(*_TEE[:1]):
+        lines.append(AZURE)
     return lines
 
 

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sealift.lab.demo.outcome import TOGETHER, Outcome, phase_table, was_refused
+from sealift.lab.demo.outcome import TOGETHER, Outcome, was_refused
 from sealift.lab.demo.rehearsal import BOUND_S
+from sealift.lab.demo.tasks.task import Sample
 from sealift.lab.demo.texts import (
     ACT_IN_WORDS,
     ATTACK_IN_WORDS,
@@ -19,62 +20,72 @@ from sealift.lab.demo.texts import (
     say_sandbox,
 )
 from sealift.lab.worlds import cheating
+from sealift.lab.worlds.folder import OWNERS
 from sealift.lab.worlds.progress import AttackSeen
-from sealift.view.words import say_bytes
+from sealift.view.words import say_bytes, say_list
 
-BAR_WIDTH: Final = 40
+BAR_WIDTH: Final = 24
 ROLES_BAR_S: Final = 8.0
 GUEST_BAR_S: Final = 30.0
+SAMPLE_LINES: Final = 4
 
 
 def print_summary(outcome: Outcome, console: Console) -> None:
-    """Print how it ended."""
-    console.print()
+    """Print how it ended: 24 lines of 100 characters at most, for who has read nothing."""
+    console.print(Text(_story(outcome), style="bold"))
     console.print(_results(outcome))
-    if outcome.plan in ("travel", "outsource"):
-        console.print()
-        console.print(_phases(outcome))
-        console.print()
-        for line in _attacks(outcome):
+    if outcome.sample is not None:
+        console.print(_sample(outcome.sample))
+    if outcome.plan != "local":
+        lines = [*_attacks(outcome), *_checks(outcome), *_revocation(outcome)]
+        for line in lines:
+            line.truncate(console.width, overflow="ellipsis")
             console.print(line)
-        for line in _checks(outcome):
-            console.print(line)
-        for line in _revocation(outcome):
-            console.print(line)
-    elif outcome.plan == "ddp":
-        console.print()
-        for line in _checks(outcome):
-            console.print(line)
-    console.print()
     for line in _ending(outcome):
         console.print(line, soft_wrap=True, highlight=False)
 
 
+def _story(outcome: Outcome) -> str:
+    """What it was about, in two lines."""
+    who, words = say_list(OWNERS).capitalize(), outcome.task.words
+    visits = len(outcome.progress.verified)
+    if outcome.plan == "local":
+        return (
+            f"One process read the {words.rows} of {say_list(OWNERS)}, with all keys."
+        )
+    if not visits:
+        return (
+            f"{who} kept their {words.rows} at home, each on a machine of its own,\n"
+            "and taught one model by sealed words about what each of them had learned."
+        )
+    return (
+        f"{who} taught one model and showed each other none of their {words.rows}:\n"
+        f"it came to them, {visits} times, {say_bytes(outcome.progress.sealed_bytes)} "
+        "crossed sealed, and each time the rows were wiped again."
+    )
+
+
+def _sample(sample: Sample) -> Text:
+    """The first lines of what the model writes."""
+    text = Text(sample.begun, style="bold")
+    text.append(sample.made, style="not bold")
+    lines = text.split("\n")[:SAMPLE_LINES]
+    return Text("\n").join([Text("It writes:"), *lines])
+
+
 def _results(outcome: Outcome) -> Table:
-    headline, *_ = metrics = outcome.task.metrics
-    better = "less is better" if headline.lower_is_better else "more is better"
-    table = _table(f"Everybody's held-out rows: {headline.title} ({better})")
+    metrics = outcome.task.metrics
+    table = _table()
     table.add_column("", min_width=12)
-    table.add_column("")
-    for _ in metrics:
-        table.add_column("", justify="right")
+    table.add_column("on rows kept back")
+    for metric in metrics:
+        less = ", less is better" if metric.lower_is_better else ""
+        table.add_column(f"{metric.title}{less}", justify="right")
     for model in outcome.models:
         style = "green" if model.name == TOGETHER else "red"
         bar = Text("█" * round(model.share * BAR_WIDTH), style=style)
         said = [metric.say(model.metrics[metric.name]) for metric in metrics]
         table.add_row(model.name, bar, *said)
-    return table
-
-
-def _phases(outcome: Outcome) -> Table:
-    table, (columns, rows) = (
-        _table("Phases: medians of one visit; of all visits together"),
-        phase_table(outcome.progress),
-    )
-    for name in columns:
-        table.add_column(name, justify="left" if name is columns[0] else "right")
-    for row in rows:
-        table.add_row(*row)
     return table
 
 
@@ -90,9 +101,9 @@ def _attacks(outcome: Outcome) -> Iterator[Text]:
 
 def _after(attack: AttackSeen) -> str:
     if attack.name in cheating.TRIES:
-        return f"{attack.visit} was made again under new masks"
+        return f"{attack.visit} was made again"
     scrubbed = say_bytes(attack.scrubbed_bytes)
-    return f"visit revoked, {scrubbed} scrubbed; no row was used"
+    return f"{scrubbed} scrubbed"
 
 
 def _checks(outcome: Outcome) -> Iterator[Text]:
@@ -122,8 +133,11 @@ def _ending(outcome: Outcome) -> Iterator[Text]:
     if outcome.plan in ("travel", "outsource"):
         line.append(_against(", all roles up after", outcome.roles_up_s, _bar(outcome)))
     yield line
-    rest = f"; {say_sandbox(outcome.sandbox)}" if outcome.plan != "local" else ""
-    loud = f"{say_loudly(outcome.level)}: {say_banner(outcome.level)}{rest}"
+    if outcome.plan != "local":
+        yield Text(
+            f"code     {say_sandbox(outcome.sandbox).removeprefix('the recipe ')}"
+        )
+    loud = f"{say_loudly(outcome.level)}: {say_banner(outcome.level)}"
     yield Text(loud, style="bold red")
 
 
@@ -141,13 +155,8 @@ def _mark(good: bool) -> Text:
     return Text("✓ ", style="bold green") if good else Text("✗ ", style="bold red")
 
 
-def _table(title: str) -> Table:
+def _table() -> Table:
     return Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
+        box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=True,
         header_style="dim",
-    )
+    )  # fmt: skip
