@@ -35,7 +35,7 @@ def commands(page: str) -> Iterator[list[str]]:
     for kind, content in boxes(page):
         if kind not in ("", "sh", "console"):
             continue
-        whole = re.sub(r"\\\n\s*(\$ |> )?", "", content)
+        whole = re.sub(r"\\\n\s*", "", content)
         for line in re.sub(r"\$\(.*?\)", "WORD", whole).splitlines():
             if "[--" in line or " ..." in line:
                 continue  # a synopsis
