@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from sealift.data.schema.document import (
 )
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError, UnavailableError
+from sealift.train.output.modelform import FORMAT, form_from_plain
 
 GOOD = """
 description = "two fields"
@@ -121,3 +123,44 @@ def test_cards_and_schemas_need_no_numpy() -> None:
         "sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_mistyped_key_gets_the_nearest() -> None:
+    with pytest.raises(MalformedError, match="Did you mean categories"):
+        parse_schema(b'[[fields]]\nname = "x"\ndtype = "int8"\ncategorie = ["a"]\n')
+    with pytest.raises(MalformedError, match="Did you mean max_rows"):
+        form_from_plain({"format": FORMAT, "max_row": 3})
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ('dtype = "float32"\ncategories = ["a"]', "only an integer field"),
+        ('dtype = "int8"\ncategories = ["a", "a"]', "all different"),
+        ('dtype = "int8"\ncategories = ["a "]', "without spaces"),
+        ('dtype = "int8"\ncategories = ["a"]\nclasses = 2', "already say how many"),
+        ('dtype = "int8"\ncategories = ["a"]\nempty = "b"', "one of the categories"),
+        ('dtype = "int8"\nempty = "b"', "one of the categories"),
+        ('dtype = "int8"\nempty = 0.5', "counts as a whole number"),
+        ('dtype = "int8"\nempty = true', "counts as a whole number"),
+        ('dtype = "bool"\nempty = 1', "counts as true or false"),
+        ('dtype = "int8"\nempty = 300', "does not fit the field"),
+        ('dtype = "float32"\nmin = 1\nempty = 0', "does not fit the field"),
+        ('dtype = "float32"\nempty = inf', "does not fit the field"),
+        ('dtype = "float32"\nempty = "nan"', "finite = false"),
+        ('dtype = "bool"\nmissing = "y"', "another field of that shape"),
+        ('dtype = "bool"\nmissing = "z"', "another field of that shape"),
+        ('dtype = "int8"\nmissing = "y"', "a bool field"),
+        ('dtype = "bool"\ndate = "%Y"', "becomes a number of days"),
+        ('dtype = "int8"\ndate = "Y-m-d"', "not a form of dates"),
+        ('dtype = "int32"\ndate = "%d.%m.%Y %H:%M"', "takes a float field"),
+        ('dtype = "int8"\ncolumn = " x"', "a column's name"),
+        ('dtype = "int8"\ncategories = "a"', "not a list"),
+        ('dtype = "int8"\nempty = [1]', "a truth value or text"),
+    ],
+)
+def test_rules_of_cells_that_mean_nothing(field: str, words: str) -> None:
+    text = f'[[fields]]\nname = "x"\n{field}\n[[fields]]\nname = "y"\ndtype = "int8"\n'
+    with pytest.raises(MalformedError, match=re.escape(words)) as caught:
+        parse_schema(text.encode())
+    assert caught.value.code == "bad-schema"

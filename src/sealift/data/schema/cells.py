@@ -19,6 +19,9 @@ MAX_CATEGORIES: Final = 4096
 MAX_TEXT: Final = 200
 Stated = float | str | bool | None
 
+_KINDS: Final = {
+    "float": "a number", "int": "a whole number", "bool": "true or false"
+}  # fmt: skip
 _TIME_OF_DAY = re.compile(r"%[HIMSfpXcs]")
 
 
@@ -69,12 +72,16 @@ def check_cells(rules: CellRules, kind: str, classes: int | None) -> None:
     elif isinstance(rules.empty, str):
         if (rules.empty, kind) != ("nan", "float"):
             raise _bad("empty", "a text for empty cells is one of the categories")
-    elif rules.empty is not None and isinstance(rules.empty, bool) != (kind == "bool"):
-        raise _bad("empty", f"an empty cell of a {kind} field counts as a {kind}")
-    elif isinstance(rules.empty, float) and kind == "int":
-        raise _bad("empty", "an empty cell of an integer field counts as an integer")
+    elif rules.empty is not None and not _is_of_kind(rules.empty, kind):
+        raise _bad("empty", f"an empty cell of such a field counts as {_KINDS[kind]}")
     if rules.date:
         _check_date(rules, kind)
+
+
+def _is_of_kind(stated: float | bool, kind: str) -> bool:
+    if isinstance(stated, bool) or kind == "bool":
+        return isinstance(stated, bool) and kind == "bool"
+    return kind == "float" or isinstance(stated, int)
 
 
 def _check_column(rules: CellRules, kind: str) -> None:

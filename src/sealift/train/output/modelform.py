@@ -18,7 +18,7 @@ from sealift.crypto.identity import load_card
 from sealift.crypto.sign import PublicKey
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
 from sealift.data.schema.schema import Schema
-from sealift.errors import MalformedError, PolicyError
+from sealift.errors import MalformedError, PolicyError, nearest
 from sealift.ids import check_name
 from sealift.release.agreement import MAX_DIGITS, Resource
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -162,7 +162,8 @@ def form_from_plain(plain: Mapping[str, Any]) -> ModelForm:
         MalformedError: with the path of the first field that is wrong.
     """
     for name in sorted(plain.keys() - _KEYS):
-        raise _bad(str(name)[:60], "unknown field")
+        near = nearest(str(name), _KEYS)
+        raise _bad(str(name)[:60], "unknown field", fix=near)
     if plain.get("format") != FORMAT:
         raise _bad("format", f"it is not {FORMAT!r}")
     clients = _typed(plain, "clients", dict, {})
@@ -212,7 +213,7 @@ def _typed(plain: Mapping[str, Any], name: str, kind: type, default: Any) -> Any
     return value
 
 
-def _bad(path: str, why: str) -> MalformedError:
+def _bad(path: str, why: str, *, fix: str = "") -> MalformedError:
     return MalformedError(
-        "the model's form does not fit", field=path, why=why, code="bad-form"
+        "the model's form does not fit", field=path, why=why, fix=fix, code="bad-form"
     )
