@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import pytest
 
-from sealift.data.schedule.visits import plan_job
+from sealift.data.schedule.visits import Stop, plan_job
 from sealift.errors import JobError, PeerError, PolicyError, UnavailableError
 from sealift.events import Event
 from sealift.ids import VisitId
 from sealift.lab.worlds.consortium import make_consortium
-from sealift.travel.orchestrator.job import Orchestrator, RunSummary
+from sealift.travel.orchestrator.job import Orchestrator, Require, RunSummary
 from sealift.travel.orchestrator.sessions import LiveSessions
+from sealift.travel.orchestrator.tally import Tally
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import (
     Failed,
@@ -65,7 +66,10 @@ class Job:
     """An orchestrator, its holders, and accelerators that come one after another."""
 
     def __init__(
-        self, *accelerators: ScriptedAccelerator, asked: JobSettings = ASKED
+        self,
+        *accelerators: ScriptedAccelerator,
+        asked: JobSettings = ASKED,
+        require: Require = list,
     ) -> None:
         self.clock = FakeClock()
         self.live = LiveSessions(clock=self.clock)
@@ -86,6 +90,7 @@ class Job:
             job="job",
             clock=self.clock,
             sink=self.events.append,
+            require=require,
         )
 
     def run(self) -> RunSummary:
@@ -264,3 +269,43 @@ def test_an_output_that_cannot_be_kept_is_not_confirmed() -> None:
     with pytest.raises(UnavailableError):
         job.run()
     assert not [s for s in job.accelerators[0].said if isinstance(s, OutputKept)]
+
+
+@pytest.mark.parametrize("least", [1, len(OWNERS)])
+def test_what_cannot_end_well_ends_at_once(least: int) -> None:
+    """A rule that wants rows of all owners is met by no visit without one of them."""
+
+    def require(stops: Iterable[Stop]) -> None:
+        if len({stop.holder for stop in stops}) < least:
+            raise PolicyError("the model does not leave", code="output-withheld")
+
+    job = Job(accelerator(), asked=job_settings(epochs=9), require=require)
+    job.live.leave(job.holders["cleo"])  # type: ignore[arg-type]
+    wait_for = job.live.wait_for
+    job.live.wait_for = lambda role, name, _: wait_for(role, name, 0.0)  # type: ignore[method-assign]
+    if least == 1:
+        job.run()
+        return
+    with pytest.raises(PolicyError, match="did not arrive: cleo") as refusal:
+        job.run()
+    assert refusal.value.code == "output-withheld"
+    assert not [s for s in job.accelerators[0].said if isinstance(s, OfferVisit)]
+
+
+@pytest.mark.parametrize(
+    ("code", "left", "lasts"),
+    [
+        ("no-such-resource", False, True),
+        ("content-mismatch", False, True),
+        ("owner-left", True, True),
+        ("peer-missing", False, False),
+        ("frame-order", False, False),
+    ],
+)
+def test_what_lasts_is_not_hoped_for(code: str, left: bool, lasts: bool) -> None:
+    tally = Tally({(0, "a")})
+    tally.skip(1, "a", Failed(code, "so"), left=left)
+    assert tally.may_count(0, "a")  # it was trained on before
+    assert not tally.may_count(1, "a")
+    assert tally.may_count(2, "a") is not lasts
+    assert tally.may_count(2, "b")

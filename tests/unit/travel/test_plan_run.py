@@ -16,7 +16,8 @@ from sealift.ids import VisitId
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.travel.orchestrator.job import Orchestrator
 from sealift.travel.orchestrator.sessions import LiveSessions
-from sealift.travel.orchestrator.visits import SHORTEST_PAUSE_S, PlanRun, Tally
+from sealift.travel.orchestrator.tally import Tally
+from sealift.travel.orchestrator.visits import SHORTEST_PAUSE_S, PlanRun
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import (
     Failed,
@@ -65,6 +66,7 @@ class Trip:
         self.events: list[Event] = []
         self.kept: list[Output] = []
         self.tally = Tally()
+        self.skipped: Callable[[], None] = lambda: None
         self.plan_run = self.make()
 
     def make(self) -> PlanRun:
@@ -81,10 +83,12 @@ class Trip:
                 job="job",
                 clock=self.clock,
                 sink=self.events.append,
+                require=list,
             )._grant,
             tally=self.tally,
             clock=self.clock,
             keep=self.kept.append,
+            skipped=self.skipped,
             sink=self.events.append,
         )
 

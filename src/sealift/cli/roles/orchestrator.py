@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,12 +17,14 @@ from sealift.cli.roles.history import History
 from sealift.cli.roles.report import REPORT_NAME, make_report
 from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.codec import encode
+from sealift.data.schedule.visits import Stop
 from sealift.events import emit
 from sealift.ids import Role
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.train.job.rolesetup import RoleSetup
+from sealift.train.plans import Coverage
 from sealift.train.ranks.orchestrator import GroupOrchestrator
 from sealift.travel.broker import dismiss_brokers
 from sealift.travel.orchestrator.job import Orchestrator, RunSummary, dismiss_roles
@@ -116,7 +120,20 @@ def _orchestrator(
         job=setup.job.name,
         clock=time.monotonic,
         sink=sink,
+        require=partial(_require_model, setup),
     )
+
+
+def _require_model(setup: RoleSetup, stops: Iterable[Stop]) -> None:
+    """Whether the output rule could let a model out after these visits.
+
+    Raises:
+        PolicyError: ``output-withheld``.
+    """
+    if setup.job.settings.training.epochs:
+        agreement = setup.agreement.agreement
+        coverage = Coverage.of(stops, agreement.data_owners)
+        coverage.require(agreement.output_rule)
 
 
 def _say_farewell(

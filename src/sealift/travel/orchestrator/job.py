@@ -11,13 +11,14 @@ remembers nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from sealift.crypto.sign import PublicKey, Signer, sign_document
-from sealift.data.schedule.visits import plan_job
+from sealift.data.schedule.visits import Group, Stop, plan_job
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, emit
 from sealift.ids import Role
@@ -25,7 +26,8 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.session import Session
 from sealift.travel.accelerator.rules import check_cargo
 from sealift.travel.orchestrator.sessions import LiveSessions
-from sealift.travel.orchestrator.visits import ANSWER_WAIT_S, PlanRun, Tally
+from sealift.travel.orchestrator.tally import Tally
+from sealift.travel.orchestrator.visits import ANSWER_WAIT_S, PlanRun
 from sealift.travel.peers import accelerator_names
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.errors import SERVER_GONE, named_errors
@@ -52,6 +54,7 @@ from sealift.travel.visit.messages import (
 from sealift.travel.visit.state import Clock
 
 _MISSED: Final = frozenset({"output-withheld", "statistics-withheld"})
+Require = Callable[[Iterable[Stop]], None]
 LAST_WORDS_S: Final = 10.0  # for the accelerator to let go of its checkpoints
 
 
@@ -105,6 +108,7 @@ class Orchestrator:
         job: Name of the job.
         clock: Monotonic seconds.
         sink: Where progress goes.
+        require: Refuses stops of which nothing could come, if no more were attended to.
         accelerator: Its name.
     """
 
@@ -118,6 +122,7 @@ class Orchestrator:
         job: str,
         clock: Clock,
         sink: Sink,
+        require: Require,
         accelerator: str = accelerator_names()[0],
     ) -> None:
         self._agreement = agreement
@@ -129,6 +134,8 @@ class Orchestrator:
         self._name = accelerator
         self._tally = Tally()
         self._signer = signer
+        self._require = require
+        self._absent: list[str] = []
 
     def run(self, start: StartJob, outputs: Outputs) -> RunSummary:
         """Gather the roles, run every planned visit, collect the output.
@@ -148,7 +155,7 @@ class Orchestrator:
             outcome = "finished"
         except SealiftError as error:
             if error.code in _MISSED:
-                error.fix = _say_causes(self._tally) or error.fix
+                error.fix = _say_causes(self._tally, self._absent) or error.fix
             raise
         finally:
             dismiss_roles(self._sessions, self._agreement, outcome)
@@ -164,6 +171,7 @@ class Orchestrator:
             except PeerError as error:
                 if self._settings.travel.on_missing == "wait":
                     raise
+                self._absent.append(holder)
                 emit(self._sink, "holder.missing", holder=holder, line=str(error))
         emit(self._sink, "job.gathered", holders=len(self._agreement.agreement.holders))
 
@@ -214,6 +222,13 @@ class Orchestrator:
         resources = self._agreement.agreement.resources
         plan = plan_job(resources, self._settings.visits, ready.buffer_bytes)
         self._tally.forget_from(ready.position)
+        if not ready.position:  # else they may have been here before
+            self._require(
+                stop
+                for group in plan
+                for stop in group.stops
+                if stop.holder not in self._away()
+            )
         run = PlanRun(
             plan[ready.position :],
             self._settings,
@@ -223,6 +238,7 @@ class Orchestrator:
             tally=self._tally,
             clock=self._clock,
             keep=outputs.keep_fault,
+            skipped=partial(self._require_rest, plan),
             sink=self._sink,
         )
         try:
@@ -230,6 +246,20 @@ class Orchestrator:
         except PeerError as error:
             run.lose(str(error))
             raise
+
+    def _away(self) -> list[str]:
+        """Holders that did not arrive in time, nor since."""
+        find = self._sessions.find
+        return [each for each in self._absent if find(Role.HOLDER, each) is None]
+
+    def _require_rest(self, plan: Sequence[Group]) -> None:
+        """End at once what cannot end well, whatever the other visits come to."""
+        self._require(
+            stop
+            for group in plan
+            for stop in group.stops
+            if self._tally.may_count(group.position, stop.resource)
+        )
 
     def _grant(
         self, offer: OfferVisit, buffer: BufferOffered, instance: PublicKey
@@ -278,8 +308,10 @@ class Orchestrator:
         return self._sessions.wait_for(Role.ACCELERATOR, self._name, timeout_s)
 
 
-def _say_causes(tally: Tally) -> str:
-    """Why rows are missing in the end: what the last visit to each table came to."""
+def _say_causes(tally: Tally, absent: Sequence[str]) -> str:
+    """Why rows are missing: what the last visit to each table came to, or who is."""
+    if absent and not tally.skipped:
+        return f"Holders that did not arrive: {', '.join(absent)}"
     skipped = sorted({resource for _position, resource in tally.skipped})
     causes = [(resource, tally.causes[resource]) for resource in skipped]
     return "; ".join(f"{name} was skipped: {c.line} [{c.code}]" for name, c in causes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -22,6 +22,7 @@ from sealift.events import Sink, emit, metric_fields
 from sealift.ids import Role, VisitId
 from sealift.session.session import Session
 from sealift.travel.orchestrator.sessions import LiveSessions
+from sealift.travel.orchestrator.tally import Tally
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.errors import NEVER_LATER, job_failed, named_errors
 from sealift.travel.visit.lease import SignedLease
@@ -94,26 +95,6 @@ class StopState:
         return not again or now_s >= self.again_s
 
 
-@dataclass(slots=True)
-class Tally:
-    """What became of every stop of the plan, by (position, resource).
-
-    Attributes:
-        causes: Why visits to a resource were skipped, the last time, by its name.
-        offered: Visits that were offered.
-    """
-
-    verified: set[tuple[int, str]] = field(default_factory=set)
-    skipped: set[tuple[int, str]] = field(default_factory=set)
-    causes: dict[str, Failed] = field(default_factory=dict)
-    offered: int = 0
-
-    def forget_from(self, position: int) -> None:
-        """These groups are done again."""
-        for found in (self.verified, self.skipped):
-            found -= {each for each in found if each[0] >= position}
-
-
 class PlanRun:
     """Attends to every stop of some groups with one accelerator.
 
@@ -126,6 +107,7 @@ class PlanRun:
         tally: Gets what became of every stop.
         clock: Monotonic seconds.
         keep: Takes what the accelerator sealed for a party.
+        skipped: Called after a stop was skipped; raises if the run is to end.
         sink: Where progress goes.
     """
 
@@ -140,6 +122,7 @@ class PlanRun:
         tally: Tally,
         clock: Clock,
         keep: Callable[[Output], None],
+        skipped: Callable[[], None],
         sink: Sink,
     ) -> None:
         self._left = deque(groups)
@@ -150,6 +133,7 @@ class PlanRun:
         self._tally = tally
         self._clock = clock
         self._keep = keep
+        self._skipped = skipped
         self._sink = sink
         self._window: list[list[StopState]] = []  # the groups that are under way
         self._visits: dict[VisitId, StopState] = {}
@@ -167,6 +151,7 @@ class PlanRun:
             PeerError: if the accelerator is gone, or silent for too long.
             JobError: if the recipe failed.
             UnavailableError: ``no-memory``, if its memory ran out.
+            And what ``skipped`` raises.
         """
         while self._advance():
             self._listen()
@@ -344,10 +329,11 @@ class PlanRun:
         emit(self._sink, "visit.again", **_cause(state.stop, cause), pause_s=pause_s)
 
     def _skip(self, state: StopState, cause: Failed) -> None:
-        self._tally.skipped.add((state.position, state.stop.resource))
-        self._tally.causes[state.stop.resource] = cause
+        left = state.stop.holder in self._departed
+        self._tally.skip(state.position, state.stop.resource, cause, left=left)
         emit(self._sink, "visit.skipped", **_cause(state.stop, cause))
         state.stage = Stage.OVER
+        self._skipped()
 
     def _tell_end(self, offer: OfferVisit, ended: VisitEnded) -> None:
         emit(
