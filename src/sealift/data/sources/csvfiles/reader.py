@@ -172,7 +172,8 @@ class _Inspection:
         self, column: Any, spec: Field, at: int, first_row: int
     ) -> Iterator[_Wrong]:
         cells = read_cells(column, spec)
-        if spec.element.kind != "bool" and not spec.cells.of_text:
+        numbers = spec.element.kind != "bool" and not spec.cells.of_text
+        if numbers and self._structure.commas:
             self._marks.look(cells.texts, at, first_row, SHOWN)
         for wrong, lead, rule, fix in _offences(cells, spec):
             self._total += int(wrong.sum())

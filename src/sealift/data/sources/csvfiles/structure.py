@@ -45,6 +45,7 @@ class Structure:
         header: Names of its columns, without spaces at their ends.
         rows: Rows under the header that have a cell for each column.
         ragged: Numbers of the rows that have not, from 0.
+        commas: Whether a cell may have one.
     """
 
     path: Path
@@ -53,6 +54,7 @@ class Structure:
     header: tuple[str, ...]
     rows: int
     ragged: tuple[int, ...]
+    commas: bool
 
     @property
     def words(self) -> str:
@@ -104,7 +106,14 @@ def look_at(path: Path, problems: Problems) -> Structure:
                 fix="Every row has one cell per column",
                 code="bad-table",
             )
-    return Structure(path, encoding, delimiter, header, rows, tuple(ragged))
+    commas = _has(path, '"' if delimiter == "," else ",")
+    return Structure(path, encoding, delimiter, header, rows, tuple(ragged), commas)
+
+
+def _has(path: Path, character: str) -> bool:
+    """Whether a file has it, in any encoding that is told apart here."""
+    with path.open("rb") as stream:
+        return any(character.encode() in block for block in _blocks(stream))
 
 
 def _count(cells: int) -> str:
@@ -121,7 +130,7 @@ def _encoding(path: Path) -> str:
         first: dict[str, list[int]] = {kind: [] for kind in _UNLIKE}
         total: Counter[str] = Counter()
         line = 1
-        while block := stream.read(_BLOCK_BYTES) + stream.readline():
+        for block in _blocks(stream):
             if b"\0" in block:
                 raise bad_table(f"{path.name} is no text", fix="Export it as CSV")
             for number, text in enumerate(block.split(b"\n"), line):
@@ -133,6 +142,12 @@ def _encoding(path: Path) -> str:
         rarer = min(total, key=lambda kind: (kind != "unknown", total[kind]))
         raise _mixed(path.name, rarer, first[rarer], total[rarer])
     return next(iter(total), "utf-8-sig")
+
+
+def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
+    """Whole lines, about a MiB of them."""
+    while block := stream.read(_BLOCK_BYTES) + stream.readline():
+        yield block
 
 
 def _kinds(line: bytes) -> set[str]:
