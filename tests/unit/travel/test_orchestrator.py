@@ -14,7 +14,6 @@ from sealift.ids import VisitId
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.travel.orchestrator.job import Orchestrator, Require, RunSummary
 from sealift.travel.orchestrator.sessions import LiveSessions
-from sealift.travel.orchestrator.tally import Tally
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import (
     Failed,
@@ -290,22 +289,3 @@ def test_what_cannot_end_well_ends_at_once(least: int) -> None:
         job.run()
     assert refusal.value.code == "output-withheld"
     assert not [s for s in job.accelerators[0].said if isinstance(s, OfferVisit)]
-
-
-@pytest.mark.parametrize(
-    ("code", "left", "lasts"),
-    [
-        ("no-such-resource", False, True),
-        ("content-mismatch", False, True),
-        ("owner-left", True, True),
-        ("peer-missing", False, False),
-        ("frame-order", False, False),
-    ],
-)
-def test_what_lasts_is_not_hoped_for(code: str, left: bool, lasts: bool) -> None:
-    tally = Tally({(0, "a")})
-    tally.skip(1, "a", Failed(code, "so"), left=left)
-    assert tally.may_count(0, "a")  # it was trained on before
-    assert not tally.may_count(1, "a")
-    assert tally.may_count(2, "a") is not lasts
-    assert tally.may_count(2, "b")

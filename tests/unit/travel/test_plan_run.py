@@ -66,7 +66,6 @@ class Trip:
         self.events: list[Event] = []
         self.kept: list[Output] = []
         self.tally = Tally()
-        self.skipped: Callable[[], None] = lambda: None
         self.plan_run = self.make()
 
     def make(self) -> PlanRun:
@@ -88,7 +87,7 @@ class Trip:
             tally=self.tally,
             clock=self.clock,
             keep=self.kept.append,
-            skipped=self.skipped,
+            skipped=lambda: None,
             sink=self.events.append,
         )
 
@@ -396,9 +395,3 @@ def test_an_accelerator_that_says_nothing_is_given_up() -> None:
     with pytest.raises(PeerError):
         trip.run()
     assert trip.clock() - 1000.0 == pytest.approx(90.0)
-
-
-def test_groups_that_are_done_again_are_counted_once() -> None:
-    tally = Tally({(0, "a"), (1, "b"), (2, "c")}, {(1, "a"), (5, "z")})
-    tally.forget_from(1)
-    assert tally == Tally({(0, "a")}, set())
