@@ -133,6 +133,19 @@ def test_names_as_they_are_become_names_of_fields(tmp_path: Path) -> None:
     assert all(not each.cells.column for each in found.agreed.fields)
 
 
+def test_columns_without_a_name_are_numbered(tmp_path: Path) -> None:
+    """As pandas writes its index, and spreadsheets an end of line."""
+    path = tmp_path / "t.csv"
+    path.write_text(";x;\n" + "".join(f"{row};1.5;\n" for row in range(20)))
+    found = draft_schema([path], NO_OPTIONS).schema
+    assert [(each.name, each.cells.column) for each in found.fields] == [
+        ("column_1", "column 1"),
+        ("x", ""),
+    ]
+    assert found.leave_out == ("column 3",)
+    assert open_table(path, found).rows == 20
+
+
 def test_the_few_cells_that_are_unlike_their_column_are_told(tmp_path: Path) -> None:
     texts = [str(number) for number in range(37)] + ["unbekannt", "ca. 5", "--"]
     found = draft(tmp_path, x=texts, z=["1"] * 40)

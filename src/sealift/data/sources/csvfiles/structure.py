@@ -42,7 +42,8 @@ class Structure:
         path: Where it is.
         encoding: As Python calls it.
         delimiter: One character.
-        header: Names of its columns, without spaces at their ends.
+        header: Names of its columns, without spaces at their ends; ``column 3`` if the
+            third has none.
         rows: Rows under the header that have a cell for each column.
         ragged: Numbers of the rows that have not, from 0.
         commas: Whether a cell may have one.
@@ -92,7 +93,8 @@ def look_at(path: Path, problems: Problems) -> Structure:
     delimiter = _delimiter(path, encoding)
     with _opened(path, encoding) as stream:
         found = _rows(stream, delimiter, path.name)
-        header = tuple(name.strip() for name in next(found, (0, []))[1])
+        names = enumerate(next(found, (0, []))[1], 1)
+        header = tuple(name.strip() or f"column {place}" for place, name in names)
         if not header:
             raise bad_table(f"{path.name} is empty", fix="A header row comes first")
         rows, ragged = 0, []
