@@ -136,7 +136,8 @@ def _draft(args: argparse.Namespace) -> None:
     from sealift.data.sources.table import check_tables, draft_schema
 
     options = _source_options(args)
-    draft = draft_schema(args.source, options)
+    with _progress(f"reading {', '.join(Path(each).name for each in args.source)}"):
+        draft = draft_schema(args.source, options)
     text = "".join(f"# {note}\n" for note in draft.notes) + schema_to_toml(draft.schema)
     if args.out is None:
         print(text, end="")
@@ -146,7 +147,8 @@ def _draft(args: argparse.Namespace) -> None:
         for note in draft.notes:
             say(note)
         print(args.out)
-    check_tables(args.source, draft.schema, options)
+    with _progress("looking for what is unlike it"):
+        check_tables(args.source, draft.schema, options)
 
 
 def _seal(args: argparse.Namespace) -> None:
@@ -338,7 +340,9 @@ class _Bar(AbstractContextManager[Sink]):
         from rich.progress import Progress
 
         self._bars = Progress(console=Console(stderr=True), transient=True)
-        self._task = self._bars.add_task(label)
+        self._task = self._bars.add_task(
+            label, total=None
+        )  # how long, is not known yet
 
     def __enter__(self) -> Sink:
         self._bars.start()
