@@ -139,6 +139,11 @@ def _who_saw(run: SeenRun, owner: str) -> Iterator[Child]:
 def _what_left(run: SeenRun, owner: str) -> Iterator[Child]:
     rule, agreement = run.agreement.output_rule, run.agreement
     told = run.numbers.get(owner, 0)
+    if run.reader == "own":
+        yield (
+            "In each round, what my accelerator learnt from my rows, sealed: to the other "
+            "owners' accelerators. Each sees it in the part of the model that it adds up."
+        )
     if rule.metrics:
         numbers = count(told, "number") if told else "Numbers"
         yield (

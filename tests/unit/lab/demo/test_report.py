@@ -250,6 +250,12 @@ def test_every_level_says_what_it_does_not_protect_from(
     assert f"level {level}" in who_gave_what(run)
 
 
+def test_rows_at_home_send_what_was_learnt_to_the_others() -> None:
+    words = "what my accelerator learnt from my rows, sealed: to the other"
+    assert for_owners(replace(seen(), reader="own")).count(words) == len(OWNERS)
+    assert words not in for_owners(seen())
+
+
 def test_the_page_of_a_run_has_its_numbers_and_escapes_them() -> None:
     place = {"visit": 0, "first_row": 0, "owner": "north", "rows": 20, "seconds": 0.5}
     rows = [
