@@ -131,7 +131,7 @@ def _who_saw(run: SeenRun, owner: str) -> Iterator[Child]:
     seen = count(run.visits.get(owner, 0), run.times)
     who = _READERS[run.reader].format(agreement.operator)
     yield f"{who}, in {seen} to {rows:,} rows{how_much}. {run.scrubbed}"
-    others = "The other owners saw none of them. " if run.reader == "one" else ""
+    others = "The other owners were given none. " if run.reader == "one" else ""
     if run.reader != "own":
         yield f"{others}Level {run.level} {KEPT_OUT[run.bare_level]}."
 
