@@ -174,6 +174,15 @@ def test_who_owns_data_needs_no_torch(packages: Packages, tmp_path: Path) -> Non
         "sealift: `sealift demo` needs torch, which is not installed. "
         "Run: pip install 'sealift[demo]' [extra-missing]\n"
     )
+    job = 'name = "j"\nagreement = "a.json"\nbundle = "b"\nplan = "ddp"\n'
+    (tmp_path / "job.toml").write_text(job)
+    words = ("join", "job.toml", "--key", "north.key", *secret)
+    stores = ("--vault", "vault.db", "--log", "l.db", "--heads", "h", "--receipts", "r")
+    refused = run(commands / "sealift", *words, *stores, "--sealed", "sealed", **here)
+    assert "`sealift join` needs torch" in refused.stderr
+    (tmp_path / "t.csv").write_text("x;y\n1,5;a\n2,5;a\n")
+    drafted = done(commands / "sealift", "data", "schema", "t.csv", **here)
+    assert 'name = "x"\ndtype = "float32"' in drafted
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,10 @@ def _train_at_home(args: argparse.Namespace) -> int:
 
     Raises:
         JobError: ``role-ended``; what the broker said stands on stderr.
+        ModuleNotFoundError: for torch, before a process is started that lacks it.
     """
+    if find_spec("torch") is None:
+        raise ModuleNotFoundError(name="torch")
     restart_overwriting("sealift")
     on_second_signal(overwrite_live_pools)
     setup = set_up_role(args, "accelerator")
