@@ -140,7 +140,7 @@ def test_dead_and_stalled_holders_are_skipped(run: JobRun) -> None:
 
 
 @pytest.mark.long
-@asked(Wishes(brokers_s=1.0))
+@asked(Wishes(brokers_s=1.0, epochs=50, step_s=SLOW_S))
 def test_without_a_broker_the_model_is_withheld(world: World, run: JobRun) -> None:
     run.orchestrator()
     run.accelerator()
@@ -150,6 +150,9 @@ def test_without_a_broker_the_model_is_withheld(world: World, run: JobRun) -> No
     assert orchestrator.end() == REFUSED
     assert orchestrator.error().endswith("[output-withheld]")
     assert "north had 0 visits of at least 1" in orchestrator.error()
+    assert "no key was released" in orchestrator.error()
+    offered = [e for e in orchestrator.events if e.kind == "visit.offered"]
+    assert len(offered) < 10  # of 200: nobody travels for nothing
     assert accelerator.end() == REFUSED
     assert accelerator.error().endswith("[output-withheld]")
     assert [

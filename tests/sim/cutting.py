@@ -30,7 +30,7 @@ def cut_at(rows: int) -> None:
         return Group(0, "train", 0, (first,)), Group(1, "train", 0, (rest,))
 
     orchestrator.plan_job = plan
-    role._require_model = lambda *_: None  # rows are what it wants, not a model
+    role._may_hand_out = lambda *_: True  # rows are what it wants, not a model
 
 
 def believe_everything() -> None:

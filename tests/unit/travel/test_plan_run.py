@@ -82,12 +82,12 @@ class Trip:
                 job="job",
                 clock=self.clock,
                 sink=self.events.append,
-                require=list,
+                hopes=lambda _: True,
             )._grant,
             tally=self.tally,
             clock=self.clock,
             keep=self.kept.append,
-            skipped=lambda: None,
+            hopes=lambda: True,
             sink=self.events.append,
         )
 

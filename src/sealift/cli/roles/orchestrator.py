@@ -18,6 +18,7 @@ from sealift.cli.roles.report import REPORT_NAME, make_report
 from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.codec import encode
 from sealift.data.schedule.visits import Stop
+from sealift.errors import PolicyError
 from sealift.events import emit
 from sealift.ids import Role
 from sealift.session.endpoint import Endpoint
@@ -120,20 +121,23 @@ def _orchestrator(
         job=setup.job.name,
         clock=time.monotonic,
         sink=sink,
-        require=partial(_require_model, setup),
+        hopes=partial(_may_hand_out, setup),
     )
 
 
-def _require_model(setup: RoleSetup, stops: Iterable[Stop]) -> None:
-    """Whether the output rule could let a model out after these visits.
+def _may_hand_out(setup: RoleSetup, stops: Iterable[Stop]) -> bool:
+    """Whether the accelerator could let a model out after these visits.
 
-    Raises:
-        PolicyError: ``output-withheld``.
+    It decides; this is so that nobody waits for what it will refuse.
     """
-    if setup.job.settings.training.epochs:
-        agreement = setup.agreement.agreement
-        coverage = Coverage.of(stops, agreement.data_owners)
-        coverage.require(agreement.output_rule)
+    agreement = setup.agreement.agreement
+    try:
+        if setup.job.settings.training.epochs:
+            coverage = Coverage.of(stops, agreement.data_owners)
+            coverage.require(agreement.output_rule)
+    except PolicyError:
+        return False
+    return True
 
 
 def _say_farewell(

@@ -54,7 +54,7 @@ from sealift.travel.visit.messages import (
 from sealift.travel.visit.state import Clock
 
 _MISSED: Final = frozenset({"output-withheld", "statistics-withheld"})
-Require = Callable[[Iterable[Stop]], None]
+Hopes = Callable[[Iterable[Stop]], bool]
 LAST_WORDS_S: Final = 10.0  # for the accelerator to let go of its checkpoints
 
 
@@ -108,7 +108,8 @@ class Orchestrator:
         job: Name of the job.
         clock: Monotonic seconds.
         sink: Where progress goes.
-        require: Refuses stops of which nothing could come, if no more were attended to.
+        hopes: Whether anything could be handed out if these stops were attended to. If
+            not, the accelerator is asked for its output at once, and says why there is none.
         accelerator: Its name.
     """
 
@@ -122,7 +123,7 @@ class Orchestrator:
         job: str,
         clock: Clock,
         sink: Sink,
-        require: Require,
+        hopes: Hopes,
         accelerator: str = accelerator_names()[0],
     ) -> None:
         self._agreement = agreement
@@ -134,7 +135,7 @@ class Orchestrator:
         self._name = accelerator
         self._tally = Tally()
         self._signer = signer
-        self._require = require
+        self._hopes = hopes
         self._absent: list[str] = []
 
     def run(self, start: StartJob, outputs: Outputs) -> RunSummary:
@@ -222,13 +223,12 @@ class Orchestrator:
         resources = self._agreement.agreement.resources
         plan = plan_job(resources, self._settings.visits, ready.buffer_bytes)
         self._tally.forget_from(ready.position)
-        if not ready.position:  # else they may have been here before
-            self._require(
-                stop
-                for group in plan
-                for stop in group.stops
-                if stop.holder not in self._away()
-            )
+        away = self._away()
+        stops = (stop for group in plan for stop in group.stops)
+        here = (stop for stop in stops if stop.holder not in away)
+        # In the midst of a job who is away may have been here before.
+        if away and not ready.position and not self._hopes(here):
+            return
         run = PlanRun(
             plan[ready.position :],
             self._settings,
@@ -238,7 +238,7 @@ class Orchestrator:
             tally=self._tally,
             clock=self._clock,
             keep=outputs.keep_fault,
-            skipped=partial(self._require_rest, plan),
+            hopes=partial(self._hopes_for_rest, plan),
             sink=self._sink,
         )
         try:
@@ -252,9 +252,9 @@ class Orchestrator:
         find = self._sessions.find
         return [each for each in self._absent if find(Role.HOLDER, each) is None]
 
-    def _require_rest(self, plan: Sequence[Group]) -> None:
-        """End at once what cannot end well, whatever the other visits come to."""
-        self._require(
+    def _hopes_for_rest(self, plan: Sequence[Group]) -> bool:
+        """Whether the run can end well, if all goes well that is still to come."""
+        return self._hopes(
             stop
             for group in plan
             for stop in group.stops

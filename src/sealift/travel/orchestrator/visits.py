@@ -107,7 +107,7 @@ class PlanRun:
         tally: Gets what became of every stop.
         clock: Monotonic seconds.
         keep: Takes what the accelerator sealed for a party.
-        skipped: Called after a stop was skipped; raises if the run is to end.
+        hopes: Asked after a stop was skipped: whether to go on.
         sink: Where progress goes.
     """
 
@@ -122,7 +122,7 @@ class PlanRun:
         tally: Tally,
         clock: Clock,
         keep: Callable[[Output], None],
-        skipped: Callable[[], None],
+        hopes: Callable[[], bool],
         sink: Sink,
     ) -> None:
         self._left = deque(groups)
@@ -133,7 +133,7 @@ class PlanRun:
         self._tally = tally
         self._clock = clock
         self._keep = keep
-        self._skipped = skipped
+        self._hopes = hopes
         self._sink = sink
         self._window: list[list[StopState]] = []  # the groups that are under way
         self._visits: dict[VisitId, StopState] = {}
@@ -151,7 +151,6 @@ class PlanRun:
             PeerError: if the accelerator is gone, or silent for too long.
             JobError: if the recipe failed.
             UnavailableError: ``no-memory``, if its memory ran out.
-            And what ``skipped`` raises.
         """
         while self._advance():
             self._listen()
@@ -333,7 +332,15 @@ class PlanRun:
         self._tally.skip(state.position, state.stop.resource, cause, left=left)
         emit(self._sink, "visit.skipped", **_cause(state.stop, cause))
         state.stage = Stage.OVER
-        self._skipped()
+        if not self._hopes():
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Begin nothing more; what is under way ends."""
+        self._left.clear()
+        for each in (each for group in self._window for each in group):
+            if each.stage is Stage.DUE:
+                each.stage = Stage.OVER
 
     def _tell_end(self, offer: OfferVisit, ended: VisitEnded) -> None:
         emit(
