@@ -89,7 +89,10 @@ def signed_receipt(
 
 
 def write_paperwork(folder: Path) -> None:
-    """agreement.json, evidence.json, ada.log, heads.json, receipt.json, and the log one entry short."""
+    """agreement.json, evidence.json, ada.log, heads.json, receipt.json, and the log one entry short.
+
+    forked.json is a receipt whose head is of another log of ada's, as long as this one.
+    """
     consortium = make_consortium()
     save_signed(consortium.signed(), folder / "agreement.json")
     save_signed(consortium.signed("ada", "bern"), folder / "unsigned.json")
@@ -99,5 +102,10 @@ def write_paperwork(folder: Path) -> None:
     HeadStore(folder / "heads.json").admit(head)
     receipt = signed_receipt(consortium, (head,))
     (folder / "receipt.json").write_bytes(encode(receipt))
+    (folder / "fork").mkdir()
+    other = make_broker(consortium, "ada", folder / "fork")
+    forked = signed_receipt(consortium, (release_once(consortium, other, "ada"),))
+    (folder / "forked.json").write_bytes(encode(forked))
+    other.close()
     (folder / "evidence.json").write_bytes(encode(bound_evidence(consortium)))
     box.close()

@@ -20,7 +20,7 @@ from sealift.cli.judging import (
     add_time_argument,
     load_equipped,
 )
-from sealift.codec import decode, to_plain
+from sealift.codec import decode, encode, to_plain
 from sealift.errors import IntegrityError, SealiftError, UsageError, visible
 from sealift.release.agreement.explain import cargo_promise, count, say_time
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -186,22 +186,20 @@ def _verify_kept(args: argparse.Namespace) -> None:
     verified = load_equipped(args)
     log = read_head(args.log).body.log
     receipts = [_verified(path, verified) for path in _receipt_files([args.receipts])]
-    heads = {
-        head.body.size: head
-        for receipt in receipts
-        for head in receipt.heads
-        if head.body.log == log
-    }
+    every = (head for receipt in receipts for head in receipt.heads)
+    # By what they say, not by size: two heads of one size are a log that was forked.
+    distinct = {encode(head.body): head for head in every if head.body.log == log}
+    heads = sorted(distinct.values(), key=lambda head: head.body.size)
     if not heads:
         raise IntegrityError(
             f"no receipt in {args.receipts} is of a run to which {args.log} released a key",
             code="log-elsewhere",
         )
-    report = [verify_log(args.log, heads[size]) for size in sorted(heads)][-1]
+    report = [verify_log(args.log, head) for head in heads][-1]
     statement = _receipt_statement(receipts[-1], complete=True)
     facts = {
         "agreement": verified.digest.to_text(),
-        "owner": log_owner(heads[max(heads)], verified).name,
+        "owner": log_owner(heads[-1], verified).name,
         "log": f"{report.size} entries, {count(report.releases, 'release')}, "
         f"{count(report.refusals, 'refusal')}; continues "
         f"{count(len(heads), 'head')} in receipts",
