@@ -13,6 +13,7 @@ import pytest
 from sealift.data.schema.document import parse_schema
 from sealift.data.schema.rows import unpack
 from sealift.data.schema.schema import Schema
+from sealift.data.sources.csvfiles import reader
 from sealift.data.sources.table import open_table
 from sealift.errors import MalformedError
 
@@ -180,6 +181,15 @@ def test_all_is_told_at_once(path: Path) -> None:
     ]
 
 
+def test_a_cell_is_one_problem(path: Path) -> None:
+    schema = schema_of('name = "x"\ndtype = "int64"', 'name = "y"\ndtype = "float32"')
+    found = problems(path, "x;y\n1,234;1.5\n5;1,234\n", schema)
+    assert [line.split(":")[0] for line in found] == [
+        "t.csv, line 2, column x",
+        "t.csv, line 3, column y",
+    ]
+
+
 def test_ten_thousand_problems_are_twenty_and_their_number(path: Path) -> None:
     schema = schema_of('name = "x"\ndtype = "int8"')
     path.write_text("x\n" + "300\n" * 10_000 + "1\n")
@@ -190,14 +200,17 @@ def test_ten_thousand_problems_are_twenty_and_their_number(path: Path) -> None:
     assert caught.value.problems[19].startswith("t.csv, line 21, column x: '300'")
 
 
-def test_lines_are_those_of_the_file(path: Path) -> None:
+def test_lines_are_those_of_the_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also behind rows of another length, and in a later batch of the reader."""
+    monkeypatch.setattr(reader, "_BLOCK_BYTES", 4096)
     schema = schema_of('name = "x"\ndtype = "int8"', 'name = "t"\ndtype = "int8"')
-    filler = '1,"2"\n\n' * 2_000_000
+    filler = '1,"2"\n\n' * 20_000
     text = "x,t\n1\n1,2,3\n" + filler + "1\nq,1\n"
     found = problems(path, text, schema)
-    assert found[-1].startswith("t.csv, line 4000005, column x: 'q'")
-    assert found[-2] == "t.csv, line 4000004: 1 cell, the header has 2"
+    assert found[-1].startswith("t.csv, line 40005, column x: 'q'")
+    assert found[-2] == "t.csv, line 40004: 1 cell, the header has 2"
 
 
 @pytest.mark.parametrize(

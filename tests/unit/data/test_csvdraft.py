@@ -133,6 +133,15 @@ def test_names_as_they_are_become_names_of_fields(tmp_path: Path) -> None:
     assert all(not each.cells.column for each in found.agreed.fields)
 
 
+@pytest.mark.parametrize(
+    "names", [["icd_10", "icd_11"], ["x_0", "x1"], ["x_1", "x_2"], ["x_00", "x_01"]]
+)
+def test_numbers_in_names_that_count_nothing(tmp_path: Path, names: list[str]) -> None:
+    found = draft(tmp_path, **{name: cells("1.5", "2") for name in names}).schema
+    assert [each.name for each in found.fields] == names
+    assert open_table(tmp_path / "t.csv", found).rows == 40
+
+
 def test_columns_without_a_name_are_numbered(tmp_path: Path) -> None:
     """As pandas writes its index, and spreadsheets an end of line."""
     path = tmp_path / "t.csv"

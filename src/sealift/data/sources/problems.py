@@ -21,15 +21,10 @@ class Problems:
         self.total = 0
         self._first: list[tuple[str, str, str]] = []
 
-    @property
-    def full(self) -> bool:
-        """Whether what comes now is only counted."""
-        return len(self._first) == SHOWN
-
     def add(self, line: str, *, fix: str, code: str = "bad-row") -> None:
         """One more: where and what; and what to do about it."""
         self.total += 1
-        if not self.full:
+        if len(self._first) < SHOWN:
             self._first.append((line, fix, code))
 
     def count(self, more: int) -> None:

@@ -1,9 +1,9 @@
 """Cells of a text table to numbers, a column at a time (pyarrow).
 
 What a cell may look like is stated here, not left to a parser: a number has digits and one
-decimal point or comma, no thousands; ``1.0`` is an integer where the schema says so. Which
-of point and comma it is, is one for a file, and a comma is believed only where some cell
-shows that it parts no thousands (``DecimalMarks``).
+decimal point or comma, no thousands; ``1.0`` is an integer where the schema says so. Where
+a mark could part thousands as well, the other cells of the file must tell
+(``DecimalMarks``).
 """
 
 from __future__ import annotations
@@ -177,8 +177,9 @@ class DecimalMarks:
     _seen: set[str] = field(default_factory=set)
     _certain: bool = False  # a comma that parts no thousands
 
-    def look(self, texts: Any, column: int, first_row: int, most: int) -> None:
+    def look(self, cells: ReadCells, column: int, first_row: int, most: int) -> None:
         """Note the marks in cells that read as numbers."""
+        texts = cells.texts
         numbers = pc.match_substring_regex(texts, NUMBER)
         thousands = pc.match_substring_regex(texts, _PERHAPS_THOUSANDS)
         for mark in (",", "."):
@@ -186,7 +187,7 @@ class DecimalMarks:
             if marked.any():
                 self._seen.add(mark)
                 self._certain |= mark == "," and not mask(thousands)[marked].all()
-        rows = np.flatnonzero(mask(thousands))
+        rows = np.flatnonzero(mask(thousands) & ~cells.wrong)  # those are told already
         self.total += len(rows)
         for row in rows[: most - len(self.doubtful)].tolist():
             self.doubtful.append((first_row + row, column, texts[row].as_py()))

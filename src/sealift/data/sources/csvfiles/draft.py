@@ -32,6 +32,7 @@ DATES: Final = (
 )  # fmt: skip
 _TRUTHS: Final = ("true", "false")
 _DATED = r"^\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d\d(:\d\d)?)?$"
+_NUMBERED = re.compile(r"(.*?)(_?)(\d+)")  # an element's column: what, joint, which
 _FLOAT32_MOST: Final = 3.4e38
 
 
@@ -69,15 +70,15 @@ class _Column:
             values = read_cells(column, Field("x", "float64", finite=False)).numbers
             finite = np.abs(values[np.isfinite(values)])
             self.highest = max(self.highest, float(finite.max(initial=0.0)))
-        if dated := _count(pc.match_substring_regex(texts, _DATED)):
-            self._look_for_dates(texts, dated)
+        if _count(pc.match_substring_regex(texts, _DATED)):
+            self._look_for_dates(texts)
         if self.texts is not None:
             kept = pc.unique(texts.filter(pc.invert(nothing))).to_pylist()
             self.texts |= set(kept)
             if len(self.texts) > MOST_CATEGORIES:
                 self.texts = None
 
-    def _look_for_dates(self, texts: Any, dated: int) -> None:
+    def _look_for_dates(self, texts: Any) -> None:
         for form in DATES:
             rules = CellRules(date=form)
             wrong = read_cells(texts, Field("x", "float64", cells=rules)).wrong
@@ -194,38 +195,29 @@ def _gathered(fields: Sequence[Field]) -> Iterator[Field]:
     names = {each.name for each in fields}
     waiting = list(fields)
     while waiting:
-        run = _run(waiting)
-        name = run[0].name[:-1].removesuffix("_") if len(run) > 1 else ""
-        if not name or name in names:
+        run, stem = _run(waiting)
+        name = _field_name(stem, set())
+        if len(run) < 2 or name in names:
             yield waiting.pop(0)
             continue
-        stem = _stem(run[0], 0)
-        kinds = {each.dtype for each in run}
-        dtype = max(kinds - {"int64"}, default="int64")
+        dtype = max({each.dtype for each in run} - {"int64"}, default="int64")
         rules = CellRules(column="" if stem == name else stem)
         yield Field(name, dtype, (len(run),), cells=rules)
         del waiting[: len(run)]
 
 
-def _run(fields: Sequence[Field]) -> list[Field]:
-    """Those at the beginning that are elements 0, 1, ... of one thing."""
-    stem, run = _stem(fields[0], 0), []
-    for place, each in enumerate(fields):
+def _run(fields: Sequence[Field]) -> tuple[list[Field], str]:
+    """Those at the beginning that are elements 0, 1, ... of one thing, and its name."""
+    first = _NUMBERED.fullmatch(fields[0].cells.column or fields[0].name)
+    stem, joint = first.groups()[:2] if first else ("", "")
+    run: list[Field] = []
+    for each in fields if stem and stem == stem.strip() else ():
         plain = replace(each.cells, column="") == NO_RULES and each.dtype != "bool"
-        if not stem or not plain or _stem(each, place) != stem:
+        named = (each.cells.column or each.name) == f"{stem}{joint}{len(run)}"
+        if not plain or not named:
             break
         run.append(each)
-    return run
-
-
-def _stem(field: Field, place: int) -> str:
-    """What comes before the number ``place`` in a column's name; empty if nothing."""
-    column = field.cells.column or field.name
-    for joint in ("_", ""):
-        if column.endswith(f"{joint}{place}"):
-            stem = column.removesuffix(f"{joint}{place}")
-            return stem if stem == stem.strip() else ""
-    return ""
+    return run, stem
 
 
 def _count(matches: Any) -> int:

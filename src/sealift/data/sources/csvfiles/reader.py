@@ -174,7 +174,7 @@ class _Inspection:
         cells = read_cells(column, spec)
         numbers = spec.element.kind != "bool" and not spec.cells.of_text
         if numbers and self._structure.commas:
-            self._marks.look(cells.texts, at, first_row, SHOWN)
+            self._marks.look(cells, at, first_row, SHOWN)
         for wrong, lead, rule, fix in _offences(cells, spec):
             self._total += int(wrong.sum())
             for row in np.flatnonzero(wrong)[:SHOWN].tolist():
