@@ -107,7 +107,8 @@ def _add_source_options(parser: Any) -> None:
     parser.add_argument(
         "--fields",
         metavar="NAME[=COLUMN],...",
-        help="only these columns, under these names (not of .csv files, whose schema says it, nor images)",
+        help="only these columns, under these names (not of .csv files, whose schema "
+        "says it, nor of images)",
     )
     parser.add_argument("--image-size", metavar="HEIGHTxWIDTH", help="scale images")
     parser.add_argument("--image-mode", choices=("RGB", "L"), help="convert images")
@@ -340,9 +341,8 @@ class _Bar(AbstractContextManager[Sink]):
         from rich.progress import Progress
 
         self._bars = Progress(console=Console(stderr=True), transient=True)
-        self._task = self._bars.add_task(
-            label, total=None
-        )  # how long, is not known yet
+        # How much there is to do is not known before a table was looked at.
+        self._task = self._bars.add_task(label, total=None)
 
     def __enter__(self) -> Sink:
         self._bars.start()

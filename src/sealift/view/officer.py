@@ -7,7 +7,7 @@ who has seen it stands above (``told_by``), since an orchestrator's word is not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -15,7 +15,16 @@ from typing import Final, Literal
 from sealift.attest.level import Level, protects_nobody
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.explain import KEPT_OUT, SEEN_BY, count
-from sealift.view.markup import Child, Markup, code, element, join, of_owner, section
+from sealift.view.markup import (
+    Child,
+    Markup,
+    code,
+    element,
+    facts,
+    join,
+    of_owner,
+    section,
+)
 from sealift.view.words import say_bytes, say_list
 
 Reader = Literal["one", "own", "several", "local"]
@@ -164,8 +173,8 @@ def _what_stops(run: SeenRun, owner: str) -> Iterator[Child]:
     yield join(
         "Every later run: ",
         code("sealift agreement leave"),
-        " destroys my key. A run "
-        "that is under way ends where the agreement has leases, else at its end.",
+        " destroys my key. A run that is under way ends where the agreement has leases, "
+        "else at its end.",
     )
     board = agreement.board
     if board is None or owner in board.veto:
@@ -241,7 +250,6 @@ def _arrow(path: str) -> Markup:
     )
 
 
-def glossary(words: Sequence[str] = tuple(GLOSSARY)) -> Markup:
+def glossary() -> Markup:
     """What the page's words mean."""
-    pairs = [join(element("dt", word), element("dd", GLOSSARY[word])) for word in words]
-    return section("Words", "", element("dl", pairs))
+    return section("Words", "", facts(GLOSSARY))

@@ -11,7 +11,7 @@ from sealift.view.charts import Curve, plot
 from sealift.view.markup import Markup, element, facts, fold, join, section, table
 from sealift.view.officer import SeenRun, for_owners, glossary, who_gave_what
 from sealift.view.page import opening, page, tiles
-from sealift.view.words import say_list
+from sealift.view.words import say_list, say_loudly
 
 Row = Mapping[str, Any]
 
@@ -35,8 +35,7 @@ def run_page(
     level = run.level
     banner = ""
     if protects_nobody(level):
-        loud = element("b", level.replace("development", "DEVELOPMENT"))
-        banner = join(loud, KEPT_OUT[run.bare_level])
+        banner = join(element("b", say_loudly(level)), KEPT_OUT[run.bare_level])
     numbers = [
         (f"{value:.4g}", f"{name}, held-out rows", "")
         for name, value in metrics.items()

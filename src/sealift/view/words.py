@@ -21,3 +21,8 @@ def say_bytes(count: int) -> str:
 def say_s(seconds: float) -> str:
     """Seconds for people: ``6.3 ms``, ``4.2 s``."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
+
+
+def say_loudly(level: str) -> str:
+    """``DEVELOPMENT (rehearsing attested-host)``: no reader shall miss it."""
+    return level.replace("development", "DEVELOPMENT")

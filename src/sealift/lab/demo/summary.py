@@ -16,13 +16,12 @@ from sealift.lab.demo.texts import (
     ACT_IN_WORDS,
     ATTACK_IN_WORDS,
     say_banner,
-    say_loudly,
     say_sandbox,
 )
 from sealift.lab.worlds import cheating
 from sealift.lab.worlds.folder import OWNERS
 from sealift.lab.worlds.progress import AttackSeen
-from sealift.view.words import say_bytes, say_list
+from sealift.view.words import say_bytes, say_list, say_loudly
 
 BAR_WIDTH: Final = 24
 ROLES_BAR_S: Final = 8.0

@@ -107,11 +107,6 @@ def level_words(level: str) -> LevelWords:
     return REHEARSED if rehearses(level) else ONLY_DEVELOPMENT
 
 
-def say_loudly(level: str) -> str:
-    """``DEVELOPMENT (rehearsing attested-host)``: no reader shall miss it."""
-    return level.replace("development", "DEVELOPMENT")
-
-
 def rehearses(level: str) -> bool:
     """Whether a level, as ``say_level`` writes it, is only rehearsed."""
     return "rehearsing" in level

@@ -16,11 +16,11 @@ from rich.text import Text
 
 from sealift.attest.level import Level, say_level
 from sealift.lab.demo.tasks.task import Metric, Task
-from sealift.lab.demo.texts import ATTACK_IN_WORDS, say_banner, say_loudly
+from sealift.lab.demo.texts import ATTACK_IN_WORDS, say_banner
 from sealift.lab.worlds.folder import OWNERS
 from sealift.lab.worlds.progress import Progress, RoundSeen, VisitSeen
 from sealift.train.job.roleprocesses import RoleEvent
-from sealift.view.words import say_bytes
+from sealift.view.words import say_bytes, say_loudly
 
 PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")  # as dots
 COLOUR_OF: Final = dict(zip(OWNERS, ("cyan", "magenta", "yellow"), strict=True))

@@ -223,7 +223,7 @@ class Orchestrator:
         resources = self._agreement.agreement.resources
         plan = plan_job(resources, self._settings.visits, ready.buffer_bytes)
         self._tally.forget_from(ready.position)
-        away = self._away()
+        away = self._absent = self._away()
         stops = (stop for group in plan for stop in group.stops)
         here = (stop for stop in stops if stop.holder not in away)
         # In the midst of a job who is away may have been here before.

@@ -13,13 +13,14 @@ from sealift.ids import Digest
 from sealift.lab.demo.rehearsal import BOUND_S, Revocation, Watched
 from sealift.lab.demo.report.page import render
 from sealift.lab.demo.tasks.digits import DIGITS
-from sealift.lab.demo.texts import rehearses, say_banner, say_loudly
+from sealift.lab.demo.texts import rehearses, say_banner
 from sealift.lab.worlds.folder import OWNERS
 from sealift.lab.worlds.job import make_world, second_act
 from sealift.release.agreement.signed import load_verified
 from sealift.release.broker.messages import HEARTBEAT_MISSING
 from sealift.train.job.roleprocesses import RoleEvent
 from sealift.train.job.settings import read_job
+from sealift.view.words import say_loudly
 from tests.unit.lab.demo.test_report import outcome
 
 LEVEL = "development (rehearsing attested-host)"

@@ -30,7 +30,6 @@ from sealift.lab.demo.texts import (
     TOGETHER_THEY_SEE,
     rehearses,
     say_banner,
-    say_loudly,
     say_sandbox,
 )
 from sealift.lab.worlds.folder import OWNERS
@@ -40,7 +39,7 @@ from sealift.train.sandbox.confine import Confinement
 from sealift.view.markup import Markup, bullets, element, facts, fold, join, section
 from sealift.view.officer import SeenRun, for_owners, glossary, who_gave_what
 from sealift.view.page import opening, page, tiles
-from sealift.view.words import say_bytes, say_list
+from sealift.view.words import say_bytes, say_list, say_loudly
 
 
 def write_report(outcome: Outcome) -> None:
