@@ -48,7 +48,7 @@ def test_it_is_learnt_attacked_and_verified(
     assert max(told["accuracy_alone"]) < 0.75
     assert (told["attacks_tried"], told["attacks_refused"]) == (3, 3)
     assert told["log_verified"] is told["scrub_verified"] is True
-    assert told["receipts"] == 45
+    assert told["receipts"] == 30
     assert told["level"] == "development"
 
 
@@ -59,7 +59,7 @@ def test_rows_stay_at_home(tmp_path: Path) -> None:
     )
     assert told["accuracy_joint"] >= 0.9
     assert told["log_verified"] is told["scrub_verified"] is True
-    assert told["receipts"] == 90
+    assert told["receipts"] == 60
     assert "Round by round" in Path(told["report"]).read_text()
 
 

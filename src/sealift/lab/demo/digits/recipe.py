@@ -12,13 +12,13 @@ class DigitReader(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(
             nn.Conv2d(1, 16, 3, padding=1),
-            nn.ReLU(),
+            nn.GELU(),
             nn.MaxPool2d(2),
             nn.Conv2d(16, 32, 3, padding=1),
-            nn.ReLU(),
+            nn.GELU(),
             nn.Flatten(),
             nn.Linear(32 * 4 * 4, 64),
-            nn.ReLU(),
+            nn.GELU(),
             nn.Dropout(0.1),
             nn.Linear(64, 10),
         )

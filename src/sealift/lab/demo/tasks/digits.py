@@ -139,8 +139,8 @@ DIGITS: Final = Task(
     write_tables=write_digits,
     metrics=(Metric(ACCURACY, "digits read right"),),
     schedule=Schedule(
-        epochs=12,
-        rounds=24,  # who averages learns slower than who visits
+        epochs=8,
+        rounds=16,  # who averages learns slower than who visits
         batch_rows=32,
         evaluate_every=4,
         rows_per_visit=480,  # a whole part: each visit costs a fresh process
@@ -167,5 +167,5 @@ DIGITS: Final = Task(
         ),
         real="real handwritten digits in private, disjoint parts",
     ),
-    bar_s=25.0,
+    bar_s=15.0,
 )
