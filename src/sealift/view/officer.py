@@ -143,6 +143,9 @@ def _who_saw(run: SeenRun, owner: str) -> Iterator[Child]:
     others = "The other owners were given none. " if run.reader == "one" else ""
     if run.reader != "own":
         yield f"{others}Level {run.level} {KEPT_OUT[run.bare_level]}."
+    if agreement.servers is not None:
+        promise = agreement.servers.promise
+        yield f"{promise[0].upper()}{promise[1:]}."
 
 
 def _what_left(run: SeenRun, owner: str) -> Iterator[Child]:
@@ -198,15 +201,14 @@ def who_gave_what(run: SeenRun) -> Markup:
     owners = [
         join(
             element("div", of_owner(owner), class_="party"),
-            _arrows(_given(run, owner), "numbers"),
+            _arrows(_given(run, owner), _got_back(run)),
         )
         for owner in agreement.data_owners
     ]
     others = say_list(agreement.model_to)
     return section(
         "Who gave what to whom",
-        "To the right: sealed where it lies, sealed on its way, opened only where it is "
-        "used. To the left: rounded numbers, where the agreement lets them out.",
+        _LEGENDS[run.reader == "own"],
         element(
             "div",
             element("div", owners, class_="givers"),
@@ -218,18 +220,34 @@ def who_gave_what(run: SeenRun) -> Markup:
     )
 
 
+_LEGENDS: Final = (
+    "To the right: sealed where it lies, sealed on its way, opened only where it is "
+    "used. To the left: rounded numbers, where the agreement lets them out.",
+    "Rows stay with their owners. To the right, round by round: what each owner's "
+    "accelerator learnt, sealed to the others. To the left: the mean, and rounded numbers.",
+)
+
+
 def _middle(run: SeenRun) -> Markup:
     name = "accelerator" if run.reader == "one" else "accelerators"
     who = f"run by {run.agreement.operator}"
     if run.reader == "own":
-        who = "each at home"
+        name, who = "the mean", "each accelerator adds up a part"
     elif run.reader == "local":
         name, who = "one process", "with all keys"
+    elif run.agreement.servers is not None:
+        who += f"; shares at {say_list(list(run.agreement.servers.parties.values()))}"
     small = element("span", f"{who}; level {run.level}", class_="small")
     return join(element("b", name), small)
 
 
+def _got_back(run: SeenRun) -> str:
+    return "the mean, numbers" if run.reader == "own" else "numbers"
+
+
 def _given(run: SeenRun, owner: str) -> str:
+    if run.reader == "own":
+        return f"what was learnt, {count(run.visits.get(owner, 0), run.times)}"
     opened = run.opened_bytes.get(owner)
     size = f"{say_bytes(opened)} of " if opened else ""
     return f"{size}rows, {count(run.visits.get(owner, 0), run.times)}"

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_bytes
 from typing import Final
@@ -37,7 +38,13 @@ _TOTAL_BYTES: Final = 256 * MIB  # of the small sizes more repeats
 
 
 def run(*, quick: bool = False) -> BenchReport:
-    """Measure; about 5 minutes, with ``quick`` about one."""
+    """Measure; about 5 minutes, with ``quick`` about one.
+
+    Raises:
+        ModuleNotFoundError: for torch, before a process is started that lacks it.
+    """
+    if find_spec("torch") is None:
+        raise ModuleNotFoundError(name="torch")
     report = start_report("allreduce")
     report.real = [
         "AES-256-GCM",

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from sealift.crypto.identity import create_identity
 from sealift.lab.demo.outcome import Outcome, Verdict
 from sealift.lab.demo.report.page import render
 from sealift.lab.demo.tasks.digits import DIGITS
@@ -23,6 +24,7 @@ from sealift.lab.worlds.holders import REPLAY
 from sealift.lab.worlds.job import ONE_BUFFER, Travel
 from sealift.lab.worlds.progress import AttackSeen, CheckpointSeen, Progress, VisitSeen
 from sealift.release.agreement import Agreement
+from sealift.release.agreement.terms import Party, ServersRule
 from sealift.train.loop.statistics import Statistic
 from sealift.view.markup import Markup, element, join
 from sealift.view.officer import SeenRun, for_owners, who_gave_what
@@ -254,6 +256,25 @@ def test_rows_at_home_send_what_was_learnt_to_the_others() -> None:
     words = "what my accelerator learnt from my rows, sealed: to the other"
     assert for_owners(replace(seen(), reader="own")).count(words) == len(OWNERS)
     assert words not in for_owners(seen())
+    picture = who_gave_what(replace(seen(), reader="own"))
+    assert picture.count("what was learnt, 3 rounds") == len(OWNERS)
+    assert "each accelerator adds up a part" in picture
+    assert "the mean" not in who_gave_what(seen())
+
+
+def test_servers_that_got_shares_are_named() -> None:
+    signed = agreement()
+    cards = [create_identity(name).card for name in ("sa", "sb", "sc")]
+    servers = [Party(c.name, ("share_server",), c.sign, c.hpke) for c in cards]
+    shared = replace(
+        signed,
+        parties=(*signed.parties, *servers),
+        servers=ServersRule(P="sa", M="sb", Z="sc"),
+    )
+    run = replace(seen(), agreement=shared)
+    words = "Products may be computed by servers P (sa), M (sb), Z (sc): each sees"
+    assert for_owners(run).count(words) == len(OWNERS)
+    assert "shares at sa, sb and sc" in who_gave_what(run)
 
 
 def test_the_page_of_a_run_has_its_numbers_and_escapes_them() -> None:
