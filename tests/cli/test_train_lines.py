@@ -10,6 +10,7 @@ from sealift.cli.train.lines import TrainLines
 from sealift.release.agreement.signed import load_verified
 from sealift.train.job.roleprocesses import RoleEvent
 from sealift.train.job.settings import read_job
+from sealift.train.job.talk import Talk
 from tests.sim.jobworld import Wishes, fresh_world
 
 READY = {
@@ -34,7 +35,7 @@ def said(tmp_path: Path, *events: RoleEvent) -> list[str]:
     world = fresh_world(tmp_path / "world", Wishes(epochs=2))
     stream, job = io.StringIO(), read_job(world.job)
     agreement = load_verified(world.agreement).agreement
-    lines = TrainLines(agreement, job, watch=False, stream=stream)
+    lines = TrainLines(agreement, job, watch=False, talk=Talk(stream))
     for each in events:
         lines.take(each)
     lines.say_pass()
@@ -67,3 +68,18 @@ def test_time_left_follows_from_the_plan(tmp_path: Path) -> None:
         tmp_path / "quick", event("job.ready", 0.0, **READY), visit(0.1, "train", 0)
     )
     assert "left" not in quick[-1]
+
+
+def test_slices_of_one_process_are_told_alike(tmp_path: Path) -> None:
+    world = fresh_world(tmp_path / "world", Wishes(epochs=2))
+    stream, job = io.StringIO(), read_job(world.job)
+    agreement = load_verified(world.agreement).agreement
+    lines = TrainLines(agreement, job, watch=True, talk=Talk(stream))
+    lines.begin_here(0.0)
+    fields = {"purpose": "train", "epoch": 0, "holder": "north", "resource": "n",
+              "rows": 10, "first_row": 0, "metric.loss": 0.5}  # fmt: skip
+    lines.take(RoleEvent("train", 100.0, "local.slice", fields))
+    lines.say_pass()
+    slice_line, pass_line = stream.getvalue().splitlines()
+    assert slice_line == "sealift: north train: 10 rows of n, loss 0.5"
+    assert pass_line.startswith("sealift: epoch 1 of 2: 1 slices, loss 0.5, about ")

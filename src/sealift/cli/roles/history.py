@@ -86,7 +86,8 @@ class History:
         for name in sorted({name for row in last.values() for name in row} - _KNOWN):
             measured = [row for row in last.values() if name in row]
             total = sum(row[name] * row["rows"] for row in measured)
-            means[name] = total / sum(row["rows"] for row in measured)
+            mean = total / sum(row["rows"] for row in measured)
+            means[name] = round(mean, 6)  # numbers are let out with fewer digits
         return means
 
     def _take(self, row: Row) -> None:

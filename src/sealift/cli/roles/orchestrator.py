@@ -67,6 +67,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _awaited(setup: RoleSetup) -> tuple[str, ...]:
+    agreement = setup.agreement.agreement
+    holders = () if setup.job.plan == "ddp" else agreement.data_owners
+    return (*accelerator_names(agreement.ranks), *holders)
+
+
 def _orchestrate(
     setup: RoleSetup, folder: RunFolder, history: History, stack: ExitStack
 ) -> dict[str, Any]:
@@ -76,7 +82,13 @@ def _orchestrate(
         Relay.listen(host, port, registry=registry, sink=setup.sink)
     )
     listening = relay.address
-    emit(setup.sink, "orchestrator.listening", host=listening[0], port=listening[1])
+    emit(
+        setup.sink,
+        "orchestrator.listening",
+        host=listening[0],
+        port=listening[1],
+        awaits=", ".join(_awaited(setup)),
+    )
     endpoint = setup.endpoint(Role.ORCHESTRATOR)
     sessions = LiveSessions(clock=time.monotonic)
     client = stack.enter_context(relay.local_client())

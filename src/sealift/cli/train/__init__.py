@@ -11,29 +11,33 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 from sealift.attest.level import Level
 from sealift.cli.arguments import Parser
-from sealift.cli.console import say, say_sandbox
+from sealift.cli.console import say_sandbox
 from sealift.cli.judging import add_judging_arguments
 from sealift.cli.roles.attester import add_attester_arguments
 from sealift.cli.roles.history import History
 from sealift.cli.roles.report import REPORT_NAME, make_report
 from sealift.cli.roles.runfolder import RunFolder, RunName
+from sealift.cli.train.lines import TrainLines
 from sealift.codec import encode
 from sealift.crypto.identity import load_identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PolicyError, UsageError
-from sealift.events import Event
+from sealift.events import Event, Sink
 from sealift.release.agreement.code import load_bundle
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.broker.stores import opened_vault
 from sealift.release.files import read_secret_line
+from sealift.train.job.roleprocesses import RoleEvent
 from sealift.train.job.rolesetup import run_instead
 from sealift.train.job.settings import JobTable, check_job, read_job
+from sealift.train.job.talk import Talk
 from sealift.train.loop.statistics import STATISTICS_NAME, totals_file
 from sealift.train.plans import PLANS
 from sealift.train.plans.local import LocalRun, opened_tables, train_local
@@ -175,7 +179,10 @@ def _train_locally(
         rows = stack.enter_context(
             opened_tables(agreement.agreement, args.sealed, keys)
         )
-        history = History(place, name, _say_slice(args.watch))
+        talk = Talk(sys.stderr)
+        lines = TrainLines(agreement.agreement, job, watch=args.watch, talk=talk)
+        history = History(place, name, _told_to(lines))
+        lines.begin_here(time.monotonic())
         ran = train_local(
             agreement.agreement,
             job.settings,
@@ -183,6 +190,8 @@ def _train_locally(
             lend_rows=rows,
             sink=history,
         )
+        lines.say_pass()
+        talk.wait_for("")
         if ran.model:
             folder.add(MODEL_NAME, ran.model)
         if ran.statistics:
@@ -205,6 +214,13 @@ def _train_locally(
         folder.appear()
         history.forget()
     return result
+
+
+def _told_to(lines: TrainLines) -> Sink:
+    def sink(event: Event) -> None:
+        lines.take(RoleEvent("train", time.monotonic(), event.kind, event.fields))
+
+    return sink
 
 
 def _executor(
@@ -262,12 +278,3 @@ def _keys(
         for resource in agreement.agreement.resources_of(identity.name):
             keys[resource.name] = vault.fetch(resource.name)
     return keys
-
-
-def _say_slice(watch: bool) -> Any:
-    def sink(event: Event) -> None:
-        if watch and event.kind == "local.slice":
-            shown = " ".join(f"{name}={value}" for name, value in event.fields.items())
-            say(f"{shown}")
-
-    return sink

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, TextIO
+from typing import Final
 
-from sealift.data.schedule.visits import plan_job, say_bytes
-from sealift.errors import visible
-from sealift.events import metrics_of
+from sealift.data.schedule.visits import plan_here, plan_job
+from sealift.events import Event, metrics_of
 from sealift.release.agreement import Agreement
 from sealift.train.job.roleprocesses import RoleEvent
+from sealift.train.job.sentences import (
+    say_numbers,
+    say_round,
+    say_slice,
+    say_visit,
+    sentence,
+)
 from sealift.train.job.settings import JobTable
+from sealift.train.job.talk import Talk, TalkativeSink
 from sealift.train.sandbox.confine import Confinement
-from sealift.travel.peers import say_role
+from sealift.travel.peers import accelerator_names
 
 SHORT_S: Final = 2.0  # what takes no longer needs no word
 LONG_S: Final = 180.0
@@ -35,13 +41,13 @@ class _Pass:
         rows = int(event.fields["rows"])
         self.visits += 1
         self.rows += rows
-        self.sealed_bytes += int(event.fields["sealed_bytes"])
+        self.sealed_bytes += int(event.fields.get("sealed_bytes", 0))
         for name, value in metrics_of(event.fields).items():
             self.sums[name] = self.sums.get(name, 0.0) + value * rows
 
     def say_numbers(self) -> str:
         """Means over all rows."""
-        return _say_numbers({n: sum_ / self.rows for n, sum_ in self.sums.items()})
+        return say_numbers({n: sum_ / self.rows for n, sum_ in self.sums.items()})
 
 
 @dataclass(slots=True)
@@ -61,23 +67,41 @@ class _Ahead:
         return f", about {minutes} left"
 
 
+_SHOWN: Final = frozenset(
+    {
+        "accelerator.lost",
+        "checkpoint.kept",
+        "checkpoint.missed",
+        "checkpoint.restored",
+        "holder.missing",
+        "job.gathered",
+        "job.ready",
+        "orchestrator.listening",
+        "release.missing",
+        "role.arrived",
+        "role.refused",
+        "visit.again",
+        "visit.skipped",
+    }
+)
+
+
 class TrainLines:
     """One line per epoch and for whatever goes wrong; with ``watch``, per visit.
 
     Args:
-        agreement: Names the holders.
+        agreement: Says what is planned.
         job: Has the number of epochs.
         watch: A line for every visit.
-        stream: Where lines go.
+        talk: Where lines go.
     """
 
     def __init__(
-        self, agreement: Agreement, job: JobTable, *, watch: bool, stream: TextIO
+        self, agreement: Agreement, job: JobTable, *, watch: bool, talk: Talk
     ) -> None:
-        self._owners = agreement.data_owners
         self._epochs = job.training.epochs
         self._watch = watch
-        self._stream = stream
+        self._talk, self._sink = talk, TalkativeSink(talk)
         self._job, self._agreement = job, agreement
         self._pass = _Pass("", -1)
         self._ahead: _Ahead | None = None
@@ -86,56 +110,32 @@ class TrainLines:
     def take(self, event: RoleEvent) -> None:
         """Say what a person wants to know of an event."""
         self._now_s = event.t_s
+        if event.kind in _SHOWN:
+            self.say(sentence(event.kind, event.fields))
         match event.kind:
-            case "orchestrator.listening":
-                place = f"{event.text('host')}:{event.text('port')}"
-                self.say(f"waiting at {place} for {', '.join(self._owners)}")
-            case "role.arrived":
-                who = say_role(event.text("role"), event.text("name"))
-                self.say(f"{who} is here")
             case "job.ready":
-                level, keys = event.text("level"), event.text("keys")
-                self.say(f"the job starts: level {level}, {keys} keys released")
                 self.say(Confinement.parse(event.text("sandbox")).say())
-                size = say_bytes(int(event.fields["buffer_bytes"]))
-                self.say(f"buffer of a visit: {size}: {event.text('why')}")
                 self._ahead = self._plan_from(event)
-            case "job.gathered" | "round.ended" if "holders" not in event.fields:
-                self.say(self._group_line(event))
-            case "visit.ended":
+            case "round.ended":
+                self.say(say_round(event.fields))
+            case "visit.ended" | "local.slice":
                 self._take_visit(event)
-            case "visit.skipped" | "visit.again":
-                self.say(_missing_line(event))
-            case "checkpoint.restored":
-                number, group = event.text("number"), event.text("position")
-                self.say(f"goes on from checkpoint {number}, at group {group}")
-            case "checkpoint.missed" | "checkpoint.kept":
-                self.say(f"{event.kind.replace('.', ' ')}: {event.text('line')}")
-            case (
-                "role.refused"
-                | "holder.missing"
-                | "release.missing"
-                | "accelerator.lost"
-            ):
-                self.say(event.text("line"))
+        if event.process not in accelerator_names(self._agreement.ranks):
+            self._sink.expect(Event(event.kind, event.fields))
 
-    def _group_line(self, event: RoleEvent) -> str:
-        if event.kind == "job.gathered":
-            return f"{event.text('ranks')} ranks are here"
-        return (
-            f"{event.text('purpose')} epoch {int(event.fields['epoch']) + 1} of "
-            f"{self._epochs}: {event.text('rows')} rows in "
-            f"{float(event.fields['seconds']):.2f} s"
-            f"{_say_numbers(metrics_of(event.fields), what='mean ')}"
-        )
+    def begin_here(self, t_s: float) -> None:
+        """All slices of a plan of one process lie ahead."""
+        groups = plan_here(self._agreement.resources, self._job.settings.visits)
+        self._ahead = _Ahead(t_s, sum(len(group.stops) for group in groups))
+        self._talk.wait_for("the first slice")
 
     def _take_visit(self, event: RoleEvent) -> None:
-        if event.text("outcome") != "verified":
-            self.say(f"a visit to {event.text('holder')} failed: {_cause(event)}")
-        else:
+        local = event.kind == "local.slice"
+        failed = not local and event.text("outcome") != "verified"
+        if not failed:
             self._count(event)
-        if self._watch:
-            self.say(self._visit_line(event))
+        if failed or self._watch:
+            self.say(say_slice(event.fields) if local else say_visit(event.fields))
 
     def _plan_from(self, event: RoleEvent) -> _Ahead:
         resources, fields = self._agreement.resources, event.fields
@@ -161,40 +161,16 @@ class TrainLines:
         if self._ahead is not None and self._ahead.done:
             left = self._ahead.say_left(self._now_s)
         if seen.purpose == "train":
+            kilobytes = seen.sealed_bytes / 1000
+            what = f"visits, {kilobytes:.0f} kB sealed" if kilobytes else "slices"
             self.say(
-                f"epoch {seen.epoch + 1} of {self._epochs}: {seen.visits} visits, "
-                f"{seen.sealed_bytes / 1000:.0f} kB sealed{numbers}{left}"
+                f"epoch {seen.epoch + 1} of {self._epochs}: {seen.visits} {what}"
+                f"{numbers}{left}"
             )
         elif seen.purpose == "heldout":
             rows = f"{seen.rows} held-out rows"
             self.say(f"after epoch {seen.epoch + 1}: {rows}{numbers}{left}")
 
-    def _visit_line(self, event: RoleEvent) -> str:
-        seconds = sum(
-            float(value) for name, value in event.fields.items() if name.endswith("_s")
-        )
-        return (
-            f"visit {event.text('number')} {event.text('holder')} "
-            f"{event.text('purpose')}: {event.text('rows')} rows in "
-            f"{seconds:.2f} s{_say_numbers(metrics_of(event.fields))}"
-        )
-
     def say(self, line: str) -> None:
         """One line for people."""
-        print(visible(f"sealift: {line}"), file=self._stream, flush=True)
-
-
-def _say_numbers(metrics: Mapping[str, float], what: str = "") -> str:
-    """``, accuracy 0.9, loss 0.31``."""
-    return "".join(f", {what}{name} {metrics[name]:.4g}" for name in sorted(metrics))
-
-
-def _missing_line(event: RoleEvent) -> str:
-    if event.kind == "visit.skipped":
-        return f"skipped {event.text('holder')}: {_cause(event)}"
-    seconds = float(event.fields["pause_s"])
-    return f"asks {event.text('holder')} again in {seconds:.1f} s"
-
-
-def _cause(event: RoleEvent) -> str:
-    return f"{event.text('line')} [{event.text('reason')}]"
+        self._talk.say(line)

@@ -23,6 +23,7 @@ from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.train.job.roleprocesses import Ended, RoleEvent, RoleProcesses, RoleResult
 from sealift.train.job.settings import JobTable
+from sealift.train.job.talk import Talk
 from sealift.travel.peers import accelerator_names
 
 ORCHESTRATOR: Final = "orchestrator"
@@ -135,7 +136,8 @@ def train_travelling(
     """
     accelerators = _accelerators_here(agreement.agreement)
     _require_keys(args, attester=bool(accelerators))
-    lines = TrainLines(agreement.agreement, job, watch=args.watch, stream=sys.stderr)
+    talk = Talk(sys.stderr)
+    lines = TrainLines(agreement.agreement, job, watch=args.watch, talk=talk)
     result: Mapping[str, Any] = {}
     with RoleProcesses(Path.cwd()) as processes:
         on_second_signal(processes.kill)

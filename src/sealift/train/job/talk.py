@@ -1,15 +1,27 @@
-"""Where a role's events go: lines for a person, or JSON for a program."""
+"""Where a role's events go: lines for a person, or JSON for a program.
+
+A person hears what is waited for, too: three seconds after the last line, then ever more
+rarely in a file, or with a count that goes on in place on a terminal.
+"""
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, Final, TextIO
 
 from sealift.errors import UnavailableError, visible
 from sealift.events import Event, Sink
 from sealift.train.job.roleprocesses import EventLines
+from sealift.train.job.sentences import sentence
+
+SILENCE_S: Final = 3.0
+_TICK_S: Final = 1.0
+_CLEAR: Final = "\x1b[K"  # to the end of the line
 
 
 def open_events(place: str) -> Sink:
@@ -19,7 +31,7 @@ def open_events(place: str) -> Sink:
         UnavailableError: if the file cannot be written.
     """
     if not place:
-        return _Talk(sys.stderr)
+        return TalkativeSink(Talk(sys.stderr))
     if place == "-":
         return EventLines(sys.stdout)
     try:
@@ -30,24 +42,120 @@ def open_events(place: str) -> Sink:
         ) from None
 
 
-class _Talk:
-    """What a person at a terminal wants to know; frames and phases are too many."""
+class Talk:
+    """Lines for people, and what is waited for when there are none.
 
-    _QUIET = frozenset({"holder.frame", "holder.phase", "visit.phase"})
+    Args:
+        stream: Where lines go.
+        silence_s: How long nothing may be said.
+    """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, silence_s: float = SILENCE_S) -> None:
         self._stream = stream
-        self._lock = threading.Lock()
+        self._silence_s = silence_s
+        self._in_place = stream.isatty()
+        self._changed = threading.Condition()
+        self._awaited, self._since_s = "", 0.0
+        self._due_s, self._pause_s = math.inf, silence_s
+        self._thread: threading.Thread | None = None
+
+    def say(self, line: str) -> None:
+        """One line."""
+        with self._changed:
+            clear = _CLEAR if self._in_place else ""
+            self._write(f"{clear}{visible(f'sealift: {line}')}\n")
+            self._rest(self._silence_s)
+
+    def wait_for(self, what: str) -> None:
+        """What is waited for from now on; empty for nothing."""
+        with self._changed:
+            if what != self._awaited:
+                self._awaited, self._since_s = what, time.monotonic()
+                self._rest(self._silence_s)
+                self._changed.notify()
+            if what and self._thread is None:
+                self._thread = threading.Thread(target=self._mind, daemon=True)
+                self._thread.start()
+
+    def _mind(self) -> None:
+        with self._changed:
+            while True:
+                left_s = self._due_s - time.monotonic()
+                if not self._awaited or left_s > 0:
+                    self._changed.wait(left_s if self._awaited else None)
+                    continue
+                self._remind()
+
+    def _remind(self) -> None:
+        waited = f"{time.monotonic() - self._since_s:.0f} s"
+        line = visible(f"sealift: waiting for {self._awaited} ({waited})")
+        self._write(f"{line}{_CLEAR}\r" if self._in_place else f"{line}\n")
+        self._rest(_TICK_S if self._in_place else 2 * self._pause_s)
+
+    def _rest(self, pause_s: float) -> None:
+        self._pause_s = pause_s
+        self._due_s = time.monotonic() + pause_s
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+_BEGINNING: Final = "the job to begin"
+_AWAITED: Final[Mapping[str, str]] = {
+    "broker.ready": "an accelerator to ask for keys",
+    "checkpoint.committed": "the accelerator",
+    "group.met": "the first round",
+    "holder.ready": "a visit",
+    "holder.receipt": "the next visit",
+    "job.complete": "",
+    "job.gathered": "the accelerator to be ready",
+    "job.ready": "the first visit",
+    "local.slice": "the next slice",
+    "release.collected": "the other keys",
+    "release.granted": "the accelerator",
+    "relay.awaited": "the orchestrator",
+    "relay.lost": "the orchestrator",
+    "round.ended": "the next round",
+    "serve.listening": "the model to be loaded",
+    "serve.ready": "",
+    "shares.listening": "the accelerator",
+    "visit.ended": "the next visit",
+    "visit.offered": "the visit to {holder}",
+    "visit.path": "the visit to end",
+}
+"""What a role waits for once it told this; what is not named here changes nothing."""
+
+
+class TalkativeSink:
+    """Says a job's events in words.
+
+    Args:
+        talk: Where to.
+    """
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+        self._missing: list[str] = []
+        talk.wait_for(_BEGINNING)
 
     def __call__(self, event: Event) -> None:
-        if event.kind in self._QUIET:
-            return
-        shown = {name: value for name, value in event.fields.items() if value != ""}
-        fields = " ".join(f"{name}={_short(value)}" for name, value in shown.items())
-        with self._lock:
-            line = visible(f"sealift: {event.kind} {fields}")
-            print(line, file=self._stream, flush=True)
+        """Say it, if it is for people, and remember what is waited for now."""
+        if line := sentence(event.kind, event.fields):
+            self._talk.say(line)
+        self.expect(event)
 
+    def expect(self, event: Event) -> None:
+        """Remember what is waited for once this was told."""
+        if (awaited := self._awaited(event.kind, event.fields)) is not None:
+            self._talk.wait_for(awaited)
 
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    def _awaited(self, kind: str, fields: Mapping[str, Any]) -> str | None:
+        if kind == "orchestrator.listening":
+            self._missing = str(fields["awaits"]).split(", ")
+        elif kind == "role.arrived" and fields["name"] in self._missing:
+            self._missing.remove(str(fields["name"]))
+        else:
+            what = _AWAITED.get(kind)
+            return what and what.format_map(fields)
+        return ", ".join(self._missing) or _BEGINNING

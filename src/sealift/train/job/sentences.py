@@ -1,0 +1,162 @@
+"""Events of a job in words: a sentence for each that people want to know of.
+
+The rest is for programs (``--events``), and what is not named here is shown as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sealift.data.schedule.visits import say_bytes
+from sealift.events import metrics_of
+from sealift.travel.peers import say_role
+
+Fields = Mapping[str, Any]
+
+QUIET: Final = frozenset(
+    {
+        "holder.frame",
+        "holder.phase",
+        "lease.heard",
+        "relay.gone",
+        "relay.registered",
+        "visit.offered",
+        "visit.path",
+        "visit.phase",
+    }
+)
+_SAID: Final = {
+    "broker.failed": "{peer} got no answer [{rule}]",
+    "broker.ready": "{broker} waits for accelerators that prove themselves",
+    "checkpoint.committed": "checkpoint {number} of {job} stands in the log",
+    "checkpoint.kept": "a checkpoint was kept: {line}",
+    "checkpoint.missed": "no checkpoint was made: {line}",
+    "checkpoint.restored": "goes on from checkpoint {number}, at group {position}",
+    "checkpoint.sealed": "checkpoint {number} is sealed",
+    "client.refused": "a client was refused [{rule}]",
+    "holder.ready": "{holder}'s rows are ready to be visited",
+    "holder.receipt": "receipt kept: {name}",
+    "job.complete": "the run is in {run}",
+    "lease.revoked": "the lease of {peer} is revoked [{rule}]",
+    "lease.silent": "no broker renews the lease",
+    "orchestrator.listening": "listens at {host}:{port}",
+    "relay.awaited": "the {role} does not answer yet: {why}",
+    "relay.lost": "the connection is lost [{reason}]; tried again for {rejoin_s} s",
+    "relay.refused": "a connection was refused [{reason}]",
+    "release.collected": "the key of {resource} is here",
+    "release.granted": "the key of {resource} went to {peer}",
+    "release.refused": "{peer} was refused a key [{rule}]",
+    "role.refused": "{name} was refused: {line}",
+    "serve.listening": "listens at {address}",
+    "serve.ready": "{model} is loaded and answers",
+    "serve.restarted": "the model's process ended and was started again",
+    "shares.listening": "listens at {address} for share {share}",
+    "statement.told": "{who}: {line}",
+    "watch.mended": "{watch} is watched again",
+}
+
+
+def sentence(kind: str, fields: Fields) -> str:
+    """What to tell people of an event; empty for what they need not know."""
+    if kind in QUIET:
+        return ""
+    if kind in _SAID and (told := _filled(_SAID[kind], fields)) is not None:
+        return told
+    if kind in _MADE:
+        return _MADE[kind](fields)
+    if "line" in fields:  # it says itself what went wrong
+        return str(fields["line"])
+    shown = (f"{n}={_short(value)}" for n, value in fields.items() if value != "")
+    return " ".join((kind, *shown))
+
+
+def say_numbers(metrics: Mapping[str, float], what: str = "") -> str:
+    """``, accuracy 0.9, loss 0.31``."""
+    return "".join(f", {what}{name} {metrics[name]:.4g}" for name in sorted(metrics))
+
+
+def say_round(fields: Fields) -> str:
+    """A round of all ranks."""
+    return (
+        f"{fields['purpose']} epoch {int(fields['epoch']) + 1}: {fields['rows']} rows in "
+        f"{float(fields['seconds']):.2f} s{say_numbers(metrics_of(fields), 'mean ')}"
+    )
+
+
+def say_visit(fields: Fields) -> str:
+    """A visit that ended, well or not."""
+    if fields["outcome"] != "verified":
+        why = f"{fields['line']} [{fields['reason']}]"
+        return f"a visit to {fields['holder']} failed: {why}"
+    seconds = sum(float(each) for name, each in fields.items() if name.endswith("_s"))
+    return (
+        f"visit {fields['number']} {fields['holder']} {fields['purpose']}: "
+        f"{fields['rows']} rows in {seconds:.2f} s{say_numbers(metrics_of(fields))}"
+    )
+
+
+def say_slice(fields: Fields) -> str:
+    """A slice of the plan ``local``."""
+    return (
+        f"{fields['holder']} {fields['purpose']}: {fields['rows']} rows of "
+        f"{fields['resource']}{say_numbers(metrics_of(fields))}"
+    )
+
+
+def _say_ready(fields: Fields) -> str:
+    size = say_bytes(int(fields["buffer_bytes"]))
+    return (
+        f"the job starts: level {fields['level']}, {fields['keys']} keys released; "
+        f"buffer of a visit: {size}: {fields['why']}"
+    )
+
+
+def _say_measured(fields: Fields) -> str:
+    numbers = say_numbers(metrics_of(fields))
+    return f"visited: {fields['rows']} rows of {fields['resource']}{numbers}"
+
+
+def _say_gathered(fields: Fields) -> str:
+    return f"{fields['ranks']} ranks are here" if "ranks" in fields else "all are here"
+
+
+def _say_enrolled(fields: Fields) -> str:
+    who = fields.get("peer")
+    return f"{who}'s host is enrolled" if who else f"enrolled with {fields['owner']}"
+
+
+def _say_arrived(fields: Fields) -> str:
+    return f"{say_role(str(fields['role']), str(fields['name']))} is here"
+
+
+def _say_again(fields: Fields) -> str:
+    return f"asks {fields['holder']} again in {float(fields['pause_s']):.1f} s"
+
+
+def _say_skipped(fields: Fields) -> str:
+    return f"skipped {fields['holder']}: {fields['line']} [{fields['reason']}]"
+
+
+_MADE: Final = {
+    "holder.measured": _say_measured,
+    "host.enrolled": _say_enrolled,
+    "job.gathered": _say_gathered,
+    "job.ready": _say_ready,
+    "role.arrived": _say_arrived,
+    "round.ended": say_round,
+    "visit.again": _say_again,
+    "visit.ended": say_visit,
+    "visit.skipped": _say_skipped,
+}
+
+
+def _filled(template: str, fields: Fields) -> str | None:
+    try:
+        return template.format_map(fields)
+    except KeyError:  # another event of that name
+        return None
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,111 @@
+"""What roles tell people: sentences, and what they wait for when nothing happens."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealift.events import Event
+from sealift.train.job import sentences
+from sealift.train.job.sentences import sentence
+from sealift.train.job.talk import Talk, TalkativeSink
+
+SOURCE = Path(sentences.__file__).parents[2]
+PAGE = Path(__file__).parents[3] / "docs/reference/events.md"
+EMITTED = re.compile(r'(?:emit\(\s*[\w.]*sink,|\b_?tell\()\s*"([a-z]+\.[a-z-]+)"')
+
+
+def emitted() -> set[str]:
+    """Every kind in the source, but those of the laboratory's own processes."""
+    found = set[str]()
+    for path in SOURCE.rglob("*.py"):
+        if "lab" not in path.parts:
+            text = path.read_text("utf-8")
+            found.update(EMITTED.findall(text))
+    return found
+
+
+def test_every_event_stands_in_the_reference() -> None:
+    page, kinds = PAGE.read_text("utf-8"), emitted()
+    assert len(kinds) > 50  # the search finds what there is
+    missing = {kind for kind in kinds if f"`{kind}`" not in page}
+    assert missing <= {"data.progress", "cuda.opened"}  # of no job
+
+
+def test_no_sentence_is_about_an_event_that_nobody_emits() -> None:
+    told = {*sentences.QUIET, *sentences._SAID, *sentences._MADE}
+    assert told <= emitted()
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "said"),
+    [
+        ("holder.receipt", {"name": "a.json", "rows": 2}, "receipt kept: a.json"),
+        ("visit.offered", {"holder": "north"}, ""),
+        ("owner.departed", {"owner": "ada", "line": "ada left"}, "ada left"),
+        ("host.enrolled", {"owner": "ada"}, "enrolled with ada"),
+        ("host.enrolled", {"peer": "a-0", "owner": "b"}, "a-0's host is enrolled"),
+        ("a.new-one", {"s": 0.12345, "empty": ""}, "a.new-one s=0.1235"),
+        ("serve.ready", {"other": 1}, "serve.ready other=1"),
+        (
+            "holder.measured",
+            {"rows": 9, "resource": "t", "metric.loss": 0.5},
+            "visited: 9 rows of t, loss 0.5",
+        ),
+    ],
+)
+def test_an_event_in_words(kind: str, fields: dict[str, Any], said: str) -> None:
+    assert sentence(kind, fields) == said
+
+
+def test_it_says_what_it_waits_for_and_ever_more_rarely() -> None:
+    stream = io.StringIO()
+    talk = Talk(stream, silence_s=0.02)
+    talk.wait_for("east")
+    lines = _lines(stream, 3)
+    assert all(line.startswith("sealift: waiting for east (") for line in lines)
+    talk.wait_for("")
+    said = stream.getvalue()
+    time.sleep(0.1)
+    assert stream.getvalue() == said
+
+
+def test_who_is_missing_is_named() -> None:
+    stream = io.StringIO()
+    sink = TalkativeSink(Talk(stream, silence_s=0.02))
+    missing = "accelerator-0, north"
+    listening: dict[str, Any] = {"host": "h", "port": 1, "awaits": missing}
+    sink(Event("orchestrator.listening", listening))
+    assert "waiting for accelerator-0, north (" in _lines(stream, 2)[1]
+    sink(Event("role.arrived", {"role": "accelerator", "name": "accelerator-0"}))
+    lines = _lines(stream, 2 + len(stream.getvalue().splitlines()))
+    assert "waiting for north (" in lines[-1]
+
+
+def test_on_a_terminal_the_count_stays_in_its_line() -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        talk = Talk(terminal, silence_s=0.02)
+        talk.wait_for("a\x1b[31m visit")
+        shown = os.read(ours, 200)
+        assert shown.endswith(b"(0 s)\x1b[K\r")
+        assert rb"a\x1b[31m visit" in shown
+        talk.wait_for("")
+        talk.say("done")
+        assert os.read(ours, 200).endswith(b"\x1b[Ksealift: done\r\n")
+    os.close(ours)
+
+
+def _lines(stream: io.StringIO, count: int) -> list[str]:
+    deadline = time.monotonic() + 30
+    while len(stream.getvalue().splitlines()) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return stream.getvalue().splitlines()
