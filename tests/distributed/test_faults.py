@@ -263,3 +263,18 @@ def _orchestrator_words(run: JobRun) -> tuple[str, ...]:
         "--passphrase-file",
         str(home.passphrase),
     )
+
+
+@asked(Wishes(epochs=2, on_missing="wait"))
+def test_another_file_than_agreed_is_asked_for_once(world: World, run: JobRun) -> None:
+    sealed = world.home("north").sealed
+    (sealed / "north-train.sealed").write_bytes(
+        (world.home("east").sealed / "east-train.sealed").read_bytes()
+    )
+    run.everybody("north", "east")
+    assert run["orchestrator"].end() == REFUSED
+    kinds = [event.kind for event in run["orchestrator"].events]
+    assert "visit.again" not in kinds
+    line = run["orchestrator"].error()
+    assert "north-train" in line
+    assert "the holder's file is not the one agreed on" in line

@@ -225,7 +225,9 @@ def test_a_holder_that_left_makes_the_offer_void() -> None:
     assert trip.live.find(role, "ada") is not None
 
 
-@pytest.mark.parametrize("reason", ["too-many-visits", "bad-row", "off-grid"])
+@pytest.mark.parametrize(
+    "reason", ["too-many-visits", "bad-row", "off-grid", "content-mismatch"]
+)
 def test_what_never_gets_better_is_not_tried_again(reason: str) -> None:
     asked = job_settings(on_missing="wait", attempts=5)
     trip = Trip(asked, fails=1.0, reasons=(reason,)).run()

@@ -28,9 +28,10 @@ from sealift.travel.visit.messages import Failed, FailedError, parse_message
 
 TIMEOUT: Final = peer_timeout().code
 SERVER_GONE: Final = "server-gone"  # of shares: whoever asked it lives, and gives up
-# Refusals that do not depend on the holder: asking again changes nothing.
+# Asking again changes nothing; another file than agreed is not swapped back in a minute.
 NEVER_LATER: Final = frozenset({
-    "no-such-resource", "too-many-visits", "bad-rows", "off-grid", "not-planned", "bad-row",
+    "no-such-resource", "content-mismatch", "too-many-visits", "bad-rows", "off-grid",
+    "not-planned", "bad-row",
 })  # fmt: skip
 _CODES: Final[Mapping[type[SealiftError], tuple[str, ...]]] = {
     PolicyError: (
