@@ -117,7 +117,7 @@ class TrainLines:
                 self.say(Confinement.parse(event.text("sandbox")).say())
                 self._ahead = self._plan_from(event)
             case "round.ended":
-                self.say(say_round(event.fields))
+                self.say(say_round(event.fields, f" of {self._epochs}"))
             case "visit.ended" | "local.slice":
                 self._take_visit(event)
         if event.process not in accelerator_names(self._agreement.ranks):

@@ -40,7 +40,7 @@ _SAID: Final = {
     "job.complete": "the run is in {run}",
     "lease.revoked": "the lease of {peer} is revoked [{rule}]",
     "lease.silent": "no broker renews the lease",
-    "orchestrator.listening": "listens at {host}:{port}",
+    "orchestrator.listening": "waiting at {host}:{port} for {awaits}",
     "relay.awaited": "the {role} does not answer yet: {why}",
     "relay.lost": "the connection is lost [{reason}]; tried again for {rejoin_s} s",
     "relay.refused": "a connection was refused [{reason}]",
@@ -76,11 +76,11 @@ def say_numbers(metrics: Mapping[str, float], what: str = "") -> str:
     return "".join(f", {what}{name} {metrics[name]:.4g}" for name in sorted(metrics))
 
 
-def say_round(fields: Fields) -> str:
-    """A round of all ranks."""
+def say_round(fields: Fields, of: str = "") -> str:
+    """A round of all ranks; ``of`` says how many epochs there are."""
     return (
-        f"{fields['purpose']} epoch {int(fields['epoch']) + 1}: {fields['rows']} rows in "
-        f"{float(fields['seconds']):.2f} s{say_numbers(metrics_of(fields), 'mean ')}"
+        f"{fields['purpose']} epoch {int(fields['epoch']) + 1}{of}: {fields['rows']} rows "
+        f"in {float(fields['seconds']):.2f} s{say_numbers(metrics_of(fields), 'mean ')}"
     )
 
 
