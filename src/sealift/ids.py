@@ -32,6 +32,7 @@ class Role(StrEnum):
     BROKER = "broker"
     CLIENT = "client"
     SHARE_SERVER = "share-server"
+    MEETING = "meeting"  # nothing is ever released to it
 
 
 def check_name(text: str, *, what: str = "name") -> str:

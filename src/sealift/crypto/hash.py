@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 import blake3
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import AuthenticationError
@@ -65,6 +66,16 @@ def labelled(label: str, *parts: Buffer) -> bytes:
         hasher.update(memoryview(part).nbytes.to_bytes(8, "big"))
         hasher.update(part)
     return hasher.digest()
+
+
+SCRYPT_R: Final = 8
+
+
+def stretch(guessable: bytes, salt: bytes, *, log2_n: int, length: int) -> bytes:
+    """Scrypt with r = 8 and p = 1 (RFC 7914): ``2 ** (log2_n + 10)`` bytes for each try."""
+    return Scrypt(salt=salt, length=length, n=1 << log2_n, r=SCRYPT_R, p=1).derive(
+        guessable
+    )
 
 
 class KeyedHasher:

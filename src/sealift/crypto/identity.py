@@ -18,10 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
-
 from sealift.codec import decode, encode
 from sealift.crypto.aead import NONCE_BYTES, Aead, Suite
+from sealift.crypto.hash import stretch
 from sealift.crypto.hpke import SEED_BYTES, HpkePrivateKey, HpkePublicKey
 from sealift.crypto.keys import KEY_BYTES, TOKEN, Label, SecretKey, derive
 from sealift.crypto.sign import PublicKey, SigningKey
@@ -35,10 +34,9 @@ from sealift.errors import (
 )
 from sealift.ids import Buffer, check_name
 
-# scrypt with r = 8 and p = 1: 64 MiB and about 0.2 s for each try. The file says its
+# scrypt: 64 MiB and about 0.2 s for each try. The file says its
 # own cost, so that a later version may raise it; a file may ask for 1 MiB to 1 GiB.
 SCRYPT_LOG2_N: Final = 16
-SCRYPT_R: Final = 8
 _LOG2_N_LIMITS: Final = range(10, 21)
 _DRAWN_BYTES: Final = 18
 MIN_PASSPHRASE: Final = 8
@@ -240,12 +238,10 @@ def _unlock(
 
 
 def _file_aead(header: _IdentityFile, passphrase: str) -> Aead:
-    scrypt = Scrypt(
-        salt=header.salt, length=KEY_BYTES, n=1 << header.scrypt_log2_n, r=SCRYPT_R, p=1
-    )
     # One normal form: the same characters are other code points on another keyboard.
     normal = unicodedata.normalize("NFC", passphrase).encode(errors="surrogateescape")
-    stretched = SecretKey(scrypt.derive(normal))
+    log2_n = header.scrypt_log2_n
+    stretched = SecretKey(stretch(normal, header.salt, log2_n=log2_n, length=KEY_BYTES))
     label = (
         Label.IDENTITY_FILE if header.purpose == "identity" else Label.IDENTITY_BACKUP
     )

@@ -153,6 +153,13 @@ class Label(StrEnum):
     # groups (spec/collective.md)
     GROUP_VIEW = "sealift v1 group view"
     GROUP_CHOICES = "sealift v1 group choices"
+    # meetings (spec/meeting.md)
+    MEETING = "sealift v1 meeting"
+    MEETING_GUEST = "sealift v1 meeting proof of a guest"
+    MEETING_HOST = "sealift v1 meeting proof of the host"
+    MEETING_CARD = "sealift v1 meeting card"
+    MEETING_TERMS = "sealift v1 meeting terms"
+    MEETING_WORDS = "sealift v1 meeting words"
     # visits (spec/visit.md)
     VISIT_FRAME = "sealift v1 visit frame"
     DIRECT_PATH = "sealift v1 direct path"

@@ -86,7 +86,8 @@ BREAKS: Breaks = {
     "the same agreement": [(lambda c: c.by(agreement=OTHER), "other-agreement")],
     "an accelerator": [
         (partial(Case.by, role=role), "role-refused")
-        for role in (Role.HOLDER, Role.ORCHESTRATOR, Role.BROKER)
+        for role in Role
+        if role is not Role.ACCELERATOR
     ],
     "its evidence": [
         (lambda c: c.by(result=None), "evidence-missing"),

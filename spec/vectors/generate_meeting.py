@@ -1,0 +1,80 @@
+"""Write meeting.json: invitations, proofs, digests and words, for fixed inputs.
+
+Keys come from seeds that are made of counters. Run it from the repository's root; the output
+is the same every time.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sealift.codec import encode
+from sealift.crypto.identity import Identity
+from sealift.crypto.keys import SecretKey
+from sealift.ids import Digest
+from sealift.meet.invitation import HOST, Invitation, meeting_digest
+from sealift.meet.proof import Prover, prove_invited
+from sealift.meet.words import BEGINNINGS, ENDINGS, words_of
+
+TARGET = Path(__file__).with_name("meeting.json")
+IDENTITY_BYTES = 128
+
+
+def identity(name: str, first: int) -> Identity:
+    """A real one of a seed that counts from ``first``."""
+    seed = bytes((first + place) % 256 for place in range(IDENTITY_BYTES))
+    return Identity(name, SecretKey(seed))
+
+
+def case(number: int, name: str, *addresses: str) -> dict[str, Any]:
+    """One party's invitation and both proofs in one session."""
+    host, guest = identity(HOST, 7), identity(name, 10 * number)
+    meeting = bytes(range(number, number + 16))
+    secret = bytes(range(number + 100, number + 132))
+    th2 = bytes(range(number + 50, number + 82))
+    invitation = Invitation(
+        meeting=meeting,
+        name=name,
+        host=host.public_key,
+        secret=SecretKey(secret),
+        expires_s=1_800_000_000 + number,
+        addresses=addresses,
+    )
+    proofs = {
+        f"{side}_proof": prove_invited(SecretKey(secret), side, th2, card).hex()
+        for side, card in ((Prover.GUEST, guest.card), (Prover.HOST, host.card))
+    }
+    return {
+        "meeting": meeting.hex(),
+        "name": name,
+        "host": host.public_key.raw.hex(),
+        "secret": secret.hex(),
+        "expires_s": invitation.expires_s,
+        "addresses": list(addresses),
+        "text": invitation.to_text(),
+        "agreement": meeting_digest(meeting).raw.hex(),
+        "th2": th2.hex(),
+        "guest_card": encode(guest.card).decode(),
+        "host_card": encode(host.card).decode(),
+        **proofs,
+    }
+
+
+def vectors() -> dict[str, Any]:
+    """All of them."""
+    terms = [Digest.of(b"terms %d" % number) for number in range(3)]
+    return {
+        "invitations": [
+            case(1, "north", "host.example:7420"),
+            case(2, "st-mary", "192.0.2.7:7420", "[2001:db8::7]:443"),
+        ],
+        "words": [{"terms": t.raw.hex(), "words": list(words_of(t))} for t in terms],
+        "beginnings": list(BEGINNINGS),
+        "endings": list(ENDINGS),
+    }
+
+
+if __name__ == "__main__":
+    TARGET.write_text(json.dumps(vectors(), indent=1) + "\n")

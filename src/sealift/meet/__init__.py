@@ -1,0 +1,4 @@
+"""The meeting that makes an agreement: invitations, cards, terms, words to compare.
+
+Source: spec/meeting.md.
+"""

@@ -1,0 +1,164 @@
+"""A guest's side of a meeting: what it demands of all that the host shows it.
+
+Each step takes what the host said and raises, or returns what may be read, signed or kept.
+The host is believed nothing: its key is the invitation's, the recipe's files are the
+declared ones, this party's own card stands in the terms as it was sent, and the agreement
+is what this machine computes from the terms itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sealift.codec import encode
+from sealift.crypto.identity import Identity
+from sealift.errors import PolicyError
+from sealift.ids import Digest, Role
+from sealift.meet.invitation import HOST, Invitation, meeting_digest
+from sealift.meet.messages import Arrive, Check, Signed, Welcome
+from sealift.meet.proof import Prover, prove_invited, verify_invited
+from sealift.meet.terms import (
+    Declaration,
+    SignedCard,
+    SignedConsent,
+    Terms,
+    agreement_of,
+)
+from sealift.release.agreement import Agreement
+from sealift.release.agreement.signed import VerifiedAgreement, sign, verify
+from sealift.session.endpoint import Endpoint, PeerPolicy
+
+
+def guest_endpoint(invitation: Invitation, identity: Identity) -> Endpoint:
+    """This party in the meeting's session."""
+    return Endpoint(
+        role=Role.MEETING,
+        name=invitation.name,
+        agreement=meeting_digest(invitation.meeting),
+        identity=identity,
+    )
+
+
+def expect_host(invitation: Invitation) -> PeerPolicy:
+    """Whoever has the key that stands in the invitation."""
+    return PeerPolicy(
+        roles=frozenset({Role.MEETING}),
+        identities={HOST: invitation.host},
+        require_identity=True,
+        names=frozenset({HOST}),
+    )
+
+
+class Guest:
+    """One party's part.
+
+    Args:
+        invitation: Its own.
+        identity: Its own, of the invitation's name.
+
+    Raises:
+        PolicyError: code ``other-party``, if the invitation is for another name.
+    """
+
+    def __init__(self, invitation: Invitation, identity: Identity) -> None:
+        if identity.name != invitation.name:
+            raise PolicyError(
+                f"the invitation is for {invitation.name}",
+                why=f"this identity is {identity.name}'s",
+                code="other-party",
+            )
+        self._invitation = invitation
+        self._identity = identity
+
+    def arrive(self, th2: bytes) -> Arrive:
+        """The first message of a session."""
+        card, secret = self._identity.card, self._invitation.secret
+        return Arrive(card, prove_invited(secret, Prover.GUEST, th2, card))
+
+    def welcome(self, told: Welcome, th2: bytes) -> None:
+        """Whoever invited is who answers.
+
+        Raises:
+            AuthenticationError: it has not the invitation's secret.
+            PolicyError: code ``meeting-terms``: its card is another key's.
+        """
+        verify_invited(told.proof, self._invitation.secret, Prover.HOST, th2, told.host)
+        if told.host.sign != self._invitation.host:
+            raise _unfit("the host shows another key than the invitation's")
+
+    def require_ours(self, declared: Declaration, files: Mapping[str, bytes]) -> None:
+        """Before a card is made: demand this meeting, this host, and the files that are declared.
+
+        Raises:
+            PolicyError: code ``meeting-terms``.
+        """
+        invitation = self._invitation
+        if (declared.meeting, declared.host.sign) != (
+            invitation.meeting,
+            invitation.host,
+        ):
+            raise _unfit("the host declares another meeting than the invitation's")
+        if invitation.name not in declared.guests:
+            raise _unfit("the host does not name this party")
+        found = {path: Digest.of(content) for path, content in files.items()}
+        if found != declared.code.files:
+            raise _unfit("the recipe's files are not those that are declared")
+
+    def read(self, terms: Terms, declared: Declaration, own: SignedCard) -> Terms:
+        """Terms that may be put before a person.
+
+        Args:
+            terms: As the host shows them.
+            declared: What this party's card is about.
+            own: The card, as it was sent.
+
+        Raises:
+            AuthenticationError: somebody's card is not signed by its key.
+            PolicyError: code ``meeting-terms``.
+        """
+        terms.verify()
+        if terms.declaration != declared:
+            raise _unfit("the host declares something else than before")
+        if own not in terms.cards:
+            raise _unfit("this party's card does not stand in them as it was sent")
+        return terms
+
+    def check(self, told: Check, terms: Terms, own: SignedConsent) -> Agreement:
+        """The agreement, computed here, and so without a choice of the host's.
+
+        Args:
+            told: What everybody brought.
+            terms: What this party said yes to.
+            own: Its yes, as it was sent.
+
+        Raises:
+            AuthenticationError: somebody's yes is not signed by its key.
+            PolicyError: code ``meeting-terms``.
+            MalformedError: what was brought makes no agreement.
+        """
+        if told.terms != terms:
+            raise _unfit("the terms are not those that this party said yes to")
+        if told.consents.get(self._identity.name) != own:
+            raise _unfit("this party's yes does not stand in them as it was sent")
+        if set(told.consents) != set(terms.declaration.guests):
+            raise _unfit("not everybody said yes")
+        return agreement_of(terms, told.consents)
+
+    def sign(self, agreement: Agreement) -> bytes:
+        """This party's signature under it."""
+        return sign(agreement, self._identity)
+
+    def keep(self, told: Signed, agreement: Agreement) -> VerifiedAgreement:
+        """The agreement that all have signed; the job may begin.
+
+        Raises:
+            PolicyError: it is another one, or a signature is missing.
+            IntegrityError: a signature does not fit.
+        """
+        if encode(told.agreement.agreement) != encode(agreement):
+            raise _unfit("the others signed another agreement")
+        return verify(told.agreement)
+
+
+def _unfit(why: str) -> PolicyError:
+    return PolicyError("the meeting's terms do not hold", why=why, code="meeting-terms")

@@ -1,0 +1,238 @@
+"""The host's side of a meeting: what a guest may say, and what comes next for it.
+
+One `Reception` per session. It begins with the proof that the guest was invited; whatever
+fails there has one answer. Everything else is read from the book, each time: a card or a
+yes that is about other words than now counts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.codec import encode
+from sealift.crypto.identity import Identity
+from sealift.crypto.keys import Label
+from sealift.errors import (
+    AuthenticationError,
+    MalformedError,
+    SealiftError,
+)
+from sealift.meet.book import Book, Seat
+from sealift.meet.messages import (
+    Agree,
+    Arrive,
+    Ask,
+    Bring,
+    BringCard,
+    Check,
+    Decline,
+    FromGuest,
+    FromHost,
+    Over,
+    Read,
+    Sign,
+    Signed,
+    Wait,
+    Welcome,
+)
+from sealift.meet.proof import Prover, prove_invited, verify_invited
+from sealift.meet.terms import (
+    Declaration,
+    SignedConsent,
+    Terms,
+    agreement_of,
+)
+from sealift.release.agreement.signed import SignedAgreement, add_signature
+from sealift.session.endpoint import VerifiedPeer
+
+NOT_INVITED: Final = Over(
+    "not-invited", "", "the invitation is not valid here, or it is over"
+)
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the host of a meeting has.
+
+    Attributes:
+        book: Of the meeting; it was told this declaration.
+        declaration: What is declared.
+        files: The recipe's.
+        identity: The host's.
+        clock: Seconds since 1970.
+    """
+
+    book: Book
+    declaration: Declaration
+    files: Mapping[str, bytes]
+    identity: Identity
+    clock: Callable[[], float]
+
+    def terms(self) -> Terms | None:
+        """Once every party has brought a card about this declaration that fits."""
+        cards = [each.brought for each in self.book.seats()]
+        digest = self.declaration.digest
+        found = tuple(
+            card
+            for card in cards
+            if card is not None
+            and card.body.declaration == digest
+            and all(fit == "fits" for fit in card.body.columns.values())
+        )
+        if len(found) < len(cards):
+            return None
+        return Terms(declaration=self.declaration, cards=found)
+
+    def consents(self, terms: Terms) -> dict[str, SignedConsent]:
+        """Of those who said yes to these terms."""
+        found = ((each.name, each.consent) for each in self.book.seats())
+        return {
+            name: consent
+            for name, consent in found
+            if consent is not None and consent.body.terms == terms.digest
+        }
+
+    def agreement(self) -> SignedAgreement | None:
+        """The agreement, with the signatures that are there; None before all said yes.
+
+        Raises:
+            SealiftError: what was brought makes no agreement.
+        """
+        terms = self.terms()
+        consents = self.consents(terms) if terms else {}
+        if terms is None or len(consents) < len(terms.cards):
+            return None
+        signed = add_signature(
+            SignedAgreement(agreement_of(terms, consents)), self.identity
+        )
+        seats = self.book.seats()
+        found = {each.name: each.signature for each in seats if each.signature}
+        return SignedAgreement(signed.agreement, {**signed.signatures, **found})
+
+    def next_for(self, name: str) -> FromHost:
+        """What a party has to do now, by the book alone."""
+        seats = self.book.seats()
+        seat = next(each for each in seats if each.name == name)
+        for each in seats:
+            if each.declined is not None:
+                return Over("meeting-declined", each.name, each.declined)
+        digest = self.declaration.digest
+        if seat.brought is None or seat.brought.body.declaration != digest:
+            return BringCard(self.declaration, dict(self.files))
+        terms = self.terms()
+        if terms is None:
+            return self._before_terms(seats, seat)
+        consents = self.consents(terms)
+        if name not in consents:
+            return Read(terms)
+        if len(consents) < len(seats):
+            return _wait(seat, [s.name for s in seats if s.name not in consents])
+        try:
+            signed = self.agreement()
+        except SealiftError as error:
+            return Over(error.code, "", str(error)[:500])
+        assert signed is not None, "everybody said yes"
+        if name not in signed.signatures:
+            return Check(terms, consents)
+        return _wait(seat, signed.missing) if signed.missing else Signed(signed)
+
+    def _before_terms(self, seats: tuple[Seat, ...], seat: Seat) -> FromHost:
+        digest, missing = self.declaration.digest, []
+        for each in seats:
+            if each.brought is None or each.brought.body.declaration != digest:
+                missing.append(each.name)
+                continue
+            columns = each.brought.body.columns.items()
+            if other := [name for name, fit in columns if fit != "fits"]:
+                return Over("columns-differ", each.name, ", ".join(other)[:500])
+        return _wait(seat, missing)
+
+
+class Reception:
+    """One session with somebody who may be a guest.
+
+    Args:
+        host: What the host has.
+        peer: Whoever it is; it proved its identity key.
+        th2: Of the session.
+    """
+
+    def __init__(self, host: Host, peer: VerifiedPeer, th2: bytes) -> None:
+        self._host = host
+        self._peer = peer
+        self._th2 = th2
+        self._name = ""
+
+    def take(self, message: FromGuest) -> FromHost:
+        """The answer to a message.
+
+        Raises:
+            MalformedError: if it is out of place.
+            RefusedError: if what it brings is not signed by the party, or is another's.
+        """
+        if isinstance(message, Arrive):
+            return self._arrive(message)
+        if not self._name:
+            raise MalformedError("nobody arrived yet", code="bad-message")
+        book, name = self._host.book, self._name
+        match message:
+            case Ask():
+                pass
+            case Bring():
+                _require_own(message.card.verify().party == self._card)
+                book.bring(name, message.card)
+            case Agree():
+                consent = message.consent.verify(self._card.sign)
+                _require_own(consent.party == name)
+                book.agree(name, message.consent)
+            case Decline():
+                book.decline(name, message.why)
+            case Sign():
+                self._sign(message.signature)
+        return self._host.next_for(name)
+
+    def _arrive(self, message: Arrive) -> FromHost:
+        book, card = self._host.book, message.card
+        seat = book.seat(card.name)
+        try:
+            self._require_invited(message, seat)
+        except AuthenticationError:
+            return NOT_INVITED
+        assert seat is not None, "it was invited"
+        if not book.bind(card.name, card):
+            book.contest(card.name)
+            why = "another key came with this invitation before"
+            return Over("invitation-used-twice", card.name, why)
+        book.decline(card.name, None)
+        self._name, self._card = card.name, card
+        host = self._host.declaration.host
+        proof = prove_invited(seat.secret, Prover.HOST, self._th2, host)
+        return Welcome(proof, host, seat.contested)
+
+    def _require_invited(self, message: Arrive, seat: Seat | None) -> None:
+        """One refusal for all: nobody learns which names or which times there are."""
+        card, peer = message.card, self._peer
+        if seat is None or self._host.clock() >= seat.expires_s:
+            raise AuthenticationError
+        if (peer.name, peer.identity) != (card.name, card.sign):
+            raise AuthenticationError
+        verify_invited(message.proof, seat.secret, Prover.GUEST, self._th2, card)
+
+    def _sign(self, signature: bytes) -> None:
+        signed = self._host.agreement()
+        if signed is None:
+            raise MalformedError("there is no agreement yet", code="bad-message")
+        party = signed.agreement.party(self._name)
+        party.sign.verify(Label.AGREEMENT, encode(signed.agreement), signature)
+        self._host.book.sign(self._name, signature)
+
+
+def _require_own(own: bool) -> None:
+    if not own:
+        raise AuthenticationError
+
+
+def _wait(seat: Seat, parties: list[str] | tuple[str, ...]) -> Wait:
+    return Wait(tuple(parties), seat.contested)

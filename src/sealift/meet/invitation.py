@@ -1,0 +1,165 @@
+"""An invitation: what one party needs to find the host, know it, and prove it was asked.
+
+A line of text to mail. Whoever reads it can come in the party's place, once, and is seen:
+the first key that it is used with is the party's (``book``). It never goes into a log.
+Format: spec/meeting.md section 1.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from sealift.crypto.hash import HASH_BYTES, labelled, sha256
+from sealift.crypto.keys import KEY_BYTES, TOKEN, Label, SecretKey
+from sealift.crypto.sign import PublicKey
+from sealift.errors import MalformedError, RefusedError
+from sealift.ids import Digest, check_name
+
+VERSION: Final = 1
+PREFIX: Final = "sealift-invitation-"
+MEETING_BYTES: Final = 16
+MAX_ADDRESSES: Final = 4
+MAX_TEXT: Final = 2048
+HOST: Final = "host"  # the host's name at its meeting, which no party has
+_CHECKSUM_BYTES: Final = 4
+_FIXED_BYTES: Final = 1 + MEETING_BYTES + 8 + KEY_BYTES + KEY_BYTES
+_ADDRESS = re.compile(r"[\x21-\x7e]{1,250}:[0-9]{1,5}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invitation:
+    """What the host prints for one party.
+
+    Attributes:
+        meeting: 16 random bytes, the same for all parties.
+        name: The party that is invited.
+        host: The host's identity key.
+        secret: 32 random bytes, of this invitation alone.
+        expires_s: Seconds since 1970 after which nobody comes in with it.
+        addresses: ``HOST:PORT``, to be tried in this order.
+    """
+
+    meeting: bytes
+    name: str
+    host: PublicKey
+    secret: SecretKey = field(repr=False)
+    expires_s: int
+    addresses: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_name(self.name, what="party name")
+        if self.name == HOST or len(self.meeting) != MEETING_BYTES:
+            raise _mistyped("its name or its meeting")
+        if not 0 < len(self.addresses) <= MAX_ADDRESSES:
+            raise _mistyped("the number of its addresses")
+        if not all(map(_ADDRESS.fullmatch, self.addresses)):
+            raise _mistyped("an address")
+
+    def to_text(self) -> str:
+        """The line to mail. It is a secret."""
+        raw = b"".join(
+            (
+                bytes([VERSION]),
+                self.meeting,
+                self.expires_s.to_bytes(8, "big"),
+                self.host.raw,
+                self.secret.reveal(TOKEN),
+                _text(self.name),
+                *map(_text, self.addresses),
+            )
+        )
+        return _packed(raw + sha256(raw)[:_CHECKSUM_BYTES])
+
+    def require_in_time(self, now_s: float) -> None:
+        """Refuse it once it is over.
+
+        Raises:
+            RefusedError: code ``invitation-expired``.
+        """
+        if now_s >= self.expires_s:
+            raise RefusedError("the invitation is over", code="invitation-expired")
+
+
+def parse_invitation(text: str) -> Invitation:
+    """Read an invitation as it was mailed, broken over lines or not.
+
+    Raises:
+        MalformedError: code ``bad-invitation``; it says nothing of what stands in it.
+    """
+    packed = "".join(text.split())
+    if len(packed) > MAX_TEXT or not packed.startswith(PREFIX):
+        raise _mistyped("its beginning")
+    body = packed.removeprefix(PREFIX)
+    try:
+        whole = base64.b64decode(
+            body + "=" * (-len(body) % 4), altchars=b"-_", validate=True
+        )
+    except (binascii.Error, ValueError):
+        raise _mistyped("a letter") from None
+    if _packed(whole) != packed:  # the last letter has bits that nothing uses
+        raise _mistyped("its last letter")
+    raw, checksum = whole[:-_CHECKSUM_BYTES], whole[-_CHECKSUM_BYTES:]
+    if len(raw) < _FIXED_BYTES or sha256(raw)[:_CHECKSUM_BYTES] != checksum:
+        raise _mistyped("a letter, or its end")
+    if raw[0] != VERSION:
+        raise MalformedError(
+            "the invitation is of another version of Sealift", code="bad-invitation"
+        )
+    return _read(raw)
+
+
+def _read(raw: bytes) -> Invitation:
+    at = 1
+    parts = []
+    for length in (MEETING_BYTES, 8, KEY_BYTES, KEY_BYTES):
+        parts.append(raw[at : at + length])
+        at += length
+    meeting, expires, host, secret = parts
+    name, *addresses = _texts(raw[at:])
+    return Invitation(
+        meeting=meeting,
+        name=name,
+        host=PublicKey(host),
+        secret=SecretKey(secret),
+        expires_s=int.from_bytes(expires, "big"),
+        addresses=tuple(addresses),
+    )
+
+
+def _packed(whole: bytes) -> str:
+    return PREFIX + base64.urlsafe_b64encode(whole).decode().rstrip("=")
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode("ascii")
+    return bytes([len(raw)]) + raw
+
+
+def _texts(raw: bytes) -> list[str]:
+    found = []
+    while raw:
+        length, raw = raw[0], raw[1:]
+        if length > len(raw):
+            raise _mistyped("its end")
+        found.append(raw[:length].decode("ascii", "replace"))
+        raw = raw[length:]
+    if not found:
+        raise _mistyped("its end")
+    return found
+
+
+def meeting_digest(meeting: bytes) -> Digest:
+    """What both sides of a meeting's session name in the place of an agreement."""
+    return Digest(labelled(Label.MEETING, meeting)[:HASH_BYTES])
+
+
+def _mistyped(what: str) -> MalformedError:
+    return MalformedError(
+        "this is no invitation, or not the whole of one",
+        why=f"{what} is not right",
+        code="bad-invitation",
+    )

@@ -1,0 +1,155 @@
+"""What crosses a meeting's session: the guest asks, and the host says what comes next.
+
+Every message of a guest has one answer, which follows from the host's book alone: so either
+side may start again at any point, and ask again. Source: spec/meeting.md section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from sealift.crypto.identity import Card
+from sealift.errors import MalformedError
+from sealift.ids import check_name
+from sealift.meet.proof import PROOF_BYTES
+from sealift.meet.terms import Declaration, SignedCard, SignedConsent, Terms
+from sealift.release.agreement.signed import SignedAgreement
+
+MAX_WHY: Final = 500
+MAX_FILES_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive:
+    """First of each session: whose place it is, and that it was invited."""
+
+    card: Card
+    proof: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _require_proof(self.proof)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What comes next?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bring:
+    """The party's card."""
+
+    card: SignedCard
+
+
+@dataclass(frozen=True, slots=True)
+class Agree:
+    """Yes."""
+
+    consent: SignedConsent
+
+
+@dataclass(frozen=True, slots=True)
+class Decline:
+    """No, and why; the others are told."""
+
+    why: str
+
+    def __post_init__(self) -> None:
+        if len(self.why) > MAX_WHY:
+            raise MalformedError("too long", field="why", code="bad-meeting")
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """The party's signature under the agreement that it computed itself."""
+
+    signature: bytes = field(repr=False)
+
+
+FromGuest = Arrive | Ask | Bring | Agree | Decline | Sign
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The host is who invited.
+
+    Attributes:
+        host: Its card.
+        contested: Whether somebody else came with this invitation as well.
+    """
+
+    proof: bytes = field(repr=False)
+    host: Card
+    contested: bool
+
+    def __post_init__(self) -> None:
+        _require_proof(self.proof)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """For these parties."""
+
+    parties: tuple[str, ...]
+    contested: bool
+
+    def __post_init__(self) -> None:
+        for each in self.parties:
+            check_name(each, what="party name")
+
+
+@dataclass(frozen=True, slots=True)
+class BringCard:
+    """Your card is missing, or is about what is not declared any more.
+
+    Attributes:
+        files: The recipe's, by path; their digests stand in the declaration.
+    """
+
+    declaration: Declaration
+    files: dict[str, bytes] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if sum(map(len, self.files.values())) > MAX_FILES_BYTES:
+            raise MalformedError("too long", field="files", code="bad-meeting")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The terms, to be read and signed."""
+
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What everybody brought: the agreement follows from it."""
+
+    terms: Terms
+    consents: dict[str, SignedConsent]
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """By everybody. The job begins."""
+
+    agreement: SignedAgreement
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """It comes to nothing: who, and why."""
+
+    code: str
+    party: str
+    why: str
+
+
+FromHost = Welcome | Wait | BringCard | Read | Check | Signed | Over
+
+
+def _require_proof(proof: bytes) -> None:
+    if len(proof) != PROOF_BYTES:
+        raise MalformedError("no proof", field="proof", code="bad-meeting")

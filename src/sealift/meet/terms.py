@@ -1,0 +1,294 @@
+"""What a meeting agrees on: what the host declares, what each party brings, and the result.
+
+Three documents, each signed before the next one is made. The host *declares* everything but
+the tables. Each party's *card* says which columns of its own table fit, and its own rule;
+nothing of its rows, not even their number. Declaration and cards are the *terms*: what a
+party reads, compares by eight words, and signs. Only then it *brings* its tables'
+commitments, and the agreement follows from terms and tables by one function, which every
+party computes itself. Source: spec/meeting.md sections 5, 6 and 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from sealift.attest.level import Level
+from sealift.codec import encode
+from sealift.crypto.hash import labelled
+from sealift.crypto.identity import Card, Identity
+from sealift.crypto.keys import Label
+from sealift.crypto.sign import PublicKey
+from sealift.data.schema.alike import demand_alike
+from sealift.errors import MalformedError, PolicyError
+from sealift.ids import MAX_RANKS, Digest
+from sealift.meet.invitation import HOST, MEETING_BYTES
+from sealift.release.agreement import Agreement
+from sealift.release.agreement.resources import (
+    GroupRule,
+    OutputRule,
+    ReleaseRule,
+    Resource,
+    TravelRule,
+)
+from sealift.release.agreement.terms import CodeBundle, Party, References
+
+MAX_COLUMNS: Final = 4096
+MAX_JOB_BYTES: Final = 1 << 16
+MAX_RESOURCES: Final = 8  # of one party
+Fit = Literal["fits", "does not fit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """What the host says before it knows anything of anybody's table.
+
+    Attributes:
+        meeting: Of the invitations.
+        name: Of the line of agreements.
+        host: The host's card: model owner, code owner and operator.
+        guests: Invited parties, each a data owner, in the order of their ranks.
+        code: The recipe's files by their digests.
+        job: The job file, as all parties will have it.
+        schema: What every table must fit, in its plain form (spec/table.md).
+        accept: Accepted levels.
+        attesters: Keys whose development evidence counts, beside the guests' own.
+        output: What leaves the accelerators.
+        travel: How accelerators may visit.
+        rows_at_home: Whether each guest's own machine trains on its rows.
+        not_after: Seconds since 1970 until which keys are released.
+    """
+
+    format: Literal["sealift-meeting"] = "sealift-meeting"
+    version: Literal[1] = 1
+    meeting: bytes
+    name: str
+    host: Card
+    guests: tuple[str, ...]
+    code: CodeBundle
+    job: str
+    schema: dict[str, Any]
+    accept: tuple[Level, ...]
+    attesters: tuple[PublicKey, ...] = ()
+    output: OutputRule
+    travel: TravelRule
+    rows_at_home: bool
+    not_after: int
+
+    def __post_init__(self) -> None:
+        if len(self.meeting) != MEETING_BYTES or self.host.name != HOST:
+            raise _other("meeting")
+        if not 0 < len(self.guests) <= MAX_RANKS or len(set(self.guests)) < len(
+            self.guests
+        ):
+            raise _other("guests")
+        if HOST in self.guests or len(self.job.encode()) > MAX_JOB_BYTES:
+            raise _other("job")
+
+    @property
+    def digest(self) -> Digest:
+        """Names it in every card."""
+        return Digest(labelled(Label.MEETING, encode(self)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCard:
+    """What leaves a party's machine before it has signed anything.
+
+    Attributes:
+        declaration: What its table was compared with.
+        party: The identity that it signs with.
+        columns: By each declared column, whether the party's own one fits.
+        heldout: Whether it brings rows that are measured on, beside those trained on.
+        rule: When it lets its keys go; its own alone.
+    """
+
+    declaration: Digest
+    party: Card
+    columns: dict[str, Fit]
+    heldout: bool
+    rule: ReleaseRule
+
+    def __post_init__(self) -> None:
+        if len(self.columns) > MAX_COLUMNS:
+            raise _other("columns")
+
+
+@dataclass(frozen=True, slots=True)
+class SignedCard:
+    """A card and its party's signature."""
+
+    body: TableCard
+    signature: bytes = field(repr=False)
+
+    def verify(self) -> TableCard:
+        """The card.
+
+        Raises:
+            AuthenticationError: if another key signed it, or other words.
+        """
+        body = self.body
+        body.party.sign.verify(Label.MEETING_CARD, encode(body), self.signature)
+        return body
+
+
+def sign_card(card: TableCard, identity: Identity) -> SignedCard:
+    """Sign it as its party."""
+    return SignedCard(card, identity.sign(Label.MEETING_CARD, encode(card)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What everybody reads and signs.
+
+    Attributes:
+        declaration: The host's.
+        cards: Of all guests, in their order.
+    """
+
+    declaration: Declaration
+    cards: tuple[SignedCard, ...]
+
+    @property
+    def digest(self) -> Digest:
+        """What is signed and compared; all keys stand in it."""
+        return Digest(labelled(Label.MEETING_TERMS, encode(self)))
+
+    def verify(self) -> None:
+        """Demand that each guest has one card, about this declaration, that fits.
+
+        Raises:
+            AuthenticationError: a signature does not verify.
+            PolicyError: code ``meeting-terms``.
+        """
+        declared = self.declaration
+        if tuple(each.body.party.name for each in self.cards) != declared.guests:
+            raise _unfit("the cards are not those of the parties that were invited")
+        keys = {declared.host.sign}
+        for card in map(SignedCard.verify, self.cards):
+            if card.declaration != declared.digest:
+                raise _unfit(f"{card.party.name}'s card is about other words")
+            keys.add(card.party.sign)
+            for column, fit in card.columns.items():
+                if fit != "fits":
+                    raise _unfit(f"{card.party.name}'s {column} does not fit")
+        if len(keys) <= len(self.cards):
+            raise _unfit("two parties have one key")
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """A party's yes, and with it what the agreement has to say of its tables.
+
+    Attributes:
+        terms: What it says yes to.
+        party: Who.
+        resources: Its sealed tables: commitments, and from now on numbers of rows.
+        compared: Whether it compared the words with another party.
+    """
+
+    terms: Digest
+    party: str
+    resources: tuple[Resource, ...]
+    compared: bool
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.resources) <= MAX_RESOURCES:
+            raise _other("resources")
+
+
+@dataclass(frozen=True, slots=True)
+class SignedConsent:
+    """A yes and its party's signature."""
+
+    body: Consent
+    signature: bytes = field(repr=False)
+
+    def verify(self, key: PublicKey) -> Consent:
+        """The yes of whoever has this key.
+
+        Raises:
+            AuthenticationError: if another key signed it, or other words.
+        """
+        key.verify(Label.MEETING_TERMS, encode(self.body), self.signature)
+        return self.body
+
+
+def sign_consent(consent: Consent, identity: Identity) -> SignedConsent:
+    """Sign it as its party."""
+    return SignedConsent(consent, identity.sign(Label.MEETING_TERMS, encode(consent)))
+
+
+def agreement_of(terms: Terms, consents: Mapping[str, SignedConsent]) -> Agreement:
+    """The agreement that follows from what everybody signed; there is no choice in it.
+
+    Args:
+        terms: What was read.
+        consents: Of all guests, by name.
+
+    Raises:
+        AuthenticationError: a signature does not verify.
+        PolicyError: code ``meeting-terms``: somebody brings what its card did not say.
+        MalformedError: code ``mixed-schemas``, or ``bad-agreement`` where the parts do not
+            stand together.
+    """
+    terms.verify()
+    declared, cards = terms.declaration, [each.body for each in terms.cards]
+    resources = tuple(
+        each
+        for card in cards
+        for each in _brought(terms, card, consents[card.party.name])
+    )
+    asked = replace(resources[0], name="declared", schema=declared.schema)
+    demand_alike((asked, *resources))
+    guests = [card.party for card in cards]
+    at_home = tuple(guest.sign for guest in guests) if declared.rows_at_home else ()
+    ranks = len(guests)
+    return Agreement(
+        about="train",
+        name=declared.name,
+        number=1,
+        predecessor=None,
+        parties=(
+            _party(declared.host, "model_owner", "code_owner", "operator"),
+            *(_party(guest, "data_owner") for guest in guests),
+        ),
+        code=declared.code,
+        accept=declared.accept,
+        references=References(development_attesters=(*declared.attesters, *at_home)),
+        operator=HOST,
+        resources=resources,
+        model_owner=HOST,
+        output=declared.output,
+        travel=declared.travel,
+        group=GroupRule(ranks, "owner") if declared.rows_at_home else None,
+        not_after=declared.not_after,
+    )
+
+
+def _party(card: Card, *roles: Any) -> Party:
+    return Party(card.name, roles, card.sign, card.hpke)
+
+
+def _brought(
+    terms: Terms, card: TableCard, signed: SignedConsent
+) -> tuple[Resource, ...]:
+    consent, name = signed.verify(card.party.sign), card.party.name
+    if (consent.terms, consent.party) != (terms.digest, name):
+        raise _unfit(f"{name} said yes to other words")
+    parts = ("train", "heldout") if card.heldout else ("train",)
+    if tuple(each.part for each in consent.resources) != parts:
+        raise _unfit(f"{name} does not bring what its card says")
+    for each in consent.resources:
+        if (each.owner, each.rule) != (name, card.rule):
+            raise _unfit(f"{name} brings another's table, or under another rule")
+    return consent.resources
+
+
+def _unfit(why: str) -> PolicyError:
+    return PolicyError("the meeting's terms do not hold", why=why, code="meeting-terms")
+
+
+def _other(what: str) -> MalformedError:
+    return MalformedError("no document of a meeting", field=what, code="bad-meeting")

@@ -1,0 +1,137 @@
+"""A meeting from invitation to agreement: restarts at any point, changes, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sealift.crypto.identity import create_identity
+from sealift.lab.worlds.consortium import OUTPUT
+from sealift.meet.messages import Over, Read, Wait, Welcome
+from tests.sim.meetings import NAMES, UNTIL_S, MetGuest, MetHost, walk
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> MetHost:
+    return MetHost(tmp_path)
+
+
+def everybody(host: MetHost) -> list[MetGuest]:
+    return [MetGuest(host, name) for name in NAMES]
+
+
+def test_three_parties_and_a_host_agree(host: MetHost) -> None:
+    guests = everybody(host)
+    walk(*guests)
+    digests = {each.verified.digest for each in guests if each.verified}
+    assert len(digests) == 1
+    agreement = guests[0].verified.agreement  # type: ignore[union-attr]
+    assert agreement.rows_at_home
+    assert agreement.data_owners == NAMES
+    assert (agreement.model_owner, agreement.operator) == ("host", "host")
+    assert [len(each.asked) for each in guests] == [1, 1, 1]
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_whoever_starts_again_goes_on(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Killed between any two messages, host or guest, with the answer lost or not."""
+    host = MetHost(tmp_path_factory.mktemp("meeting"))
+    guests = everybody(host)
+    for _ in range(data.draw(st.integers(0, 30), label="steps")):
+        each = data.draw(st.sampled_from(guests))
+        each.step()
+        if data.draw(st.booleans(), label="guest killed"):
+            each.restart()
+        if data.draw(st.booleans(), label="host killed"):
+            host.restart()
+            for one in guests:
+                one.restart()
+    walk(*guests)
+    assert len({each.verified.digest for each in guests if each.verified}) == 1
+    assert all(len({terms.digest for terms in each.asked}) == 1 for each in guests)
+
+
+def test_a_changed_recipe_asks_everybody_again(host: MetHost) -> None:
+    guests = everybody(host)
+    while not all(isinstance(each.told and each.told[-1], Wait) for each in guests[:2]):
+        for each in guests[:2]:
+            each.step()
+    third = guests[2]
+    while not isinstance(third.told and third.told[-1], Read):
+        third.step()
+    for each in guests[:2]:  # they say yes, and wait for the third
+        while each.kept_consent is None:
+            each.step()
+    host.redeclare(job='plan = "ddp"\n\n[training]\nepochs = 9\n')
+    for each in guests:
+        each.restart()
+    walk(*guests)
+    assert [len({t.digest for t in each.asked}) for each in guests] == [2, 2, 1]
+    assert len({each.verified.digest for each in guests if each.verified}) == 1
+
+
+def test_a_no_is_told_to_all_by_name_and_may_be_taken_back(host: MetHost) -> None:
+    guests = everybody(host)
+    guests[1].answer = False
+    walk(*guests)
+    over = Over("meeting-declined", "east", "not with us")
+    assert [each.told[-1] for each in guests] == [over] * 3
+    guests[1].answer = True
+    for each in guests[::-1]:
+        each.restart()
+        each.step()
+    walk(*guests)
+    assert all(each.verified for each in guests)
+
+
+def test_columns_that_do_not_fit_are_told_to_all(host: MetHost) -> None:
+    guests = everybody(host)
+    guests[2].columns = {"x": "does not fit"}
+    walk(*guests)
+    assert guests[0].told[-1] == Over("columns-differ", "south", "x")
+    guests[2].columns = {"x": "fits"}
+    for each in guests:
+        each.restart()
+    guests[2].kept_card = None
+    host.restart()
+    assert isinstance(guests[2].arrive(), Welcome)
+
+
+def test_what_makes_no_agreement_is_told_to_all(tmp_path: Path) -> None:
+    host = MetHost(tmp_path, changes={"output": replace(OUTPUT, model_to=("nobody",))})
+    guests = everybody(host)
+    walk(*guests)
+    codes = {each.told[-1].code for each in guests if isinstance(each.told[-1], Over)}
+    assert codes == {"bad-agreement"}
+
+
+def test_an_invitation_is_used_by_one_key(host: MetHost) -> None:
+    north = MetGuest(host, "north")
+    assert isinstance(north.step(), Welcome)
+    thief = MetGuest(host, "north", identity=create_identity("north"))
+    told = thief.arrive()
+    assert isinstance(told, Over)
+    assert told.code == "invitation-used-twice"
+    north.restart()
+    again = north.arrive()
+    assert isinstance(again, Welcome)
+    assert again.contested
+
+
+def test_an_invitation_that_is_over_lets_nobody_in(host: MetHost) -> None:
+    host.now_s = UNTIL_S
+    told = MetGuest(host, "north").arrive()
+    assert told == Over(
+        "not-invited", "", "the invitation is not valid here, or it is over"
+    )
