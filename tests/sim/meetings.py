@@ -16,7 +16,12 @@ from sealift.lab.worlds.consortium import CODE, OUTPUT, code_bundle, make_resour
 from sealift.meet.book import Book
 from sealift.meet.guest import Guest, expect_host, guest_endpoint
 from sealift.meet.host import Host, Reception
-from sealift.meet.invitation import HOST, Invitation, meeting_digest
+from sealift.meet.invitation import (
+    HOST,
+    Invitation,
+    meeting_digest,
+    parse_invitation,
+)
 from sealift.meet.messages import (
     Agree,
     Ask,
@@ -85,11 +90,10 @@ class MetHost:
     changes: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.secrets = {name: SecretKey.generate() for name in self.names}
-        meeting = secrets.token_bytes(16)
-        book = Book.create(self.folder / "meeting.db", meeting, self.secrets, UNTIL_S)
-        book.close()
-        self.meeting = meeting
+        self.meeting = secrets.token_bytes(16)
+        self.invitations = {name: self._invitation(name) for name in self.names}
+        path = self.folder / "meeting.db"
+        Book.create(path, tuple(self.invitations.values())).close()
         self.restart()
 
     def restart(self) -> None:
@@ -98,7 +102,7 @@ class MetHost:
             self.host.book.close()
         book = Book.open(self.folder / "meeting.db")
         changes = {"guests": self.names, **self.changes}
-        declared = declare(self.identity, book.meeting, **changes)
+        declared = declare(self.identity, self.meeting, **changes)
         book.declare(declared.digest)
         self.host = Host(book, declared, CODE, self.identity, lambda: self.now_s)
 
@@ -109,11 +113,14 @@ class MetHost:
 
     def invite(self, name: str) -> Invitation:
         """The line that was mailed."""
+        return parse_invitation(self.invitations[name].to_text())
+
+    def _invitation(self, name: str) -> Invitation:
         return Invitation(
             meeting=self.meeting,
             name=name,
             host=self.identity.public_key,
-            secret=self.secrets[name].twin(),
+            secret=SecretKey.generate(),
             expires_s=UNTIL_S,
             addresses=("host.example:7420",),
         )

@@ -103,6 +103,11 @@ def keyed_hash(key: SecretKey, *parts: Buffer) -> bytes:
     return hasher.digest()
 
 
+def hmac_sha256(key: SecretKey, message: Buffer) -> bytes:
+    """HMAC-SHA-256 (RFC 2104), where another document asks for it."""
+    return hmac.digest(key.reveal(TOKEN), message, "sha256")
+
+
 def verify_equal(computed: bytes, received: Buffer) -> None:
     """Compare in constant time.
 

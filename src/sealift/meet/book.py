@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from sealift.codec import decode, encode
 from sealift.crypto.identity import Card
-from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import UsageError
 from sealift.ids import Digest
+from sealift.meet.invitation import Invitation, parse_invitation
 from sealift.meet.terms import SignedCard, SignedConsent
 from sealift.release.database import (
     create_database,
@@ -30,10 +30,9 @@ from sealift.release.database import (
 
 APPLICATION_ID: Final = 0x53_4C_4D_54  # "SLMT"
 _SCHEMA: Final = """
-CREATE TABLE meeting (id BLOB NOT NULL, declaration TEXT NOT NULL) STRICT;
+CREATE TABLE meeting (declaration TEXT NOT NULL) STRICT;
 CREATE TABLE seats (
-    name TEXT PRIMARY KEY, secret BLOB NOT NULL, expires_s INTEGER NOT NULL,
-    place INTEGER NOT NULL, card BLOB, contested INTEGER NOT NULL DEFAULT 0,
+    name TEXT PRIMARY KEY, invitation TEXT NOT NULL, place INTEGER NOT NULL, card BLOB, contested INTEGER NOT NULL DEFAULT 0,
     brought BLOB, consent BLOB, signature BLOB, declined TEXT) STRICT
 """
 _VOIDED: Final = "UPDATE seats SET consent = NULL, signature = NULL"
@@ -45,21 +44,25 @@ class Seat:
     """One invited party.
 
     Attributes:
+        invitation: As it was printed.
         card: Of the first key that the invitation was used with.
         contested: Whether another key came with it, too.
         brought: Its card about its table.
         declined: Why it said no.
     """
 
-    name: str
-    secret: SecretKey = field(repr=False)
-    expires_s: int
+    invitation: Invitation
     card: Card | None
     contested: bool
     brought: SignedCard | None
     consent: SignedConsent | None
     signature: bytes | None
     declined: str | None
+
+    @property
+    def name(self) -> str:
+        """The party's."""
+        return self.invitation.name
 
 
 class Book:
@@ -76,10 +79,8 @@ class Book:
         self._lock = threading.Lock()  # sessions have threads
 
     @classmethod
-    def create(
-        cls, path: Path, meeting: bytes, secrets: Mapping[str, SecretKey], until_s: int
-    ) -> Book:
-        """A fresh one, with a seat for each name, in this order.
+    def create(cls, path: Path, invitations: Sequence[Invitation]) -> Book:
+        """A fresh one, with a seat for each invitation, in this order.
 
         Raises:
             UsageError: if the file exists.
@@ -87,12 +88,12 @@ class Book:
         """
 
         def fill(connection: sqlite3.Connection) -> None:
-            connection.execute("INSERT INTO meeting VALUES (?, '')", (meeting,))
+            connection.execute("INSERT INTO meeting VALUES ('')")
             connection.executemany(
-                "INSERT INTO seats (name, secret, expires_s, place) VALUES (?, ?, ?, ?)",
+                "INSERT INTO seats (name, invitation, place) VALUES (?, ?, ?)",
                 [
-                    (name, secret.reveal(TOKEN), until_s, place)
-                    for place, (name, secret) in enumerate(secrets.items())
+                    (each.name, each.to_text(), place)
+                    for place, each in enumerate(invitations)
                 ],
             )
 
@@ -108,11 +109,6 @@ class Book:
         """
         return cls(path, open_database(path, APPLICATION_ID))
 
-    @property
-    def meeting(self) -> bytes:
-        """Its id."""
-        return bytes(self._read("SELECT id FROM meeting")[0][0])
-
     def declare(self, declaration: Digest) -> None:
         """What is declared now; anything else than before voids what was said about it."""
         text = declaration.to_text()
@@ -126,8 +122,8 @@ class Book:
     def seats(self) -> tuple[Seat, ...]:
         """All of them, in the order of the invitations."""
         rows = self._read(
-            "SELECT name, secret, expires_s, card, contested, brought, consent, "
-            "signature, declined FROM seats ORDER BY place"
+            "SELECT invitation, card, contested, brought, consent, signature, declined "
+            "FROM seats ORDER BY place"
         )
         return tuple(map(_seat, rows))
 
@@ -199,17 +195,15 @@ class Book:
 
 
 def _seat(row: Any) -> Seat:
-    name, secret, expires_s, card, contested, brought, consent, signature, no = row
+    invitation, card, contested, brought, consent, signature, declined = row
     return Seat(
-        name=name,
-        secret=SecretKey(secret),
-        expires_s=expires_s,
+        invitation=parse_invitation(invitation),
         card=_decoded(Card, card),
         contested=bool(contested),
         brought=_decoded(SignedCard, brought),
         consent=_decoded(SignedConsent, consent),
         signature=None if signature is None else bytes(signature),
-        declined=no,
+        declined=declined,
     )
 
 

@@ -208,17 +208,18 @@ class Reception:
         book.decline(card.name, None)
         self._name, self._card = card.name, card
         host = self._host.declaration.host
-        proof = prove_invited(seat.secret, Prover.HOST, self._th2, host)
+        proof = prove_invited(seat.invitation.secret, Prover.HOST, self._th2, host)
         return Welcome(proof, host, seat.contested)
 
     def _require_invited(self, message: Arrive, seat: Seat | None) -> None:
         """One refusal for all: nobody learns which names or which times there are."""
         card, peer = message.card, self._peer
-        if seat is None or self._host.clock() >= seat.expires_s:
+        if seat is None or self._host.clock() >= seat.invitation.expires_s:
             raise AuthenticationError
         if (peer.name, peer.identity) != (card.name, card.sign):
             raise AuthenticationError
-        verify_invited(message.proof, seat.secret, Prover.GUEST, self._th2, card)
+        secret = seat.invitation.secret
+        verify_invited(message.proof, secret, Prover.GUEST, self._th2, card)
 
     def _sign(self, signature: bytes) -> None:
         signed = self._host.agreement()

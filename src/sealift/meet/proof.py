@@ -7,15 +7,13 @@ the secret itself never crosses. Source: spec/meeting.md section 3.
 
 from __future__ import annotations
 
-import hmac
 from enum import StrEnum
 from typing import Final
 
 from sealift.codec import encode
-from sealift.crypto.hash import labelled
+from sealift.crypto.hash import hmac_sha256, labelled, verify_equal
 from sealift.crypto.identity import Card
-from sealift.crypto.keys import TOKEN, Label, SecretKey, derive
-from sealift.errors import AuthenticationError
+from sealift.crypto.keys import Label, SecretKey, derive
 
 PROOF_BYTES: Final = 32
 
@@ -46,7 +44,7 @@ def prove_invited(secret: SecretKey, prover: Prover, th2: bytes, card: Card) -> 
     message = labelled(
         _LABELS[prover], th2, card.name.encode(), card.sign.raw, encode(card)
     )
-    return hmac.digest(key.reveal(TOKEN), message, "sha256")
+    return hmac_sha256(key, message)
 
 
 def verify_invited(
@@ -57,6 +55,4 @@ def verify_invited(
     Raises:
         AuthenticationError: without detail.
     """
-    expected = prove_invited(secret, prover, th2, card)
-    if not hmac.compare_digest(expected, proof):
-        raise AuthenticationError
+    verify_equal(prove_invited(secret, prover, th2, card), proof)
