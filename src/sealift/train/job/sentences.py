@@ -6,6 +6,7 @@ The rest is for programs (``--events``), and what is not named here is shown as 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from sealift.data.schedule.visits import say_bytes
@@ -27,26 +28,26 @@ QUIET: Final = frozenset(
     }
 )
 _SAID: Final = {
-    "broker.failed": "{peer} got no answer [{rule}]",
+    "broker.failed": "{peer} got no answer: {rule}",
     "broker.ready": "{broker} waits for accelerators that prove themselves",
     "checkpoint.committed": "checkpoint {number} of {job} stands in the log",
     "checkpoint.kept": "a checkpoint was kept: {line}",
     "checkpoint.missed": "no checkpoint was made: {line}",
     "checkpoint.restored": "goes on from checkpoint {number}, at group {position}",
     "checkpoint.sealed": "checkpoint {number} is sealed",
-    "client.refused": "a client was refused [{rule}]",
+    "client.refused": "a client was refused: {rule}",
     "holder.ready": "{holder}'s rows are ready to be visited",
     "holder.receipt": "receipt kept: {name}",
     "job.complete": "the run is in {run}",
-    "lease.revoked": "the lease of {peer} is revoked [{rule}]",
+    "lease.revoked": "the lease of {peer} is revoked: {rule}",
     "lease.silent": "no broker renews the lease",
     "orchestrator.listening": "waiting at {host}:{port} for {awaits}",
     "relay.awaited": "the {role} does not answer yet: {why}",
-    "relay.lost": "the connection is lost [{reason}]; tried again for {rejoin_s} s",
-    "relay.refused": "a connection was refused [{reason}]",
+    "relay.lost": "the connection is lost: {reason}; tried again for {rejoin_s} s",
+    "relay.refused": "a connection was refused: {reason}",
     "release.collected": "the key of {resource} is here",
     "release.granted": "the key of {resource} went to {peer}",
-    "release.refused": "{peer} was refused a key [{rule}]",
+    "release.refused": "{peer} was refused a key: {rule}",
     "role.refused": "{name} was refused: {line}",
     "serve.listening": "listens at {address}",
     "serve.ready": "{model} is loaded and answers",
@@ -61,10 +62,11 @@ def sentence(kind: str, fields: Fields) -> str:
     """What to tell people of an event; empty for what they need not know."""
     if kind in QUIET:
         return ""
-    if kind in _SAID and (told := _filled(_SAID[kind], fields)) is not None:
-        return told
-    if kind in _MADE:
-        return _MADE[kind](fields)
+    with suppress(KeyError):  # a field that another event of that name has not
+        if kind in _SAID:
+            return _SAID[kind].format_map(fields)
+        if kind in _MADE:
+            return _MADE[kind](fields)
     if "line" in fields:  # it says itself what went wrong
         return str(fields["line"])
     shown = (f"{n}={_short(value)}" for n, value in fields.items() if value != "")
@@ -149,13 +151,6 @@ _MADE: Final = {
     "visit.ended": say_visit,
     "visit.skipped": _say_skipped,
 }
-
-
-def _filled(template: str, fields: Fields) -> str | None:
-    try:
-        return template.format_map(fields)
-    except KeyError:  # another event of that name
-        return None
 
 
 def _short(value: object) -> str:
