@@ -77,6 +77,18 @@ def test_it_says_what_it_waits_for_and_ever_more_rarely() -> None:
     assert stream.getvalue() == said
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_stream_that_was_closed_ends_the_reminders() -> None:
+    stream = io.StringIO()
+    talk = Talk(stream, silence_s=0.02)
+    talk.wait_for("east")
+    _lines(stream, 1)
+    stream.close()
+    assert talk._thread is not None
+    talk._thread.join(30)
+    assert not talk._thread.is_alive()
+
+
 def test_who_is_missing_is_named() -> None:
     stream = io.StringIO()
     sink = TalkativeSink(Talk(stream, silence_s=0.02))

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -78,7 +79,7 @@ class Talk:
                 self._thread.start()
 
     def _mind(self) -> None:
-        with self._changed:
+        with suppress(OSError, ValueError), self._changed:  # nobody reads any more
             while True:
                 left_s = self._due_s - time.monotonic()
                 if not self._awaited or left_s > 0:
