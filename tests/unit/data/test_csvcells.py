@@ -135,7 +135,10 @@ def test_thousands_are_not_taken_for_decimals(
 )
 def test_dates_that_are_none(path: Path, text: str) -> None:
     schema = schema_of('name = "d"\ndtype = "int32"\ndate = "%d.%m.%Y"')
-    assert "is not a date like %d.%m.%Y" in problems(path, f"d\n{text}\n", schema)[0]
+    assert (
+        "is not a date like %d.%m.%Y that fits int32"
+        in problems(path, f"d\n{text}\n", schema)[0]
+    )
 
 
 def test_a_time_of_day_is_a_fraction(path: Path) -> None:
@@ -176,7 +179,7 @@ def test_all_is_told_at_once(path: Path) -> None:
         "t.csv, header: no column 'dose'",
         "t.csv, line 3, column Geschlecht (m/w): 'weibl' is not one of its categories",
         "t.csv, line 5, column age: 121 is not at most 120",
-        "t.csv, line 5, column seen: 'heute' is not a date like %d.%m.%Y",
+        "t.csv, line 5, column seen: 'heute' is not a date like %d.%m.%Y that fits int32",
         "t.csv, line 7, column age: 'x' is not a whole number that fits int16",
     ]
 

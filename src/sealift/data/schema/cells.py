@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Final
 
 from sealift.errors import MalformedError
@@ -23,6 +24,7 @@ _KINDS: Final = {
     "float": "a number", "int": "a whole number", "bool": "true or false"
 }  # fmt: skip
 _TIME_OF_DAY = re.compile(r"%[HIMSfpXcs]")
+_DATE: Final = datetime(2024, 12, 30, 13, 45, 56, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +115,22 @@ def _check_date(rules: CellRules, kind: str) -> None:
         raise _bad("date", "a date becomes a number of days")
     if "%" not in rules.date or not rules.date.isprintable():
         raise _bad("date", "not a form of dates", fix='Write "%Y-%m-%d" for 2024-12-31')
+    if not _is_form(rules.date):
+        raise _bad(
+            "date",
+            "a form of dates has a year, a month and a day, each once",
+            fix='Write "%Y-%m-%d" for 2024-12-31',
+        )
     if kind == "int" and _TIME_OF_DAY.search(rules.date):
         raise _bad("date", "a time of day takes a float field: float64")
+
+
+def _is_form(form: str) -> bool:
+    """Whether a date that is written so can be read again."""
+    try:
+        return datetime.strptime(_DATE.strftime(form), form).date() == _DATE.date()
+    except (ValueError, re.error):
+        return False
 
 
 def _bad(path: str, what: str, *, fix: str = "") -> MalformedError:

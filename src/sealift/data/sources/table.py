@@ -64,7 +64,7 @@ SOURCES: Final[tuple[Source, ...]] = (
 BLOCK_BYTES: Final = 1 << 20
 
 T = TypeVar("T")
-Stamp = tuple[int, int, int]
+Stamp = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _stamp(place: Path) -> Stamp | None:
     if not place.is_file():
         return None
     found = place.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def open_table(
@@ -201,9 +201,8 @@ def draft_schema(sources: Sequence[Path | str], options: SourceOptions) -> Draft
     from sealift.data.sources.csvfiles.draft import draft_from_texts
 
     refuse_options(options, "a .csv file")
-    return draft_from_texts(
-        [_readable(str(each), partial(_look, each)) for each in sources]
-    )
+    structures = [_readable(str(each), partial(_look, each)) for each in sources]
+    return draft_from_texts(structures)
 
 
 def check_tables(
@@ -225,14 +224,24 @@ def check_tables(
         return
     if len(found) == 1:
         raise found[0]
-    lines = [line for error in found for line in error.problems or (error.what,)]
+    lines: list[str] = []
+    for each in found:
+        lines += each.problems
+        lines.append(f"{each.what}: {each.why}" if each.why else each.what)
     raise MalformedError(
         f"{len(found)} tables do not fit", code=found[0].code, problems=tuple(lines)
     )
 
 
 def _look(source: Path | str) -> Structure:
-    return look_at(Path(source), Problems(str(source)))
+    """What it looks like; rows of another length are told once there is a draft, or now."""
+    path = Path(source)
+    problems = Problems(path.name)
+    structure = look_at(path, problems)
+    if not structure.rows:
+        problems.demand_none()
+        raise bad_table(f"{path.name} has no rows")
+    return structure
 
 
 def _readable(place: str, step: Callable[[], T]) -> T:

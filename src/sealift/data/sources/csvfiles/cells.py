@@ -8,7 +8,7 @@ a mark could part thousands as well, the other cells of the file must tell
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -24,8 +24,9 @@ from sealift.data.schema.schema import Field
 NUMBER: Final = (
     r"^[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?$|^[+-]?(?i:inf|infinity|nan)$"
 )
-INTEGER: Final = r"^[+-]?\d+([.,]0{0,2})?$"
+INTEGER: Final = r"^[+-]?\d+([.,]0{1,2})?$"
 _PERHAPS_THOUSANDS = r"^[+-]?[1-9]\d{0,2}[.,]\d{3}$"
+_HALF_A_SECOND: Final = 0.5 / 86400
 NOTHING: Final = ("", "na", "n/a", "null")  # as programs write that there is no value
 _TRUTH: Final = ("0", "false", "1", "true")
 _WORDS: Final = {"float": "a number", "int": "a whole number"}
@@ -74,7 +75,7 @@ def expected(field: Field) -> str:
     if field.cells.categories:
         return "one of its categories"
     if field.cells.date:
-        return f"a date like {field.cells.date}"
+        return f"a date like {field.cells.date} that fits {field.dtype}"
     if field.element.kind == "bool":
         return "0, 1, true or false"
     return f"{_WORDS[field.element.kind]} that fits {field.dtype}"
@@ -129,11 +130,12 @@ def _floats(texts: Any, field: Field) -> Numbers:
 def _integers(texts: Any, field: Field) -> Numbers:
     plain, fits = _matching(texts, INTEGER)
     whole = pc.replace_substring_regex(plain, r"\..*$", "")
+    whole = pc.replace_substring_regex(whole, r"^(-?)0+(\d)", r"\1\2")
     try:
         exact = pc.cast(whole, pa.int64()).to_numpy()
     except pa.ArrowInvalid:  # some are longer than any integer here
-        long = [len(text.lstrip("-0")) > 18 for text in whole.to_pylist()]
-        held = [field.element.holds(int(t[:40])) for t in whole.to_pylist()]
+        long = [len(text.lstrip("-")) > 18 for text in whole.to_pylist()]
+        held = [field.element.holds(int(text[:21])) for text in whole.to_pylist()]
         fits &= ~np.array(long) | np.array(held)
         exact = pc.cast(pc.if_else(pa.array(fits), whole, "0"), pa.int64()).to_numpy()
     fits &= (exact >= field.element.lowest) & (exact <= field.element.highest)
@@ -148,15 +150,47 @@ def _days(texts: Any, field: Field) -> Numbers:
     values = np.array([day or 0 for day in days], dtype=np.float64)
     places = found.indices.to_numpy()
     fits = known[places] if len(known) else np.zeros(0, dtype=bool)
-    return values[places].astype(numpy_dtype(field)), fits
+    with np.errstate(invalid="ignore", over="ignore"):
+        stored = values.astype(numpy_dtype(field))
+    held = np.abs(stored.astype(np.float64) - values) < _HALF_A_SECOND
+    fits &= held[places]
+    return np.where(fits, stored[places], 0).astype(stored.dtype), fits
 
 
 def _day(text: str, form: str) -> float | None:
     try:
-        moment = datetime.strptime(text, form).replace(tzinfo=UTC)
+        moment = datetime.strptime(text, form)
     except ValueError:
         return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
     return moment.timestamp() / 86400
+
+
+_BELOW_A_THOUSAND: Final = r"^[+-]?\d{1,3}$"
+_PLAIN_THOUSANDS: Final = r"^[+-]?\d{4,}$"
+
+
+@dataclass
+class _Points:
+    """How the numbers of a column are written.
+
+    Attributes:
+        pointed: With a point.
+        thousands: Of these, those whose point may part thousands; the first of them.
+        small: Plain ones below a thousand.
+        large: Plain ones above.
+    """
+
+    pointed: int = 0
+    thousands: int = 0
+    first: tuple[int, int, str] | None = None
+    small: int = 0
+    large: int = 0
+
+
+def _count(matches: Any) -> int:
+    return pc.sum(matches).as_py() or 0
 
 
 @dataclass
@@ -165,7 +199,9 @@ class DecimalMarks:
 
     ``1,234`` and ``1.234`` may each have decimals or thousands. Points are taken for
     decimal points, and commas for decimal commas where some comma cannot part thousands;
-    in a file that has both, such cells tell nothing.
+    in a file that has both, such cells tell nothing. Where there are no commas at all, a
+    column tells by itself: one in which every point may part thousands, and whose numbers
+    below a thousand have none, was hardly written with decimals.
 
     Attributes:
         doubtful: The first such cells: row, column, text.
@@ -176,6 +212,7 @@ class DecimalMarks:
     total: int = 0
     _seen: set[str] = field(default_factory=set)
     _certain: bool = False  # a comma that parts no thousands
+    _columns: dict[int, _Points] = field(default_factory=dict)
 
     def look(self, cells: ReadCells, column: int, first_row: int, most: int) -> None:
         """Note the marks in cells that read as numbers."""
@@ -189,8 +226,31 @@ class DecimalMarks:
                 self._certain |= mark == "," and not mask(thousands)[marked].all()
         rows = np.flatnonzero(mask(thousands) & ~cells.wrong)  # those are told already
         self.total += len(rows)
-        for row in rows[: most - len(self.doubtful)].tolist():
-            self.doubtful.append((first_row + row, column, texts[row].as_py()))
+        found = [
+            (first_row + row, column, texts[row].as_py())
+            for row in rows[:most].tolist()
+        ]
+        self.doubtful = sorted(self.doubtful + found)[:most]
+
+    def look_at_points(self, cells: ReadCells, column: int, first_row: int) -> None:
+        """The same of a file without commas."""
+        texts = cells.texts
+        points = self._columns.setdefault(column, _Points())
+        rows = np.flatnonzero(mask(pc.match_substring_regex(texts, _PERHAPS_THOUSANDS)))
+        points.thousands += len(rows)
+        points.pointed += _count(pc.match_substring(texts, "."))
+        points.small += _count(pc.match_substring_regex(texts, _BELOW_A_THOUSAND))
+        points.large += _count(pc.match_substring_regex(texts, _PLAIN_THOUSANDS))
+        if points.first is None and len(rows):
+            place = int(rows[0])
+            points.first = first_row + place, column, texts[place].as_py()
+
+    def pointed(self) -> Iterator[tuple[int, tuple[int, int, str]]]:
+        """Of each column whose points hardly are decimal points: how many, and the first."""
+        for points in self._columns.values():
+            alike = points.thousands and points.thousands == points.pointed
+            if alike and points.small and not points.large and points.first:
+                yield points.thousands, points.first
 
     @property
     def matter(self) -> bool:

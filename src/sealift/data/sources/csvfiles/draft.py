@@ -24,6 +24,7 @@ from sealift.data.sources.csvfiles.cells import INTEGER, NOTHING, NUMBER, read_c
 from sealift.data.sources.csvfiles.reader import batches
 from sealift.data.sources.csvfiles.structure import Structure
 from sealift.data.sources.source import Draft
+from sealift.errors import MalformedError, visible
 
 MOST_CATEGORIES: Final = 50
 DATES: Final = (
@@ -31,9 +32,15 @@ DATES: Final = (
     "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y %H:%M",
 )  # fmt: skip
 _TRUTHS: Final = ("true", "false")
-_DATED = r"^\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d\d(:\d\d)?)?$"
+_DATED = (
+    r"^\d{1,4}[-./ ]?(\d{1,2}|[A-Za-z]{3,9})[-./ ]\d{1,4}([ T]\d{1,2}:\d\d.*)?$"
+    r"|^\d{1,2}[-./ ]?[A-Za-z]{3,9}[-./ ]?\d{2,4}([ T:]\d{1,2}:\d\d.*)?$"
+)
+_CODE = r"^0\d+$"  # no number that somebody counts with is written so
 _NUMBERED = re.compile(r"(.*?)(_?)(\d+)")  # an element's column: what, joint, which
 _FLOAT32_MOST: Final = 3.4e38
+_FLOAT32_DIGITS: Final = 7
+_MOST_FIELDS: Final = 256
 
 
 @dataclass
@@ -47,6 +54,9 @@ class _Column:
     numbers: int = 0
     truths: int = 0
     highest: float = 0.0
+    digits: int = 0  # of the longest number, without zeros at its ends
+    codes: int = 0
+    dated: int = 0
     dates: dict[str, int] = field(default_factory=dict)
     texts: set[str] | None = field(default_factory=set)  # None: too many
 
@@ -70,7 +80,10 @@ class _Column:
             values = read_cells(column, Field("x", "float64", finite=False)).numbers
             finite = np.abs(values[np.isfinite(values)])
             self.highest = max(self.highest, float(finite.max(initial=0.0)))
-        if _count(pc.match_substring_regex(texts, _DATED)):
+            self.digits = max(self.digits, _most_digits(texts.filter(numbers)))
+            self.codes += _count(pc.match_substring_regex(texts, _CODE))
+        if dated := _count(pc.match_substring_regex(texts, _DATED)):
+            self.dated += dated
             self._look_for_dates(texts)
         if self.texts is not None:
             kept = pc.unique(texts.filter(pc.invert(nothing))).to_pylist()
@@ -89,27 +102,37 @@ class _Column:
         most = 0.9 * self.filled
         if self.filled and self.truths >= most:
             return "bool", NO_RULES
-        if self.filled and self.integers >= most:
+        if self.filled and self.integers >= most and not self.codes:
             return "int64", NO_RULES
-        if self.filled and self.numbers >= most:
-            dtype = "float64" if self.highest > _FLOAT32_MOST else "float32"
-            return dtype, NO_RULES
+        if self.filled and self.numbers >= most and not self.codes:
+            return "float64" if self.wide else "float32", NO_RULES
         forms = self._forms()
         if len(forms) == 1:
             dtype = "float64" if "%H" in forms[0] else "int32"
             return dtype, CellRules(date=forms[0])
         texts = self.texts or ()
-        few = 0 < 2 * len(texts) <= self.filled
+        few = 0 < 2 * len(texts) <= self.filled and 2 * self.dated < self.filled
         if not forms and few and all(map(_may_be_category, texts)):
             return "int64", CellRules(categories=tuple(sorted(texts)))
         return "", NO_RULES
+
+    @property
+    def wide(self) -> bool:
+        """Whether float32 would make other numbers of its numbers."""
+        return self.digits > _FLOAT32_DIGITS or self.highest > _FLOAT32_MOST
 
     def why_not(self) -> str:
         """Why it makes no field."""
         if not self.filled:
             return "it is empty"
+        if len(self.name) > MAX_TEXT:
+            return f"a column's name has at most {MAX_TEXT} characters"
+        if self.codes:
+            return "numbers that begin with 0 look like codes: give it a field"
         if len(self._forms()) > 1:
             return "its dates may be read in two ways: give it a field with date = ..."
+        if 2 * self.dated >= self.filled:
+            return "it looks like dates: give it a field with date = ..."
         return "its texts are mostly different, or more than 50"
 
     def _forms(self) -> list[str]:
@@ -123,23 +146,32 @@ def draft_from_texts(structures: Sequence[Structure]) -> Draft:
     """A schema for tables of one owner that have the same columns.
 
     Raises:
-        MalformedError: code ``bad-schema``, if no column makes a field.
+        MalformedError: code ``bad-schema``, if no column makes a field, or too many do.
     """
     columns = _look_at_all(structures)
-    notes = [f"{each.path.name}: {each.words}" for each in structures]
+    said = [f"{each.path.name}: {each.words}" for each in structures]
     fields: list[Field] = []
-    left_out = []
+    left_out, taken = [], set[str]()
     for column in columns:
         dtype, rules = column.kind()
-        if not dtype:
+        if not dtype or len(column.name) > MAX_TEXT:
             left_out.append(column.name)
-            notes.append(f"left out: {column.name}: {column.why_not()}")
+            said.append(f"left out: {column.name}: {column.why_not()}")
             continue
-        taken = {each.name for each in fields}
         fields += _with_empty(column, dtype, rules, taken)
-    return Draft(
-        Schema(tuple(_gathered(fields)), leave_out=tuple(left_out)), tuple(notes)
-    )
+        taken.update(each.name for each in fields[-2:])
+    notes = tuple(map(visible, said))
+    wide = {each.name for each in columns if each.wide}
+    whole = tuple(_gathered(fields, wide))
+    if not 0 < len(whole) <= _MOST_FIELDS:
+        raise MalformedError(
+            f"{len(whole)} columns make a field",
+            why=f"a schema has 1 to {_MOST_FIELDS}",
+            fix="Say in a schema of your own which ones count, and leave_out the others",
+            code="bad-schema",
+            problems=notes if not whole else (),
+        )
+    return Draft(Schema(whole, leave_out=tuple(left_out)), notes)
 
 
 def _look_at_all(structures: Sequence[Structure]) -> list[_Column]:
@@ -190,7 +222,7 @@ def _field_name(column: str, taken: set[str]) -> str:
     return free
 
 
-def _gathered(fields: Sequence[Field]) -> Iterator[Field]:
+def _gathered(fields: Sequence[Field], wide: set[str]) -> Iterator[Field]:
     """``x_0``, ``x_1``, ... of numbers, one after another, become one field ``x``."""
     names = {each.name for each in fields}
     waiting = list(fields)
@@ -200,7 +232,10 @@ def _gathered(fields: Sequence[Field]) -> Iterator[Field]:
         if len(run) < 2 or name in names:
             yield waiting.pop(0)
             continue
+        names.add(name)
         dtype = max({each.dtype for each in run} - {"int64"}, default="int64")
+        if dtype == "float32" and any((r.cells.column or r.name) in wide for r in run):
+            dtype = "float64"
         rules = CellRules(column="" if stem == name else stem)
         yield Field(name, dtype, (len(run),), cells=rules)
         del waiting[: len(run)]
@@ -218,6 +253,11 @@ def _run(fields: Sequence[Field]) -> tuple[list[Field], str]:
             break
         run.append(each)
     return run, stem
+
+
+def _most_digits(numbers: Any) -> int:
+    plain = pc.replace_substring_regex(numbers, r"[eE].*$|[^0-9]", "")
+    return pc.max(pc.utf8_length(pc.utf8_trim(plain, "0"))).as_py() or 0
 
 
 def _count(matches: Any) -> int:

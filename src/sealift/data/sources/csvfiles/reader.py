@@ -28,7 +28,7 @@ from sealift.data.sources.csvfiles.cells import (
     expected,
     read_cells,
 )
-from sealift.data.sources.csvfiles.structure import Structure, look_at
+from sealift.data.sources.csvfiles.structure import Structure, changed, look_at
 from sealift.data.sources.problems import SHOWN, Problems
 from sealift.data.sources.source import SourceOptions, refuse_options
 from sealift.errors import nearest
@@ -58,7 +58,8 @@ class CsvTable:
         for _, batch in batches(self.structure):
             for start in range(0, len(batch), rows_per_block):
                 part = batch.slice(start, rows_per_block)
-                yield _fields_of(part, self.schema, self.places)
+                source = self.structure.path.name
+                yield _fields_of(part, self.schema, self.places, source)
 
     def locate(self, first_row: int) -> Locate:
         """See ``TableReader.locate``."""
@@ -120,11 +121,13 @@ def batches(structure: Structure) -> Iterator[tuple[int, Any]]:
                 first += len(batch)
 
 
-def _fields_of(batch: Any, schema: Schema, places: Places) -> Columns:
+def _fields_of(batch: Any, schema: Schema, places: Places, source: str) -> Columns:
     columns, empty = {}, {}
     for spec in schema.fields:
         if at := places[spec.name]:
             cells = [read_cells(batch.column(each), spec) for each in at]
+            if any(each.wrong.any() for each in cells):
+                raise changed(source)  # all were looked at before
             shape = (len(batch), *spec.shape)
             columns[spec.name] = np.stack([c.numbers for c in cells], 1).reshape(shape)
             empty[spec.name] = np.stack([c.empty for c in cells], 1).reshape(shape)
@@ -142,6 +145,8 @@ class _Wrong:
     column: int
     what: str
     fix: str
+    text: str = ""
+    categories: tuple[str, ...] = ()
 
 
 class _Inspection:
@@ -165,7 +170,8 @@ class _Inspection:
         rows = [self._structure.number(each.row) for each in self._wrong]
         for each, line in zip(self._wrong, self._structure.lines(rows), strict=True):
             column = self._structure.header[each.column]
-            problems.add(f"line {line}, column {column}: {each.what}", fix=each.fix)
+            fix = nearest(each.text, each.categories) or each.fix
+            problems.add(f"line {line}, column {column}: {each.what}", fix=fix)
         problems.count(self._total - len(self._wrong))
 
     def _look(
@@ -175,22 +181,27 @@ class _Inspection:
         numbers = spec.element.kind != "bool" and not spec.cells.of_text
         if numbers and self._structure.commas:
             self._marks.look(cells, at, first_row, SHOWN)
+        elif numbers and self._structure.delimiter != ",":
+            self._marks.look_at_points(cells, at, first_row)
         for wrong, lead, rule, fix in _offences(cells, spec):
             self._total += int(wrong.sum())
             for row in np.flatnonzero(wrong)[:SHOWN].tolist():
                 text = cells.texts[row].as_py()
-                near = nearest(text, spec.cells.categories)
-                what = lead.format(text[:40]) + rule
-                yield _Wrong(first_row + row, at, what, near or fix)
+                what, names = lead.format(text[:40]) + rule, spec.cells.categories
+                yield _Wrong(first_row + row, at, what, fix, text, names)
 
     def _add_doubtful(self) -> None:
         """Numbers that may be others than they look."""
-        if not self._marks.matter:
-            return
-        self._total += self._marks.total
         why = "may have decimals or thousands: no other cell of the file tells"
         fix = "Export it with decimal points, and no thousands"
-        found = self._marks.doubtful
+        if self._marks.matter:
+            self._total += self._marks.total
+            found = self._marks.doubtful
+        else:
+            pointed = list(self._marks.pointed())
+            self._total += sum(count for count, _first in pointed)
+            found = [first for _count, first in pointed]
+            why = "looks like thousands: smaller numbers of the column have no point"
         more = [_Wrong(row, at, f"{text!r} {why}", fix) for row, at, text in found]
         self._wrong = sorted(self._wrong + more)[:SHOWN]
 
@@ -241,5 +252,7 @@ def _column_names(spec: Field, position: dict[str, int]) -> list[str]:
     stem = spec.cells.column or spec.name
     if not spec.shape:
         return [stem]
-    joint = "" if f"{stem}0" in position else "_"
-    return [f"{stem}{joint}{index}" for index in range(spec.elements)]
+    joined = [f"{stem}_{index}" for index in range(spec.elements)]
+    plain = [f"{stem}{index}" for index in range(spec.elements)]
+    have = position.keys()
+    return plain if len(have & set(plain)) > len(have & set(joined)) else joined

@@ -29,6 +29,8 @@ _UNLIKE: Final = {
     "cp1252": "not UTF-8, unlike other lines",
     "unknown": "a character of no known encoding",
 }
+_UTF_32: Final = (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
+_NUMBER: Final = re.compile(r"\s*[+-]?[\d.,]*\d[\d.,]*\s*")
 _OTHER_BYTES = re.compile(rb"[\x80-\xff]+")
 _UNDEFINED = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")  # in Windows-1252
 _BLOCK_BYTES: Final = 1 << 20
@@ -79,6 +81,8 @@ class Structure:
             for number, (line, _) in islice(numbered, max(rows, default=0) + 2):
                 if number in wanted:
                     found[number] = line
+        if found.keys() < wanted:
+            raise changed(self.path.name)
         return [found[row] for row in rows]
 
 
@@ -97,10 +101,19 @@ def look_at(path: Path, problems: Problems) -> Structure:
         header = tuple(name.strip() or f"column {place}" for place, name in names)
         if not header:
             raise bad_table(f"{path.name} is empty", fix="A header row comes first")
+        if header[0].startswith("sep="):
+            raise bad_table(
+                f"{path.name} begins with a line for a spreadsheet program",
+                why=f"{header[0][:9]!r} is no name of a column",
+                fix="Delete its first line",
+            )
         rows, ragged = 0, []
         for number, (line, cells) in enumerate(found):
             if len(cells) == len(header):
                 rows += 1
+                if not any(cells) and len(cells) > 1:
+                    what = f"line {line}: every cell is empty"
+                    problems.add(what, fix="Delete such rows", code="bad-table")
                 continue
             ragged.append(number)
             problems.add(
@@ -125,7 +138,9 @@ def _count(cells: int) -> str:
 def _encoding(path: Path) -> str:
     """The one encoding of all lines that have any but ASCII characters."""
     with path.open("rb") as stream:
-        mark = stream.read(3)
+        mark = stream.read(4)
+        if mark in _UTF_32:
+            raise bad_table(f"{path.name} is UTF-32", fix="Save it as UTF-8")
         if mark[:2] in (b"\xff\xfe", b"\xfe\xff"):
             return "utf-16"
         stream.seek(0)
@@ -135,6 +150,8 @@ def _encoding(path: Path) -> str:
         for block in _blocks(stream):
             if b"\0" in block:
                 raise bad_table(f"{path.name} is no text", fix="Export it as CSV")
+            if b"\r" in block:
+                block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
             for number, text in enumerate(block.split(b"\n"), line):
                 for kind in () if text.isascii() else _kinds(text):
                     total[kind] += 1
@@ -147,8 +164,10 @@ def _encoding(path: Path) -> str:
 
 
 def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
-    """Whole lines, about a MiB of them."""
-    while block := stream.read(_BLOCK_BYTES) + stream.readline():
+    """About a MiB each, to the end of a line or of a run of bytes that are not ASCII."""
+    while block := stream.read(_BLOCK_BYTES) + stream.readline(_BLOCK_BYTES):
+        while block[-1] >= 0x80 and (more := stream.read(1)):
+            block += more
         yield block
 
 
@@ -177,17 +196,24 @@ def _mixed(name: str, kind: str, lines: list[int], total: int) -> MalformedError
 
 
 def _delimiter(path: Path, encoding: str) -> str:
-    """The one by which most rows have as many cells as the header, and most of them."""
+    """The one by which most rows have as many cells as the header; most are numbers; most.
+
+    By a comma that is a decimal comma, numbers fall apart into numbers and what is none.
+    """
     scores = {}
     for each in DELIMITERS:
         with _opened(path, encoding) as stream:
             rows = csv.reader(stream, delimiter=each)
             try:
-                cells = [len(row) for row in islice(rows, LOOKED_AT_ROWS) if row]
+                seen = [row for row in islice(rows, LOOKED_AT_ROWS) if row]
             except (csv.Error, UnicodeDecodeError):
                 continue
-        if cells and cells[0] > 1:
-            scores[each] = (Counter(cells)[cells[0]] / len(cells), cells[0])
+        lengths = Counter(map(len, seen))
+        if seen and (wide := len(seen[0])) > 1:
+            cells = [cell for row in seen[1:] for cell in row]
+            numbers = sum(1 for cell in cells if _NUMBER.fullmatch(cell))
+            share = numbers / max(1, len(cells))
+            scores[each] = (lengths[wide] / len(seen), share, wide)
     return max(scores, key=lambda each: scores[each], default=",")
 
 
@@ -210,8 +236,18 @@ def _rows(
             fix="Save it as UTF-8",
         ) from error
     except csv.Error as error:
+        fix = "Look for a quoted cell, here or above, that is not closed"
+        if "field larger" in str(error):
+            fix = "Shorten the cell, or take the column out of the file"
         raise bad_table(
-            f"{source}, line {reader.line_num}: not CSV",
-            why=str(error),
-            fix="Look for a quoted cell, here or above, that is not closed",
+            f"{source}, line {reader.line_num}: not CSV", why=str(error), fix=fix
         ) from error
+
+
+def changed(source: str, why: str = "") -> MalformedError:
+    """The error for a file that somebody writes to while it is read."""
+    return bad_table(
+        f"{source} changed while it was read",
+        why=why,
+        fix="Seal a copy that nothing writes to",
+    )
