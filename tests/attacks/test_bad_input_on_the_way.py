@@ -211,6 +211,11 @@ READERS = {
     "travel/accelerator/visits": {
         "OfferVisit", "Granted", "Withdrawn", "WorkVisits", "FinishJob", "OutputKept",
     },
+    # test_meetings, unit/meet/test_door: whoever dials the host's port, and a host
+    "meet/door": {
+        "Arrive", "Ask", "Bring", "Agree", "Decline", "Sign",
+        "Welcome", "Wait", "BringCard", "Read", "Check", "Signed", "Over",
+    },
     "travel/orchestrator/job": {"JobReady", "Output", "JobFinished", "Departed", "Failed"},
     "travel/orchestrator/visits": {
         "BufferOffered", "VisitPhase", "VisitLoaded", "VisitEnded", "Departed",

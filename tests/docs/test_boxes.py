@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.cli.main import build_parser
+from sealift.cli.main import build_parser, joined
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("[!a]*/*.md")])
@@ -56,7 +56,8 @@ def test_every_command_is_one(page: str) -> None:
             for extra in re.findall(r"\[([a-z,-]+)\]", " ".join(words)):
                 assert set(extra.split(",")) <= set(extras["optional-dependencies"])
         elif program == "sealift":
-            build_parser(words).parse_args(words)
+            whole = joined(words)
+            build_parser(whole).parse_args(whole)
 
 
 @pytest.mark.parametrize("page", NAMES)

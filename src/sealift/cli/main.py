@@ -93,6 +93,8 @@ NOUNS: Final[dict[str, str]] = {
     "doctor": "what limits this machine, what that means, and what to do",
     "explain": "what an error's name in brackets means, and what to do",
     "health": "show a role's metrics and health over HTTP, without its keys",
+    "host": "call a meeting: invite parties, sign with them, train, get the model",
+    "join INVITATION": "take part in a meeting with this owner's table, then in its job",
     "join": "take part in a job with this owner's sealed data",
     "model": "seal a model that is to be served",
     "key": "make, back up and restore an identity",
@@ -115,6 +117,8 @@ _ELSEWHERE: Final = {
     "broker restore": "sealift.cli.roles.copies:add_restore",
     "broker upgrade": "sealift.cli.roles.copies:add_upgrade",
     "demo": "sealift.lab.demo.command",
+    "host": "sealift.cli.meeting.host",
+    "join INVITATION": "sealift.cli.meeting.guest",
     "join": "sealift.cli.roles.join",
     "orchestrator": "sealift.cli.roles.orchestrator",
     "output": "sealift.cli.model.output",
@@ -141,9 +145,23 @@ def parser_adder(noun: str) -> Callable[[Any], None]:
     return adder
 
 
+def _is_invitation(word: str) -> bool:
+    """Whether it is an invitation, or a file with one."""
+    beginning = "sealift-invitation-"
+    if word.startswith(beginning):
+        return True
+    try:
+        with open(word, encoding="ascii") as file:
+            return file.read(len(beginning)) == beginning
+    except (OSError, ValueError):
+        return False
+
+
 def joined(words: Sequence[str]) -> list[str]:
     """The words of a command line, with a noun of two words as one."""
     both = " ".join(words[:2])
+    if words[:1] == ["join"] and any(map(_is_invitation, words[1:2])):
+        return ["join INVITATION", *words[1:]]
     return [both, *words[2:]] if both in NOUNS and len(words) > 1 else list(words)
 
 

@@ -17,7 +17,7 @@ from sealift.meet.terms import Declaration, SignedCard, SignedConsent, Terms
 from sealift.release.agreement.signed import SignedAgreement
 
 MAX_WHY: Final = 500
-MAX_FILES_BYTES: Final = 8 << 20
+MAX_FILES_BYTES: Final = 512 << 10  # of a recipe: a message has 1 MiB
 
 
 @dataclass(frozen=True, slots=True)

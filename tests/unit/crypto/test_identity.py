@@ -160,7 +160,7 @@ def test_altered_file_is_refused(path: Path, change: dict[str, Any]) -> None:
 def test_malformed_file_is_refused_before_any_work(
     path: Path, change: dict[str, Any], field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identities, "Scrypt", None)  # calling it is a TypeError
+    monkeypatch.setattr(identities, "stretch", None)  # calling it is a TypeError
     rewrite(path, change)
     with pytest.raises(MalformedError) as caught:
         load_identity(path, PASSPHRASE)

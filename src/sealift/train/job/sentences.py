@@ -36,6 +36,7 @@ _SAID: Final = {
     "checkpoint.restored": "goes on from checkpoint {number}, at group {position}",
     "checkpoint.sealed": "checkpoint {number} is sealed",
     "client.refused": "a client was refused: {rule}",
+    "group.met": "all {ranks} ranks met",
     "holder.ready": "{holder}'s rows are ready to be visited",
     "holder.receipt": "receipt kept: {name}",
     "job.complete": "the run is in {run}",
@@ -140,6 +141,15 @@ def _say_skipped(fields: Fields) -> str:
     return f"skipped {fields['holder']}: {fields['line']} [{fields['reason']}]"
 
 
+def _say_worked(fields: Fields) -> str:
+    numbers = say_numbers(metrics_of(fields) or _plain_numbers(fields))
+    return f"{fields['purpose']}, epoch {int(fields['epoch']) + 1}{numbers}"
+
+
+def _plain_numbers(fields: Fields) -> dict[str, float]:
+    return {name: each for name, each in fields.items() if isinstance(each, float)}
+
+
 _MADE: Final = {
     "holder.measured": _say_measured,
     "host.enrolled": _say_enrolled,
@@ -147,6 +157,7 @@ _MADE: Final = {
     "job.ready": _say_ready,
     "role.arrived": _say_arrived,
     "round.ended": say_round,
+    "slice.worked": _say_worked,
     "visit.again": _say_again,
     "visit.ended": say_visit,
     "visit.skipped": _say_skipped,

@@ -1,0 +1,1 @@
+"""``sealift host`` and ``sealift join INVITATION``: a meeting, and then its job."""

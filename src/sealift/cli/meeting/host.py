@@ -1,0 +1,309 @@
+"""``sealift host``: call a meeting, wait until all have signed, run the job, open the model."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from sealift.attest.level import Level
+from sealift.cli.console import say
+from sealift.cli.judging import wall_clock
+from sealift.cli.meeting.place import Place
+from sealift.codec import from_plain, parse_toml, to_plain
+from sealift.crypto.identity import Identity
+from sealift.crypto.keys import SecretKey
+from sealift.data.schema.document import load_schema, schema_to_plain
+from sealift.errors import MalformedError, SealiftError, UsageError
+from sealift.events import Event, discard
+from sealift.ids import check_name
+from sealift.meet.book import Book
+from sealift.meet.door import Door, places
+from sealift.meet.host import Host
+from sealift.meet.invitation import HOST, MEETING_BYTES, Invitation
+from sealift.meet.messages import MAX_FILES_BYTES
+from sealift.meet.terms import Declaration
+from sealift.release.agreement.code import measure_bundle, read_bundle
+from sealift.release.agreement.resources import OutputRule, TravelRule
+from sealift.release.agreement.signed import SignedAgreement, save_signed, verify
+from sealift.release.files import write_whole
+from sealift.session.relay.client import RelayClient
+from sealift.session.relay.server import Relay
+from sealift.train.job.settings import parse_address, parse_job
+from sealift.train.job.talk import Talk
+
+DAY_S: Final = 86_400
+LISTEN: Final = "127.0.0.1:7420"
+LEASE_S: Final = 120.0
+_ROWS: Final = 16  # of each owner, and behind each number that leaves, at the least
+_OWN: Final = (
+    "name", "agreement", "bundle", "output", "orchestrator", "plan", "slices",
+)  # fmt: skip
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "host",
+        run=run,
+        help="call a meeting: invite parties, sign with them, train, get the model",
+        description="Prints an invitation for each party, waits until all of them have "
+        "joined and signed, runs the job and opens the model. RECIPE is a folder with "
+        "recipe.py and schema.toml, what each party's table must look like; job.toml in it "
+        "may have [training] and [output]. All of it lies in the folder in which this is "
+        "typed; typed again there, it goes on.",
+    )
+    parser.add_path("recipe", metavar="RECIPE", help="a folder")
+    parser.add_argument(
+        "--invite", nargs="+", default=[], metavar="NAME", help="parties, by name"
+    )
+    parser.add_argument(
+        "--listen", default=LISTEN, metavar="HOST:PORT", help=f"default: {LISTEN}"
+    )
+    parser.add_argument(
+        "--address",
+        default="",
+        metavar="HOST:PORT",
+        help="what parties dial, if it is not --listen",
+    )
+    parser.add_argument(
+        "--days", type=int, default=90, help="until no key is released: %(default)s"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Meet, train, open; the exit code."""
+    place = Place(Path.cwd(), HOST)
+    model = place["model.safetensors"]
+    if model.exists():
+        print(model.name)
+        return 0
+    book = _open_book(args, place)
+    with closing(book):
+        identity = place.identity()
+        host = _declare(args, book, identity)
+        signed = _meet(args, book, host)
+        _write(place, host, signed)
+        _train(args, place, host)
+    words = ["output", "open", "run", "--key", place.key.name]
+    words += ["--passphrase-file", place.passphrase.name, "-o", model.name]
+    _command([*words, "--agreement", "agreement.json"])
+    return 0
+
+
+def _open_book(args: argparse.Namespace, place: Place) -> Book:
+    """The meeting's; a new one for those who are invited.
+
+    Raises:
+        UsageError: nobody is invited, or others than before.
+    """
+    path = place["meeting.db"]
+    names = [check_name(each, what="party name") for each in args.invite]
+    if path.exists():
+        book = Book.open(path)
+        invited = [each.name for each in book.seats()]
+        if names and names != invited:
+            book.close()
+            raise UsageError(
+                f"{', '.join(invited)} are invited here",
+                fix="Call another meeting in an empty folder",
+                code="other-meeting",
+            )
+    elif not names:
+        raise UsageError(
+            "nobody is invited",
+            fix="Name the parties: sealift host RECIPE --invite north east",
+            code="nobody-invited",
+        )
+    else:
+        book = Book.create(path, _invitations(args, place.identity(), names))
+    for seat in book.seats():
+        print(f"{seat.name}  {seat.invitation.to_text()}", flush=True)
+    say("mail each party its line: it is a secret until that party has used it")
+    return book
+
+
+def _invitations(
+    args: argparse.Namespace, identity: Identity, names: list[str]
+) -> list[Invitation]:
+    meeting = secrets.token_bytes(MEETING_BYTES)
+    return [
+        Invitation(
+            meeting=meeting,
+            name=name,
+            host=identity.public_key,
+            secret=SecretKey.generate(),
+            expires_s=int(wall_clock()) + args.days * DAY_S,
+            addresses=(args.address or args.listen,),
+        )
+        for name in names
+    ]
+
+
+def _declare(args: argparse.Namespace, book: Book, identity: Identity) -> Host:
+    """What the recipe's folder says, as a declaration; the book is told."""
+    folder: Path = args.recipe
+    files = read_bundle(folder)
+    if (size := sum(map(len, files.values()))) > MAX_FILES_BYTES:
+        raise MalformedError(
+            f"the recipe's files have {size} bytes",
+            why=f"{MAX_FILES_BYTES} cross a meeting",
+            code="bad-meeting",
+        )
+    first = book.seats()[0].invitation
+    guests = tuple(each.name for each in book.seats())
+    name = folder.resolve().name
+    job, output = _job(folder, name, guests, first.addresses[0])
+    declaration = Declaration(
+        meeting=first.meeting,
+        name=check_name(name, what="the recipe's folder's name"),
+        host=identity.card,
+        guests=guests,
+        code=measure_bundle(files, "recipe.py"),
+        job=job,
+        schema=schema_to_plain(load_schema(folder / "schema.toml")),
+        accept=(Level.DEVELOPMENT,),
+        output=output,
+        travel=TravelRule(1, LEASE_S),
+        rows_at_home=True,
+        not_after=first.expires_s,
+    )
+    book.declare(declaration.digest)
+    return Host(book, declaration, files, identity, wall_clock)
+
+
+def _job(
+    folder: Path, name: str, guests: tuple[str, ...], address: str
+) -> tuple[str, OutputRule]:
+    """The job file that all have, and what may leave; both may be said in RECIPE/job.toml.
+
+    Raises:
+        MalformedError: if a field does not fit.
+    """
+    given = folder / "job.toml"
+    text = given.read_text("utf-8") if given.is_file() else "[training]\nepochs = 10\n"
+    plain = parse_toml(text.encode(), source="job.toml")
+    if own := [each for each in _OWN if each in plain]:
+        raise MalformedError(
+            f"job.toml has {own[0]}", why="the host says that", code="bad-field"
+        )
+    output = {**to_plain(_usual_output(len(guests))), **plain.pop("output", {})}
+    tables = text.partition("[output]")[0] if "[output]" in text else text
+    job = (
+        f'name = "{name}"\nagreement = "agreement.json"\nbundle = "recipe"\n'
+        f'output = "run"\norchestrator = "{address}"\nplan = "ddp"\n\n{tables}\n'
+        f'[slices]\ncount = {len(guests)}\nrows = "owner"\n'
+    )
+    parse_job(parse_toml(job.encode(), source="job.toml"), name="job.toml")
+    return job, from_plain(OutputRule, output, "output")
+
+
+def _usual_output(guests: int) -> OutputRule:
+    """What leaves where the recipe's folder says nothing else."""
+    return OutputRule(
+        metrics=("loss", "accuracy"),
+        digits=3,
+        values_per_visit=16,
+        metric_rows=_ROWS,
+        audience="everyone",
+        min_visits=1,
+        max_visits=1000,
+        min_holders=guests,
+        min_rows=_ROWS * guests,
+        min_owner_rows=_ROWS,
+        baseline_alone=False,
+        recipe_text=False,
+    )
+
+
+def _meet(args: argparse.Namespace, book: Book, host: Host) -> SignedAgreement:
+    """Receive guests until all have signed."""
+    talk = Talk(sys.stderr)
+    said: dict[str, str] = {}
+
+    def tell(event: Event) -> None:
+        if line := _line(event):
+            if said.get(event.kind) != line:
+                talk.say(line)
+            said[event.kind] = line
+
+    listen = parse_address(args.listen)
+    registry = places(book, host.declaration.meeting)
+    with ExitStack() as stack:
+        relay = stack.enter_context(Relay.listen(*listen, registry=registry))
+        client = stack.enter_context(relay.local_client(HOST))
+        Door(client, host, sink=tell).start()
+        while True:
+            signed = host.agreement()
+            missing = signed.missing if signed else _missing(book)
+            if signed is not None and not missing:
+                talk.wait_for("")
+                return signed
+            talk.wait_for(", ".join(missing))
+            time.sleep(0.1)
+
+
+def _missing(book: Book) -> tuple[str, ...]:
+    return tuple(each.name for each in book.seats() if each.consent is None)
+
+
+def _line(event: Event) -> str:
+    name = event.fields.get("name", "")
+    match event.kind:
+        case "guest.arrived":
+            return f"{name} is here"
+        case "guest.refused":
+            return f"somebody came as {name}, and was refused: {event.fields['reason']}"
+        case "guest.brought":
+            return f"{name}'s table was compared"
+        case "guest.agreed":
+            return f"{name} said yes"
+        case "guest.declined":
+            return f"{name} said no: {event.fields['line']}"
+    return ""
+
+
+def _write(place: Place, host: Host, signed: SignedAgreement) -> None:
+    verify(signed)
+    save_signed(signed, place["agreement.json"])
+    write_whole(place["job.toml"], host.declaration.job.encode())
+    place.write_recipe(dict(host.files))
+
+
+def _train(args: argparse.Namespace, place: Place, host: Host) -> None:
+    """Run the job; whoever has not heard that all signed is told meanwhile."""
+    over = threading.Event()
+    thread = threading.Thread(
+        target=_tell_late, args=(parse_address(args.listen), host, over), daemon=True
+    )
+    thread.start()
+    words = ["train", "job.toml", "--key", place.key.name]
+    words += ["--passphrase-file", place.passphrase.name]
+    try:
+        if not place["run"].exists():
+            _command([*words, "--orchestrator", args.listen])
+    finally:
+        over.set()
+
+
+def _tell_late(address: tuple[str, int], host: Host, over: threading.Event) -> None:
+    while not over.wait(0.5):
+        with suppress(SealiftError), RelayClient.dial(address, HOST, 1.0) as client:
+            Door(client, host, sink=discard).receive()
+
+
+def _command(words: list[str]) -> None:
+    """A long command, as anybody would type it.
+
+    Raises:
+        PeerError: with what it said above.
+    """
+    done = subprocess.run([sys.executable, "-P", "-m", "sealift", *words], check=False)  # noqa: S603 - ourselves
+    if done.returncode:
+        raise SystemExit(done.returncode)

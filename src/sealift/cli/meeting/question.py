@@ -1,0 +1,80 @@
+"""What a party is asked before it signs: in plain words, from the terms alone.
+
+What others wrote (names, columns, descriptions) is escaped, so that it cannot draw on the
+screen; what is said here is said by this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sealift.attest.level import Level
+from sealift.errors import visible
+from sealift.meet.terms import Declaration, TableCard, Terms
+from sealift.release.agreement.explain import KEPT_OUT, SEEN_BY, say_time
+from sealift.view.words import say_list
+
+RED: Final = "\x1b[1;31m"
+PLAIN: Final = "\x1b[0m"
+
+
+def tell_terms(terms: Terms, name: str, *, colour: bool) -> Iterator[str]:
+    """Lines that say what signing means for one party.
+
+    Args:
+        terms: As they were checked.
+        name: The party that is asked.
+        colour: Whether the screen shows colours.
+    """
+    declared = terms.declaration
+    cards = {each.body.party.name: each.body for each in terms.cards}
+    others = [each for each in declared.guests if each != name]
+    files = declared.code.files
+    yield f"host asks you to train the model {visible(declared.name)} together"
+    yield f"  with        {say_list(others) or 'nobody else'}"
+    yield f"  the code    {len(files)} files in recipe/, {declared.code.digest.to_text()}"
+    yield f"  until       {say_time(declared.not_after)}: no key is released later"
+    yield from _where(declared, colour=colour)
+    yield from _what_leaves(declared)
+    yield from _own(cards[name])
+    yield "  not known   whether host invented parties, or shows others something else:"
+    yield "              compare the words below with another party, by telephone"
+
+
+def _where(declared: Declaration, *, colour: bool) -> Iterator[str]:
+    if declared.rows_at_home:
+        yield "  your rows   stay on this machine: the code runs here, in a sandbox, and what"
+        yield "              it learns goes, sealed, to the other parties' machines"
+        return
+    level = declared.accept[0]
+    line = (
+        "  your rows   go, sealed, to the machine that host runs, and are opened there"
+    )
+    bare = f"              level {level}: it {KEPT_OUT[level]}"
+    if level is not Level.DEVELOPMENT:
+        yield line
+        yield bare
+        return
+    red, plain = (RED, PLAIN) if colour else ("", "")
+    yield f"{red}  YOUR ROWS   CAN BE READ BY WHOEVER RUNS HOST'S MACHINE:{plain}"
+    yield f"{red}{bare}{plain}"
+
+
+def _what_leaves(declared: Declaration) -> Iterator[str]:
+    rule = declared.output
+    yield "  the model   goes to host, with what it memorised of rows"
+    if rule.metrics:
+        yield (
+            f"  numbers     {say_list(rule.metrics)}, each over {rule.metric_rows} rows or "
+            f"more, go to {SEEN_BY[rule.audience]}"
+        )
+
+
+def _own(card: TableCard) -> Iterator[str]:
+    columns = [visible(each) for each in card.columns]
+    yield f"  your table  {len(columns)} columns fit: {', '.join(columns)[:300]}"
+    yield (
+        f"  your rule   the key goes out {card.rule.max_uses or 'any number of'} times at "
+        "most; `sealift agreement leave` ends it"
+    )

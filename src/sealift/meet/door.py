@@ -1,0 +1,233 @@
+"""The two ends of a meeting's session over the host's one port.
+
+The host takes circuits as the relay brings them, each in a thread. A guest dials, proves that
+it was invited, and then asks until what it waits for is there.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from typing import Final
+
+from sealift.crypto.identity import Identity
+from sealift.crypto.sign import PublicKey
+from sealift.errors import MalformedError, PeerError, RefusedError, SealiftError
+from sealift.events import Sink, emit
+from sealift.ids import Role
+from sealift.meet.book import Book
+from sealift.meet.guest import Guest, expect_host, guest_endpoint
+from sealift.meet.host import Host, Reception
+from sealift.meet.invitation import HOST, Invitation, meeting_digest
+from sealift.meet.messages import (
+    Agree,
+    Arrive,
+    Ask,
+    Bring,
+    BringCard,
+    Check,
+    Decline,
+    FromGuest,
+    FromHost,
+    Over,
+    Read,
+    Sign,
+    Signed,
+    Wait,
+    Welcome,
+)
+from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.session.relay.client import RelayClient
+from sealift.session.relay.envelope import Registry, prover
+from sealift.session.session import Session, accept, connect
+from sealift.travel.visit.messages import parse_message, send_message
+
+ANSWER_S: Final = 30.0
+IDLE_S: Final = 60.0  # a guest asks far more often
+MAX_GUESTS: Final = 64  # circuits at one time
+_NAME_REFUSED: Final = ("name-taken", "name-unproven")  # somebody else has it, or had
+_FROM_GUEST: Final = (Arrive, Ask, Bring, Agree, Decline, Sign)
+_FROM_HOST: Final = (Welcome, Wait, BringCard, Read, Check, Signed, Over)
+
+
+def guest_name(party: str) -> str:
+    """At the relay, once the party's key is known."""
+    return f"guest-{party}"
+
+
+def _host_endpoint(host: Host) -> Endpoint:
+    """The host in a meeting's session."""
+    return Endpoint(
+        role=Role.MEETING,
+        name=HOST,
+        agreement=meeting_digest(host.declaration.meeting),
+        identity=host.identity,
+    )
+
+
+def places(book: Book, meeting: bytes) -> Registry:
+    """Whose names at the relay are whose: of each party that proved its invitation."""
+    return Registry(meeting_digest(meeting), _Bound(book))
+
+
+class _Bound(Mapping[str, PublicKey]):
+    def __init__(self, book: Book) -> None:
+        self._book = book
+
+    def __getitem__(self, name: str) -> PublicKey:
+        return dict(self._bound())[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _key in self._bound())
+
+    def __len__(self) -> int:
+        return len(list(self._bound()))
+
+    def _bound(self) -> Iterator[tuple[str, PublicKey]]:
+        for seat in self._book.seats():
+            if seat.card is not None:
+                yield guest_name(seat.name), seat.card.sign
+
+
+class Door:
+    """Receives guests until the relay is closed.
+
+    Args:
+        relay: The host's own client of it.
+        host: What the host has.
+        sink: Where events go.
+    """
+
+    def __init__(self, relay: RelayClient, host: Host, *, sink: Sink) -> None:
+        self._relay = relay
+        self._host = host
+        self._sink = sink
+        self._free = threading.Semaphore(MAX_GUESTS)
+
+    def start(self) -> None:
+        """Receive in a thread of its own."""
+        threading.Thread(target=self.receive, name="door", daemon=True).start()
+
+    def receive(self) -> None:
+        """Receive until the connection to the relay ends."""
+        while True:
+            try:
+                circuit = self._relay.accept(None)
+            except PeerError:
+                return
+            if not self._free.acquire(blocking=False):
+                circuit.close()
+                continue
+            threading.Thread(target=self._receive, args=(circuit,), daemon=True).start()
+
+    def _receive(self, circuit: object) -> None:
+        anybody = PeerPolicy(roles=frozenset({Role.MEETING}), anonymous=True)
+        try:
+            with accept(circuit, _host_endpoint(self._host), anybody) as session:  # type: ignore[arg-type]
+                self._talk(session)
+        except SealiftError as error:
+            emit(self._sink, "guest.gone", reason=error.code)
+        finally:
+            self._free.release()
+
+    def _talk(self, session: Session) -> None:
+        reception = Reception(self._host, session.peer, session.th2)
+        while True:
+            message = parse_message(session.receive(IDLE_S), _FROM_GUEST)
+            answer = reception.take(message)  # type: ignore[arg-type]
+            self._tell(session, message, answer)
+            send_message(session, answer)
+            if isinstance(answer, Over):
+                return
+
+    def _tell(self, session: Session, message: object, answer: FromHost) -> None:
+        name = session.peer.name
+        if isinstance(message, Arrive) and isinstance(answer, Welcome):
+            emit(self._sink, "guest.arrived", name=name)
+        elif isinstance(message, Arrive) and isinstance(answer, Over):
+            emit(self._sink, "guest.refused", name=name, reason=answer.code)
+        elif isinstance(message, Bring):
+            emit(self._sink, "guest.brought", name=name)
+        elif isinstance(message, Agree):
+            emit(self._sink, "guest.agreed", name=name)
+        elif isinstance(message, Decline):
+            emit(self._sink, "guest.declined", name=name, line=message.why)
+
+
+class Conversation:
+    """A guest's end; a context manager.
+
+    Args:
+        invitation: Its own.
+        identity: Its own.
+        dial_s: How long the host may take to be there.
+
+    Raises:
+        PeerError: if nobody answers at any address, or another name is taken.
+        RefusedError: if who answers is not who invited, or lets nobody in.
+    """
+
+    def __init__(
+        self, invitation: Invitation, identity: Identity, *, dial_s: float
+    ) -> None:
+        guest = Guest(invitation, identity)
+        with ExitStack() as stack:
+            relay = stack.enter_context(_dial(invitation, identity, dial_s))
+            circuit = relay.open(HOST, wait_s=dial_s)
+            endpoint = guest_endpoint(invitation, identity)
+            policy = expect_host(invitation)
+            self._session = stack.enter_context(connect(circuit, endpoint, policy))
+            told = self.say(guest.arrive(self._session.th2))
+            if not isinstance(told, Welcome):
+                raise _not_let_in(told)
+            guest.welcome(told, self._session.th2)
+            self.contested = told.contested
+            self._stack = stack.pop_all()
+
+    def say(self, message: FromGuest) -> FromHost:
+        """Say something, and hear what comes next.
+
+        Raises:
+            PeerError: if the host is gone.
+            MalformedError: if it makes no sense.
+        """
+        send_message(self._session, message)
+        told = parse_message(self._session.receive(ANSWER_S), _FROM_HOST)
+        assert isinstance(told, _FROM_HOST)
+        return told
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+
+def _dial(invitation: Invitation, identity: Identity, dial_s: float) -> RelayClient:
+    """The first address where somebody answers; by its own name once that is known."""
+    failed: PeerError | None = None
+    for address in invitation.addresses:
+        host, _, port = address.rpartition(":")
+        place, own = (host.strip("[]"), int(port)), guest_name(invitation.name)
+        prove = prover(identity, meeting_digest(invitation.meeting), own)
+        try:
+            return RelayClient.dial(place, own, dial_s, prove)
+        except PeerError as error:
+            failed = failed or error
+            if error.code not in _NAME_REFUSED:
+                continue
+        stranger = f"new-{secrets.token_hex(8)}"
+        with suppress(PeerError):
+            return RelayClient.dial(place, stranger, dial_s)
+    assert failed is not None, "an invitation has an address"
+    raise failed
+
+
+def _not_let_in(told: FromHost) -> SealiftError:
+    if not isinstance(told, Over):
+        return MalformedError("the host does not say welcome", code="bad-message")
+    if told.code in ("not-invited", "invitation-used-twice"):
+        return RefusedError(told.why, code=told.code)
+    return RefusedError("the host lets nobody in", why=told.why, code="not-invited")

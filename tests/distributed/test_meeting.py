@@ -1,0 +1,208 @@
+"""Four commands and three answers: a host and three owners with CSV files of their own."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from sealift.lab.demo.tasks.digits import digits_parts
+from tests.sim.typed import Typed
+
+pytestmark = [pytest.mark.distributed, pytest.mark.long]
+OWNERS = ("north", "east", "south")
+YES = (("Sign?", "y"), ("compare the words with", "y"))
+RECIPE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 10))
+
+    def forward(self, pixel):
+        return self.layers(pixel / 16.0)
+
+    def training_step(self, batch, step):
+        return F.cross_entropy(self(batch["pixel"]), batch["digit"])
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+
+def build():
+    return Reader()
+
+
+def evaluate(model, batch):
+    right = (model(batch["pixel"]).argmax(dim=1) == batch["digit"]).sum()
+    return {"accuracy": float(right)}
+"""
+SCHEMA = """
+[[fields]]
+name = "pixel"
+dtype = "float32"
+shape = [64]
+
+[[fields]]
+name = "digit"
+dtype = "int64"
+classes = 10
+"""
+JOB = "[training]\nepochs = 8\nbatch_rows = 32\nevaluate_every = 4\nseed = 7\n"
+
+
+class Parties:
+    """Four folders, as four people would have them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        recipe = folder / "host" / "digits"
+        recipe.mkdir(parents=True)
+        (recipe / "recipe.py").write_text(RECIPE)
+        (recipe / "schema.toml").write_text(SCHEMA)
+        (recipe / "job.toml").write_text(JOB)
+        for part in digits_parts():
+            home = folder / part.owner
+            home.mkdir(exist_ok=True)
+            columns = [f"pixel_{place}" for place in range(64)]
+            with (home / f"{part.part}.csv").open("w", newline="") as file:
+                rows = csv.writer(file, delimiter=";")
+                rows.writerow([*columns, "digit"])
+                for pixels, label in zip(part.pixels, part.label, strict=True):
+                    rows.writerow([*map(int, pixels), int(label)])
+        with socket.socket() as place:
+            place.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{place.getsockname()[1]}"
+        self.typed: list[Typed] = []
+        self.invitations: dict[str, str] = {}
+
+    def host(self, *more: str) -> Typed:
+        """The host's command; the same again goes on."""
+        typed = self._type("host", "host", "digits", *more, "--listen", self.address)
+        typed.wait_text("mail each party its line")
+        found = re.findall(r"(\w+)  (sealift-invitation-[\w-]+)", typed.text)
+        self.invitations = dict(found)
+        return typed
+
+    def join(self, name: str, answers: tuple[tuple[str, str], ...] = YES) -> Typed:
+        """An owner's command."""
+        words = [self.invitations[name], "train.csv", "--heldout", "heldout.csv"]
+        return self._type(name, "join", *words, answers=answers)
+
+    def _type(
+        self, name: str, *words: str, answers: tuple[tuple[str, str], ...] = ()
+    ) -> Typed:
+        typed = Typed(self.folder / name, *words, answers=answers)
+        self.typed.append(typed)
+        return typed
+
+
+@pytest.fixture
+def parties(tmp_path: Path) -> Iterator[Parties]:
+    found = Parties(tmp_path)
+    yield found
+    for each in found.typed:
+        if each.process.poll() is None:
+            each.kill()
+
+
+def weights(parties: Parties) -> dict[str, bytes]:
+    model = load_file(parties.folder / "host" / "model.safetensors")
+    return {name: each.tobytes() for name, each in model.items()}
+
+
+def test_four_commands_and_three_answers(parties: Parties) -> None:
+    host = parties.host("--invite", *OWNERS)
+    owners = {name: parties.join(name) for name in OWNERS}
+    codes = {name: each.end() for name, each in owners.items()}
+    assert host.end() == 0, host.text[-3000:]
+    assert codes == dict.fromkeys(OWNERS, 0), [o.text[-2000:] for o in owners.values()]
+    words = re.compile(r"sealift: words +(.+)")
+    said = {
+        found[1].strip() for o in owners.values() if (found := words.search(o.text))
+    }
+    assert [len(each.split()) for each in said] == [8]
+    assert weights(parties)
+    accuracy = re.search(r"accuracy +([\d.]+)", host.text)
+    assert accuracy is not None
+    assert float(accuracy[1]) > 0.7
+    for name in OWNERS:
+        home = parties.folder / name
+        assert (home / f"{name}.key").stat().st_mode & 0o777 == 0o600
+        assert (home / f"{name}.pass").stat().st_mode & 0o777 == 0o600
+        assert (home / "meeting.json").stat().st_mode & 0o777 == 0o600
+        assert len(list((home / "receipts").glob("*.receipt.json"))) > 0
+        signed = json.loads((home / "agreement.json").read_text())
+        assert set(signed["signatures"]) == {"host", *OWNERS}
+    secrets = set(parties.invitations.values())
+    assert not any(each in owner.text for each in secrets for owner in owners.values())
+
+
+def test_killed_and_typed_again_it_goes_on(parties: Parties) -> None:
+    """Before cards, before terms, while a question stands, and after a yes."""
+    host = parties.host("--invite", *OWNERS)
+    north = parties.join("north", answers=())
+    north.wait_text("these columns fit")
+    north.kill()
+    host.kill()
+    host = parties.host()
+    north, east = parties.join("north"), parties.join("east")
+    for each in (north, east):
+        each.wait_text("waiting for south")
+    host.kill()
+    east.kill()
+    host = parties.host()
+    east = parties.join("east")
+    south = parties.join("south", answers=())
+    south.wait_text("Sign?")
+    east.wait_text("sealing heldout.csv")
+    host.wait_text("east said yes")
+    south.kill()
+    east.kill()
+    host.kill()
+    host = parties.host()
+    east = parties.join("east", answers=())  # it said yes, and is not asked again
+    south = parties.join("south")
+    for each in (north, east, south):
+        assert each.end() == 0, each.text[-3000:]
+    assert host.end() == 0, host.text[-3000:]
+    assert weights(parties)
+
+
+def test_a_no_stops_all_by_name(parties: Parties) -> None:
+    host = parties.host("--invite", *OWNERS)
+    owners = {name: parties.join(name, answers=YES) for name in ("north", "east")}
+    south = parties.join("south", answers=(("Sign?", "n"),))
+    for each in (*owners.values(), south):
+        assert each.end() == 5, each.text[-2000:]
+        assert "[meeting-declined]" in each.text
+        assert "south" in each.text
+    assert host.process.poll() is None
+    for home in (parties.folder / name for name in OWNERS):
+        assert not (home / "agreement.json").exists()
+    south = parties.join("south")  # its no is taken back by coming again
+    south.wait_text("Sign?")
+    again = [south, *(parties.join(name) for name in OWNERS[:2])]
+    for each in again:
+        assert each.end() == 0, each.text[-2000:]
+    assert host.end() == 0
+
+
+def test_a_table_that_does_not_fit_stays_at_home(parties: Parties) -> None:
+    host = parties.host("--invite", *OWNERS)
+    table = parties.folder / "north" / "train.csv"
+    table.write_text(table.read_text().replace("digit", "label", 1))
+    north = parties.join("north")
+    assert north.end() == 6, north.text[-2000:]
+    assert "no column 'digit'" in north.text
+    assert "label" not in host.text
