@@ -31,7 +31,7 @@ from sealift.meet.messages import (
 from sealift.meet.proof import Prover, prove_invited
 from sealift.meet.terms import sign_card
 from sealift.meet.words import words_of
-from tests.sim.meetings import NAMES, MetGuest, MetHost
+from tests.sim.invited import NAMES, MetGuest, MetHost
 
 
 @pytest.fixture

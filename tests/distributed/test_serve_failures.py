@@ -103,8 +103,8 @@ def checked_end(code: int, said: str, folder: Path) -> str:
 def test_a_model_whose_file_was_changed(served: Failing) -> None:
     """It is noticed once the key is there: nobody was let in, and it ended."""
     assert served.spoiled_end == "5 other-resource"
-    before, _ = "".join(served.lines).split("serve.ready")
-    assert before.count("serve.listening") == 2
+    before, _ = "".join(served.lines).split("is loaded and answers")
+    assert before.count("listens at ") == 2
 
 
 def test_rows_that_do_not_fit(asking: Asking) -> None:

@@ -31,11 +31,11 @@ class Served:
     def start_server(self) -> None:
         """Until it listens; a broker that was here before comes again by itself."""
         self.server = self._start("serve")
-        self.wait_for(r"(serve.listening)")
+        self.wait_for(r"(listens at )")
 
     def wait_until_ready(self) -> None:
         """Until it has the model, and clients are let in."""
-        self.wait_for(r"(serve.ready)")
+        self.wait_for(r"(is loaded and answers)")
         threading.Thread(target=self._drain, daemon=True).start()
 
     def predict(

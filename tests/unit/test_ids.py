@@ -71,4 +71,4 @@ def test_a_handle_is_no_visit() -> None:
 
 def test_roles() -> None:
     inside = {"orchestrator", "accelerator", "holder", "broker"}
-    assert set(Role) == inside | {"client", "share-server"}
+    assert set(Role) == inside | {"client", "share-server", "meeting"}

@@ -19,7 +19,7 @@ from sealift.meet.messages import Ask, BringCard
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.session.session import connect
-from tests.sim.meetings import NAMES, MetHost
+from tests.sim.invited import NAMES, MetHost
 
 WAIT_S = 60.0
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sealift.crypto.identity import create_identity
 from sealift.lab.worlds.consortium import OUTPUT
 from sealift.meet.messages import Over, Read, Wait, Welcome
-from tests.sim.meetings import NAMES, UNTIL_S, MetGuest, MetHost, walk
+from tests.sim.invited import NAMES, UNTIL_S, MetGuest, MetHost, walk
 
 
 @pytest.fixture
