@@ -124,9 +124,9 @@ class ServingHowTo:
         self.type("model", "seal")
         self.type("agreement", "new")
         toml = self.path / "serving.toml"
-        toml.write_text(
-            toml.read_text().replace("# lease_s = 30.0", f"{self.lease}\n# ")
-        )
+        text, line = toml.read_text(), "# lease_s = 60.0"
+        assert line in text
+        toml.write_text(text.replace(line, f"{self.lease}\n# "))
         for verb in ("check", "sign"):
             self.type("agreement", verb)
         say([*self._sign_as_cloud(), "--yes"])  # "and cloud"
