@@ -186,6 +186,6 @@ def test_a_lease_that_runs_out(tmp_path: Path) -> None:
         assert end_of(stream, tmp_path) == "4 server-stopping"
         served.server.wait(300)
         assert served.server.returncode == 5
-        assert any(line.endswith("[lease-lost]\n") for line in served.lines)
+        assert served.lines[-1].endswith("[lease-silent]\n"), served.lines[-3:]
     finally:
         served.stop()
