@@ -31,6 +31,7 @@ from sealift.meet.messages import (
 from sealift.meet.proof import Prover, prove_invited
 from sealift.meet.terms import sign_card
 from sealift.meet.words import words_of
+from sealift.release.agreement.code import measure_bundle
 from tests.sim.invited import NAMES, MetGuest, MetHost
 
 
@@ -257,6 +258,24 @@ def test_other_files_than_declared_are_noticed(host: MetHost) -> None:
     assert isinstance(told, BringCard)
     north.told[-1] = replace(told, files={**told.files, "recipe.py": b"import os\n"})
     with pytest.raises(PolicyError, match="files"):
+        north.step()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../x.py", "/tmp/x.py", "net/../../x.py", "./x.py", "a//x.py", "a\\..\\x.py"],
+)
+def test_no_file_is_written_outside_of_the_recipes_folder(
+    host: MetHost, path: str
+) -> None:
+    files = {"recipe.py": b"x = 1\n", path: b"evil\n"}
+    host.redeclare(code=measure_bundle(files, "recipe.py"))
+    north = MetGuest(host, "north")
+    until(BringCard, north)
+    told = north.told[-1]
+    assert isinstance(told, BringCard)
+    north.told[-1] = replace(told, files=files)
+    with pytest.raises(PolicyError, match="outside of its folder"):
         north.step()
 
 

@@ -103,6 +103,8 @@ class Guest:
         found = {path: Digest.of(content) for path, content in files.items()}
         if found != declared.code.files:
             raise _unfit("the recipe's files are not those that are declared")
+        if not all(map(_stays_below, files)):
+            raise _unfit("a file of the recipe would lie outside of its folder")
 
     def read(self, terms: Terms, declared: Declaration, own: SignedCard) -> Terms:
         """Terms that may be put before a person.
@@ -158,6 +160,12 @@ class Guest:
         if encode(told.agreement.agreement) != encode(agreement):
             raise _unfit("the others signed another agreement")
         return verify(told.agreement)
+
+
+def _stays_below(path: str) -> bool:
+    """Whether a host's path leads into the folder that it is written to."""
+    parts = path.split("/")
+    return "\\" not in path and not {"", ".", ".."} & set(parts)
 
 
 def _unfit(why: str) -> PolicyError:
