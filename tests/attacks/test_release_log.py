@@ -30,6 +30,7 @@ from sealift.release.log import auditlog
 from sealift.release.log.auditlog import APPLICATION_ID, AuditLog
 from sealift.release.log.entries import (
     LogEntry,
+    Logged,
     SignedTreeHead,
     verify_head,
 )
@@ -358,7 +359,7 @@ def show_other_entry(raw: bytes, box: BrokerBox) -> bytes:
 def test_release_that_is_logged_as_something_else(
     consortium: Consortium, box: BrokerBox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def collect() -> SignedTreeHead:
+    def collect() -> Logged:
         session = session_pair(consortium, box.broker, "ada")
         session.tamper = lambda raw: show_other_entry(raw, box)  # type: ignore[method-assign]
         verified = consortium.verified()

@@ -112,7 +112,7 @@ def test_an_accelerator_collects_a_key(
     policy = expect_accelerator(consortium)
     with session_with(box.broker, consortium, ours, policy) as session:
         verified = consortium.verified()
-        key, head = collect_release(session, verified, "ada-train", clock=lambda: 0.0)
+        key, logged = collect_release(session, verified, "ada-train", clock=lambda: 0.0)
         assert key.reveal(TOKEN) == consortium.keys["ada-train"].reveal(TOKEN)
         collect_release(session, verified, "ada-heldout", clock=lambda: 0.0)
         with pytest.raises(PolicyError, match="not-the-owner"):
@@ -121,7 +121,7 @@ def test_an_accelerator_collects_a_key(
     assert [entry.kind for entry in read_entries(tmp_path / "ada.log")] == [
         "agreement", "release", "release", "refusal",
     ]  # fmt: skip
-    assert verify_log(tmp_path / "ada.log", head).releases == 2
+    assert verify_log(tmp_path / "ada.log", logged.head).releases == 2
 
 
 def ask_for_bern(session: Session, consortium: Consortium) -> None:

@@ -128,6 +128,29 @@ def test_what_the_parties_keep_verifies_by_hand(
     assert sealift("receipt", "verify", receipt, *agreement).returncode == 0
 
 
+def test_one_receipt_of_the_run_is_everybodys(
+    shown: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, told = shown
+    every = {
+        name: folder / name / "receipt.json" for name in ("north", "east", "south")
+    }
+    assert {path.read_bytes() for path in every.values()} == {
+        (folder / "run" / "receipt.json").read_bytes()
+    }
+    words = [
+        "--model",
+        folder / "model.safetensors",
+        "--head",
+        folder / "east/heads.json",
+    ]
+    done = sealift("receipt", "verify", every["north"], *words, "--json")
+    found = json.loads(done.stdout)
+    assert told["weights"] in found["model"]
+    assert "rows were used 30 times" in found["use of rows"]
+    assert "fits the head of east's log" in found["verified"]
+
+
 def test_only_its_owner_opens_the_model(
     shown: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:

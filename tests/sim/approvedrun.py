@@ -35,6 +35,7 @@ from sealift.train.output.opening import (
     read_model_manifest,
     read_share,
 )
+from sealift.train.output.sealing import seal_model
 
 MODEL = {"a": TensorBytes("U8", (4,), memoryview(b"abcd"))}
 APPROVERS = ("ada", "bern")
@@ -120,7 +121,7 @@ def finished_run(consortium: Consortium, folder: Path, job: str = "job") -> Fini
         sandbox="",
     )
     training = SimpleNamespace(state=lambda: MODEL, digest=lambda: state_digest(MODEL))
-    for output in handout._outputs(training):  # type: ignore[arg-type]
+    for output in handout._outputs(training, seal_model(MODEL)):  # type: ignore[arg-type]
         with (folder / output.name).open("ab") as file:
             file.write(output.part)
     proof = prove_instance(endpoint, verified)

@@ -31,11 +31,11 @@ def release_once(consortium: Consortium, box: BrokerBox, owner: str) -> SignedTr
     """One release by a broker; the head that covers it."""
     session = session_pair(consortium, box.broker, owner)
     resource = f"{owner}-train"
-    key, head = collect_release(
+    key, logged = collect_release(
         session, consortium.verified(), resource, clock=lambda: 0.0
     )
     key.wipe()
-    return head
+    return logged.head
 
 
 def draft_receipt(

@@ -1,15 +1,13 @@
-"""`sealift audit`: verify and show a broker's log of releases and refusals; `sealift receipt`.
+"""`sealift audit`: verify and show a broker's log of releases and refusals.
 
-`sealift audit verify RUN` proves the level of a run from what it left; the receipt
-of a visit is verified here as well. Needs no torch and no network.
+`sealift audit verify RUN` proves the level of a run from what it left. Needs no torch and
+no network.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,9 +18,15 @@ from sealift.cli.judging import (
     add_time_argument,
     load_equipped,
 )
+from sealift.cli.receipt import (
+    load_verified_receipt,
+    receipt_files,
+    receipt_statement,
+    sum_facts,
+)
 from sealift.codec import decode, encode, to_plain
-from sealift.errors import IntegrityError, SealiftError, UsageError, visible
-from sealift.release.agreement.explain import cargo_promise, count, say_time
+from sealift.errors import IntegrityError, UsageError, visible
+from sealift.release.agreement.explain import count, say_time
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
 from sealift.release.log.entries import Entry
@@ -33,11 +37,6 @@ from sealift.release.log.heads import (
     read_entries,
     read_head,
     verify_log,
-)
-from sealift.release.receipt import (
-    Receipt,
-    load_receipt,
-    verify_receipt,
 )
 from sealift.train.output.manifest import (
     MANIFEST_NAME,
@@ -185,7 +184,9 @@ def _verify(args: argparse.Namespace) -> None:
 def _verify_kept(args: argparse.Namespace) -> None:
     verified = load_equipped(args)
     log = read_head(args.log).body.log
-    receipts = [_verified(path, verified) for path in _receipt_files([args.receipts])]
+    receipts = [
+        load_verified_receipt(path, verified) for path in receipt_files([args.receipts])
+    ]
     every = (head for receipt in receipts for head in receipt.heads)
     # By what they say, not by size: two heads of one size are a log that was forked.
     distinct = {encode(head.body): head for head in every if head.body.log == log}
@@ -196,14 +197,14 @@ def _verify_kept(args: argparse.Namespace) -> None:
             code="log-elsewhere",
         )
     report = [verify_log(args.log, head) for head in heads][-1]
-    statement = _receipt_statement(receipts[-1], complete=True)
+    statement = receipt_statement(receipts[-1], complete=True)
     facts = {
         "agreement": verified.digest.to_text(),
         "owner": log_owner(heads[-1], verified).name,
         "log": f"{report.size} entries, {count(report.releases, 'release')}, "
         f"{count(report.refusals, 'refusal')}; continues "
         f"{count(len(heads), 'head')} in receipts",
-        **_sum_facts(receipts, statement),
+        **sum_facts(receipts, statement),
     }
     show(facts, as_json=args.json, width=9)
 
@@ -233,111 +234,3 @@ def _line(index: int, entry: Entry) -> str:
     words += [f"to {peer}" if peer else "", entry.rule and f"rule {entry.rule}"]
     words.append(f"under {entry.agreement.short}")
     return "  ".join(word for word in words if word)
-
-
-def add_receipt(subparsers: Any) -> None:
-    """Add the noun `receipt`."""
-    verbs = subparsers.add_parser(
-        "receipt", help="verify the receipts of visits"
-    ).add_verbs()
-    parser = verbs.add_parser(
-        "verify",
-        run=_verify_receipt,
-        help="check signature, evidence, content and log heads",
-        description="With --agreement everything is checked. Without it only that "
-        "whoever holds the receipt's instance key signed it. Of several receipts, or of "
-        "a whole folder of them, it says what they come to; the first that does not "
-        "verify is named.",
-    )
-    parser.add_argument(
-        "receipts",
-        nargs="+",
-        type=Path,
-        metavar="RECEIPT",
-        help="a file, or a folder with files of the name *.receipt.json",
-    )
-    parser.add_file("--agreement", help="the signed agreement")
-    add_judging_arguments(parser)
-    add_time_argument(parser)
-    parser.add_json()
-
-
-def _verify_receipt(args: argparse.Namespace) -> None:
-    verified = load_equipped(args) if args.agreement else None
-    found = [_verified(path, verified) for path in _receipt_files(args.receipts)]
-    statement = _receipt_statement(found[-1], complete=verified is not None)
-    if len(found) > 1:
-        show(_sum_facts(found, statement), as_json=args.json, width=9)
-    elif args.json:
-        print(json.dumps({**to_plain(found[0]), "statement": statement}))
-    else:
-        show(_receipt_facts(found[0], statement), as_json=False, width=9)
-    if verified is None:
-        say("check evidence, content and log heads as well: --agreement FILE")
-
-
-def _receipt_files(paths: Sequence[Path]) -> list[Path]:
-    found: list[Path] = []
-    for path in paths:
-        inside = sorted(path.rglob("*.receipt.json")) if path.is_dir() else [path]
-        if not inside:
-            raise UsageError(f"{path} has no receipts", code="no-receipts")
-        found += inside
-    return found
-
-
-def _verified(path: Path, agreement: VerifiedAgreement | None) -> Receipt:
-    try:
-        return verify_receipt(load_receipt(path), agreement)
-    except SealiftError as error:
-        error.what = f"{path.name}: {error.what}"
-        raise
-
-
-def _sum_facts(receipts: Sequence[Receipt], statement: str) -> dict[str, Any]:
-    """What they come to, together."""
-    uses = Counter(f"{each.resource} ({each.purpose})" for each in receipts)
-    scrubs = [each.scrub for each in receipts]
-    return {
-        "receipts": len(receipts),
-        "jobs": ", ".join(sorted({each.job for each in receipts})),
-        "holder": ", ".join(sorted({each.holder for each in receipts})),
-        "visits": ", ".join(f"{n} to {what}" for what, n in sorted(uses.items())),
-        "bytes": f"{sum(each.cargo_bytes for each in receipts)} opened, "
-        f"{sum(each.sealed_bytes for each in receipts)} sealed",
-        "level": ", ".join(sorted({each.level for each in receipts})),
-        "scrub": f"{sum(each.scrubbed_bytes for each in scrubs)} bytes, "
-        f"{sum(each.nonzero_bytes for each in scrubs)} not zero when read back",
-        "verified": statement,
-    }
-
-
-def _receipt_statement(receipt: Receipt, *, complete: bool) -> str:
-    if not complete:
-        return "signature only: not whose key it is"
-    if protects_nobody(receipt.level):
-        return "signature, evidence, content, heads; development keeps nobody out"
-    return "signature, evidence, content, heads"
-
-
-def _receipt_facts(receipt: Receipt, statement: str) -> dict[str, Any]:
-    scrub = receipt.scrub
-    phases = ", ".join(f"{name} {s:.3f}" for name, s in receipt.phases_s.items())
-    last = receipt.first_row + receipt.rows - 1
-    return {
-        "visit": receipt.visit,
-        "job": receipt.job,
-        "agreement": receipt.agreement,
-        "holder": receipt.holder,
-        "resource": f"{receipt.resource} ({receipt.purpose}), "
-        f"rows {receipt.first_row} to {last}",
-        "content": receipt.content,
-        "bytes": f"{receipt.cargo_bytes} opened, {receipt.sealed_bytes} sealed",
-        "seconds": phases,
-        "cargo": cargo_promise(receipt.buffers, receipt.mixed),
-        "level": receipt.level,
-        "scrub": f"{scrub.scrubbed_bytes} bytes in {count(len(scrub.regions), 'region')}, "
-        f"{scrub.nonzero_bytes} not zero when read back",
-        "log heads": ", ".join(str(head.body.size) for head in receipt.heads) or "none",
-        "verified": statement,
-    }

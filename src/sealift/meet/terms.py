@@ -264,6 +264,9 @@ def agreement_of(terms: Terms, consents: Mapping[str, SignedConsent]) -> Agreeme
         travel=declared.travel,
         group=GroupRule(ranks, "owner") if declared.rows_at_home else None,
         not_after=declared.not_after,
+        compared=tuple(
+            guest.name for guest in guests if consents[guest.name].body.compared
+        ),
     )
 
 

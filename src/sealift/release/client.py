@@ -53,7 +53,7 @@ from sealift.release.grant import (
     ReleaseRequest,
     open_release,
 )
-from sealift.release.log.entries import SignedTreeHead, verify_head
+from sealift.release.log.entries import Logged, SignedTreeHead, verify_head
 from sealift.release.log.heads import HeadStore
 from sealift.session.session import Session
 
@@ -136,7 +136,7 @@ def collect_release(
     *,
     clock: Callable[[], float],
     timeout_s: float = RELEASE_TIMEOUT_S,
-) -> tuple[SecretKey, SignedTreeHead]:
+) -> tuple[SecretKey, Logged]:
     """Collect the data key of one resource from its owner's broker.
 
     Args:
@@ -147,7 +147,7 @@ def collect_release(
         timeout_s: Longest wait for the answer.
 
     Returns:
-        The key, and the head of the owner's log that covers its release.
+        The key, and what the owner's log says of its release.
 
     Raises:
         PolicyError: ``release-refused`` with the broker's reason, ``not-the-owner``,
@@ -172,7 +172,7 @@ def collect_release(
         resource=wanted,
         private=session.established.hpke,
     )
-    return data_key, release.head
+    return data_key, Logged(release.entry, release.inclusion, release.head)
 
 
 def request_head(

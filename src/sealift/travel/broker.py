@@ -48,7 +48,8 @@ from sealift.travel.visit.messages import (
     Finished,
     await_end,
     receive_message,
-    send_message,
+    receive_receipt,
+    send_finished,
 )
 
 Task = Callable[[], None]
@@ -70,6 +71,7 @@ class BrokerService:
         sink: Where events go.
         heads: What this owner remembers of every log; None remembers nothing.
         accelerators: Their names.
+        keep: Gets the receipt of the run, as it came.
     """
 
     def __init__(
@@ -82,7 +84,9 @@ class BrokerService:
         sink: Sink = discard,
         heads: HeadStore | None = None,
         accelerators: Sequence[str] = accelerator_names(),
+        keep: Callable[[bytes], object] = lambda receipt: None,
     ) -> None:
+        self._keep = keep
         self._relay = relay
         self._endpoint = endpoint
         self._agreement = agreement
@@ -230,8 +234,10 @@ class BrokerService:
         policy = expect_orchestrator(self._agreement)
         with suppress(SealiftError):
             with accept(circuit, self._endpoint, policy) as session:
-                receive_message(session, Finished, timeout_s=FAREWELL_S)
+                told = receive_message(session, Finished, timeout_s=FAREWELL_S)
                 self._dismissed = True  # before the session's end lets the relay go
+                if receipt := receive_receipt(session, told, FAREWELL_S):
+                    self._keep(receipt)
             self._relay.close()
 
 
@@ -242,6 +248,7 @@ def dismiss_brokers(
     outcome: str,
     *,
     wait_s: float = 0.0,
+    receipt: bytes = b"",
 ) -> None:
     """Tell every owner's broker that the job has ended; who is away need not know.
 
@@ -251,6 +258,7 @@ def dismiss_brokers(
         agreement: Verified; names the owners.
         outcome: ``finished`` or ``failed``.
         wait_s: How long each may take to appear.
+        receipt: Of the run.
     """
     for owner in agreement.agreement.holders:
         with suppress(SealiftError):
@@ -258,7 +266,7 @@ def dismiss_brokers(
             circuit = relay.open(name, FAREWELL_S, wait_s=wait_s)
             policy = expect_broker(agreement, owner)
             with connect(circuit, endpoint, policy, FAREWELL_S) as session:
-                send_message(session, Finished(outcome, agreement.digest))
+                send_finished(session, Finished(outcome, agreement.digest), receipt)
                 await_end(session)
 
 

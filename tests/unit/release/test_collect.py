@@ -41,13 +41,13 @@ def test_collects_the_key_and_a_head_that_covers_it(
     consortium: Consortium, box: BrokerBox, tmp_path: Path
 ) -> None:
     session = session_pair(consortium, box.broker, "ada")
-    key, head = collect_release(
+    key, logged = collect_release(
         session, consortium.verified(), "ada-train", clock=lambda: 0.0
     )
     assert key.reveal(TOKEN) == consortium.keys["ada-train"].reveal(TOKEN)
-    assert head == box.log.head()
+    assert logged.head == box.log.head()
     assert [entry.kind for entry in entries(tmp_path)] == ["agreement", "release"]
-    assert verify_log(tmp_path / "ada.log", head).continues == 2
+    assert verify_log(tmp_path / "ada.log", logged.head).continues == 2
 
 
 def test_refusal_is_logged_with_its_rule(

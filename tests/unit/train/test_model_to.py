@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from sealift.crypto.sign import SigningKey
+from sealift.data.schedule.visits import Stop
 from sealift.errors import AuthenticationError, UnavailableError
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
 from sealift.train.loop.states import TensorBytes
 from sealift.train.output.handout import Handout
-from sealift.train.output.sealing import key_name, open_model
+from sealift.train.output.sealing import key_name, open_model, seal_model
 
 MODEL = {"a": TensorBytes("U8", (4,), memoryview(b"abcd"))}
 INSTANCE = SigningKey.generate()
@@ -40,7 +41,7 @@ def hand_out(consortium: Consortium, folder: Path) -> set[str]:
     """Write what the accelerator hands out; the names of the files."""
     handout = made(consortium)
     training = SimpleNamespace(state=lambda: MODEL, digest=lambda: Digest.of(b"m"))
-    for output in handout._outputs(training):  # type: ignore[arg-type]
+    for output in handout._outputs(training, seal_model(MODEL)):  # type: ignore[arg-type]
         with (folder / output.name).open("ab") as file:
             file.write(output.part)
     return {path.name for path in folder.iterdir()}
@@ -51,7 +52,9 @@ def test_means_over_parts_are_rounded() -> None:
     plain = make_consortium()
     rule = replace(OUTPUT, audience="everyone", digits=2)
     handout = made(replace(plain, agreement=replace(plain.agreement, output=rule)))
-    handout._heldout = {"a": {0: (10, {"loss": 0.25}), 10: (20, {"loss": 0.5})}}
+    for first, rows, loss in ((0, 10, 0.25), (10, 20, 0.5)):
+        stop = Stop(0, "ada", "a", "heldout", first, rows)
+        handout.heldout.keep(stop, {"loss": loss})
     assert handout._metrics() == {"loss": 0.42}
 
 

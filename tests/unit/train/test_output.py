@@ -131,7 +131,8 @@ class Handed:
         tied = torch.arange(200_000.0)
         self.state = {"a": tied, "b": tied, "c": torch.tensor(3)}
         plain = {name: tensor_bytes(each) for name, each in self.state.items()}
-        sealed, key = seal_model(plain)
+        made = seal_model(plain)
+        sealed, key = made.sealed, made.key
         info = OutputInfo(
             kind="model",
             job="job",

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 from sealift.cli.arguments import Parser
 from sealift.cli.console import unlock
 from sealift.cli.judging import add_judging_arguments, equip_from, wall_clock
 from sealift.errors import PolicyError
-from sealift.events import Sink
+from sealift.events import Sink, emit
 from sealift.session.direct import PathDialler
 from sealift.session.directhost import DirectHost
 from sealift.train.job.directpaths import open_direct_host
 from sealift.train.job.rolesetup import RoleSetup, own_enroller, read_role
 from sealift.train.job.settings import parse_address
 from sealift.train.job.talk import open_events
+from sealift.train.output.runreceipt import demand_of
 from sealift.train.plans import PlanRole
+from sealift.travel.holder.jobs import keep_run
 
 
 def add_role_arguments(parser: Parser) -> None:
@@ -151,3 +155,13 @@ def _add_events_argument(parser: Parser) -> None:
         default="",
         help="write events as JSON lines to FILE, or to stdout for '-'",
     )
+
+
+def keep_run_in(folder: Path, setup: RoleSetup) -> Callable[[bytes], None]:
+    """Checks the run's receipt before it is kept, and says where."""
+
+    def keep(receipt: bytes) -> None:
+        path = keep_run(folder, demand_of(receipt, setup.agreement))
+        emit(setup.sink, "receipt.kept", name=path.name)
+
+    return keep

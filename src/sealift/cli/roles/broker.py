@@ -21,6 +21,7 @@ from sealift.cli.arguments import Parser
 from sealift.cli.judging import JUDGING, equip_from, option_words, wall_clock
 from sealift.cli.roles import (
     add_role_arguments,
+    keep_run_in,
     require_data_owner,
     set_up_role,
 )
@@ -86,15 +87,24 @@ def run(args: argparse.Namespace) -> int:
         setup = replace(setup, agreement=broker.verified)
         heads = HeadStore(args.log.with_name(f"{args.log.name}.heads.json"))
         rejoining = Rejoining(setup.job.run.rejoin_s, sink=setup.sink)
+        keep = keep_run_in(args.log.parent, setup)
         with reporting(args.status, broker, counts):
             rejoining.run(
-                lambda joined: _serve(setup, broker, heads, rejoining.dial_s, joined)
+                lambda joined: _serve(
+                    setup, broker, heads, rejoining.dial_s, joined, keep=keep
+                )
             )
     return 0
 
 
 def _serve(
-    setup: RoleSetup, broker: Broker, heads: HeadStore, dial_s: float, joined: Joined
+    setup: RoleSetup,
+    broker: Broker,
+    heads: HeadStore,
+    dial_s: float,
+    joined: Joined,
+    *,
+    keep: Callable[[bytes], object],
 ) -> None:
     """Serve over one connection, with an instance key of its own."""
     name = setup.identity.name
@@ -111,6 +121,7 @@ def _serve(
             sink=setup.sink,
             heads=heads,
             accelerators=accelerator_names(setup.agreement.agreement.ranks),
+            keep=keep,
         ).serve()
 
 

@@ -27,6 +27,7 @@ from sealift.cli.roles import (
     add_dialler_arguments,
     add_role_arguments,
     dialler,
+    keep_run_in,
     require_data_owner,
     set_up_role,
 )
@@ -363,6 +364,7 @@ def _make_holder(
         dialler=dialler(args),
         sink=setup.sink,
         statements=statements,
+        keep_run=keep_run_in(args.receipts.parent, setup),
     )
 
 

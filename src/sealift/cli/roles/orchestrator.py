@@ -21,6 +21,7 @@ from sealift.data.schedule.visits import Stop
 from sealift.errors import PolicyError
 from sealift.events import emit
 from sealift.ids import Role
+from sealift.release.files import read_whole
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
@@ -31,7 +32,12 @@ from sealift.travel.broker import dismiss_brokers
 from sealift.travel.orchestrator.job import Orchestrator, RunSummary, dismiss_roles
 from sealift.travel.orchestrator.sessions import Acceptor, LiveSessions
 from sealift.travel.peers import accelerator_names, registry_of
-from sealift.travel.visit.messages import Output, StartJob
+from sealift.travel.visit.messages import (
+    MAX_RUN_RECEIPT_BYTES,
+    RUN_RECEIPT_NAME,
+    Output,
+    StartJob,
+)
 
 FAREWELL_WAIT_S: Final = 10.0  # for roles that lost an orchestrator that was killed
 BACK_S: Final = 1.0  # for a broker, when everybody else had that time already
@@ -105,14 +111,14 @@ def _orchestrate(
     door.start()
     if folder.complete:
         return _say_farewell(setup, folder, sessions, client, endpoint)
-    outcome = "failed"
+    outcome, receipt = "failed", b""
     try:
         outputs = _Outputs(folder, setup, history)
         start = StartJob(setup.job.name, encode(setup.job.settings))
-        _orchestrator(setup, sessions).run(start, outputs)
+        receipt = _orchestrator(setup, sessions).run(start, outputs).receipt
         outcome = "finished"
     finally:
-        dismiss_brokers(client, endpoint, setup.agreement, outcome)
+        dismiss_brokers(client, endpoint, setup.agreement, outcome, receipt=receipt)
     return outputs.summary
 
 
@@ -163,8 +169,12 @@ def _say_farewell(
     summary = folder.summary_before(setup.agreement)
     emit(setup.sink, "job.complete", run=summary["run"])
     wait_s = min(setup.job.run.rejoin_s, FAREWELL_WAIT_S)
-    dismiss_roles(sessions, setup.agreement, "finished", wait_s=wait_s)
-    dismiss_brokers(client, endpoint, setup.agreement, "finished", wait_s=BACK_S)
+    receipt = read_whole(folder.path / RUN_RECEIPT_NAME, MAX_RUN_RECEIPT_BYTES)
+    agreement = setup.agreement
+    dismiss_roles(sessions, agreement, "finished", wait_s=wait_s, receipt=receipt)
+    dismiss_brokers(
+        client, endpoint, agreement, "finished", wait_s=BACK_S, receipt=receipt
+    )
     return summary
 
 

@@ -40,6 +40,7 @@ from sealift.train.output.manifest import (
     SignedManifest,
     verify_manifest,
 )
+from sealift.train.output.runreceipt import demand_of
 from sealift.travel.orchestrator.job import RunSummary
 from sealift.travel.visit.messages import Output
 
@@ -48,7 +49,7 @@ MAX_MANIFEST_BYTES = 4 << 20
 MAX_NAME_BYTES = 4096
 _ANY_PARTIAL = "[0-9a-f]" * 8 + ".partial"
 OUTPUT_NAMES = re.compile(
-    r"model\.sealed|model\.key(\.[a-z0-9-]{1,63})?\.json|model\.share\.[a-z0-9-]{1,63}\.json"
+    r"model\.sealed|receipt\.json|model\.key(\.[a-z0-9-]{1,63})?\.json|model\.share\.[a-z0-9-]{1,63}\.json"
 )
 
 FAULT_NAMES = re.compile(r"fault\.[a-z0-9-]{1,63}\.json")
@@ -225,6 +226,7 @@ class RunFolder:
         finished = summary.finished
         signed = SignedManifest(finished.manifest, finished.signature)
         manifest = verify_manifest(signed, agreement)
+        demand_of(summary.receipt, agreement)
         self.add(MANIFEST_NAME, encode(signed))
         if manifest.statistics:
             self.add(

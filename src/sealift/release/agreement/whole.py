@@ -76,6 +76,8 @@ class Agreement:
         not_before: Seconds since 1970 from which it holds, or None.
         not_after: Seconds since 1970 until which keys are released, or None.
         rehearse: Of ``development``: the level whose evidence is rehearsed (rule H11).
+        compared: Of a meeting: the parties that compared its words with another one, as
+            they say; None where parties brought this document together otherwise.
     """
 
     format: Literal["sealift-agreement"] = "sealift-agreement"
@@ -99,6 +101,7 @@ class Agreement:
     not_before: int | None = None
     not_after: int | None = None
     rehearse: Level | None = None
+    compared: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name, what="agreement name")
@@ -272,6 +275,9 @@ class Agreement:
         require_distinct(
             (party.sign.to_text() for party in self.parties), "parties.sign"
         )
+        require_distinct(self.compared or (), "compared")
+        if not {*(self.compared or ())} <= {party.name for party in self.parties}:
+            raise inconsistent("names no party", "compared")
         if self.model_owner is not None:
             self._require_role(self.model_owner, "model_owner", "model_owner")
         self._require_role(self.operator, "operator", "operator")

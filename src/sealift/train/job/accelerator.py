@@ -181,7 +181,7 @@ class Accelerator:
                 self._abandon(hosting)
         job.verify()
         try:
-            job.handout.send(control, job.training, model=finish.model)
+            job.hand_out(control, model=finish.model)
         except PolicyError:  # nothing will be done about it: the job begins again
             job.end()
             raise
@@ -323,6 +323,7 @@ class Accelerator:
                 plan=self._plan,
                 travel=settings.travel,
                 sandbox=self._executor.sandbox,
+                released=lambda: keys.releases,
             ),
             rules=self._rules,
             checkpoints=self._checkpoints(start.job, settings),

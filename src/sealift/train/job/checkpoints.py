@@ -207,6 +207,11 @@ class Checkpoints(Generic[P]):
         path = checkpoint_path(self._folder.path, number)
         return read_checkpoint(path, self._kind, self._binding, number, key)
 
+    @property
+    def counted(self) -> int:
+        """Number of the last one of this job that counts; 0 for none."""
+        return self._latest[0] if self._latest else 0
+
     def finish(self) -> None:
         """The result is where it belongs: nobody needs a checkpoint any more.
 

@@ -28,7 +28,7 @@ from sealift.release.client import (
     request_head,
     request_statements,
 )
-from sealift.release.log.entries import SignedTreeHead
+from sealift.release.log.entries import Logged, SignedTreeHead
 from sealift.release.log.heads import ShownHeads
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
@@ -62,6 +62,7 @@ class ReleasedKeys:
         released: Released resources by name.
         owners: Whose brokers released all keys of that owner.
         heads: Signed tree heads of every log that did something for us.
+        releases: What the owners' logs say of each key that came, also after it is gone.
         departed: Why no visit to an owner begins, of owners whose keys have ended.
     """
 
@@ -86,6 +87,7 @@ class ReleasedKeys:
         self.released: dict[str, ReleasedResource] = {}
         self.owners: tuple[str, ...] = ()
         self.heads = ShownHeads()
+        self.releases: tuple[Logged, ...] = ()
         self.departed: dict[str, SealiftError] = {}
 
     def collect(self, within_s: float, held: Callable[[str], None] = _nothing) -> None:
@@ -166,9 +168,10 @@ class ReleasedKeys:
                 wanted = self._only in ("", resource.name)
                 if not wanted or resource.name in self.released:
                     continue
-                key, _head = collect_release(
+                key, logged = collect_release(
                     session, self._agreement, resource.name, clock=self._clock
                 )
+                self.releases += (logged,)
                 self.released[resource.name] = ReleasedResource(resource, key)
                 emit(self._sink, "release.collected", resource=resource.name)
             return request_head(session)  # covers every release of this session

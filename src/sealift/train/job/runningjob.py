@@ -26,6 +26,7 @@ from sealift.errors import JobError, MalformedError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, OutputRule, Resource
+from sealift.session.session import Session
 from sealift.train.job.checkpoints import Checkpoints
 from sealift.train.job.releasedkeys import ReleasedKeys
 from sealift.train.loop.faults import RecipeError
@@ -34,7 +35,9 @@ from sealift.train.loop.states import TrainerState
 from sealift.train.loop.statistics import Measured, let_out
 from sealift.train.loop.tasks import Workplace
 from sealift.train.loop.trainer import Trainer
-from sealift.train.output.handout import Handout, HeldOut
+from sealift.train.output.handout import Handout
+from sealift.train.output.heldout import HeldOut
+from sealift.train.output.uses import Uses
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.worker.process import garbled
 from sealift.travel.accelerator.rules import RulesProgress, VisitRules
@@ -134,12 +137,14 @@ class JobProgress:
         buffer_bytes: Largest cargo of one visit; the plan depends on it.
         rules: What the accelerator has counted.
         measured: Held-out numbers.
+        uses: What rows were used for.
         resumed: How often the job went on from a checkpoint.
     """
 
     buffer_bytes: int
     rules: RulesProgress
     measured: HeldOut
+    uses: Uses
     resumed: int = 0
 
 
@@ -200,7 +205,7 @@ class RunningJob:
         self.choice = BufferChoice(progress.buffer_bytes, "as the job began")
         self.position = found.position
         self.rules.restore(progress.rules)
-        self.handout.restore(progress.measured, progress.resumed + 1)
+        self.handout.restore(progress.measured, progress.resumed + 1, progress.uses)
         self.training.restore(TrainerState.from_parts(found.states))
 
     def planned(self, resources: Sequence[Resource]) -> Container[tuple[int, Stop]]:
@@ -248,13 +253,20 @@ class RunningJob:
         progress = JobProgress(
             buffer_bytes=self.choice.buffer_bytes,
             rules=self.rules.progress(),
-            measured=self.handout.measured(),
+            measured=self.handout.heldout.measured(),
+            uses=self.handout.uses(),
             resumed=self.handout.resumed,
         )
         with self.restarts.guarded():
             self.checkpoints.note(
                 position, progress, lambda: self.training.snapshot().to_parts()
             )
+
+    def hand_out(self, control: Session, *, model: bool) -> None:
+        """Send what may leave; see ``Handout.send``."""
+        if self.checkpoints is not None:
+            self.handout.checkpoints = self.checkpoints.counted
+        self.handout.send(control, self.training, model=model)
 
     def end(self) -> None:
         """Nobody goes on with it."""

@@ -39,6 +39,7 @@ _SAID: Final = {
     "group.met": "all {ranks} ranks met",
     "holder.ready": "{holder}'s rows are ready to be visited",
     "holder.receipt": "receipt kept: {name}",
+    "receipt.kept": "the receipt of the run holds, and is kept: {name}",
     "job.complete": "the run is in {run}",
     "lease.revoked": "the lease of {peer} is revoked: {rule}",
     "lease.silent": "no broker renews the lease",

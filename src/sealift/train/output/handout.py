@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from sealift import __version__
 from sealift.attest.evidence import Evidence
@@ -20,8 +20,8 @@ from sealift.crypto.sign import PublicKey
 from sealift.data.schedule.visits import Stop
 from sealift.errors import JobError, SealiftError, UsageError
 from sealift.ids import Digest, VisitId
-from sealift.release.agreement.signed import VerifiedAgreement
-from sealift.release.log.entries import SignedTreeHead
+from sealift.release.agreement.signed import SignedAgreement, VerifiedAgreement
+from sealift.release.log.entries import Logged, SignedTreeHead
 from sealift.release.receipt import (
     Receipt,
     ScrubSummary,
@@ -37,14 +37,17 @@ from sealift.train.loop.statistics import (
     Statistic,
     check_totals,
     let_out_totals,
-    mean_over_rows,
+    totals_file,
 )
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.approval import ModelName, split_output_key
+from sealift.train.output.heldout import HeldOut, HeldOutNumbers
 from sealift.train.output.manifest import RunManifest, sign_manifest
+from sealift.train.output.runreceipt import RunReceipt, sign_run
 from sealift.train.output.sealing import (
     MODEL_NAME,
     OutputInfo,
+    SealedModel,
     hidden_fault,
     key_name,
     seal_fault,
@@ -52,12 +55,14 @@ from sealift.train.output.sealing import (
     split_output,
     wrap_output_key,
 )
+from sealift.train.output.uses import Uses, join_uses
 from sealift.train.plans import Coverage, PlanName
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import Loaded
 from sealift.travel.settings import TravelSettings
 from sealift.travel.visit.lease import Lease
 from sealift.travel.visit.messages import (
+    RUN_RECEIPT_NAME,
     Failed,
     JobFinished,
     OfferVisit,
@@ -93,28 +98,6 @@ def prove_instance(endpoint: Endpoint, agreement: VerifiedAgreement) -> Instance
     )
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOutPart:
-    """Numbers measured on one slice of held-out rows, as the output rule lets them out."""
-
-    first_row: int
-    rows: int
-    metrics: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """The latest held-out numbers, for a checkpoint.
-
-    Attributes:
-        epoch: After which they were measured; -1 before the first.
-        parts: By resource.
-    """
-
-    epoch: int = -1
-    parts: dict[str, tuple[HeldOutPart, ...]] = field(default_factory=dict)
-
-
 class Handout:
     """Applies the output rule for one job, and signs what it lets out.
 
@@ -129,9 +112,12 @@ class Handout:
         travel: How the job travels.
         sandbox: What keeps the recipe in.
         ranks: Instance keys of all accelerators of the job; ours alone without.
+        released: What owners' logs say of the keys that came.
 
     Attributes:
+        heldout: Numbers of the latest epoch that was measured.
         resumed: How often it went on from a checkpoint.
+        checkpoints: How many of the job counted.
         collectives: What its ranks chose, and why.
     """
 
@@ -148,6 +134,7 @@ class Handout:
         travel: TravelSettings,
         sandbox: str,
         ranks: tuple[PublicKey, ...] = (),
+        released: Callable[[], tuple[Logged, ...]] = tuple,
     ) -> None:
         self._ranks = ranks or (endpoint.instance.public_key,)
         self._agreement = agreement
@@ -160,25 +147,18 @@ class Handout:
         self._plan = plan
         self._travel = travel
         self._sandbox = sandbox
-        self.resumed, self.collectives = 0, ""
-        self._epoch = -1
-        self._heldout: dict[str, dict[int, tuple[int, Mapping[str, float]]]] = {}
+        self._released = released
+        self._uses: list[Uses] = []
+        self.resumed, self.checkpoints, self.collectives = 0, 0, ""
+        self.heldout = HeldOutNumbers()
         self._noting = threading.Lock()  # visits end in several threads
 
     def note(self, offer: OfferVisit, ended: VisitEnded) -> VisitEnded:
         """Remember held-out numbers; return what the orchestrator may see."""
         if offer.purpose == "heldout" and ended.outcome == "verified":
-            self.keep(offer, ended.metrics)
+            self.heldout.keep(offer, ended.metrics)
         hidden = self._rule.audience == "owner"
         return replace(ended, metrics={}, curve=()) if hidden else ended
-
-    def keep(self, stop: Stop, metrics: Mapping[str, float]) -> None:
-        """Remember held-out numbers, of the latest epoch alone."""
-        with self._noting:
-            if stop.epoch != self._epoch:  # an earlier model's say nothing
-                self._epoch, self._heldout = stop.epoch, {}
-            slices = self._heldout.setdefault(stop.resource, {})
-            slices[stop.first_row] = (stop.rows, metrics)
 
     def receipt(
         self,
@@ -187,8 +167,21 @@ class Handout:
         phases_s: Mapping[str, float],
         scrub: ScrubSummary,
     ) -> SignedReceipt:
-        """The signed receipt of one visit."""
-        return self.receipt_for(lease.visit, lease.stop, loaded, phases_s, scrub)
+        """The signed receipt of one visit, which counts in the run's."""
+        signed = self.receipt_for(lease.visit, lease.stop, loaded, phases_s, scrub)
+        self.use(Uses.of(signed))
+        return signed
+
+    def use(self, uses: Uses) -> None:
+        """Rows were used, and receipts for it signed."""
+        with self._noting:
+            self._uses.append(uses)
+
+    def uses(self) -> Uses:
+        """All of it so far."""
+        with self._noting:
+            self._uses = [join_uses(self._uses)]
+            return self._uses[0]
 
     def receipt_for(
         self,
@@ -243,33 +236,22 @@ class Handout:
             tell(note)
         return hidden_fault(self._agreement.agreement)
 
-    def measured(self) -> HeldOut:
-        """The latest held-out numbers."""
-        parts = {
-            resource: tuple(
-                HeldOutPart(first, rows, dict(metrics))
-                for first, (rows, metrics) in sorted(slices.items())
-            )
-            for resource, slices in self._heldout.items()
-        }
-        return HeldOut(self._epoch, parts)
-
-    def restore(self, measured: HeldOut, resumed: int) -> None:
+    def restore(self, measured: HeldOut, resumed: int, uses: Uses) -> None:
         """Go on from a checkpoint's numbers."""
         self.resumed = resumed
-        self._epoch = measured.epoch
-        self._heldout = {
-            resource: {each.first_row: (each.rows, each.metrics) for each in parts}
-            for resource, parts in measured.parts.items()
-        }
+        self._uses = [uses]
+        self.heldout.restore(measured)
 
-    def send(self, control: Session, training: Trainer, *, model: bool = True) -> None:
-        """Send the model, if it may leave, and the signed manifest.
+    def send(self, control: Session, training: Trainer, *, model: bool = True) -> bytes:
+        """Send the model, if it may leave, the run's receipt, and the signed manifest.
 
         Args:
             control: To the orchestrator.
             training: Has the model and the totals.
             model: Whether a model is expected.
+
+        Returns:
+            The receipt.
 
         Raises:
             PolicyError: code ``output-withheld``; the orchestrator is told first.
@@ -283,12 +265,36 @@ class Handout:
         except SealiftError as error:
             send_message(control, Failed(error.code, str(error)))
             raise
-        for output in self._outputs(training) if model else ():
-            send_message(control, output)
         weights = training.digest() if model else None
         made = self._manifest(training, weights, statistics)
+        subject = Digest.of(totals_file(made.statistics, made.prepared))
+        if model:
+            sealed = seal_model(training.state())
+            subject = sealed.content
+            for output in self._outputs(training, sealed):
+                send_message(control, output)
+        receipt = self._run_receipt(made, subject)
+        for part, last in split_output(receipt):
+            send_message(control, Output(RUN_RECEIPT_NAME, part, last))
         signed = sign_manifest(made, self._endpoint.instance)
         send_message(control, JobFinished(*signed))
+        return receipt
+
+    def _run_receipt(self, manifest: RunManifest, subject: Digest) -> bytes:
+        line = self._agreement.line
+        receipt = RunReceipt(
+            made_at_s=int(self._agreement.equipment.clock()),
+            agreement=SignedAgreement(
+                line[-1].agreement, line[-1].signatures, line[-1].former, line[:-1]
+            ),
+            manifest=manifest,
+            released=self._released(),
+            uses=self.uses(),
+            distinct_rows=dict(self._coverage().rows),
+            checkpoints=self.checkpoints,
+            subject=subject,
+        )
+        return sign_run(receipt, self._endpoint.instance)
 
     def check_totals(self) -> None:
         """May the sums of ``prepare`` leave, or be built on?
@@ -306,8 +312,8 @@ class Handout:
         self.check_totals()
         return let_out_totals(training.statistics, self._rule)
 
-    def _outputs(self, training: Trainer) -> Iterator[Output]:
-        sealed, key = seal_model(training.state())
+    def _outputs(self, training: Trainer, made: SealedModel) -> Iterator[Output]:
+        sealed, key = made.sealed, made.key
         info = OutputInfo(
             kind="model",
             job=self._job,
@@ -382,8 +388,7 @@ class Handout:
         """
         if self._rule.audience == "owner":
             return {}
-        parts = [part for slices in self._heldout.values() for part in slices.values()]
-        return mean_over_rows(parts, self._rule.digits)
+        return self.heldout.means(self._rule.digits)
 
     def _coverage(self) -> Coverage:
         owners, rules = self._agreement.agreement.data_owners, self._rules

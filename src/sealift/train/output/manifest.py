@@ -118,6 +118,15 @@ def verify_manifest(signed: SignedManifest, verified: VerifiedAgreement) -> RunM
     """
     manifest = decode(RunManifest, signed.manifest)
     manifest.instance.verify(Label.MANIFEST, signed.manifest, signed.signature)
+    return judge_manifest(manifest, verified)
+
+
+def judge_manifest(manifest: RunManifest, verified: VerifiedAgreement) -> RunManifest:
+    """Return a manifest that its instance key signed, if the agreement accepts that key.
+
+    Raises:
+        RefusedError: if the evidence does not bind that key, or proves another level.
+    """
     if manifest.agreement != verified.digest:
         raise PolicyError("the run was under another agreement", code="other-agreement")
     travel = verified.agreement.travel_rule

@@ -23,6 +23,7 @@ from sealift.channel.record.layout import HEADER_BYTES, TRAILER_BYTES, sealed_by
 from sealift.channel.record.opener import StreamOpener
 from sealift.channel.record.sealer import StreamSealer
 from sealift.codec import decode, encode
+from sealift.crypto.hash import sha256
 from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey, seal_key
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import TOKEN, Label, SecretKey
@@ -35,9 +36,8 @@ from sealift.release.files import read_whole
 from sealift.release.receipt import appraise_instance
 from sealift.train.loop.faults import Fault, explain
 from sealift.train.loop.states import TensorBytes, pack_tensors
-from sealift.travel.visit.messages import Output
+from sealift.travel.visit.messages import PART_BYTES, Output
 
-PART_BYTES: Final = 512 << 10
 RECORD_BYTES: Final = 256 << 10
 MODEL_NAME: Final = "model.sealed"
 KEY_NAME: Final = "model.key.json"
@@ -71,8 +71,23 @@ def key_name(recipient: str, recipients: Sequence[str]) -> str:
     return KEY_NAME if first else f"model.key.{recipient}.json"
 
 
-def seal_model(state: Mapping[str, TensorBytes]) -> tuple[bytes, SecretKey]:
-    """Seal a model as safetensors under a fresh key: (sealed stream, key)."""
+@dataclass(frozen=True, slots=True)
+class SealedModel:
+    """A model under a fresh key.
+
+    Attributes:
+        sealed: The stream.
+        key: Of the stream.
+        content: SHA-256 of the safetensors bytes in it.
+    """
+
+    sealed: bytes
+    key: SecretKey
+    content: Digest
+
+
+def seal_model(state: Mapping[str, TensorBytes]) -> SealedModel:
+    """Seal a model as safetensors under a fresh key."""
     plaintext = memoryview(pack_tensors(state))
     key = SecretKey.generate()
     sealer = StreamSealer(key, total_bytes=len(plaintext), record_bytes=RECORD_BYTES)
@@ -80,7 +95,7 @@ def seal_model(state: Mapping[str, TensorBytes]) -> tuple[bytes, SecretKey]:
     parts += [sealer.seal(record) for record in _split(plaintext, RECORD_BYTES)]
     parts.append(sealer.trailer())
     sealer.close()
-    return b"".join(parts), key
+    return SealedModel(b"".join(parts), key, Digest(sha256(plaintext)))
 
 
 def wrap_output_key(

@@ -25,6 +25,7 @@ from sealift.travel.orchestrator.job import (
     Outputs,
     RunSummary,
     dismiss_roles,
+    receipt_part,
 )
 from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.peers import accelerator_names
@@ -122,9 +123,11 @@ class GroupOrchestrator:
                 threading.Thread(
                     target=_hear, args=(rank, session, told.put), daemon=True
                 ).start()
+            receipt = bytearray()
             while not isinstance(each := told.get(), JobFinished):
                 self._take(each, outputs, told)
-            summary = RunSummary(0, 0, each)
+                receipt += receipt_part(each) if isinstance(each, Output) else b""
+            summary = RunSummary(0, 0, each, bytes(receipt))
             outputs.keep(summary)
         except SealiftError:
             for session in ranks:

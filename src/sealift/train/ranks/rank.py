@@ -201,6 +201,7 @@ class Rank:
             travel=settings.travel,
             sandbox=self._executor.sandbox,
             ranks=ranks,
+            released=lambda: keys.releases,
         )
         return RankedJob(
             rank=number,

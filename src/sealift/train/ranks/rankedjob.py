@@ -34,12 +34,14 @@ from sealift.train.loop.states import TrainerState
 from sealift.train.loop.statistics import Measured, let_out, mean_over_rows
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.handout import Handout
+from sealift.train.output.runreceipt import demand_of
+from sealift.train.output.uses import Uses, join_uses
 from sealift.train.plans.local import SealedTables
-from sealift.train.ranks.rounds import GroupRounds, Part, Report, stops_of
+from sealift.train.ranks.rounds import GroupRounds, Part, Present, Report, stops_of
 from sealift.train.worker.process import garbled
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import Loaded, LoadedCargo, PhaseTimer
-from sealift.travel.holder.jobs import Receipts
+from sealift.travel.holder.jobs import Receipts, keep_run
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.memory import CPUPool, scrub
 from sealift.travel.visit.messages import (
@@ -91,6 +93,7 @@ class RankedJob:
     _slice: Slice = field(init=False)
     _beside: StepGroup | None = field(init=False, default=None)
     _rounds: GroupRounds = field(init=False)
+    _uses: list[Uses] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         agreement, settings = self.agreement.agreement, self.settings
@@ -116,11 +119,7 @@ class RankedJob:
         """
         with as_lost():
             passes = list(self.settings.visits.passes())
-            position, heads = self._rounds.meet(
-                self.keys.heads(), self._restore(), len(passes)
-            )
-            for head in heads:
-                self.keys.heads.show(head)
+            position = self._meet(len(passes))
             self._plan_group()
             send_message(self.control, self._ready(position))
             for done in range(position):
@@ -131,13 +130,33 @@ class RankedJob:
                 self._begin(purpose, epoch)
                 reports = self._rounds.run(purpose, epoch)
                 self._count(purpose, epoch)
+                for report in reports:
+                    self.handout.use(report.uses)
                 self._tell(purpose, epoch, reports, time.monotonic() - began_s)
                 self._note(number)
         self.trainer.verify()
-        self._hand_out()
+        receipt = self._hand_out()
         with as_lost():
-            self._rounds.wait()
+            receipt = self._rounds.hear_receipt(receipt)
+        folder = self.receipts.folder.parent
+        path = keep_run(folder, demand_of(receipt, self.agreement))
+        emit(self.sink, "receipt.kept", name=path.name)
         self.group.close()
+
+    def _meet(self, passes: int) -> int:
+        """All ranks show what they have; the pass that they go on with."""
+        own = Present(
+            heads=self.keys.heads(),
+            releases=self.keys.releases,
+            position=self._restore(),
+        )
+        seen = self._rounds.meet(own, passes)
+        for each in seen:
+            for head in each.heads:
+                self.keys.heads.show(head)
+        others = (r for each in seen for r in each.releases)
+        self.keys.releases = tuple(dict.fromkeys(others))
+        return seen[0].position
 
     def _plan_group(self) -> None:
         """Measure with all others, and choose; the manifest says what and why."""
@@ -170,11 +189,12 @@ class RankedJob:
         found = self.checkpoints and self.checkpoints.restore()
         if not found:
             return 0
-        self.handout.restore(found.progress.measured, found.progress.resumed + 1)
+        progress = found.progress
+        self.handout.restore(progress.measured, progress.resumed + 1, progress.uses)
         self.trainer.restore(TrainerState.from_parts(found.states))
         return found.position
 
-    def _work(self, purpose: Purpose, epoch: int) -> tuple[Part, ...]:
+    def _work(self, purpose: Purpose, epoch: int) -> tuple[tuple[Part, ...], Uses]:
         """Our slice's pass; what others may hear of it."""
         agreement = self.agreement.agreement
         self.leases.await_proven(self.keys.owners)
@@ -194,7 +214,8 @@ class RankedJob:
         except RecipeError as error:
             failed = self.handout.hide(error, self._tell_orchestrator)
         else:
-            return tuple(parts)
+            uses, self._uses = join_uses(self._uses), []
+            return tuple(parts), uses
         raise failed  # out here: what is hidden is nobody's context
 
     @contextmanager
@@ -226,6 +247,7 @@ class RankedJob:
                     visit, stop, loaded, seconds, scrubbed
                 )
                 self.receipts.keep(visit, receipt)
+                self._uses.append(Uses.of(receipt))
 
     def _begin(self, purpose: Purpose, epoch: int) -> None:
         """Recipes see everybody's rows of a pass from here on.
@@ -255,7 +277,7 @@ class RankedJob:
         ]
         if purpose == "heldout":
             for part in parts:
-                self.handout.keep(part.stop, part.metrics)
+                self.handout.heldout.keep(part.stop, part.metrics)
         if self.rank:
             return
         pairs = ((part.stop.rows, part.metrics) for part in parts)
@@ -274,22 +296,26 @@ class RankedJob:
         progress = JobProgress(
             buffer_bytes=0,
             rules=self.rules.progress(),
-            measured=self.handout.measured(),
+            measured=self.handout.heldout.measured(),
+            uses=self.handout.uses(),
             resumed=self.handout.resumed,
         )
         self.checkpoints.note(
             position, progress, lambda: self.trainer.snapshot().to_parts()
         )
 
-    def _hand_out(self) -> None:
-        """Of rank 0: the model and the manifest, until they are kept."""
+    def _hand_out(self) -> bytes:
+        """Of rank 0: the model and the manifest, until they are kept; the run's receipt."""
         if self.rank:
-            return
+            return b""
+        if self.checkpoints is not None:
+            self.handout.checkpoints = self.checkpoints.counted
         model = self.settings.training.epochs > 0
-        self.handout.send(self.control, self.trainer, model=model)
+        receipt = self.handout.send(self.control, self.trainer, model=model)
         receive_message(self.control, OutputKept, timeout_s=KEPT_WAIT_S)
         if self.checkpoints is not None:
             self.checkpoints.finish()
+        return receipt
 
     def _tell_orchestrator(self, message: object) -> None:
         send_message(self.control, message)

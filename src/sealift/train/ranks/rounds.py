@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 import numpy as np
@@ -30,12 +30,14 @@ from sealift.errors import (
 )
 from sealift.ids import Digest
 from sealift.release.agreement import OutputRule, Purpose
-from sealift.release.log.entries import SignedTreeHead
+from sealift.release.log.entries import Logged, SignedTreeHead
 from sealift.train.loop.averaging import Contribution, demand_same_form
 from sealift.train.loop.states import TrainerState, TrainingState, state_digest
 from sealift.train.loop.statistics import Measured, add_sums, let_out
 from sealift.train.loop.stepsums import FAILED
 from sealift.train.loop.trainer import Trainer
+from sealift.train.output.uses import Uses
+from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 
 MAX_WORDS: Final = 16 << 20  # that every rank may make every other one hold
 _LENGTH: Final = struct.Struct(">Q")
@@ -67,6 +69,7 @@ class Report:
         form: Of the state that is to be averaged.
         sums: Blob of the sums of ``prepare``.
         parts: What was measured.
+        uses: What rows were used for.
     """
 
     code: str = ""
@@ -76,6 +79,7 @@ class Report:
     form: Digest | None = None
     sums: bytes = b""
     parts: tuple[Part, ...] = ()
+    uses: Uses = field(default_factory=Uses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,17 +88,19 @@ class Present:
 
     Attributes:
         heads: Of every log that released a key to it.
+        releases: What these logs say of it.
         position: Of the pass that it goes on with; rank 0's counts.
         states: Lengths of the states that rank 0 goes on from, by name.
     """
 
     heads: tuple[SignedTreeHead, ...]
+    releases: tuple[Logged, ...] = ()
     position: int = 0
     states: dict[str, int] = field(default_factory=dict)
 
 
 Told = TypeVar("Told", Present, Report)
-Work = Callable[[Purpose, int], tuple[Part, ...]]
+Work = Callable[[Purpose, int], tuple[tuple[Part, ...], Uses]]
 
 
 class GroupRounds:
@@ -123,30 +129,25 @@ class GroupRounds:
         self._work = work
         self._max_norm = max_norm
 
-    def meet(
-        self, heads: tuple[SignedTreeHead, ...], position: int, passes: int
-    ) -> tuple[int, tuple[SignedTreeHead, ...]]:
-        """Go on where rank 0 does, from its states; the heads of all ranks.
+    def meet(self, own: Present, passes: int) -> tuple[Present, ...]:
+        """Go on where rank 0 does, from its states; what every rank shows.
 
         Args:
-            heads: Of the logs that released keys to us.
-            position: Where we would go on; rank 0's counts.
+            own: What we show, but for the states.
             passes: Of the whole job.
 
         Raises:
             MalformedError: if rank 0 goes on with a pass that there is not.
         """
-        parts = self._trainer.snapshot().to_parts() if position else {}
+        parts = self._trainer.snapshot().to_parts() if own.position else {}
         states = {name: len(each) for name, each in parts.items()}
-        told = Present(heads=heads, position=position, states=states)
-        seen = self._share(told)
+        seen = self._share(replace(own, states=states))
         sizes = seen[0].states.values()
         if not 0 <= seen[0].position <= passes or min(sizes, default=0) < 0:
             raise MalformedError("rank 0 goes on nowhere", code="bad-message")
         if seen[0].position:
             self._trainer.restore(self._hand_out(parts, seen[0].states))
-        heads_of_all = {head.body.log: head for each in seen for head in each.heads}
-        return seen[0].position, tuple(heads_of_all.values())
+        return tuple(seen)
 
     def run(self, purpose: Purpose, epoch: int) -> tuple[Report, ...]:
         """Do one pass with all others; what each rank reported, in their order.
@@ -160,7 +161,7 @@ class GroupRounds:
         before = self._trainer.joint if purpose == "train" else None
         contribution, own_error = None, None
         try:
-            parts = self._work(purpose, epoch)
+            parts, uses = self._work(purpose, epoch)
             contribution = self._contribution(before, epoch) if before else None
             sums = self._trainer.statistics if purpose == "prepare" else b""
         except SealiftError as error:
@@ -171,7 +172,7 @@ class GroupRounds:
         else:
             form = contribution.form if contribution else None
             report = Report(
-                steps=self._trainer.steps, form=form, sums=sums, parts=parts
+                steps=self._trainer.steps, form=form, sums=sums, parts=parts, uses=uses
             )
         reports = tuple(self._share(report))
         if own_error is not None and own_error.code != FAILED:
@@ -182,9 +183,21 @@ class GroupRounds:
         self._agree(purpose, reports, contribution)
         return reports
 
-    def wait(self) -> None:
-        """Until every rank has come here."""
-        self._group.barrier()
+    def hear_receipt(self, own: bytes) -> bytes:
+        """The run's receipt, of which rank 0 has the only one; when every rank is here.
+
+        Raises:
+            MalformedError: if it is too long.
+        """
+        told = self._group.exchange(_LENGTH.pack(len(own)))
+        length = _LENGTH.unpack(told[0])[0]
+        if length > MAX_RUN_RECEIPT_BYTES:
+            raise MalformedError("rank 0 says too much", code="bad-message")
+        room = np.zeros(length, np.uint8)
+        if self._group.rank == 0:
+            room[:] = np.frombuffer(own, np.uint8)
+        self._group.broadcast(room)
+        return room.tobytes()
 
     def _contribution(self, before: TrainingState, epoch: int) -> Contribution:
         passes = [stops_of(plan, "train", epoch) for plan in self._plans]
@@ -259,7 +272,10 @@ def stops_of(plan: Sequence[Group], purpose: Purpose, epoch: int) -> list[Stop]:
 
 def _demand_own_rows(rank: int, report: Report, own: Sequence[Stop]) -> None:
     """Nobody speaks of another's rows, nor of more or fewer than it has."""
-    if [part.stop for part in report.parts] != own:
+    used = {each.resource for each in report.uses.tables}
+    if [part.stop for part in report.parts] != own or not {
+        stop.resource for stop in own
+    } >= used:
         raise MalformedError(
             f"rank {rank} tells numbers of other rows than its own", code="bad-message"
         )

@@ -48,7 +48,13 @@ from sealift.travel.peers import (
     meet_broker,
 )
 from sealift.travel.visit.lease import Lease, LeaseTerms, SignedLease
-from sealift.travel.visit.messages import Finished, Granted, receive_message
+from sealift.travel.visit.messages import (
+    RUN_RECEIPT_NAME,
+    Finished,
+    Granted,
+    receive_message,
+    receive_receipt,
+)
 from sealift.travel.visit.state import Clock
 
 ORCHESTRATOR_WAIT_S: Final = 60.0
@@ -70,11 +76,12 @@ class Receipts:
     Attributes:
         kept: Receipts of this process.
         failed: Visits that came to nothing.
+        folder: That gets them.
         lost: Of these, such as had a receipt that could not be written.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._counting = threading.Lock()
         self.kept = 0
         self.failed = 0
@@ -89,7 +96,7 @@ class Receipts:
         with self._counting:
             name = f"{self.kept + 1:05d}-{visit.to_text()}.receipt.json"
             try:
-                write_whole(self._folder / name, encode(receipt))
+                write_whole(self.folder / name, encode(receipt))
             except BaseException:
                 self.lost += 1
                 raise
@@ -100,6 +107,20 @@ class Receipts:
         """A visit came to nothing."""
         with self._counting:
             self.failed += 1
+
+
+def keep_run(folder: Path, receipt: bytes) -> Path:
+    """Write the receipt of a whole run, beside those of other runs; its file.
+
+    Raises:
+        UnavailableError: ``disk-full`` or ``cannot-write``.
+    """
+    number, path = 1, folder / RUN_RECEIPT_NAME
+    while path.exists() and path.read_bytes() != receipt:
+        number += 1
+        path = folder / f"receipt-{number}.json"
+    write_whole(path, receipt)
+    return path
 
 
 class HolderJob:
@@ -121,6 +142,7 @@ class HolderJob:
         dialler: Chooses the way of the frames; the relay only, if there is none.
         sink: Where events go.
         statements: What parties say of the agreement meanwhile.
+        keep_run: Checks the run's receipt and keeps it.
     """
 
     def __init__(
@@ -139,7 +161,9 @@ class HolderJob:
         dialler: PathDialler | None = None,
         sink: Sink = discard,
         statements: StatementsInForce | None = None,
+        keep_run: Callable[[bytes], object] = lambda receipt: None,
     ) -> None:
+        self._keep_run = keep_run
         self._relay = relay
         self._endpoint = endpoint
         self._agreement = agreement
@@ -199,6 +223,8 @@ class HolderJob:
                 deadline = time.monotonic() + LAST_RECEIPTS_S
                 for visit in self._visits:
                     visit.join(max(0.0, deadline - time.monotonic()))
+                if receipt := receive_receipt(control, order, LAST_RECEIPTS_S):
+                    self._keep_run(receipt)
                 return order
             self._begin(order.lease)
 

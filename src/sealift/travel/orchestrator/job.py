@@ -34,6 +34,7 @@ from sealift.travel.visit.errors import SERVER_GONE, named_errors
 from sealift.travel.visit.lease import Lease, SignedLease, check_seconds
 from sealift.travel.visit.messages import (
     FAREWELL_S,
+    RUN_RECEIPT_NAME,
     BufferOffered,
     Departed,
     Failed,
@@ -49,6 +50,7 @@ from sealift.travel.visit.messages import (
     await_end,
     parse_message,
     receive_message,
+    send_finished,
     send_message,
 )
 from sealift.travel.visit.state import Clock
@@ -66,11 +68,13 @@ class RunSummary:
         visits: Verified visits.
         skipped: Planned visits that were skipped.
         finished: The accelerator's signed account.
+        receipt: Of the run, for every party.
     """
 
     visits: int
     skipped: int
     finished: JobFinished
+    receipt: bytes
 
 
 class Outputs(Protocol):
@@ -149,17 +153,17 @@ class Orchestrator:
         agreed = self._agreement.agreement.travel_rule
         check_seconds(self._settings.run.lease_s, agreed.lease_s)
         check_cargo(self._settings.travel, agreed)
-        outcome = "failed"
+        outcome, receipt = "failed", b""
         try:
             self._gather()
             summary = self._travel(start, outputs)
-            outcome = "finished"
+            outcome, receipt = "finished", summary.receipt
         except SealiftError as error:
             if error.code in _MISSED:
                 error.fix = _say_causes(self._tally, self._absent) or error.fix
             raise
         finally:
-            dismiss_roles(self._sessions, self._agreement, outcome)
+            dismiss_roles(self._sessions, self._agreement, outcome, receipt=receipt)
         return summary
 
     def _gather(self) -> None:
@@ -288,6 +292,7 @@ class Orchestrator:
 
     def _finish(self, accelerator: Session, outputs: Outputs) -> RunSummary:
         outputs.clear()
+        receipt = bytearray()
         model = self._settings.training.epochs > 0
         send_message(accelerator, FinishJob(self._job, model=model))
         while True:
@@ -296,8 +301,9 @@ class Orchestrator:
             if isinstance(told, JobFinished):
                 break
             outputs.write(told)
-        tally = self._tally
-        summary = RunSummary(len(tally.verified), len(tally.skipped), told)
+            receipt += receipt_part(told)
+        tally, content = self._tally, bytes(receipt)
+        summary = RunSummary(len(tally.verified), len(tally.skipped), told, content)
         outputs.keep(summary)
         with suppress(SealiftError):  # it has nothing left that we need
             send_message(accelerator, OutputKept(self._job))
@@ -306,6 +312,11 @@ class Orchestrator:
 
     def _accelerator(self, timeout_s: float = 0.0) -> Session:
         return self._sessions.wait_for(Role.ACCELERATOR, self._name, timeout_s)
+
+
+def receipt_part(output: Output) -> bytes:
+    """What an output adds to the run's receipt."""
+    return output.part if output.name == RUN_RECEIPT_NAME else b""
 
 
 def _say_causes(tally: Tally, absent: Sequence[str]) -> str:
@@ -335,6 +346,7 @@ def dismiss_roles(
     *,
     wait_s: float = 0.0,
     accelerators: Sequence[str] = accelerator_names(),
+    receipt: bytes = b"",
 ) -> None:
     """Tell every holder, and wait until it has heard: the relay ends with us.
 
@@ -345,6 +357,7 @@ def dismiss_roles(
         wait_s: How long to wait for those who may be coming back, and then also tell
             an accelerator that waits for a job.
         accelerators: Their names.
+        receipt: Of the run, for the holders.
     """
     finished = Finished(outcome, agreement.digest)
     expected = [(Role.HOLDER, holder) for holder in agreement.agreement.holders]
@@ -355,7 +368,7 @@ def dismiss_roles(
         with suppress(SealiftError):
             left_s = max(0.0, until - time.monotonic())
             session = sessions.wait_for(role, name, left_s)
-            send_message(session, finished)
+            send_finished(session, finished, receipt if role == Role.HOLDER else b"")
             told.append(session)
     deadline = time.monotonic() + FAREWELL_S
     for session in told:

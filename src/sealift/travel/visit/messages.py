@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Final, TypeVar, overload
 
 from sealift.codec import encode_named, from_plain, parse_named
@@ -27,6 +27,9 @@ from sealift.travel.visit.lease import SignedLease
 MAX_MESSAGE_BYTES: Final = 1 << 20
 LEAVES_PER_MESSAGE: Final = 8192
 FAREWELL_S: Final = 2.0
+PART_BYTES: Final = 512 << 10  # of what is too long for one message
+RUN_RECEIPT_NAME: Final = "receipt.json"
+MAX_RUN_RECEIPT_BYTES: Final = 64 << 20
 M = TypeVar("M")
 N = TypeVar("N")
 
@@ -317,10 +320,44 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The job has ended."""
+    """The job has ended.
+
+    Attributes:
+        receipt_bytes: Of the run's receipt, which follows in pieces; 0 without one.
+    """
 
     outcome: str
     agreement: Digest
+    receipt_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.receipt_bytes <= MAX_RUN_RECEIPT_BYTES:
+            raise MalformedError("no receipt has that length", code="bad-message")
+
+
+def send_finished(session: Session, finished: Finished, receipt: bytes = b"") -> None:
+    """Say that the job has ended, and hand out the run's receipt."""
+    send_message(session, replace(finished, receipt_bytes=len(receipt)))
+    for start in range(0, len(receipt), PART_BYTES):
+        part = receipt[start : start + PART_BYTES]
+        last = start + PART_BYTES >= len(receipt)
+        send_message(session, Output(RUN_RECEIPT_NAME, part, last))
+
+
+def receive_receipt(session: Session, finished: Finished, timeout_s: float) -> bytes:
+    """The receipt that follows an orchestrator's last word; empty if there is none.
+
+    Raises:
+        PeerError: if it breaks off.
+        MalformedError: if something else comes.
+    """
+    receipt = bytearray()
+    while len(receipt) < finished.receipt_bytes:
+        piece = receive_message(session, Output, timeout_s=timeout_s)
+        receipt += piece.part
+        if piece.name != RUN_RECEIPT_NAME or not piece.part:
+            raise MalformedError("not the run's receipt", code="bad-message")
+    return bytes(receipt)
 
 
 def message_name(kind: type) -> str:

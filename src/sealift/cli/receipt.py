@@ -1,0 +1,285 @@
+"""`sealift receipt verify`: of a whole run, or of visits. Needs no torch and no network."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from sealift.attest.level import protects_nobody
+from sealift.cli.console import say, show
+from sealift.cli.judging import (
+    add_judging_arguments,
+    add_time_argument,
+    equip_from,
+    load_equipped,
+    parse_time,
+)
+from sealift.codec import to_plain
+from sealift.errors import (
+    IntegrityError,
+    PolicyError,
+    SealiftError,
+    UsageError,
+    visible,
+)
+from sealift.release.agreement.explain import cargo_promise, count
+from sealift.release.agreement.signed import (
+    VerifiedAgreement,
+    load_verified,
+    verify,
+)
+from sealift.release.files import read_whole
+from sealift.release.log.entries import SignedTreeHead
+from sealift.release.log.heads import find_head, log_owner, read_head, verify_log
+from sealift.release.receipt import Receipt, load_receipt, verify_receipt
+from sealift.train.job.checkpointfile import file_digest
+from sealift.train.output.runreceipt import Line, RunReceipt, open_run, verify_run
+from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
+
+_ENVELOPE: Final = b'{"payload":'
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the noun `receipt`."""
+    verbs = subparsers.add_parser(
+        "receipt", help="verify the receipt of a run, or of visits"
+    ).add_verbs()
+    parser = verbs.add_parser(
+        "verify",
+        run=_verify,
+        help="check a receipt, line by line",
+        description="Of a run: all that it carries is checked, offline, at the time of the "
+        "run. Without something from outside (--head, --with-log) it is self-consistent "
+        "only: who wrote it could have invented all parties. Of visits: with --agreement "
+        "everything is checked, else only that whoever holds the receipt's instance key "
+        "signed it; of a whole folder of them it says what they come to.",
+    )
+    parser.add_argument(
+        "receipts",
+        nargs="+",
+        type=Path,
+        metavar="RECEIPT",
+        help="of a run; or of visits: files, or folders with *.receipt.json",
+    )
+    parser.add_file("--agreement", help="the signed agreement that you have")
+    run = parser.add_argument_group("of a run")
+    run.add_file("--model", help="the file that the run is said to have made")
+    run.add_file("--head", help="a signed head, or the file of heads that you kept")
+    run.add_path("--with-log", metavar="LOG", help="an owner's log, itself")
+    add_judging_arguments(parser)
+    add_time_argument(parser)
+    parser.add_json()
+
+
+def _verify(args: argparse.Namespace) -> None:
+    first = args.receipts[0]
+    if len(args.receipts) == 1 and first.is_file():
+        raw = read_whole(first, MAX_RUN_RECEIPT_BYTES)
+        if raw.startswith(_ENVELOPE):
+            _verify_run(args, open_run(raw))
+            return
+    if args.model or args.head or args.with_log:
+        raise UsageError(
+            "--model, --head and --with-log are for the receipt of a run",
+            fix="Name that one file alone",
+        )
+    _verify_visits(args)
+
+
+def _verify_run(args: argparse.Namespace, receipt: RunReceipt) -> None:
+    at_s = receipt.made_at_s if args.at is None else parse_time(args.at)
+    verified = equip_from(args, verify(receipt.agreement), clock=lambda: at_s)
+    found = {}
+    for line in _run_lines(args, receipt, verified):
+        found[line.name] = line.said
+        if not args.json:
+            name = line.name
+            for part in line.said.split("; "):
+                print(f"{name:<16}  {visible(part)}", flush=True)
+                name = ""
+    if args.json:
+        print(json.dumps(found))
+
+
+def _run_lines(
+    args: argparse.Namespace, receipt: RunReceipt, verified: VerifiedAgreement
+) -> Iterator[Line]:
+    yield from verify_run(receipt, verified)
+    outside = []
+    if args.agreement is not None:
+        if load_verified(args.agreement).digest != verified.digest:
+            raise PolicyError(
+                f"{args.agreement} is another agreement", code="other-agreement"
+            )
+        outside.append("the agreement that you gave")
+    if args.model is not None:
+        yield Line("the model's file", _same_model(args.model, receipt))
+    heads = receipt.manifest.heads
+    compared = [
+        *(_kept(args.head, heads, verified, args.with_log) if args.head else ()),
+        *(_logged(args.with_log, heads, verified) if args.with_log else ()),
+    ]
+    if not compared:
+        outside.append("self-consistent only: no head from outside was compared")
+    yield Line("verified", "; ".join([*compared, *outside]))
+
+
+def _same_model(path: Path, receipt: RunReceipt) -> str:
+    found = file_digest(path)
+    if found != receipt.subject:
+        raise IntegrityError(
+            f"{path} is not the file that the run made",
+            why=f"its digest is {found}, the receipt's is {receipt.subject}",
+            code="weights-differ",
+        )
+    return f"{path} is it"
+
+
+def _kept(
+    path: Path,
+    heads: Sequence[SignedTreeHead],
+    verified: VerifiedAgreement,
+    log: Path | None,
+) -> Iterator[str]:
+    """Compare with heads that somebody kept."""
+    missing: SealiftError | None = None
+    compared = 0
+    for shown in heads:
+        try:
+            kept = find_head(path, shown.body.log)
+        except PolicyError as error:
+            missing = error
+            continue
+        owner = log_owner(shown, verified).name
+        if kept.body.size == shown.body.size:
+            if kept.body.root != shown.body.root:
+                raise IntegrityError(
+                    f"the receipt shows another log of {owner} than you kept a head of",
+                    code="log-forked",
+                )
+        elif log is None:
+            raise UsageError(
+                f"the head that you kept is of {kept.body.size} entries, the receipt's of "
+                f"{shown.body.size}",
+                fix=f"Show that one continues the other: --with-log, {owner}'s log",
+                code="head-unproven",
+            )
+        elif read_head(log).body.log == kept.body.log:
+            verify_log(log, kept)
+        compared += 1
+        yield f"fits the head of {owner}'s log that you kept, {kept.body.size} entries"
+    if not compared and missing is not None:
+        raise missing
+
+
+def _logged(
+    path: Path, heads: Sequence[SignedTreeHead], verified: VerifiedAgreement
+) -> Iterator[str]:
+    """The log itself holds what the receipt shows of it."""
+    log = read_head(path).body.log
+    shown = next((each for each in heads if each.body.log == log), None)
+    if shown is None:
+        raise IntegrityError(
+            f"{path} is of an owner that released nothing to this run",
+            code="log-elsewhere",
+        )
+    verify_log(path, shown)
+    yield f"{log_owner(shown, verified).name}'s log continues the receipt's head of it"
+
+
+def _verify_visits(args: argparse.Namespace) -> None:
+    verified = load_equipped(args) if args.agreement else None
+    found = [
+        load_verified_receipt(path, verified) for path in receipt_files(args.receipts)
+    ]
+    statement = receipt_statement(found[-1], complete=verified is not None)
+    if len(found) > 1:
+        show(sum_facts(found, statement), as_json=args.json, width=9)
+    elif args.json:
+        print(json.dumps({**to_plain(found[0]), "statement": statement}))
+    else:
+        show(_receipt_facts(found[0], statement), as_json=False, width=9)
+    if verified is None:
+        say("check evidence, content and log heads as well: --agreement FILE")
+
+
+def receipt_files(paths: Sequence[Path]) -> list[Path]:
+    """Receipts of visits, by name and in folders.
+
+    Raises:
+        UsageError: ``no-receipts``.
+    """
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted(path.rglob("*.receipt.json")) if path.is_dir() else [path]
+        if not inside:
+            raise UsageError(f"{path} has no receipts", code="no-receipts")
+        found += inside
+    return found
+
+
+def load_verified_receipt(path: Path, agreement: VerifiedAgreement | None) -> Receipt:
+    """A visit's receipt that holds; what does not is said with the file's name.
+
+    Raises:
+        SealiftError: as ``load_receipt`` and ``verify_receipt``.
+    """
+    try:
+        return verify_receipt(load_receipt(path), agreement)
+    except SealiftError as error:
+        error.what = f"{path.name}: {error.what}"
+        raise
+
+
+def sum_facts(receipts: Sequence[Receipt], statement: str) -> dict[str, Any]:
+    """What they come to, together."""
+    uses = Counter(f"{each.resource} ({each.purpose})" for each in receipts)
+    scrubs = [each.scrub for each in receipts]
+    return {
+        "receipts": len(receipts),
+        "jobs": ", ".join(sorted({each.job for each in receipts})),
+        "holder": ", ".join(sorted({each.holder for each in receipts})),
+        "visits": ", ".join(f"{n} to {what}" for what, n in sorted(uses.items())),
+        "bytes": f"{sum(each.cargo_bytes for each in receipts)} opened, "
+        f"{sum(each.sealed_bytes for each in receipts)} sealed",
+        "level": ", ".join(sorted({each.level for each in receipts})),
+        "scrub": f"{sum(each.scrubbed_bytes for each in scrubs)} bytes, "
+        f"{sum(each.nonzero_bytes for each in scrubs)} not zero when read back",
+        "verified": statement,
+    }
+
+
+def receipt_statement(receipt: Receipt, *, complete: bool) -> str:
+    """What a receipt that holds proves."""
+    if not complete:
+        return "signature only: not whose key it is"
+    if protects_nobody(receipt.level):
+        return "signature, evidence, content, heads; development keeps nobody out"
+    return "signature, evidence, content, heads"
+
+
+def _receipt_facts(receipt: Receipt, statement: str) -> dict[str, Any]:
+    scrub = receipt.scrub
+    phases = ", ".join(f"{name} {s:.3f}" for name, s in receipt.phases_s.items())
+    last = receipt.first_row + receipt.rows - 1
+    return {
+        "visit": receipt.visit,
+        "job": receipt.job,
+        "agreement": receipt.agreement,
+        "holder": receipt.holder,
+        "resource": f"{receipt.resource} ({receipt.purpose}), "
+        f"rows {receipt.first_row} to {last}",
+        "content": receipt.content,
+        "bytes": f"{receipt.cargo_bytes} opened, {receipt.sealed_bytes} sealed",
+        "seconds": phases,
+        "cargo": cargo_promise(receipt.buffers, receipt.mixed),
+        "level": receipt.level,
+        "scrub": f"{scrub.scrubbed_bytes} bytes in {count(len(scrub.regions), 'region')}, "
+        f"{scrub.nonzero_bytes} not zero when read back",
+        "log heads": ", ".join(str(head.body.size) for head in receipt.heads) or "none",
+        "verified": statement,
+    }

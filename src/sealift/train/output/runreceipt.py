@@ -1,0 +1,356 @@
+"""The receipt of a run: one signed document over all that shows what the run was.
+
+A DSSE envelope around an in-toto statement, by the accelerator's instance key. Its subject
+is the model; its predicate carries the signed agreement, the manifest with the evidence
+that binds that key, what each owner's broker logged before a key left (signed by that
+owner), and what rows were used for. Who has it needs nothing of the run to check it again,
+but collateral of its own side, where evidence needs some (rule H13). An accelerator's
+numbers are its report; keys and logs are their owners' word.
+Source: spec/release.md section Receipt of a run; in-toto attestation framework, v1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sealift.attest.level import Level
+from sealift.codec import encode, from_plain, parse, to_plain
+from sealift.crypto.envelope import parse_envelope, sign_envelope
+from sealift.crypto.sign import SigningKey
+from sealift.errors import (
+    AuthenticationError,
+    IntegrityError,
+    MalformedError,
+    PolicyError,
+    SealiftError,
+)
+from sealift.ids import Digest
+from sealift.release.agreement import part_for
+from sealift.release.agreement.explain import KEPT_OUT, count, say_time
+from sealift.release.agreement.signed import SignedAgreement, VerifiedAgreement
+from sealift.release.log.entries import LogEntry, Logged, verify_head
+from sealift.release.log.heads import log_owner
+from sealift.train.output.manifest import RunManifest, judge_manifest
+from sealift.train.output.uses import Uses
+from sealift.train.plans import Coverage
+from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
+
+MEDIA_TYPE: Final = "application/vnd.in-toto+json"
+STATEMENT: Final = "https://in-toto.io/Statement/v1"
+PREDICATE: Final = "urn:sealift:run-receipt:1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReceipt:
+    """What is signed of one run.
+
+    Attributes:
+        made_at_s: Seconds since 1970 by the accelerator's clock.
+        agreement: The whole signed line.
+        manifest: What the run was; names and binds the key that signs this.
+        released: For each resource, what its owner's broker logged before the key left.
+        uses: What rows were used for.
+        distinct_rows: Different rows that the model was trained on, by data owner.
+        checkpoints: How many counted so far in the owners' logs.
+        subject: SHA-256 of ``model.safetensors``, or of ``statistics.json`` without one.
+    """
+
+    made_at_s: int
+    agreement: SignedAgreement
+    manifest: RunManifest
+    released: tuple[Logged, ...]
+    uses: Uses
+    distinct_rows: dict[str, int]
+    checkpoints: int
+    subject: Digest
+
+    @property
+    def subject_name(self) -> str:
+        """The file that the run made."""
+        made_model = self.manifest.weights is not None
+        return "model.safetensors" if made_model else "statistics.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Something of a receipt that was checked, and what it says."""
+
+    name: str
+    said: str
+
+
+def sign_run(receipt: RunReceipt, instance: SigningKey) -> bytes:
+    """The envelope, by the key that the manifest binds."""
+    parts = to_plain(receipt)
+    parts.pop("subject")
+    digests = {name: Digest.of(encode(part)).to_text() for name, part in parts.items()}
+    statement = {
+        "_type": STATEMENT,
+        "subject": [
+            {
+                "name": receipt.subject_name,
+                "digest": {"sha256": receipt.subject.raw.hex()},
+            }
+        ],
+        "predicateType": PREDICATE,
+        "predicate": {"digests": digests, **parts},
+    }
+    return sign_envelope(MEDIA_TYPE, encode(statement), instance)
+
+
+def open_run(raw: bytes) -> RunReceipt:
+    """The receipt, if the key that it names signed it; nobody's word is judged yet.
+
+    Raises:
+        MalformedError: ``bad-run-receipt``: it does not parse.
+        IntegrityError: ``run-receipt-altered``, with the part that was altered.
+    """
+    envelope = parse_envelope(raw, max_bytes=MAX_RUN_RECEIPT_BYTES)
+    if envelope.media_type != MEDIA_TYPE:
+        raise _bad("payloadType")
+    plain = parse(envelope.payload, max_bytes=MAX_RUN_RECEIPT_BYTES)
+    parts, subject = _parts(plain)
+    digests = parts.pop("digests")
+    for name in sorted(parts.keys() | digests.keys()):
+        found = Digest.of(encode(parts.get(name))).to_text()
+        if digests.get(name) != found:
+            raise _altered(name)
+    receipt: RunReceipt = from_plain(RunReceipt, {**parts, "subject": subject})
+    try:
+        envelope.verify(receipt.manifest.instance)
+    except AuthenticationError:
+        raise _altered("signature") from None
+    if plain["subject"][0]["name"] != receipt.subject_name:
+        raise _bad("subject.name")
+    return receipt
+
+
+def demand_of(raw: bytes, verified: VerifiedAgreement) -> bytes:
+    """Return a receipt that came, if all of it holds under this agreement, now.
+
+    Raises:
+        SealiftError: as ``open_run`` and ``verify_run``.
+    """
+    for _line_of in verify_run(open_run(raw), verified):
+        pass
+    return raw
+
+
+def _parts(plain: Any) -> tuple[dict[str, Any], str]:
+    """The predicate's parts, and the subject's digest as text of ours."""
+    match plain:
+        case {
+            "_type": str(kind),
+            "subject": [{"name": str(), "digest": {"sha256": str(hexed)}}],
+            "predicateType": str(about),
+            "predicate": {"digests": dict()} as parts,
+        } if (len(plain), kind, about) == (4, STATEMENT, PREDICATE):
+            return dict(parts), _from_hex(hexed).to_text()
+    raise _bad("statement")
+
+
+def _from_hex(text: str) -> Digest:
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raise _bad("subject.digest") from None
+    if raw.hex() != text:
+        raise _bad("subject.digest")
+    return Digest(raw)
+
+
+@contextmanager
+def _line(name: str) -> Iterator[None]:
+    try:
+        yield
+    except SealiftError as error:
+        error.what = f"{name}: {error.what}"
+        raise
+
+
+def verify_run(receipt: RunReceipt, verified: VerifiedAgreement) -> Iterator[Line]:
+    """Check line by line; each is yielded once it holds.
+
+    Args:
+        receipt: As ``open_run`` gave it.
+        verified: Its agreement, equipped to judge evidence at the time of the run.
+
+    Raises:
+        SealiftError: what does not hold, after the line's name.
+    """
+    for name, check in _CHECKS.items():
+        with _line(name):
+            said = check(receipt, verified)
+        if said:
+            yield Line(name, said)
+
+
+def _agreement(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+    if receipt.agreement.agreement != verified.agreement:
+        raise PolicyError("the receipt is of another one", code="other-agreement")
+    agreement = verified.agreement
+    signers = ", ".join(sorted(verified.signers))
+    return (
+        f"{agreement.name} number {agreement.number}, signed by {signers}, "
+        f"{verified.digest}"
+    )
+
+
+def _compared(_receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+    compared = verified.agreement.compared
+    if compared is None:
+        return "no meeting: keys as the agreement has them"
+    return f"yes, as they say: {', '.join(compared)}" if compared else "no"
+
+
+def _code(_receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+    code = verified.agreement.code
+    return f"{count(len(code.files), 'file')}, {code.digest}"
+
+
+def _data(_receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+    return "; ".join(
+        f"{each.name} of {each.owner}, {each.rows} rows, {each.content}"
+        for each in verified.agreement.resources
+    )
+
+
+def _evidence(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+    manifest = judge_manifest(receipt.manifest, verified)
+    kept = KEPT_OUT[Level(manifest.level.partition(" ")[0])]
+    at = say_time(receipt.made_at_s)
+    return (
+        f"{manifest.evidence.kind}, level {manifest.level}: {kept}; judged as of {at}"
+    )
+
+
+def _released(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+    """Each owner's own word: what it logged before its key left, for whom, at which level."""
+    found = set()
+    for each in receipt.released:
+        owner = log_owner(each.head, verified)
+        entry = each.verify(owner.sign, "a release")
+        resource = verified.resource(getattr(entry, "resource", ""))
+        if not isinstance(entry, LogEntry) or entry.kind != "release":
+            raise PolicyError("a log's entry is no release", code="no-release")
+        if resource.owner != owner.name or entry.agreement != verified.digest:
+            raise PolicyError("a release of something else", code="no-release")
+        if entry.instance not in receipt.manifest.ranks:
+            raise PolicyError("a key went to another instance", code="no-release")
+        if entry.level != receipt.manifest.level:
+            raise PolicyError(
+                f"{resource.name} was released at level {entry.level}",
+                code="other-level",
+            )
+        found.add(resource.name)
+    used = {each.resource for each in receipt.uses.tables}
+    if missing := sorted(used - found):
+        raise IntegrityError(
+            f"{missing[0]} was used and its key was never released", code="no-release"
+        )
+    return f"{count(len(found), 'key')}, each logged by its owner first: {', '.join(sorted(found))}"
+
+
+def _used(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+    for use in receipt.uses.tables:
+        resource = verified.resource(use.resource)
+        if part_for(use.purpose) != resource.part:
+            raise PolicyError("rows were used for another purpose", code="bad-rows")
+        if use.cargo_bytes != use.rows * resource.row_bytes or use.visits < 1:
+            raise PolicyError("bytes do not fit rows", code="bad-rows")
+        if use.nonzero_bytes or use.scrubbed_bytes < use.cargo_bytes:
+            raise PolicyError("a scrub did not hold", code="scrub")
+    uses = receipt.uses.tables
+    if sum(each.visits for each in uses) != len(set(receipt.uses.receipts)):
+        raise PolicyError("receipts do not fit visits", code="bad-rows")
+    times = count(sum(each.visits for each in uses), "time")
+    sealed = sum(each.sealed_bytes for each in uses)
+    scrubbed = sum(each.scrubbed_bytes for each in uses)
+    return (
+        f"rows were used {times}, a receipt each; {sealed} sealed bytes crossed; "
+        f"{scrubbed} bytes scrubbed and read back as zero, says the accelerator"
+    )
+
+
+def _coverage(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+    agreement, manifest = verified.agreement, receipt.manifest
+    owners = agreement.data_owners
+    if set(receipt.distinct_rows) != set(owners) or set(manifest.visits) != set(owners):
+        raise PolicyError("it is not of the agreement's owners", code="bad-rows")
+    said = []
+    for owner in owners:
+        trained = (r for r in agreement.resources_of(owner) if r.part == "train")
+        rows, distinct = sum(r.rows for r in trained), receipt.distinct_rows[owner]
+        if not 0 <= distinct <= rows:
+            raise PolicyError("more rows than there are", code="bad-rows")
+        passes = count(manifest.visits[owner], "time")
+        said.append(f"{owner} {distinct} of {rows} rows, {passes}")
+    if manifest.weights is not None:
+        rule = agreement.output_rule
+        Coverage(manifest.visits, receipt.distinct_rows).require(rule)
+    return "; ".join(said)
+
+
+def _together(receipt: RunReceipt, _verified: VerifiedAgreement) -> str:
+    """What only some plans have."""
+    manifest = receipt.manifest
+    said = [f"plan {manifest.plan}, {manifest.sandbox}, {manifest.software}"]
+    if manifest.collectives:
+        said.append(f"{len(manifest.ranks)} ranks: {manifest.collectives}")
+    if manifest.traces is not None:
+        said.append(f"every product of servers was checked, traces {manifest.traces}")
+    return "; ".join(said)
+
+
+def _checkpoints(receipt: RunReceipt, _verified: VerifiedAgreement) -> str:
+    resumed = count(receipt.manifest.resumed, "time")
+    if receipt.checkpoints < 0 or receipt.manifest.resumed < 0:
+        raise _bad("checkpoints")
+    return f"{receipt.checkpoints} counted; the run went on {resumed} from one"
+
+
+def _model(receipt: RunReceipt, _verified: VerifiedAgreement) -> str:
+    weights = receipt.manifest.weights
+    of = f", weights {weights}" if weights is not None else ""
+    return f"{receipt.subject_name}, {receipt.subject}{of}"
+
+
+def _heads(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+    said = []
+    for signed in receipt.manifest.heads:
+        head = verify_head(signed)
+        said.append(f"{log_owner(signed, verified).name} {head.size} entries")
+    return "; ".join(said)
+
+
+_CHECKS: Final[Mapping[str, Any]] = {
+    "agreement": _agreement,
+    "parties compared": _compared,
+    "code": _code,
+    "data": _data,
+    "evidence": _evidence,
+    "keys released": _released,
+    "use of rows": _used,
+    "coverage": _coverage,
+    "run": _together,
+    "checkpoints": _checkpoints,
+    "model": _model,
+    "log heads": _heads,
+}
+
+
+def _altered(part: str) -> IntegrityError:
+    return IntegrityError(
+        f"{part}: the receipt was altered",
+        why="it is not what the accelerator signed",
+        code="run-receipt-altered",
+    )
+
+
+def _bad(field: str) -> MalformedError:
+    return MalformedError(
+        "this is not the receipt of a run", field=field, code="bad-run-receipt"
+    )

@@ -1,0 +1,147 @@
+"""`sealift receipt verify` on the receipt of a run: what it compares with, and says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sealift.cli.main import main
+from sealift.codec import encode
+from sealift.release.agreement.signed import save_signed
+from sealift.release.log.heads import HeadStore
+from sealift.train.output.runreceipt import sign_run
+from tests.sim.paperwork import release_once
+from tests.sim.runreceipts import MODEL, SmallRun, small_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[SmallRun]:
+    """receipt.json, model.safetensors, agreement.json, heads.json, and all logs."""
+    with small_run(tmp_path) as made:
+        (tmp_path / "receipt.json").write_bytes(sign_run(made.receipt, made.instance))
+        (tmp_path / "model.safetensors").write_bytes(MODEL)
+        save_signed(made.consortium.signed(), tmp_path / "agreement.json")
+        for head in made.receipt.manifest.heads:
+            HeadStore(tmp_path / "heads.json").admit(head)
+        yield made
+
+
+@pytest.fixture
+def said(tmp_path: Path, run: SmallRun, capsys: pytest.CaptureFixture[str]) -> Said:
+    return Said(tmp_path, capsys)
+
+
+class Said:
+    """What the command says."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._capsys = folder, capsys
+
+    def __call__(self, *words: str, rc: int = 0, file: str = "receipt.json") -> str:
+        named = [str(self.folder / w) if "." in w else w for w in words]
+        found = main(["receipt", "verify", str(self.folder / file), *named])
+        out, err = self._capsys.readouterr()
+        assert found == rc, err
+        return out if not rc else err
+
+    def verified(self, *words: str) -> str:
+        return str(json.loads(self(*words, "--json"))["verified"])
+
+
+ALONE = "self-consistent only: no head from outside was compared"
+
+
+def test_alone_it_is_self_consistent_only(said: Said) -> None:
+    lines = said().splitlines()
+    assert lines[0].startswith("agreement         joint-digits number 1, signed by ada")
+    assert lines[-1] == f"verified          {ALONE}"
+    assert said.verified() == ALONE
+
+
+def test_with_a_head_from_outside(said: Said) -> None:
+    words = said.verified("--head", "heads.json")
+    assert "fits the head of ada's log that you kept, 3 entries" in words
+    assert "self-consistent" not in words
+
+
+def test_with_the_log_itself(said: Said, run: SmallRun) -> None:
+    assert "bern's log continues" in said.verified("--with-log", "bern.log")
+
+
+def test_a_head_of_another_size_needs_the_log(
+    said: Said, run: SmallRun, tmp_path: Path
+) -> None:
+    """The owner's log went on after the run, and so did what it kept."""
+    later = release_once(run.consortium, run.boxes["ada"], "ada")
+    (tmp_path / "later.json").write_bytes(encode(later))
+    assert "ada's log [head-unproven]" in said("--head", "later.json", rc=2)
+    words = said.verified("--head", "later.json", "--with-log", "ada.log")
+    assert "fits the head of ada's log that you kept, 4 entries" in words
+
+
+def test_a_head_of_somebody_else_says_nothing(said: Said, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with small_run(tmp_path / "there") as other:
+        foreign = encode(other.receipt.manifest.heads[0])
+    (tmp_path / "foreign.json").write_bytes(foreign)
+    assert "[no-head]" in said("--head", "foreign.json", rc=5)
+
+
+def test_a_forked_log_is_found(said: Said, run: SmallRun, tmp_path: Path) -> None:
+    from tests.sim.owners import make_broker
+
+    (tmp_path / "fork").mkdir()
+    box = make_broker(run.consortium, "ada", tmp_path / "fork")
+    for _ in range(2):
+        head = release_once(run.consortium, box, "ada")
+    box.close()
+    (tmp_path / "forked.json").write_bytes(encode(head))
+    assert "[log-forked]" in said("--head", "forked.json", rc=5)
+    assert "[log-forked]" in said("--with-log", "fork/ada.log", rc=5)
+
+
+def test_the_model(said: Said, tmp_path: Path) -> None:
+    assert "is it" in said("--model", "model.safetensors")
+    (tmp_path / "model.safetensors").write_bytes(MODEL + b"!")
+    assert "[weights-differ]" in said("--model", "model.safetensors", rc=5)
+
+
+def test_the_agreement(said: Said, run: SmallRun, tmp_path: Path) -> None:
+    assert "the agreement that you gave" in said.verified(
+        "--agreement", "agreement.json"
+    )
+    other = tmp_path / "other"
+    other.mkdir()
+    with small_run(other) as made:
+        save_signed(made.consortium.signed(), tmp_path / "foreign.json")
+    assert "[other-agreement]" in said("--agreement", "foreign.json", rc=5)
+
+
+def test_what_stood_before_the_lie_is_still_said(
+    said: Said, run: SmallRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lie = sign_run(replace(run.receipt, released=()), run.instance)
+    (tmp_path / "lie.json").write_bytes(lie)
+    assert main(["receipt", "verify", str(tmp_path / "lie.json")]) == 5
+    out, err = capsys.readouterr()
+    assert "\nevidence " in out
+    assert "\nkeys released" not in out
+    assert "keys released: ada-train was used and its key was never released" in err
+
+
+def test_damaged(said: Said, tmp_path: Path) -> None:
+    raw = (tmp_path / "receipt.json").read_bytes()
+    (tmp_path / "cut.json").write_bytes(raw[: len(raw) // 2])
+    said(file="cut.json", rc=6)
+    (tmp_path / "empty.json").write_bytes(b"")
+    said(file="empty.json", rc=6)
+
+
+def test_options_of_a_run_are_not_for_visits(said: Said, tmp_path: Path) -> None:
+    (tmp_path / "visit.json").write_bytes(b"{}")
+    words = said("--model", "model.safetensors", file="visit.json", rc=2)
+    assert "are for the receipt of a run" in words
