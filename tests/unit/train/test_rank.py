@@ -15,6 +15,7 @@ from sealift.release.agreement import Agreement
 from sealift.release.agreement.resources import GroupRule
 from sealift.train.job.runningjob import JobShapes
 from sealift.train.loop.faults import bad_row
+from sealift.train.output.uses import Uses
 from sealift.train.ranks.rank import agreed_settings, demand_one_level
 from sealift.train.ranks.rankedjob import RankedJob
 from sealift.travel.settings import (
@@ -25,6 +26,7 @@ from sealift.travel.settings import (
     TravelSettings,
 )
 from sealift.travel.visit.messages import StartJob
+from tests.sim.paperwork import signed_receipt
 from tests.unit.train.joints import cargo
 
 RANKS = len(make_consortium().agreement.data_owners)
@@ -93,7 +95,9 @@ class Home:
         self.stop = loaded.stop
         self.agreement = SimpleNamespace(resource=lambda name: loaded.resource)
         self.tables = SimpleNamespace(read=lambda stop: content)
-        self.handout = SimpleNamespace(receipt_for=lambda *how: how)
+        signed = signed_receipt(make_consortium(), ())
+        self.handout = SimpleNamespace(receipt_for=lambda *how: signed)
+        self._uses: list[Uses] = []
         self.receipts = SimpleNamespace(keep=lambda *how: self.kept.append(how))
 
     def use(self) -> None:
@@ -107,6 +111,7 @@ def test_rows_that_were_used_have_a_receipt_whatever_came_of_it() -> None:
     with pytest.raises(JobError, match="the recipe failed"):
         home.use()
     assert len(home.kept) == 1
+    assert [len(each.receipts) for each in home._uses] == [1]
 
 
 def test_rows_that_do_not_fit_their_schema_are_not_used() -> None:

@@ -23,13 +23,14 @@ from sealift.ids import Role
 from sealift.lab.worlds.consortium import OUTPUT, make_consortium
 from sealift.release.agreement import GroupRule
 from sealift.train.loop.statistics import Measured
+from sealift.train.output.uses import TableUse, Uses
 from sealift.train.ranks.orchestrator import (
     FIRST_WORD_S,
     GroupOrchestrator,
     _first_cause,
     _hear,
 )
-from sealift.train.ranks.rounds import GroupRounds, Part, Report, Work
+from sealift.train.ranks.rounds import GroupRounds, Part, Present, Report, Work
 from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.peers import accelerator_names
 from sealift.travel.settings import JobSettings, RunSettings
@@ -70,8 +71,10 @@ def on_ranks(work: Callable[[int, GroupRounds], Any], *works: Work) -> list[Any]
         return list(pool.map(one, range(len(works))))
 
 
-def tells(of: Stop, count: int = 1) -> Work:
-    return lambda purpose, epoch: (Part(stop=of, metrics={"loss": 0.5}),) * count
+def tells(of: Stop, count: int = 1, used: str = "") -> Work:
+    told = (Part(stop=of, metrics={"loss": 0.5}),) * count
+    uses = Uses((TableUse(resource=used or of.resource, purpose="heldout"),))
+    return lambda purpose, epoch: (told, uses)
 
 
 def measure(rank: int, rounds: GroupRounds) -> tuple[Report, ...]:
@@ -85,7 +88,13 @@ def test_every_rank_hears_what_all_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    "lie", [tells(stop(0)), tells(stop(1, 1 << 40)), tells(stop(1), 2)]
+    "lie",
+    [
+        tells(stop(0)),
+        tells(stop(1, 1 << 40)),
+        tells(stop(1), 2),
+        tells(stop(1), used="o0-heldout"),
+    ],
 )
 def test_a_rank_speaks_of_its_own_rows_alone(lie: Work) -> None:
     found = on_ranks(measure, tells(stop(0)), lie)
@@ -94,9 +103,9 @@ def test_a_rank_speaks_of_its_own_rows_alone(lie: Work) -> None:
 
 
 def test_a_report_may_be_as_long_as_all_stops_make_it() -> None:
-    def many(purpose: Any, epoch: int) -> tuple[Part, ...]:
+    def many(purpose: Any, epoch: int) -> tuple[tuple[Part, ...], Uses]:
         names = {f"metric-{number}": 0.5 for number in range(100_000)}
-        return (Part(stop=stop(1), metrics=names),)
+        return (Part(stop=stop(1), metrics=names),), Uses()
 
     found = on_ranks(measure, tells(stop(0)), many)
     assert len(found[0][1].parts[0].metrics) == 100_000
@@ -105,7 +114,7 @@ def test_a_report_may_be_as_long_as_all_stops_make_it() -> None:
 @pytest.mark.parametrize("position", [-1, 3])
 def test_rank_0_goes_on_with_a_pass_of_the_job(position: int) -> None:
     def meet(rank: int, rounds: GroupRounds) -> Any:
-        return rounds.meet((), 0 if rank else position, 2)
+        return rounds.meet(Present(heads=(), position=0 if rank else position), 2)
 
     found = on_ranks(meet, tells(stop(0)), tells(stop(1)))
     assert all(isinstance(each, MalformedError) for each in found)
@@ -180,3 +189,10 @@ def test_every_rank_has_its_own_last_word(code: str) -> None:
     assert found.failed.code == code
     late.join()
     assert told.empty() is (code == "bad-recipe")
+
+
+def test_every_rank_has_the_receipt_of_rank_0() -> None:
+    def hear(rank: int, rounds: GroupRounds) -> bytes:
+        return rounds.hear_receipt(b"" if rank else b"the receipt")
+
+    assert on_ranks(hear, tells(stop(0)), tells(stop(1))) == [b"the receipt"] * 2
