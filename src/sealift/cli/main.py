@@ -107,6 +107,7 @@ NOUNS: Final[dict[str, str]] = {
     "serve": "answer with a sealed model, on an attested accelerator",
     "train": "run a job: orchestrator and accelerator here, or all of it locally",
     "try": "run a recipe on synthetic rows of a schema",
+    "view": "show a run on a page, live, in a browser of this machine",
 }
 _ELSEWHERE: Final = {
     "accelerator": "sealift.cli.roles.accelerator",
@@ -223,8 +224,21 @@ def _run(words: Sequence[str]) -> int:
     # Here, not in a process that it starts: there it would be that role's failure.
     if args.noun in _NEEDS_TORCH and importlib.util.find_spec("torch") is None:
         raise _without_torch(args.noun)
-    code: int | None = args.run(args)
+    args.ended = _nobody_asks
+    try:
+        code: int | None = args.run(args)
+    except SealiftError as error:
+        args.ended(error.code, str(error))
+        raise
+    except StopRequested:
+        args.ended("stopped", "")
+        raise
+    args.ended("finished", "")
     return code or 0
+
+
+def _nobody_asks(outcome: str, line: str) -> None:
+    """Of a command that keeps no journal."""
 
 
 def _without_torch(noun: str) -> UnavailableError:

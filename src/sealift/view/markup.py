@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
-VOID: Final = frozenset({"meta", "br", "hr", "col"})
+VOID: Final = frozenset({"meta", "br", "hr", "col", "link", "input"})
 
 
 class Markup(str):

@@ -1,14 +1,19 @@
-"""The frame of every page: its policy forbids the browser to load anything."""
+"""The frame of every page: its policy forbids the browser to load anything from elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Final
 
 from sealift.view.markup import Child, Markup, element
 
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+LIVE_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr "
+    "'unsafe-inline'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
 
 
 def page(title: str, banner: Child, *sections: Child) -> str:
@@ -54,4 +59,48 @@ def tiles(found: Iterable[tuple[str, str, str]]) -> Markup:
             for figure, words, style in found
         ],
         class_="tiles",
+    )
+
+
+def whole(parts: Mapping[str, str], number: int) -> str:
+    """The page with all fragments; ``view.js`` replaces what changes after a number."""
+    head = _served("Sealift: a run", element("script", src="/view.js", defer=""))
+    lost = element(
+        "p", "Nothing comes any more: was sealift ended?", id="lost", hidden=""
+    )
+    skip = element("a", "To the numbers", href="#numbers", class_="skip")
+    banner, *rest = map(Markup, parts.values())
+    body = element(
+        "body", skip, banner, element("main", lost, rest), data_number=number
+    )
+    return "<!doctype html>\n" + element("html", head, body, lang="en") + "\n"
+
+
+def entrance(wrong: bool = False) -> str:
+    """The page for who has no cookie yet: it asks for the code of the terminal."""
+    head = _served("Sealift: the code")
+    field_ = element(
+        "input", name="code", id="code", autocomplete="off", autofocus="", required=""
+    )
+    told = "That is another code. " if wrong else ""
+    form = element(
+        "form",
+        element("label", f"{told}The code from the terminal: ", for_="code"),
+        field_,
+        element("button", "Open"),
+        method="post",
+        action="/enter",
+    )
+    main = element("main", element("h1", "A run of Sealift"), element("section", form))
+    return "<!doctype html>\n" + element("html", head, element("body", main), lang="en")
+
+
+def _served(title: str, *more: Markup) -> Markup:
+    return element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width"),
+        element("title", title),
+        element("link", rel="stylesheet", href="/style.css"),
+        *more,
     )

@@ -16,6 +16,7 @@ from sealift.cli.judging import wall_clock
 from sealift.cli.meeting.place import Place
 from sealift.cli.meeting.question import tell_terms
 from sealift.cli.vault import OwnersVault
+from sealift.cli.view import add_view_argument
 from sealift.codec import decode, encode
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import CARD_SUFFIX, read_card
@@ -104,6 +105,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("invitation", metavar="INVITATION", help="the line, or a file")
     parser.add_path("data", metavar="DATA", help="this owner's rows, a .csv file")
     parser.add_path("--heldout", metavar="FILE", help="rows that are measured on only")
+    add_view_argument(parser)
     parser.add_argument(
         "--sign-if",
         metavar="DIGEST",
@@ -125,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
             if not each.is_file():
                 raise UsageError(f"there is no {each}", code="cannot-read")
         _Meeting(args, invitation, place).attend()
-    _take_part(place)
+    _take_part(place, view=args.view)
 
 
 @dataclass
@@ -343,11 +345,12 @@ class _Meeting:
         self._talk.say("all have signed: agreement.json. The job begins")
 
 
-def _take_part(place: Place) -> NoReturn:
+def _take_part(place: Place, *, view: bool) -> NoReturn:
     """Become the long command, which anybody may type again."""
     load_verified(place["agreement.json"])
     words = ["join", "job.toml", "--key", place.key.name]
     words += ["--passphrase-file", place.passphrase.name]
     words += ["--vault", "vault.db", "--log", "audit.db", "--heads", "heads.json"]
     words += ["--sealed", "sealed", "--receipts", "receipts", "--state", "state"]
+    words += ["--view"] if view else []
     os.execv(sys.executable, [sys.executable, "-P", "-m", "sealift", *words])  # noqa: S606 - ourselves

@@ -16,6 +16,7 @@ from sealift.attest.level import Level
 from sealift.cli.console import say
 from sealift.cli.judging import wall_clock
 from sealift.cli.meeting.place import Place
+from sealift.cli.view import add_view_argument, view_beside
 from sealift.codec import from_plain, parse_toml, to_plain
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
@@ -35,6 +36,7 @@ from sealift.release.agreement.signed import SignedAgreement, save_signed, verif
 from sealift.release.files import write_whole
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
+from sealift.train.job.journal import Journal, journal_of
 from sealift.train.job.settings import parse_address, parse_job
 from sealift.train.job.talk import Talk
 
@@ -72,6 +74,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="HOST:PORT",
         help="what parties dial, if it is not --listen",
     )
+    add_view_argument(parser)
     parser.add_argument(
         "--days", type=int, default=90, help="until no key is released: %(default)s"
     )
@@ -88,9 +91,10 @@ def run(args: argparse.Namespace) -> int:
     with closing(book):
         identity = place.identity()
         host = _declare(args, book, identity)
-        signed = _meet(args, book, host)
-        _write(place, host, signed)
-        _train(args, place, host)
+        with view_beside(place.folder, host.declaration.name, wanted=args.view):
+            signed = _meet(args, book, host)
+            _write(place, host, signed)
+            _train(args, place, host)
     words = ["output", "open", "run", "--key", place.key.name]
     words += ["--passphrase-file", place.passphrase.name, "-o", model.name]
     _command([*words, "--agreement", "agreement.json"])
@@ -233,12 +237,16 @@ def _meet(args: argparse.Namespace, book: Book, host: Host) -> SignedAgreement:
                 talk.say(line)
             said[event.kind] = line
 
+    name = host.declaration.name
+    journal = Journal(journal_of(Path.cwd(), name), HOST, tell, wall_clock)
+    journal.begin(job=name, plan="ddp")
+    args.ended = journal.end
     listen = parse_address(args.listen)
     registry = places(book, host.declaration.meeting)
     with ExitStack() as stack:
         relay = stack.enter_context(Relay.listen(*listen, registry=registry))
         client = stack.enter_context(relay.local_client(HOST))
-        Door(client, host, sink=tell).start()
+        Door(client, host, sink=journal).start()
         while True:
             signed = host.agreement()
             missing = signed.missing if signed else _missing(book)

@@ -15,6 +15,7 @@ from sealift.events import Sink, emit
 from sealift.session.direct import PathDialler
 from sealift.session.directhost import DirectHost
 from sealift.train.job.directpaths import open_direct_host
+from sealift.train.job.journal import Journal, journal_of
 from sealift.train.job.rolesetup import RoleSetup, own_enroller, read_role
 from sealift.train.job.settings import parse_address
 from sealift.train.job.talk import open_events
@@ -58,7 +59,15 @@ def set_up_role(args: argparse.Namespace, role: PlanRole) -> RoleSetup:
     sink = open_events(args.events)
     agreement = equip_from(args, agreement, own_enroller(agreement, identity))
     folder = args.job.resolve().parent
-    return RoleSetup(job, folder, agreement, identity, sink, address)
+    journal = Journal(journal_of(folder, job.name), role, sink, wall_clock)
+    journal.begin(
+        name=identity.name,
+        job=job.name,
+        plan=job.plan,
+        agreement=agreement.digest.to_text(),
+    )
+    args.ended = journal.end
+    return RoleSetup(job, folder, agreement, identity, journal, address)
 
 
 def require_data_owner(setup: RoleSetup, role: str) -> None:

@@ -42,6 +42,7 @@ from sealift.cli.roles.history import History
 from sealift.cli.roles.rank import run_rank
 from sealift.cli.roles.runfolder import RunName
 from sealift.cli.signals import StopRequested, on_second_signal
+from sealift.cli.view import add_view_argument, view_beside
 from sealift.data.schema.card import CARD_SUFFIX, SEALED_SUFFIX, read_card, schema_of
 from sealift.errors import (
     AuthenticationError,
@@ -98,14 +99,21 @@ def add_parser(subparsers: Any) -> None:
     add_dialler_arguments(parser)
     parser.add_path("--state", metavar="DIR", help="ddp: checkpoints of the first rank")
     add_attester_arguments(parser)
+    add_view_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Attend until the job ends."""
     if not args.holder_only:
         _require_passphrase_file(args)
-        if read_job(args.job).plan == "ddp":
-            return _train_at_home(args)
+    job = read_job(args.job)
+    with view_beside(args.job.resolve().parent, job.name, wanted=args.view):
+        at_home = job.plan == "ddp" and not args.holder_only
+        return _train_at_home(args) if at_home else _hold(args)
+
+
+def _hold(args: argparse.Namespace) -> int:
+    """Bring rows to whoever visits, until the job ends."""
     setup = set_up_role(args, "holder")
     require_data_owner(setup, "holder")
     with ExitStack() as stack:

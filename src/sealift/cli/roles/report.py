@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from sealift.release.agreement import Agreement
@@ -36,9 +36,24 @@ def make_report(
         model_bytes: Of the model as it left; 0 without one.
     """
     metrics: Mapping[str, float] = result["metrics"]
-    run = SeenRun(
+    level = str(result["level"])
+    run = see_run(job, agreement, rows, level, tuple(metrics), model_bytes)
+    plain = {key: str(value) for key, value in result.items() if key != "metrics"}
+    return run_page(job.name, run, rows, metrics, {"plan": job.plan, **plain})
+
+
+def see_run(
+    job: JobTable,
+    agreement: Agreement,
+    rows: Sequence[Mapping[str, Any]],
+    level: str,
+    metrics: Collection[str],
+    model_bytes: int = 0,
+) -> SeenRun:
+    """What its owners ask about, from its history so far."""
+    return SeenRun(
         agreement=agreement,
-        level=str(result["level"]),
+        level=level,
         visits=_visits(agreement, rows),
         numbers=_numbers(rows, metrics),
         opened_bytes=_opened(agreement, rows),
@@ -47,8 +62,6 @@ def make_report(
         model_bytes=model_bytes,
         told_by=_TOLD_BY,
     )
-    plain = {key: str(value) for key, value in result.items() if key != "metrics"}
-    return run_page(job.name, run, rows, metrics, {"plan": job.plan, **plain})
 
 
 def _reader(job: JobTable) -> Reader:
@@ -65,11 +78,11 @@ def _visits(agreement: Agreement, rows: Sequence[Mapping[str, Any]]) -> dict[str
 
 
 def _numbers(
-    rows: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]
+    rows: Sequence[Mapping[str, Any]], metrics: Collection[str]
 ) -> dict[str, int]:
     found: Counter[str] = Counter()
     for row in rows:
-        found[str(row["owner"])] += len(metrics.keys() & row.keys())
+        found[str(row["owner"])] += len(row.keys() & set(metrics))
     return dict(found)
 
 

@@ -19,12 +19,13 @@ from typing import Any, Final
 from sealift.attest.level import Level
 from sealift.cli.arguments import Parser
 from sealift.cli.console import say_sandbox
-from sealift.cli.judging import add_judging_arguments
+from sealift.cli.judging import add_judging_arguments, wall_clock
 from sealift.cli.roles.attester import add_attester_arguments
 from sealift.cli.roles.history import History
 from sealift.cli.roles.report import REPORT_NAME, make_report
 from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.cli.train.lines import TrainLines
+from sealift.cli.view import add_view_argument, view_beside
 from sealift.codec import encode
 from sealift.crypto.identity import load_identity
 from sealift.crypto.keys import SecretKey
@@ -34,6 +35,7 @@ from sealift.release.agreement.code import load_bundle
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.broker.stores import opened_vault
 from sealift.release.files import read_secret_line
+from sealift.train.job.journal import Journal, journal_of
 from sealift.train.job.roleprocesses import RoleEvent
 from sealift.train.job.rolesetup import run_instead
 from sealift.train.job.settings import JobTable, check_job, read_job
@@ -69,6 +71,7 @@ def _add_train_arguments(parser: Parser) -> None:
     parser.add_path("job", metavar="JOB", help="the job, a TOML file")
     parser.add_path("--output", metavar="DIR", help="not the job's place")
     parser.add_flag("--watch", "a line for every visit")
+    add_view_argument(parser)
     parser.add_json()
     for option, text in (
         ("--key", "the operator's identity. local: every owner's"),
@@ -105,12 +108,13 @@ def run(args: argparse.Namespace) -> int:
             fix=run_instead(plan),
             code="other-plan",
         )
-    if not plan.roles:
-        summary = _train_locally(args, job, agreement)
-    else:
-        from sealift.cli.train.travel import train_travelling
+    with view_beside(args.job.resolve().parent, job.name, wanted=args.view):
+        if not plan.roles:
+            summary = _train_locally(args, job, agreement)
+        else:
+            from sealift.cli.train.travel import train_travelling
 
-        summary = train_travelling(args, job, agreement)
+            summary = train_travelling(args, job, agreement)
     if args.json:
         print(json.dumps(summary))
     else:
@@ -181,7 +185,11 @@ def _train_locally(
         )
         talk = Talk(sys.stderr)
         lines = TrainLines(agreement.agreement, job, watch=args.watch, talk=talk)
-        history = History(place, name, _told_to(lines))
+        here = journal_of(args.job.resolve().parent, job.name)
+        journal = Journal(here, "train", _told_to(lines), wall_clock)
+        journal.begin(job=job.name, plan=job.plan, agreement=agreement.digest.to_text())
+        args.ended = journal.end
+        history = History(place, name, journal)
         lines.begin_here(time.monotonic())
         ran = train_local(
             agreement.agreement,

@@ -62,6 +62,7 @@ def add_parser(subparsers: Any) -> None:
         "replaced if an earlier demo made it)",
     )
     for option, text in (
+        ("--view", "show the run on a page in a browser, as `sealift view`"),
         ("--mixed", "draw batches across the rows of all owners"),
         (
             "--keep",

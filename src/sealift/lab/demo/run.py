@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from sealift.cli.signals import on_second_signal
+from sealift.cli.view import view_beside
 from sealift.lab.demo.checks import check_rounds, check_run
 from sealift.lab.demo.outcome import Outcome, Verdict
 from sealift.lab.demo.rehearsal import (
@@ -23,6 +24,7 @@ from sealift.lab.demo.views import View
 from sealift.lab.worlds.folder import OWNERS, World, claimed, remove_secrets
 from sealift.lab.worlds.job import Travel, make_world, second_act
 from sealift.lab.worlds.roles import HOSTILE, Run, run_ddp, run_local, run_travel
+from sealift.train.job.settings import read_job
 from sealift.travel.visit.state import Clock
 
 
@@ -61,6 +63,8 @@ def _run(args: argparse.Namespace, folder: Path, view: View, clock: Clock) -> Ou
         values = host.references if host else None
         world = make_world(folder, task, travel, values, args.plan)
         world_s = clock() - began_s
+        job = read_job(world.job).name
+        stack.enter_context(view_beside(folder, job, wanted=args.view))
         if args.plan == "local":
             view.say("training in one process alone")
             run, verdict = run_local(world), Verdict()

@@ -1,0 +1,214 @@
+"""``sealift view``: a page of a run on this machine, live, in a process without files."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import webbrowser
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from sealift.cli.arguments import Parser
+from sealift.cli.console import say
+from sealift.cli.judging import wall_clock
+from sealift.cli.signals import followed
+from sealift.cli.view.kept import Papers
+from sealift.errors import PeerError, UnavailableError, UsageError
+from sealift.release.files import write_whole
+from sealift.train.job.journal import SUFFIX, JournalReader
+from sealift.train.sandbox import landlock
+from sealift.view.live import LiveRun, replay
+from sealift.view.livepage import fragments
+from sealift.view.markup import element
+
+LOOPBACK: Final = "127.0.0.1"
+LOOK_S: Final = 0.5
+CODE_BYTES: Final = 15
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "view",
+        run=run,
+        help="show a run on a page, live, in a browser of this machine",
+        description="Shows what the roles of a job tell and keep in FOLDER, where its "
+        "job.toml lies: progress, numbers, who is inside, keys, evidence, receipts. The "
+        "page is on this machine alone, and asks for the code that is printed here.",
+    )
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="of a job, or of its run (default: here)",
+    )
+    parser.add_argument("--port", type=int, default=0, help="default: any that is free")
+
+
+def add_view_argument(parser: Parser) -> None:
+    """Add ``--view``."""
+    parser.add_flag("--view", "show the run on a page in a browser, as `sealift view`")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the page until a signal comes."""
+    folder, job = find_run(args.folder)
+    show(folder, job, port=args.port)
+    return 0
+
+
+def find_run(place: Path) -> tuple[Path, str]:
+    """The folder of a job and the job's name: of the journal that was last written to.
+
+    Raises:
+        UsageError: ``no-run``.
+    """
+    folder = place.resolve()
+    found = [
+        path for each in (folder, folder.parent) for path in each.glob(f"*{SUFFIX}")
+    ][:64]
+    if not found:
+        raise UsageError(
+            f"there is no run in {place}",
+            why=f"no role of a job wrote a *{SUFFIX} there",
+            fix="Name the folder in which job.toml lies",
+            code="no-run",
+        )
+    newest = max(found, key=lambda path: path.stat().st_mtime)
+    return newest.parent, newest.name.removesuffix(SUFFIX)
+
+
+@contextmanager
+def view_beside(folder: Path, job: str, *, wanted: bool) -> Iterator[None]:
+    """A page beside a run, in processes of its own, which end with it."""
+    if not wanted:
+        yield
+        return
+    (folder / f"{job}{SUFFIX}").touch(mode=0o600)
+    words = [sys.executable, "-P", "-m", "sealift", "view", str(folder)]
+    process = subprocess.Popen(  # noqa: S603 - ourselves
+        words, env={**os.environ, **followed()}, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None, "it was asked for"
+    sys.stderr.write(process.stderr.readline().decode())  # before other lines begin
+    sys.stderr.flush()
+    try:
+        yield
+    finally:
+        time.sleep(2 * LOOK_S)  # the last word is shown, too
+        process.terminate()
+        process.wait()
+
+
+def show(folder: Path, job: str, *, port: int = 0) -> None:
+    """Draw what changes until a signal comes, or the page's process ends."""
+    code = base64.b32encode(secrets.token_bytes(CODE_BYTES)).decode().lower()
+    code = "-".join(code[at : at + 6] for at in range(0, len(code), 6))
+    with _listen(port) as listening, ExitStack() as stack:
+        address = f"http://{LOOPBACK}:{listening.getsockname()[1]}"
+        pipe = stack.enter_context(_Server(listening, code))
+        say(f"the page is at {address}; the code is {code}")
+        if not landlock.version():
+            say("this kernel cannot keep the page's process from this user's files")
+        _open_browser(address, code, stack)
+        _draw(
+            pipe,
+            JournalReader(folder / f"{job}{SUFFIX}"),
+            Papers(folder, job, wall_clock),
+        )
+
+
+def _listen(port: int) -> socket.socket:
+    try:
+        return socket.create_server((LOOPBACK, port))
+    except (OSError, OverflowError) as error:
+        raise UnavailableError(
+            f"cannot listen on {LOOPBACK}:{port}",
+            why=error,
+            fix="Choose another port",
+            code="cannot-listen",
+        ) from None
+
+
+def _draw(pipe: _Server, journal: JournalReader, papers: Papers) -> None:
+    shown: dict[str, str] = {}
+    found = LiveRun()
+    while True:
+        found = replay(journal.read(), found)
+        drawn = fragments(found, papers.keep(found), wall_clock())
+        for name, html in drawn.items():
+            if shown.get(name) != html:
+                shown[name] = html
+                pipe.put(name, html)
+        time.sleep(LOOK_S)
+
+
+class _Server:
+    """The process that speaks HTTP; a context manager."""
+
+    def __init__(self, listening: socket.socket, code: str) -> None:
+        descriptor = listening.fileno()
+        words = [sys.executable, "-P", "-m", "sealift.view.server", str(descriptor)]
+        self._process = subprocess.Popen(  # noqa: S603 - ourselves
+            words, stdin=subprocess.PIPE, pass_fds=[descriptor], text=True
+        )
+        self._write(code)
+
+    def put(self, name: str, html: str) -> None:
+        """Show a fragment.
+
+        Raises:
+            PeerError: ``role-ended``, if the process is gone.
+        """
+        self._write(json.dumps({"name": name, "html": html}))
+
+    def _write(self, line: str) -> None:
+        pipe = self._process.stdin
+        assert pipe is not None, "it was asked for"
+        try:
+            pipe.write(line + "\n")
+            pipe.flush()
+        except OSError:
+            raise PeerError("the page's process ended", code="role-ended") from None
+
+    def __enter__(self) -> _Server:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _open_browser(address: str, code: str, stack: ExitStack) -> None:
+    """Where there is a screen: by a file of this user's alone, which brings the code."""
+    if not any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
+        return
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    form = element(
+        "form",
+        element("input", type="hidden", name="code", value=code),
+        element("button", "Open the page"),
+        method="post",
+        action=f"{address}/enter",
+    )
+    script = element("script", "document.forms[0].submit()")
+    write_whole(folder / "view.html", f"<!doctype html>{form}{script}".encode())
+    webbrowser.open((folder / "view.html").as_uri())

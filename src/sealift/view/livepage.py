@@ -1,0 +1,333 @@
+"""The page of a run that goes on: fragments, each drawn anew when what it shows has changed.
+
+What a person unfolded stays so: a fragment has one identity, and so has all that it folds.
+Pure: out of what the journal told and what the party keeps come names and markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sealift.attest.evidence import Evidence
+from sealift.attest.level import Level, protects_nobody
+from sealift.attest.verifier import Check
+from sealift.release.agreement.explain import KEPT_OUT, count
+from sealift.train.job.journal import FINISHED
+from sealift.view.charts import Curve, Part, legend, plot, stack
+from sealift.view.live import LiveRun
+from sealift.view.markup import (
+    Child,
+    Markup,
+    code,
+    details,
+    element,
+    facts,
+    join,
+    section,
+    table,
+    verdict_chip,
+)
+from sealift.view.officer import SeenRun, for_owners
+from sealift.view.page import tiles
+from sealift.view.words import say_bytes, say_list, say_loudly, say_s
+
+SILENT_S: Final = 30.0
+_KNOWN: Final = frozenset({"purpose", "epoch", "owner", "table", "rows"})
+_STYLES: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Evidence of one accelerator, and what it was compared with."""
+
+    who: str
+    evidence: Evidence
+    level: str
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What the party keeps of the run, as far as it is there.
+
+    Attributes:
+        planned: Units of the plan; 0 if nobody knows.
+        before: Of these, done before the run began, or went on.
+        seen: What a data officer asks; None without an agreement.
+        proofs: Of accelerators.
+        papers: Log, receipts: a name, what it says.
+        receipt: Lines of the run's receipt that hold.
+        refusal: What of it does not.
+    """
+
+    planned: int = 0
+    before: int = 0
+    seen: SeenRun | None = None
+    proofs: tuple[Proof, ...] = ()
+    papers: Mapping[str, str] = field(default_factory=dict)
+    receipt: tuple[tuple[str, str], ...] = ()
+    refusal: str = ""
+
+
+def fragments(run: LiveRun, kept: Kept, now_s: float) -> dict[str, Markup]:
+    """Every fragment by its name, in the order of the page."""
+    drawn: dict[str, Callable[[], Markup]] = {
+        "banner": lambda: _banner(run),
+        "status": lambda: _status(run, kept, now_s),
+        "numbers": lambda: _numbers(run),
+        "inside": lambda: _inside(run, now_s),
+        "keys": lambda: _keys(run),
+        "trouble": lambda: _trouble(run),
+        "evidence": lambda: _evidence(kept),
+        "costs": lambda: _costs(run),
+        "papers": lambda: _papers(kept),
+        "officer": lambda: for_owners(kept.seen) if kept.seen else join(),
+    }
+    return {name: element("div", draw(), id=name) for name, draw in drawn.items()}
+
+
+def _banner(run: LiveRun) -> Markup:
+    """In red, what no reader shall miss."""
+    if not run.level or not protects_nobody(run.level):
+        return join()
+    level = Level(run.level.partition(" ")[0])
+    loud = join(element("b", say_loudly(run.level)), KEPT_OUT[level])
+    return element("div", loud, class_="banner", role="note")
+
+
+def _status(run: LiveRun, kept: Kept, now_s: float) -> Markup:
+    eyebrow = element("p", f"Sealift run · plan {run.plan or '…'}", class_="eyebrow")
+    said = element("p", _say_state(run, kept, now_s), class_="state", role="status")
+    return join(
+        eyebrow, element("h1", run.job or "Nothing began yet"), said,
+        _progress(run, kept),
+    )  # fmt: skip
+
+
+def _say_state(run: LiveRun, kept: Kept, now_s: float) -> str:
+    if not run.roles:
+        return "Waiting for the first role to begin."
+    who = say_list(sorted(run.roles))
+    if run.is_over:
+        if run.outcome == FINISHED:
+            return f"Finished, as {who} told at {_clock(run.last_s)}."
+        lines = [f"{by}: {line}." for by, line in run.endings.items() if line]
+        return f"Ended. {' '.join(lines)} [{run.outcome}]"
+    silent = now_s - run.last_s
+    quiet = f" Nothing was told for {silent:.0f} s." if silent > SILENT_S else ""
+    if not run.working_s:
+        here = [name for name in run.present if name]
+        return (
+            f"Gathering; told by {who}. Here: {say_list(here) or 'nobody yet'}.{quiet}"
+        )
+    done = kept.before + run.units
+    left = run.left_s(kept.planned - done)
+    ahead = f", about {_say_left(left)} left" if left is not None else ""
+    of = f" of {kept.planned}" if kept.planned else ""
+    what = "rounds" if run.plan == "ddp" else "visits"
+    return f"Training: {done}{of} {what} done{ahead}.{quiet}"
+
+
+def _progress(run: LiveRun, kept: Kept) -> Markup:
+    if not kept.planned or not run.working_s:
+        return join()
+    done = min(kept.before + run.units, kept.planned)
+    return element("progress", value=done, max=kept.planned, aria_label="progress")
+
+
+def _say_left(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds > 180 else f"{seconds:.0f} s"
+
+
+def _clock(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%S UTC")
+
+
+def _numbers(run: LiveRun) -> Markup:
+    """A figure for each number: a line per party, over the epochs; the others folded."""
+    names = sorted({name for row in run.rows for name in row} - _KNOWN)
+    main = _figures(run, [name for name in names if "." not in name])
+    others = _figures(run, [name for name in names if "." in name])
+    if not main and not others:
+        return section("Numbers", "None yet.")
+    folded = (
+        details("Others, such as each owner alone", _grid(others)) if others else ""
+    )
+    told = "As the output rule lets them out, rounded."
+    return section("Numbers", told, _grid(main), folded)
+
+
+def _grid(figures: list[Markup]) -> Markup:
+    return element("div", figures, class_="figures")
+
+
+def _figures(run: LiveRun, names: Sequence[str]) -> list[Markup]:
+    drawn = []
+    for name in names:
+        for purpose, title in (
+            ("heldout", "held-out rows"),
+            ("train", "training rows"),
+        ):
+            curves = list(_curves(run.rows, name, purpose))
+            if not curves:
+                continue
+            figure = element("p", ", ".join(_last(curve) for curve in curves))
+            if any(len(curve.points) > 1 for curve in curves):
+                figure = plot(curves, "epoch")
+            drawn.append(element("div", element("h3", f"{name}, {title}"), figure))
+    return drawn
+
+
+def _last(curve: Curve) -> str:
+    return f"{curve.name} {curve.points[-1][1]:.4g}"
+
+
+def _curves(
+    rows: Sequence[Mapping[str, Any]], name: str, purpose: str
+) -> Iterator[Curve]:
+    found = [r for r in rows if r["purpose"] == purpose and r["epoch"] and name in r]
+    owners = sorted({row["owner"] for row in found})
+    for number, owner in enumerate(owners):
+        points = list(_means([r for r in found if r["owner"] == owner], name))
+        titles = [f"epoch {epoch:g}: {value:.4g}" for epoch, value in points]
+        style = f"line-{number % _STYLES} line-{owner}"
+        yield Curve(owner or "all", points, style, titles)
+
+
+def _means(
+    rows: Sequence[Mapping[str, Any]], name: str
+) -> Iterator[tuple[float, float]]:
+    for epoch in sorted({row["epoch"] for row in rows}):
+        of = [row for row in rows if row["epoch"] == epoch]
+        weights = [row["rows"] or 1 for row in of]
+        pairs = zip(of, weights, strict=True)
+        total = sum(float(row[name]) * weight for row, weight in pairs)
+        yield float(epoch), total / sum(weights)
+
+
+def _inside(run: LiveRun, now_s: float) -> Markup:
+    """Whose rows are in the accelerator now."""
+    cells: list[list[Child]] = [
+        [
+            element("b", each.holder),
+            f"{each.resource} ({each.purpose})",
+            each.phase,
+            f"{max(0.0, now_s - each.since_s):.0f} s",
+        ]
+        for each in run.inside.values()
+    ]
+    if run.plan == "ddp":
+        return section(
+            "Who is inside",
+            "Rows stay where they are: each accelerator has its own slice alone.",
+            element("p", f"Here: {say_list(list(run.present)) or 'only this one'}."),
+        )
+    if not cells:
+        return section("Who is inside", "Nobody's rows are in the accelerator now.")
+    headings = ["whose", "rows", "phase", "for"]
+    return section(
+        "Who is inside", "Of each, rows in memory now.", table(headings, cells)
+    )
+
+
+def _keys(run: LiveRun) -> Markup:
+    cells: list[list[Child]] = [
+        [_clock(at), verdict_chip(True, "released", ""), said, ""]
+        for at, said in run.released
+    ]
+    cells += [
+        [_clock(at), verdict_chip(False, "", "refused"), said, code(rule)]
+        for at, said, rule in run.refused
+    ]
+    if not cells:
+        return section(
+            "Keys", "None was released or refused yet, as far as is told here."
+        )
+    cells.sort(key=lambda row: str(row[0]))
+    lead = "What was released to whom, and what was not; sealift explain RULE says why."
+    return section("Keys", lead, table(["when", "", "what", "rule"], cells, prose=True))
+
+
+def _trouble(run: LiveRun) -> Markup:
+    if not run.trouble:
+        return join()
+    cells: list[list[Child]] = [[_clock(at), said] for at, said in run.trouble]
+    return section("What went wrong", "", table(["when", "what"], cells, prose=True))
+
+
+def _evidence(kept: Kept) -> Markup:
+    if not kept.proofs:
+        return section("Evidence", "None has come to this party yet.")
+    return section(
+        "Evidence",
+        "What machines say of themselves, and every comparison that was made with it.",
+        [_proof(each) for each in kept.proofs],
+    )
+
+
+def _proof(proof: Proof) -> Markup:
+    passed = sum(not each.code for each in proof.checks)
+    cells: list[list[Child]] = [
+        [
+            each.subject,
+            each.expected,
+            each.found,
+            verdict_chip(not each.code, "fits", each.code),
+        ]
+        for each in proof.checks
+    ]
+    summary = (
+        f"{proof.who}: {proof.evidence.kind}, level {proof.level}; "
+        f"{passed} of {count(len(proof.checks), 'comparison')} fit"
+    )
+    digest = element("p", "evidence ", code(proof.evidence.digest.to_text()))
+    rows = table(["what", "expected", "found", ""], cells, prose=True)
+    return details(summary, digest, rows)
+
+
+def _costs(run: LiveRun) -> Markup:
+    """Bytes, and where the time of visits went."""
+    found = []
+    if run.sealed_bytes:
+        found.append((say_bytes(run.sealed_bytes), "crossed, sealed", ""))
+    if run.scrubbed_bytes:
+        found.append((say_bytes(run.scrubbed_bytes), "scrubbed and read back", ""))
+    if run.receipts:
+        found.append((str(run.receipts), "receipts kept", ""))
+    if run.checkpoints:
+        found.append((str(run.checkpoints), "checkpoints", ""))
+    phases = {n: s for n, s in run.phases_s.items() if s > 0}
+    if not found and not phases:
+        return join()
+    drawn: list[Child] = [tiles(found)] if found else []
+    if phases:
+        whole_s, at, parts = sum(phases.values()), 0.0, []
+        for name, seconds in phases.items():
+            style = f"phase-{name}"
+            parts.append(Part(at, at + seconds, style, f"{name}: {say_s(seconds)}"))
+            at += seconds
+        named = [(f"{n} {say_s(s)}", f"phase-{n}") for n, s in phases.items()]
+        drawn += [element("h3", "Where the time of visits went")]
+        drawn += [stack(parts, whole_s), legend(named)]
+    return section("Bytes and time", "", *drawn)
+
+
+def _papers(kept: Kept) -> Markup:
+    drawn: list[Child] = [facts(kept.papers)] if kept.papers else []
+    if kept.refusal:
+        said = element("p", verdict_chip(False, "", "does not hold"), " ", kept.refusal)
+        drawn += [element("h3", "Receipt of the run"), said]
+    elif kept.receipt:
+        lines = table(["line", "what it says"], kept.receipt, prose=True)
+        holds = verdict_chip(True, "holds", "")
+        summary = (
+            f"Receipt of the run: {count(len(kept.receipt), 'line')}, each checked"
+        )
+        drawn.append(element("p", holds))
+        drawn.append(details(summary, lines))
+    if not drawn:
+        return section("Papers", "No receipt yet, and no log here.")
+    return section("Papers", "What this party keeps, and can show years later.", *drawn)

@@ -1,0 +1,207 @@
+"""The page of a run: other sites, other names, wrong codes, and what its process can do."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sealift.train.sandbox import landlock
+from tests.sim.viewed import CODE, Viewed, viewed
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Viewed]:
+    with viewed() as found:
+        yield found
+
+
+def test_the_code_lets_in_and_stands_in_no_address(page: Viewed) -> None:
+    with page.client() as client:
+        assert "The code from the terminal" in client.get("/").text
+        told = client.post("/enter", data={"code": CODE})
+        cookie = told.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        assert "location" not in told.headers
+        shown = client.get("/")
+        assert "<h1>first</h1>" in shown.text
+        assert CODE not in shown.text + str(shown.headers) + str(shown.url)
+
+
+@pytest.mark.parametrize(
+    "code", ["", "wrong", CODE[:-1], CODE + "x", "é", CODE.upper()]
+)
+def test_another_code_does_not(page: Viewed, code: str) -> None:
+    with page.client() as client:
+        told = client.post("/enter", data={"code": code})
+        assert told.status_code == 403
+        assert "set-cookie" not in told.headers
+        assert "first" not in told.text + client.get("/").text
+
+
+@pytest.mark.parametrize("path", ["/events", "/view.js", "/nothing"])
+def test_without_the_cookie_there_is_nothing(page: Viewed, path: str) -> None:
+    with page.client() as client:
+        assert client.get(path).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "cookie", ["", "x", "sealift-view-{port}=", "sealift-view-1={code}", "=;=;", '"']
+)
+def test_another_cookie_is_none(page: Viewed, cookie: str) -> None:
+    words = {"cookie": cookie.format(port=page.port, code=CODE)}
+    with page.client(headers=words) as client:
+        assert client.get("/events").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "[::1]:80"]
+)
+def test_a_name_that_leads_here_is_refused(page: Viewed, host: str) -> None:
+    """DNS rebinding: the browser thinks that another site is at this address."""
+    with page.guest() as client:
+        told = client.get("/", headers={"host": host})
+        assert told.status_code == 421
+        assert "first" not in told.text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:1"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/events", "/view.js"])
+def test_another_site_reads_nothing(
+    page: Viewed, words: dict[str, str], path: str
+) -> None:
+    with page.guest() as client:
+        assert client.get(path, headers=words).status_code == 403
+
+
+def test_another_site_cannot_try_codes(page: Viewed) -> None:
+    with page.client() as client:
+        words = {"origin": "http://evil.example"}
+        told = client.post("/enter", data={"code": CODE}, headers=words)
+        assert told.status_code == 403
+        assert "set-cookie" not in told.headers
+
+
+def test_a_file_of_this_machine_brings_the_code(page: Viewed) -> None:
+    with page.client() as client:
+        told = client.post("/enter", data={"code": CODE}, headers={"origin": "null"})
+        assert told.status_code == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
+def test_there_is_nothing_to_write(page: Viewed, method: str) -> None:
+    with page.guest() as client:
+        assert client.request(method, "/").status_code == 405
+
+
+def test_a_long_form_is_not_read(page: Viewed) -> None:
+    with page.client() as client:
+        told = client.post("/enter", data={"code": "x" * 10_000 + CODE})
+        assert told.status_code == 403
+
+
+def test_every_answer_has_the_policy(page: Viewed) -> None:
+    with page.guest() as client:
+        for path in ("/", "/style.css", "/view.js", "/nothing"):
+            headers = client.get(path).headers
+            assert headers["content-security-policy"].startswith("default-src 'none'")
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["cache-control"] == "no-store"
+            assert headers["referrer-policy"] == "no-referrer"
+
+
+def told(stream: httpx.Response) -> Iterator[dict[str, str]]:
+    for line in stream.iter_lines():
+        if line.startswith("data: "):
+            yield json.loads(line.removeprefix("data: "))
+
+
+def test_fragments_come_as_they_change(page: Viewed) -> None:
+    with page.guest() as client, client.stream("GET", "/events") as stream:
+        found = told(stream)
+        names = {next(found)["name"] for _ in range(2)}
+        assert names == {"banner", "status"}
+        page.put("status", '<div id="status"><h1>second</h1></div>')
+        assert "second" in next(found)["html"]
+    page.put("status", '<div id="status"><h1>first</h1></div>')
+
+
+@pytest.mark.parametrize("since", ["2", "99", "x", "-1", "1" * 400, "%ff"])
+def test_what_the_page_has_does_not_come_again(page: Viewed, since: str) -> None:
+    with page.guest() as client, client.stream("GET", f"/events?since={since}") as got:
+        first = next(got.iter_lines())
+        assert first.startswith("event:" if since not in ("2", "99") else ":") or (
+            since == "2"  # a test before this one may have changed something
+        )
+
+
+def test_browsers_that_went_away_make_room(page: Viewed) -> None:
+    """More than may be there at once, one after the other."""
+    with page.guest() as client:
+        for _ in range(24):
+            with client.stream("GET", "/events") as stream:
+                assert stream.status_code == 200
+                next(told(stream))
+            deadline = time.monotonic() + 20
+            while time.monotonic() < deadline:
+                if client.get("/").status_code == 200:
+                    break
+
+
+def test_too_many_pages_at_once(page: Viewed) -> None:
+    with page.guest() as client:
+        streams = []
+        codes = []
+        for _ in range(17):
+            request = client.build_request("GET", "/events")
+            streams.append(client.send(request, stream=True))
+            codes.append(streams[-1].status_code)
+        for each in streams:
+            each.close()
+        assert codes == [200] * 16 + [503]
+
+
+def test_it_listens_on_this_machine_alone(page: Viewed) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", page.port), 2)
+
+
+@pytest.mark.skipif(not landlock.version(), reason="this machine lacks Landlock")
+def test_its_process_opens_no_file(tmp_path: Path) -> None:
+    """Whoever takes the HTTP process over finds no key to read: nothing can be opened."""
+    (tmp_path / "north.key").write_text("secret")
+    script = (
+        "import sys\n"
+        "from sealift.view import server\n"
+        "print(open(sys.argv[1]).read())\n"  # control: before, it can
+        "server._give_up_files()\n"
+        "try:\n    open(sys.argv[1])\n"
+        "except PermissionError:\n    print('refused')\n"
+    )
+    words = [sys.executable, "-c", script, str(tmp_path / "north.key")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["secret", "refused"]
+
+
+def test_it_ends_with_who_draws() -> None:
+    with viewed() as found:
+        assert found.process.stdin is not None
+        found.process.stdin.close()
+        assert found.process.wait(20) == 0

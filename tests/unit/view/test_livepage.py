@@ -1,0 +1,115 @@
+"""The fragments of a live page: what they say, and that nothing said by others draws there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sealift.attest.evidence import Evidence
+from sealift.attest.verifier import Check
+from sealift.view.live import LiveRun, replay
+from sealift.view.livepage import Kept, Proof, fragments
+from sealift.view.page import LIVE_POLICY, entrance, whole
+from tests.unit.view.test_live import READY, began, offered, told, visit
+
+HOSTILE = "<script>alert(1)</script>\"'&\u202e"
+
+
+def drawn(run: LiveRun, now_s: float = 20.0, **kept: Any) -> dict[str, str]:
+    return dict(fragments(run, Kept(**kept), now_s))
+
+
+def running() -> LiveRun:
+    return replay(
+        [began(0), told(10, "job.ready", **READY), offered(11, 0), visit(12, 0),
+         visit(14, 1, "east", epoch=1), offered(15, 2)]
+    )  # fmt: skip
+
+
+def test_a_run_that_goes_on() -> None:
+    found = drawn(running(), planned=5)
+    assert "Training: 2 of 5 visits done, about 8 s left." in found["status"]
+    assert '<progress value="2" max="5"' in found["status"]
+    assert "DEVELOPMENT" in found["banner"]
+    assert "<b>north</b>" in found["inside"]
+    assert "5 s" in found["inside"]
+    assert "loss, training rows" in found["numbers"]
+    assert "2.0 kB" in found["costs"]
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    found = drawn(replay([began(0), told(10, "job.ready", **READY), visit(12, 0)]))
+    assert "<progress" not in found["status"]
+    assert "left" not in found["status"]
+    nothing = drawn(LiveRun())
+    assert "Waiting for the first role" in nothing["status"]
+    assert "<section" not in nothing["banner"] + nothing["trouble"] + nothing["costs"]
+
+
+def test_silence_and_ends_are_said() -> None:
+    assert "Nothing was told for 85 s." in drawn(running(), now_s=100.0)["status"]
+    ended = replay(
+        [told(16, "role.ended", outcome="owner-left", line="north left")], running()
+    )
+    assert "Ended. orchestrator: north left. [owner-left]" in drawn(ended)["status"]
+    well = replay([told(16, "role.ended", outcome="finished", line="")], running())
+    assert "Finished, as orchestrator told at 00:00:16 UTC." in drawn(well)["status"]
+
+
+def test_development_alone_is_loud() -> None:
+    real = replay([began(0), told(1, "job.ready", **READY | {"level": "tee"})])
+    assert "<b>" not in drawn(real)["banner"]
+
+
+def test_evidence_unfolds_to_every_comparison() -> None:
+    checks = (
+        Check(subject="PCR 4", expected="00", found="00"),
+        Check(subject="debug", expected="off", found="on", code="debug-on"),
+    )
+    evidence = Evidence("development", "application/x", b"{}")
+    found = drawn(running(), proofs=(Proof("who", evidence, "tee", checks),))[
+        "evidence"
+    ]
+    assert "1 of 2 comparisons fit" in found
+    assert "PCR 4" in found
+    assert "✗ debug-on" in found
+
+
+def test_the_receipt_holds_or_says_what_does_not() -> None:
+    holds = drawn(running(), receipt=(("agreement", "digits number 1"),))["papers"]
+    assert "✓ holds" in holds
+    assert "1 line, each checked" in holds
+    broken = drawn(running(), refusal="uses: altered [run-receipt-altered]")["papers"]
+    assert "✗ does not hold" in broken
+
+
+def test_what_others_wrote_stays_text() -> None:
+    bad = visit(2, 0, HOSTILE, resource=HOSTILE, outcome="failed", line=HOSTILE)
+    run = replay(
+        [
+            told(0, "role.began", job=HOSTILE, plan=HOSTILE, agreement=HOSTILE),
+            told(1, "job.ready", **READY),
+            offered_to(HOSTILE),
+            bad,
+            visit(3, 1, HOSTILE, **{f"metric.{HOSTILE}": 1.0}),
+            told(4, "release.refused", peer=HOSTILE, rule=HOSTILE),
+            told(5, "role.arrived", name=HOSTILE, role="holder"),
+        ]
+    )
+    page = whole(drawn(run, papers={HOSTILE: HOSTILE}, refusal=HOSTILE), 3)
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert page.count("<script") == 1  # ours, by its address
+
+
+def offered_to(holder: str) -> Any:
+    fields = dict(offered(0, 7).fields) | {"holder": holder, "resource": holder}
+    return told(1, "visit.offered", **fields)
+
+
+def test_the_policy_lets_nothing_in_from_elsewhere() -> None:
+    assert LIVE_POLICY.startswith("default-src 'none'")
+    assert "http" not in LIVE_POLICY
+    assert "script-src 'self'" in LIVE_POLICY
+    page = whole(drawn(running()), 3) + entrance()
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "<script>" not in page
