@@ -121,7 +121,6 @@ def test_a_keyboard_is_enough_and_what_was_unfolded_stays(tmp_path: Path) -> Non
             holder="north", resource="north-train", purpose="train", first_row=0, rows=9,
             outcome="verified", reason="", line="", **names,
         )  # fmt: skip
-        tab.until("document.querySelector('#numbers .x:last-of-type') !== null")
         tab.until("document.getElementById('status').innerText.includes('3')")
         assert tab.run("document.querySelector('details').open")
         for width in (390, 1200):

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +88,12 @@ class Browser:
         """Wait for an expression to hold; a page that is left has none for a moment."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
-            found = self.call("Runtime.evaluate", expression=script, returnByValue=True)
-            if found["result"].get("value") is True:
-                return
+            with suppress(AssertionError):  # navigated meanwhile
+                found = self.call(
+                    "Runtime.evaluate", expression=script, returnByValue=True
+                )
+                if found["result"].get("value") is True:
+                    return
             time.sleep(0.05)
         raise AssertionError(f"never: {script}\n{self.run('document.body.innerText')}")
 
