@@ -214,7 +214,7 @@ READERS = {
     },
     # test_meetings, unit/meet/test_door: whoever dials the host's port, and a host
     "meet/door": {
-        "Arrive", "Ask", "Bring", "Agree", "Decline", "Sign",
+        "Arrive", "Ask", "Bring", "Agree", "Decline", "Sign", "Propose",
         "Welcome", "Wait", "BringCard", "Read", "Check", "Signed", "Over",
     },
     "travel/orchestrator/job": {"JobReady", "Output", "JobFinished", "Departed", "Failed"},
@@ -245,10 +245,12 @@ def kinds_read(module: str, tree: ast.AST) -> Iterator[str]:
             continue
         names = (part for each in call.args for part in ast.walk(each))
         for name in (each.id for each in names if isinstance(each, ast.Name)):
-            if name.startswith("_"):
+            if name.startswith("_") or name.isupper():  # several, or a number
                 home = import_module("sealift." + module.replace("/", "."))
-                yield from (kind.__name__ for kind in getattr(home, name))
-            elif name[:1].isupper() and not name.isupper():
+                found = getattr(home, name)
+                kinds = found if isinstance(found, tuple) else ()
+                yield from (kind.__name__ for kind in kinds)
+            elif name[:1].isupper():
                 yield name
 
 

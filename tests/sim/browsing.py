@@ -156,7 +156,11 @@ def browser(folder: Path) -> Iterator[Browser]:
     ]  # fmt: skip
     with (folder / "browser.log").open("wb") as log:
         process = subprocess.Popen(
-            words, pass_fds=(theirs_in, theirs_out), stdout=log, stderr=log
+            words,
+            pass_fds=(theirs_in, theirs_out),
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "TMPDIR": str(folder)},
         )
     for each in (theirs_in, theirs_out):
         os.close(each)

@@ -22,20 +22,16 @@ from sealift.meet.guest import Guest, expect_host, guest_endpoint
 from sealift.meet.host import Host, Reception
 from sealift.meet.invitation import HOST, Invitation, meeting_digest
 from sealift.meet.messages import (
+    FROM_GUEST,
+    FROM_HOST,
     Agree,
     Arrive,
-    Ask,
     Bring,
-    BringCard,
-    Check,
     Decline,
     FromGuest,
     FromHost,
     Over,
-    Read,
-    Sign,
-    Signed,
-    Wait,
+    Propose,
     Welcome,
 )
 from sealift.session.endpoint import Endpoint, PeerPolicy
@@ -48,8 +44,6 @@ ANSWER_S: Final = 30.0
 IDLE_S: Final = 60.0  # a guest asks far more often
 MAX_GUESTS: Final = 64  # circuits at one time
 _NAME_REFUSED: Final = ("name-taken", "name-unproven")  # somebody else has it, or had
-_FROM_GUEST: Final = (Arrive, Ask, Bring, Agree, Decline, Sign)
-_FROM_HOST: Final = (Welcome, Wait, BringCard, Read, Check, Signed, Over)
 
 
 def guest_name(party: str) -> str:
@@ -135,7 +129,7 @@ class Door:
     def _talk(self, session: Session) -> None:
         reception = Reception(self._host, session.peer, session.th2)
         while True:
-            message = parse_message(session.receive(IDLE_S), _FROM_GUEST)
+            message = parse_message(session.receive(IDLE_S), FROM_GUEST)
             answer = reception.take(message)  # type: ignore[arg-type]
             self._tell(session, message, answer)
             send_message(session, answer)
@@ -154,6 +148,12 @@ class Door:
             emit(self._sink, "guest.agreed", name=name)
         elif isinstance(message, Decline):
             emit(self._sink, "guest.declined", name=name, line=message.why)
+        elif isinstance(message, Propose):
+            for column, texts in message.categories.items():
+                emit(
+                    self._sink, "guest.proposed",
+                    name=name, column=column, texts=", ".join(texts),
+                )  # fmt: skip
 
 
 class Conversation:
@@ -194,9 +194,8 @@ class Conversation:
             MalformedError: if it makes no sense.
         """
         send_message(self._session, message)
-        told = parse_message(self._session.receive(ANSWER_S), _FROM_HOST)
-        assert isinstance(told, _FROM_HOST)
-        return told
+        raw = self._session.receive(ANSWER_S)
+        return parse_message(raw, FROM_HOST)  # type: ignore[return-value]
 
     def __enter__(self) -> Conversation:
         return self

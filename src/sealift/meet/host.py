@@ -31,6 +31,7 @@ from sealift.meet.messages import (
     FromGuest,
     FromHost,
     Over,
+    Propose,
     Read,
     Sign,
     Signed,
@@ -178,7 +179,7 @@ class Reception:
             raise MalformedError("nobody arrived yet", code="bad-message")
         book, name = self._host.book, self._name
         match message:
-            case Ask():
+            case Ask() | Propose():  # what is proposed is the host's own to declare
                 pass
             case Bring():
                 _require_own(message.card.verify().party == self._card)

@@ -7,7 +7,7 @@ side may start again at any point, and ask again. Source: spec/meeting.md sectio
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, get_args
 
 from sealift.crypto.identity import Card
 from sealift.errors import MalformedError
@@ -17,6 +17,7 @@ from sealift.meet.terms import Declaration, SignedCard, SignedConsent, Terms
 from sealift.release.agreement.signed import SignedAgreement
 
 MAX_WHY: Final = 500
+MAX_PROPOSED: Final = 200
 MAX_FILES_BYTES: Final = 512 << 10  # of a recipe: a message has 1 MiB
 
 
@@ -68,7 +69,24 @@ class Sign:
     signature: bytes = field(repr=False)
 
 
-FromGuest = Arrive | Ask | Bring | Agree | Decline | Sign
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Categories that the host does not declare, each by the party's own yes; it may.
+
+    Attributes:
+        categories: By column.
+    """
+
+    categories: dict[str, tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        texts = [text for each in self.categories.values() for text in each]
+        if len(texts) > MAX_PROPOSED or any(len(text) > MAX_WHY for text in texts):
+            raise MalformedError("too long", field="categories", code="bad-meeting")
+
+
+FromGuest = Arrive | Ask | Bring | Agree | Decline | Sign | Propose
+FROM_GUEST: Final[tuple[type, ...]] = get_args(FromGuest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +166,7 @@ class Over:
 
 
 FromHost = Welcome | Wait | BringCard | Read | Check | Signed | Over
+FROM_HOST: Final[tuple[type, ...]] = get_args(FromHost)
 
 
 def _require_proof(proof: bytes) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 from sealift.cli.console import YES, ask_line, has_terminal, say
 from sealift.cli.judging import wall_clock
 from sealift.cli.meeting.place import Place
-from sealift.cli.meeting.question import tell_terms
+from sealift.cli.meeting.question import ask_categories, tell_terms
 from sealift.cli.vault import OwnersVault
 from sealift.cli.view import add_view_argument
 from sealift.codec import decode, encode
@@ -22,6 +22,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import CARD_SUFFIX, read_card
 from sealift.data.schema.document import schema_from_plain
 from sealift.data.sealing import seal_table
+from sealift.data.sources.csvfiles.unlisted import unlisted_texts
 from sealift.data.sources.table import open_table
 from sealift.errors import (
     MalformedError,
@@ -44,6 +45,7 @@ from sealift.meet.messages import (
     FromGuest,
     FromHost,
     Over,
+    Propose,
     Read,
     Sign,
     Signed,
@@ -143,6 +145,7 @@ class _Meeting:
         self._guest = Guest(self.invitation, self._identity)
         self._talk = Talk(sys.stderr)
         self._warned = False
+        self._proposed: dict[str, tuple[str, ...]] = {}
         path = self.place["meeting.json"]
         self._kept = Kept(invitation=self.invitation.to_text())
         if path.exists():
@@ -165,8 +168,13 @@ class _Meeting:
                 ) as host:
                     self._warn(host.contested)
                     told = host.say(Ask())
-                    while (answer := self._answer(told)) is not None:
-                        told = host.say(answer)
+                    try:
+                        while (answer := self._answer(told)) is not None:
+                            told = host.say(answer)
+                    except MalformedError:
+                        if self._proposed:
+                            host.say(Propose(self._proposed))
+                        raise
                     return
             except PeerError as error:
                 if error.code == "peer-refused":
@@ -242,7 +250,12 @@ class _Meeting:
         """
         schema = schema_from_plain(declared.schema, source="the host's schema")
         for each in self._tables():
-            open_table(each, schema)
+            try:
+                open_table(each, schema)
+            except MalformedError:
+                if each.suffix == ".csv" and has_terminal():
+                    self._proposed = ask_categories(unlisted_texts(each, schema))
+                raise
         return {each.name: "fits" for each in schema.fields}
 
     def _tables(self) -> Iterable[Path]:

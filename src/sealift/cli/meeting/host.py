@@ -233,9 +233,9 @@ def _meet(args: argparse.Namespace, book: Book, host: Host) -> SignedAgreement:
 
     def tell(event: Event) -> None:
         if line := _line(event):
-            if said.get(event.kind) != line:
+            if said.get(f"{event.kind} {event.fields.get('column')}") != line:
                 talk.say(line)
-            said[event.kind] = line
+            said[f"{event.kind} {event.fields.get('column')}"] = line
 
     name = host.declaration.name
     journal = Journal(journal_of(Path.cwd(), name), HOST, tell, wall_clock)
@@ -272,6 +272,12 @@ def _line(event: Event) -> str:
             return f"{name}'s table was compared"
         case "guest.agreed":
             return f"{name} said yes"
+        case "guest.proposed":
+            column, texts = event.fields["column"], event.fields["texts"]
+            return (
+                f"{name}'s {column} has texts that schema.toml does not list: {texts}; "
+                "list them, and type this command again"
+            )
         case "guest.declined":
             return f"{name} said no: {event.fields['line']}"
     return ""

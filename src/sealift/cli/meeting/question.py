@@ -6,15 +6,17 @@ screen; what is said here is said by this machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from sealift.attest.level import Level
+from sealift.cli.console import YES, ask_line, say
 from sealift.errors import visible
 from sealift.meet.terms import Declaration, TableCard, Terms
 from sealift.release.agreement.explain import KEPT_OUT, SEEN_BY, say_time
 from sealift.view.words import say_list
 
+FEWEST_ROWS: Final = 10  # of a text that another party may hear of
 RED: Final = "\x1b[1;31m"
 PLAIN: Final = "\x1b[0m"
 
@@ -40,6 +42,31 @@ def tell_terms(terms: Terms, name: str, *, colour: bool) -> Iterator[str]:
     yield from _own(cards[name])
     yield "  not known   whether host invented parties, or shows others something else:"
     yield "              compare the words below with another party, by telephone"
+
+
+def ask_categories(
+    found: Mapping[str, Mapping[str, int]],
+) -> dict[str, tuple[str, ...]]:
+    """Which texts the host may hear of, column by column; of rare ones it never does.
+
+    Args:
+        found: Texts that the host's schema does not list, and in how many rows.
+    """
+    told = {}
+    for column, counts in found.items():
+        texts = sorted(text for text, rows in counts.items() if rows >= FEWEST_ROWS)
+        if rare := len(counts) - len(texts):
+            say(
+                f"{visible(column)}: {rare} texts in fewer than {FEWEST_ROWS} rows stay here"
+            )
+        if not texts:
+            continue
+        say(f"{visible(column)} has texts that the host does not list:")
+        for text in texts:
+            say(f"  {visible(text)} ({counts[text]} rows)")
+        if ask_line("Tell the host these texts, without numbers? (y/N)", "n") in YES:
+            told[column] = tuple(texts)
+    return told
 
 
 def _where(declared: Declaration, *, colour: bool) -> Iterator[str]:

@@ -82,7 +82,7 @@ def open_csv(place: str, schema: Schema, options: SourceOptions) -> CsvTable:
     path = Path(place)
     problems = Problems(path.name)
     structure = look_at(path, problems)
-    places = _places(structure.header, schema, problems)
+    places = find_places(structure.header, schema, problems)
     _Inspection(structure, schema, places).tell(problems)
     problems.demand_none()
     return CsvTable(structure, schema, places)
@@ -216,7 +216,7 @@ def _offences(cells: ReadCells, spec: Field) -> Iterator[tuple[Mask, str, str, s
         told = told | ~fits
 
 
-def _places(header: tuple[str, ...], schema: Schema, problems: Problems) -> Places:
+def find_places(header: tuple[str, ...], schema: Schema, problems: Problems) -> Places:
     """Which columns make each field; every column is used once, or left out by name."""
     position = {name: index for index, name in enumerate(header)}
     wanted = {each.name: _column_names(each, position) for each in schema.fields}
