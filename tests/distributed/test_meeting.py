@@ -144,6 +144,18 @@ def test_four_commands_and_three_answers(parties: Parties) -> None:
         assert len(list((home / "receipts").glob("*.receipt.json"))) > 0
         signed = json.loads((home / "agreement.json").read_text())
         assert set(signed["signatures"]) == {"host", *OWNERS}
+        receipt = (home / "receipt.json").read_bytes()
+        assert receipt == (parties.folder / "host" / "receipt.json").read_bytes()
+        page = (home / "report.html").read_text()
+        assert "DEVELOPMENT" in page
+        assert "<b>Finished" in page or "Finished, as" in page
+    model = parties.folder / "host" / "model.safetensors"
+    words = ["receipt", "verify", "receipt.json", "--model", str(model)]
+    proved = Typed(parties.folder / "north", *words, "--with-log", "audit.db")
+    assert proved.end() == 0, proved.text
+    assert "yes, as they say: north, east, south" in proved.text
+    assert "north's log continues" in proved.text
+    assert (parties.folder / "host" / "report.html").is_file()
     secrets = set(parties.invitations.values())
     assert not any(each in owner.text for each in secrets for owner in owners.values())
 
@@ -177,6 +189,29 @@ def test_killed_and_typed_again_it_goes_on(parties: Parties) -> None:
         assert each.end() == 0, each.text[-3000:]
     assert host.end() == 0, host.text[-3000:]
     assert weights(parties)
+
+
+def test_killed_in_the_midst_of_the_job_it_makes_the_same_model(
+    parties: Parties, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Every party once, each at another round; and beside it a run without kills."""
+    host = parties.host("--invite", *OWNERS)
+    owners = {name: parties.join(name) for name in OWNERS}
+    for number, victim in enumerate(("north", "host", "south", "east")):
+        host.wait_text(f"train epoch {number + 1} of")
+        killed = host if victim == "host" else owners[victim]
+        killed.kill()
+        if victim == "host":
+            host = parties.host()
+        else:
+            owners[victim] = parties.join(victim, answers=())
+    for each in (*owners.values(), host):
+        assert each.end() == 0, each.text[-3000:]
+    calm = Parties(tmp_path_factory.mktemp("calm"))
+    host = calm.host("--invite", *OWNERS)
+    for each in [host, *(calm.join(name) for name in OWNERS)]:
+        assert each.end() == 0, each.text[-3000:]
+    assert weights(parties) == weights(calm)
 
 
 def test_a_no_stops_all_by_name(parties: Parties) -> None:

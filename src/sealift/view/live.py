@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sealift.events import metrics_of
-from sealift.train.job.journal import BEGAN, ENDED, FINISHED, Told
+from sealift.train.job.journal import BEGAN, ENDED, FINISHED, STOPPED, Told
 from sealift.train.job.sentences import sentence
 
 MAX_KEPT: Final = 200  # lines of each list on the page
@@ -94,8 +94,10 @@ class LiveRun:
         """``finished``, the first error's name, or empty while it goes on."""
         if not self.is_over:
             return ""
-        failed = (each for each in self.roles.values() if each != FINISHED)
-        return next(failed, FINISHED)
+        ends = set(self.roles.values())
+        failed = sorted(ends - {FINISHED, STOPPED})
+        # A broker beside a rank is stopped by it once all is done.
+        return next(iter(failed), FINISHED if FINISHED in ends else STOPPED)
 
     @property
     def units(self) -> int:

@@ -31,7 +31,7 @@ from sealift.view.markup import (
     verdict_chip,
 )
 from sealift.view.officer import SeenRun, for_owners
-from sealift.view.page import tiles
+from sealift.view.page import page, tiles
 from sealift.view.words import say_bytes, say_list, say_loudly, say_s
 
 SILENT_S: Final = 30.0
@@ -56,6 +56,7 @@ class Kept:
     Attributes:
         planned: Units of the plan; 0 if nobody knows.
         before: Of these, done before the run began, or went on.
+        level: As evidence proved it.
         seen: What a data officer asks; None without an agreement.
         proofs: Of accelerators.
         papers: Log, receipts: a name, what it says.
@@ -65,6 +66,7 @@ class Kept:
 
     planned: int = 0
     before: int = 0
+    level: str = ""
     seen: SeenRun | None = None
     proofs: tuple[Proof, ...] = ()
     papers: Mapping[str, str] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class Kept:
 def fragments(run: LiveRun, kept: Kept, now_s: float) -> dict[str, Markup]:
     """Every fragment by its name, in the order of the page."""
     drawn: dict[str, Callable[[], Markup]] = {
-        "banner": lambda: _banner(run),
+        "banner": lambda: _banner(run, kept),
         "status": lambda: _status(run, kept, now_s),
         "numbers": lambda: _numbers(run),
         "inside": lambda: _inside(run, now_s),
@@ -89,13 +91,24 @@ def fragments(run: LiveRun, kept: Kept, now_s: float) -> dict[str, Markup]:
     return {name: element("div", draw(), id=name) for name, draw in drawn.items()}
 
 
-def _banner(run: LiveRun) -> Markup:
+def report(run: LiveRun, kept: Kept, now_s: float) -> str:
+    """The same as a file of its own, once the run is over."""
+    _, *rest = fragments(run, kept, now_s).values()
+    return page(f"Sealift run: {run.job}", _loud(run, kept), *rest)
+
+
+def _banner(run: LiveRun, kept: Kept) -> Markup:
+    loud = _loud(run, kept)
+    return element("div", loud, class_="banner", role="note") if loud else loud
+
+
+def _loud(run: LiveRun, kept: Kept) -> Markup:
     """In red, what no reader shall miss."""
-    if not run.level or not protects_nobody(run.level):
+    level = run.level or kept.level
+    if not level or not protects_nobody(level):
         return join()
-    level = Level(run.level.partition(" ")[0])
-    loud = join(element("b", say_loudly(run.level)), KEPT_OUT[level])
-    return element("div", loud, class_="banner", role="note")
+    bare = Level(level.partition(" ")[0])
+    return join(element("b", say_loudly(level)), KEPT_OUT[bare])
 
 
 def _status(run: LiveRun, kept: Kept, now_s: float) -> Markup:

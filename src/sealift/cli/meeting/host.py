@@ -16,11 +16,13 @@ from sealift.attest.level import Level
 from sealift.cli.console import say
 from sealift.cli.judging import wall_clock
 from sealift.cli.meeting.place import Place
+from sealift.cli.roles.report import REPORT_NAME
 from sealift.cli.view import add_view_argument, view_beside
 from sealift.codec import from_plain, parse_toml, to_plain
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.document import load_schema, schema_to_plain
+from sealift.data.schema.schema import Schema
 from sealift.errors import MalformedError, SealiftError, UsageError
 from sealift.events import Event, discard
 from sealift.ids import check_name
@@ -39,6 +41,7 @@ from sealift.session.relay.server import Relay
 from sealift.train.job.journal import Journal, journal_of
 from sealift.train.job.settings import parse_address, parse_job
 from sealift.train.job.talk import Talk
+from sealift.travel.visit.messages import RUN_RECEIPT_NAME
 
 DAY_S: Final = 86_400
 LISTEN: Final = "127.0.0.1:7420"
@@ -87,10 +90,10 @@ def run(args: argparse.Namespace) -> int:
     if model.exists():
         print(model.name)
         return 0
+    files, schema = _read_recipe(args.recipe)
     book = _open_book(args, place)
     with closing(book):
-        identity = place.identity()
-        host = _declare(args, book, identity)
+        host = _declare(args, book, place.identity(), files, schema)
         with view_beside(place.folder, host.declaration.name, wanted=args.view):
             signed = _meet(args, book, host)
             _write(place, host, signed)
@@ -98,6 +101,9 @@ def run(args: argparse.Namespace) -> int:
     words = ["output", "open", "run", "--key", place.key.name]
     words += ["--passphrase-file", place.passphrase.name, "-o", model.name]
     _command([*words, "--agreement", "agreement.json"])
+    for name in (REPORT_NAME, RUN_RECEIPT_NAME):
+        write_whole(place[name], (place["run"] / name).read_bytes())
+    say(f"beside it: {REPORT_NAME}, and {RUN_RECEIPT_NAME} that every party has")
     return 0
 
 
@@ -108,7 +114,7 @@ def _open_book(args: argparse.Namespace, place: Place) -> Book:
         UsageError: nobody is invited, or others than before.
     """
     path = place["meeting.db"]
-    names = [check_name(each, what="party name") for each in args.invite]
+    names = _demand_names(args)
     if path.exists():
         book = Book.open(path)
         invited = [each.name for each in book.seats()]
@@ -133,6 +139,28 @@ def _open_book(args: argparse.Namespace, place: Place) -> Book:
     return book
 
 
+def _demand_names(args: argparse.Namespace) -> list[str]:
+    """Who is invited, before anything is made.
+
+    Raises:
+        UsageError: a name stands twice, or is the host's own; no time, no address.
+    """
+    names = [check_name(each, what="party name") for each in args.invite]
+    parse_address(args.listen)
+    parse_address(args.address or args.listen)
+    twice = [each for each in names if names.count(each) > 1]
+    if twice or HOST in names:
+        raise UsageError(
+            f"{(twice or [HOST])[0]} cannot be invited",
+            why="two parties have that name" if twice else "that is you",
+            fix="Give each party a name of its own",
+            code="bad-name",
+        )
+    if args.days < 1:
+        raise UsageError("--days says for how many days, from 1")
+    return names
+
+
 def _invitations(
     args: argparse.Namespace, identity: Identity, names: list[str]
 ) -> list[Invitation]:
@@ -150,9 +178,12 @@ def _invitations(
     ]
 
 
-def _declare(args: argparse.Namespace, book: Book, identity: Identity) -> Host:
-    """What the recipe's folder says, as a declaration; the book is told."""
-    folder: Path = args.recipe
+def _read_recipe(folder: Path) -> tuple[dict[str, bytes], Schema]:
+    """What must be there before anybody is invited.
+
+    Raises:
+        UnavailableError, MalformedError: it is not, or is no recipe.
+    """
     files = read_bundle(folder)
     if (size := sum(map(len, files.values()))) > MAX_FILES_BYTES:
         raise MalformedError(
@@ -160,6 +191,18 @@ def _declare(args: argparse.Namespace, book: Book, identity: Identity) -> Host:
             why=f"{MAX_FILES_BYTES} cross a meeting",
             code="bad-meeting",
         )
+    return files, load_schema(folder / "schema.toml")
+
+
+def _declare(
+    args: argparse.Namespace,
+    book: Book,
+    identity: Identity,
+    files: dict[str, bytes],
+    schema: Schema,
+) -> Host:
+    """What the recipe's folder says, as a declaration; the book is told."""
+    folder: Path = args.recipe
     first = book.seats()[0].invitation
     guests = tuple(each.name for each in book.seats())
     name = folder.resolve().name
@@ -171,7 +214,7 @@ def _declare(args: argparse.Namespace, book: Book, identity: Identity) -> Host:
         guests=guests,
         code=measure_bundle(files, "recipe.py"),
         job=job,
-        schema=schema_to_plain(load_schema(folder / "schema.toml")),
+        schema=schema_to_plain(schema),
         accept=(Level.DEVELOPMENT,),
         output=output,
         travel=TravelRule(1, LEASE_S),

@@ -42,7 +42,7 @@ from sealift.cli.roles.history import History
 from sealift.cli.roles.rank import run_rank
 from sealift.cli.roles.runfolder import RunName
 from sealift.cli.signals import StopRequested, on_second_signal
-from sealift.cli.view import add_view_argument, view_beside
+from sealift.cli.view import add_view_argument, view_beside, write_report
 from sealift.data.schema.card import CARD_SUFFIX, SEALED_SUFFIX, read_card, schema_of
 from sealift.errors import (
     AuthenticationError,
@@ -64,6 +64,7 @@ from sealift.release.log.heads import HeadStore
 from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
 from sealift.session.relay.envelope import prover
 from sealift.train.job.hostattester import open_attester
+from sealift.train.job.journal import FINISHED
 from sealift.train.job.rejoin import Joined, Rejoining
 from sealift.train.job.rolesetup import RoleSetup
 from sealift.train.job.settings import read_job
@@ -107,9 +108,14 @@ def run(args: argparse.Namespace) -> int:
     if not args.holder_only:
         _require_passphrase_file(args)
     job = read_job(args.job)
-    with view_beside(args.job.resolve().parent, job.name, wanted=args.view):
+    folder = args.job.resolve().parent
+    with view_beside(folder, job.name, wanted=args.view):
         at_home = job.plan == "ddp" and not args.holder_only
-        return _train_at_home(args) if at_home else _hold(args)
+        code = _train_at_home(args) if at_home else _hold(args)
+        args.ended(FINISHED, "")
+        path = write_report(folder, job.name, args.receipts.parent)
+        say(f"the report of this run is {path}")
+    return code
 
 
 def _hold(args: argparse.Namespace) -> int:

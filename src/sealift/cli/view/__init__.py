@@ -28,7 +28,7 @@ from sealift.release.files import write_whole
 from sealift.train.job.journal import SUFFIX, JournalReader
 from sealift.train.sandbox import landlock
 from sealift.view.live import LiveRun, replay
-from sealift.view.livepage import fragments
+from sealift.view.livepage import fragments, report
 from sealift.view.markup import element
 
 LOOPBACK: Final = "127.0.0.1"
@@ -126,8 +126,26 @@ def show(folder: Path, job: str, *, port: int = 0) -> None:
         _draw(
             pipe,
             JournalReader(folder / f"{job}{SUFFIX}"),
-            Papers(folder, job, wall_clock),
+            Papers(folder, job),
         )
+
+
+def write_report(folder: Path, job: str, home: Path) -> Path:
+    """What this party's page shows in the end, as a file beside its papers.
+
+    Args:
+        folder: Where the job lies.
+        job: Its name.
+        home: Where the papers lie, and the report will.
+
+    Raises:
+        UnavailableError: if it cannot be written.
+    """
+    run = replay(JournalReader(folder / f"{job}{SUFFIX}").read())
+    kept = Papers(folder, job, home).keep(run)
+    path = home / "report.html"
+    write_whole(path, report(run, kept, wall_clock()).encode())
+    return path
 
 
 def _listen(port: int) -> socket.socket:

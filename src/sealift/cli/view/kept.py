@@ -46,11 +46,11 @@ class Papers:
     Args:
         folder: Where the job lies.
         job: Its name.
-        clock: Seconds since 1970.
+        home: Where receipts and log lie; in the same folder, if nothing is said.
     """
 
-    def __init__(self, folder: Path, job: str, clock: Callable[[], float]) -> None:
-        self._folder, self._name, self._clock = folder, job, clock
+    def __init__(self, folder: Path, job: str, home: Path | None = None) -> None:
+        self._folder, self._name, self._home = folder, job, home or folder
         self._read: dict[str, tuple[object, Kept]] = {}
 
     def keep(self, run: LiveRun) -> Kept:
@@ -64,11 +64,11 @@ class Papers:
         kept = self._unless_same(verified, run)
         planned, before = _planned(table, verified, run)
         names = {name for row in run.rows for name in row} - _NUMBERS
+        level = run.level or next((each.level for each in kept.proofs), "")
         seen = None
-        if run.level:
-            level, rows = run.level, run.rows
-            seen = see_run(table, verified.agreement, rows, level, names)
-        return replace(kept, planned=planned, before=before, seen=seen)
+        if level:
+            seen = see_run(table, verified.agreement, run.rows, level, names)
+        return replace(kept, planned=planned, before=before, seen=seen, level=level)
 
     def _job(self) -> JobTable | None:
         for path in sorted(self._folder.glob("*.toml")):
@@ -89,13 +89,13 @@ class Papers:
         return kept
 
     def _receipts(self) -> list[Path]:
-        return sorted(self._folder.glob("receipts/**/*.receipt.json"))[-MAX_RECEIPTS:]
+        return sorted(self._home.glob("receipts/**/*.receipt.json"))[-MAX_RECEIPTS:]
 
     def _logs(self) -> list[Path]:
-        return [p for p in (self._folder / "audit.db",) if p.is_file()]
+        return [p for p in (self._home / "audit.db",) if p.is_file()]
 
     def _run_receipts(self) -> list[Path]:
-        places = (self._folder, self._folder / "run")
+        places = (self._home, self._home / "run")
         found = [place / RUN_RECEIPT_NAME for place in places]
         return [path for path in found if path.is_file()][:1]
 

@@ -21,6 +21,7 @@ SUFFIX: Final = ".journal.jsonl"
 BEGAN: Final = "role.began"
 ENDED: Final = "role.ended"
 FINISHED: Final = "finished"
+STOPPED: Final = "stopped"
 MAX_READ_BYTES: Final = 64 << 20  # of a journal, from its end
 _OFTEN: Final = frozenset({"holder.frame", "visit.path", "lease.heard"})
 
@@ -54,6 +55,7 @@ class Journal:
         self, path: Path, by: str, sink: Sink, clock: Callable[[], float]
     ) -> None:
         self._by, self._sink, self._clock = by, sink, clock
+        self._ended = False
         try:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
             self._descriptor = os.open(path, flags, 0o600)
@@ -65,7 +67,10 @@ class Journal:
         self._write(Event(BEGAN, fields))
 
     def end(self, outcome: str, line: str = "") -> None:
-        """The role ends: ``finished``, or an error's stable name and its line."""
+        """The role ends, once: ``finished``, or an error's stable name and its line."""
+        if self._ended:
+            return
+        self._ended = True
         self._write(Event(ENDED, {"outcome": outcome, "line": line}))
 
     def __call__(self, event: Event) -> None:
