@@ -6,7 +6,7 @@ import csv
 import json
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -58,19 +58,19 @@ name = "digit"
 dtype = "int64"
 classes = 10
 """
-JOB = "[training]\nepochs = 8\nbatch_rows = 32\nevaluate_every = 4\nseed = 7\n"
+JOB = "[training]\nepochs = {}\nbatch_rows = 32\nevaluate_every = 4\nseed = 7\n"
 
 
 class Parties:
     """Four folders, as four people would have them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, epochs: int = 8) -> None:
         self.folder = folder
         recipe = folder / "host" / "digits"
         recipe.mkdir(parents=True)
         (recipe / "recipe.py").write_text(RECIPE)
         (recipe / "schema.toml").write_text(SCHEMA)
-        (recipe / "job.toml").write_text(JOB)
+        (recipe / "job.toml").write_text(JOB.format(epochs))
         for part in digits_parts():
             home = folder / part.owner
             home.mkdir(exist_ok=True)
@@ -108,12 +108,22 @@ class Parties:
 
 
 @pytest.fixture
-def parties(tmp_path: Path) -> Iterator[Parties]:
-    found = Parties(tmp_path)
-    yield found
-    for each in found.typed:
+def made() -> Iterator[Callable[[Path, int], Parties]]:
+    found: list[Parties] = []
+
+    def make(folder: Path, epochs: int) -> Parties:
+        found.append(Parties(folder, epochs))
+        return found[-1]
+
+    yield make
+    for each in (typed for parties in found for typed in parties.typed):
         if each.process.poll() is None:
             each.kill()
+
+
+@pytest.fixture
+def parties(tmp_path: Path, made: Callable[[Path, int], Parties]) -> Parties:
+    return made(tmp_path, 8)
 
 
 def weights(parties: Parties) -> dict[str, bytes]:
@@ -192,13 +202,14 @@ def test_killed_and_typed_again_it_goes_on(parties: Parties) -> None:
 
 
 def test_killed_in_the_midst_of_the_job_it_makes_the_same_model(
-    parties: Parties, tmp_path_factory: pytest.TempPathFactory
+    tmp_path: Path, made: Callable[[Path, int], Parties]
 ) -> None:
     """Every party once, each at another round; and beside it a run without kills."""
+    parties = made(tmp_path / "killed", 300)
     host = parties.host("--invite", *OWNERS)
     owners = {name: parties.join(name) for name in OWNERS}
     for number, victim in enumerate(("north", "host", "south", "east")):
-        host.wait_text(f"train epoch {number + 1} of")
+        host.wait_text(f"train epoch {60 * number + 5} of")
         killed = host if victim == "host" else owners[victim]
         killed.kill()
         if victim == "host":
@@ -207,7 +218,7 @@ def test_killed_in_the_midst_of_the_job_it_makes_the_same_model(
             owners[victim] = parties.join(victim, answers=())
     for each in (*owners.values(), host):
         assert each.end() == 0, each.text[-3000:]
-    calm = Parties(tmp_path_factory.mktemp("calm"))
+    calm = made(tmp_path / "calm", 300)
     host = calm.host("--invite", *OWNERS)
     for each in [host, *(calm.join(name) for name in OWNERS)]:
         assert each.end() == 0, each.text[-3000:]
