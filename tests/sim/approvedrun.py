@@ -14,6 +14,7 @@ from sealift.crypto.identity import Identity
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Role
 from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
+from sealift.release.receipt import prove_instance
 from sealift.session.endpoint import Endpoint
 from sealift.train.loop.states import TensorBytes, state_digest
 from sealift.train.output.approval import (
@@ -22,7 +23,7 @@ from sealift.train.output.approval import (
     ApproverShare,
     approval_name,
 )
-from sealift.train.output.handout import Handout, prove_instance
+from sealift.train.output.handout import Handout
 from sealift.train.output.manifest import (
     MANIFEST_NAME,
     RunManifest,

@@ -25,6 +25,7 @@ from sealift.errors import (
     MalformedError,
     PolicyError,
     RefusedError,
+    UsageError,
 )
 from sealift.ids import Digest, Role, VisitId
 from sealift.release.agreement import Purpose, TravelRule, part_for
@@ -32,6 +33,7 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
 from sealift.release.log.entries import SignedTreeHead, verify_head
 from sealift.release.log.heads import log_owner
+from sealift.session.endpoint import Endpoint
 
 MAX_RECEIPT_BYTES: Final = 4 << 20
 
@@ -159,6 +161,32 @@ def appraise_instance(
     if result.claims.role not in (None, Role.ACCELERATOR.value):
         raise PolicyError("the evidence is for another role", code="role-refused")
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceProof:
+    """Evidence that binds an instance key, and the level that it proves."""
+
+    evidence: Evidence
+    level: str
+
+
+def prove_instance(endpoint: Endpoint, agreement: VerifiedAgreement) -> InstanceProof:
+    """Collect the evidence that receipts and manifests carry, and appraise it ourselves.
+
+    So they name the level that their readers will find, whatever the agreement prefers.
+
+    Raises:
+        UsageError: if the endpoint has no attester.
+        RefusedError: if the agreement does not accept what it proves.
+    """
+    if endpoint.attester is None:
+        raise UsageError("an accelerator without attester signs no receipts")
+    instance = endpoint.instance.public_key
+    evidence = endpoint.attester.collect(instance_bound(instance, agreement.digest))
+    return InstanceProof(
+        evidence, appraise_instance(evidence, instance, agreement).standing
+    )
 
 
 def sign_receipt(receipt: Receipt, instance: Signer) -> SignedReceipt:

@@ -43,13 +43,11 @@ from sealift.travel.peers import (
     registry_of,
     relay_name,
 )
+from sealift.travel.visit.farewell import await_end, receive_receipt, send_finished
 from sealift.travel.visit.messages import (
     FAREWELL_S,
     Finished,
-    await_end,
     receive_message,
-    receive_receipt,
-    send_finished,
 )
 
 Task = Callable[[], None]

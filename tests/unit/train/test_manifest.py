@@ -14,8 +14,8 @@ from sealift.errors import MalformedError, RefusedError
 from sealift.ids import Digest, Role
 from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.receipt import prove_instance
 from sealift.session.endpoint import Endpoint
-from sealift.train.output.handout import prove_instance
 from sealift.train.output.manifest import (
     RunManifest,
     SignedManifest,

@@ -10,9 +10,8 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, PolicyError, UsageError
 from sealift.ids import Role
 from sealift.lab.worlds.consortium import Consortium, make_consortium
-from sealift.release.receipt import appraise_instance
+from sealift.release.receipt import appraise_instance, prove_instance
 from sealift.session.endpoint import Endpoint
-from sealift.train.output.handout import prove_instance
 
 
 def endpoint(consortium: Consortium, role: Role = Role.ACCELERATOR) -> Endpoint:

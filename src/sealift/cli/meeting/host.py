@@ -16,14 +16,19 @@ from sealift.attest.level import Level
 from sealift.cli.console import say
 from sealift.cli.judging import wall_clock
 from sealift.cli.meeting.place import Place
-from sealift.cli.roles.report import REPORT_NAME
 from sealift.cli.view import add_view_argument, view_beside
+from sealift.cli.view.report import REPORT_NAME
 from sealift.codec import from_plain, parse_toml, to_plain
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.document import load_schema, schema_to_plain
 from sealift.data.schema.schema import Schema
-from sealift.errors import MalformedError, SealiftError, UsageError
+from sealift.errors import (
+    MalformedError,
+    SealiftError,
+    UnavailableError,
+    UsageError,
+)
 from sealift.events import Event, discard
 from sealift.ids import check_name
 from sealift.meet.book import Book
@@ -46,6 +51,7 @@ from sealift.travel.visit.messages import RUN_RECEIPT_NAME
 DAY_S: Final = 86_400
 LISTEN: Final = "127.0.0.1:7420"
 LEASE_S: Final = 120.0
+FREE_S: Final = 10.0  # of the port, after this host was killed
 _ROWS: Final = 16  # of each owner, and behind each number that leaves, at the least
 _OWN: Final = (
     "name", "agreement", "bundle", "output", "orchestrator", "plan", "slices",
@@ -287,6 +293,7 @@ def _meet(args: argparse.Namespace, book: Book, host: Host) -> SignedAgreement:
     listen = parse_address(args.listen)
     registry = places(book, host.declaration.meeting)
     with ExitStack() as stack:
+        _await_free(listen)
         relay = stack.enter_context(Relay.listen(*listen, registry=registry))
         client = stack.enter_context(relay.local_client(HOST))
         Door(client, host, sink=journal).start()
@@ -298,6 +305,20 @@ def _meet(args: argparse.Namespace, book: Book, host: Host) -> SignedAgreement:
                 return signed
             talk.wait_for(", ".join(missing))
             time.sleep(0.1)
+
+
+def _await_free(address: tuple[str, int]) -> None:
+    """Who was killed a moment ago may still have an orchestrator that is ending."""
+    until_s = time.monotonic() + FREE_S
+    while time.monotonic() < until_s:
+        try:
+            Relay.listen(*address).close()
+        except UnavailableError as error:
+            if error.code != "port-in-use":
+                return  # who listens says it
+            time.sleep(0.1)
+        else:
+            return
 
 
 def _missing(book: Book) -> tuple[str, ...]:

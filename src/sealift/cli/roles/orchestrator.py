@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from sealift.cli.roles import add_role_arguments, require_party, set_up_role
 from sealift.cli.roles.history import History
-from sealift.cli.roles.report import REPORT_NAME, make_report
 from sealift.cli.roles.runfolder import RunFolder, RunName
+from sealift.cli.view.report import REPORT_NAME, make_report
 from sealift.codec import encode
 from sealift.data.schedule.visits import Stop
 from sealift.errors import PolicyError

@@ -22,10 +22,10 @@ from sealift.cli.console import say_sandbox
 from sealift.cli.judging import add_judging_arguments, wall_clock
 from sealift.cli.roles.attester import add_attester_arguments
 from sealift.cli.roles.history import History
-from sealift.cli.roles.report import REPORT_NAME, make_report
 from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.cli.train.lines import TrainLines
 from sealift.cli.view import add_view_argument, view_beside
+from sealift.cli.view.report import REPORT_NAME, make_report
 from sealift.codec import encode
 from sealift.crypto.identity import load_identity
 from sealift.crypto.keys import SecretKey

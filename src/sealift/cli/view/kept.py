@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from sealift.attest.policy import Appraiser
-from sealift.cli.roles.report import see_run
+from sealift.cli.view.report import see_run
 from sealift.data.schedule.visits import plan_here, plan_job
 from sealift.errors import SealiftError
 from sealift.ids import Role
@@ -67,7 +67,7 @@ class Papers:
         level = run.level or next((each.level for each in kept.proofs), "")
         seen = None
         if level:
-            seen = see_run(table, verified.agreement, run.rows, level, names)
+            seen = see_run(table, verified.agreement, run.rows, level, metrics=names)
         return replace(kept, planned=planned, before=before, seen=seen, level=level)
 
     def _job(self) -> JobTable | None:

@@ -33,9 +33,9 @@ from sealift.crypto.sign import sign_document
 from sealift.ids import Role, VisitId
 from sealift.lab.worlds.consortium import Consortium
 from sealift.release.agreement import Purpose, Resource
-from sealift.release.receipt import SignedReceipt
+from sealift.release.receipt import SignedReceipt, prove_instance
 from sealift.session.session import Session, accept, connect
-from sealift.train.output.handout import Handout, prove_instance
+from sealift.train.output.handout import Handout
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import (
     GroupResult,

@@ -22,6 +22,7 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.statements import SignedStatement, require_timely
 from sealift.release.agreement.successors import find_speaker
 from sealift.release.client import obey
+from sealift.release.receipt import prove_instance
 from sealift.session.directhost import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
@@ -41,7 +42,7 @@ from sealift.train.job.runningjob import (
 )
 from sealift.train.job.settings import told_settings
 from sealift.train.job.shareservers import ShareServers, demand_lasting
-from sealift.train.output.handout import Handout, prove_instance
+from sealift.train.output.handout import Handout
 from sealift.train.plans import PlanName
 from sealift.train.worker.executor import RecipeExecutor, TaskLimits
 from sealift.travel.accelerator.arrivals import Arrivals

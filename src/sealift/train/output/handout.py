@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sealift import __version__
-from sealift.attest.evidence import Evidence
 from sealift.codec import encode
 from sealift.crypto.hash import sha256
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey
 from sealift.data.schedule.visits import Stop
-from sealift.errors import JobError, SealiftError, UsageError
+from sealift.errors import JobError, SealiftError
 from sealift.ids import Digest, VisitId
 from sealift.release.agreement.signed import SignedAgreement, VerifiedAgreement
 from sealift.release.log.entries import Logged, SignedTreeHead
 from sealift.release.receipt import (
+    InstanceProof,
     Receipt,
     ScrubSummary,
     SignedReceipt,
-    appraise_instance,
-    instance_bound,
     sign_receipt,
 )
 from sealift.session.endpoint import Endpoint
@@ -70,32 +68,6 @@ from sealift.travel.visit.messages import (
     VisitEnded,
     send_message,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceProof:
-    """Evidence that binds an instance key, and the level that it proves."""
-
-    evidence: Evidence
-    level: str
-
-
-def prove_instance(endpoint: Endpoint, agreement: VerifiedAgreement) -> InstanceProof:
-    """Collect the evidence that receipts and manifests carry, and appraise it ourselves.
-
-    So they name the level that their readers will find, whatever the agreement prefers.
-
-    Raises:
-        UsageError: if the endpoint has no attester.
-        RefusedError: if the agreement does not accept what it proves.
-    """
-    if endpoint.attester is None:
-        raise UsageError("an accelerator without attester signs no receipts")
-    instance = endpoint.instance.public_key
-    evidence = endpoint.attester.collect(instance_bound(instance, agreement.digest))
-    return InstanceProof(
-        evidence, appraise_instance(evidence, instance, agreement).standing
-    )
 
 
 class Handout:

@@ -211,7 +211,7 @@ def _code(_receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     return f"{count(len(code.files), 'file')}, {code.digest}"
 
 
-def _data(_receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+def _tables(_receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     return "; ".join(
         f"{each.name} of {each.owner}, {each.rows} rows, {each.content}"
         for each in verified.agreement.resources
@@ -330,7 +330,7 @@ _CHECKS: Final[Mapping[str, Any]] = {
     "agreement": _agreement,
     "parties compared": _compared,
     "code": _code,
-    "data": _data,
+    "data": _tables,
     "evidence": _evidence,
     "keys released": _released,
     "use of rows": _used,

@@ -30,6 +30,7 @@ from sealift.travel.orchestrator.job import (
 from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.peers import accelerator_names
 from sealift.travel.settings import JobSettings
+from sealift.travel.visit.farewell import await_end
 from sealift.travel.visit.messages import (
     Failed,
     FailedError,
@@ -39,7 +40,6 @@ from sealift.travel.visit.messages import (
     OutputKept,
     RoundEnded,
     StartJob,
-    await_end,
     parse_message,
     send_message,
 )

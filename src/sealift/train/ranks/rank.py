@@ -30,6 +30,7 @@ from sealift.errors import (
 from sealift.events import Sink, emit
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.receipt import prove_instance
 from sealift.session.direct import PathDialler
 from sealift.session.directhost import DirectHost
 from sealift.session.endpoint import Endpoint
@@ -42,7 +43,7 @@ from sealift.train.job.releasedkeys import ReleasedKeys
 from sealift.train.job.runningjob import JobProgress, JobShapes, open_training
 from sealift.train.job.settings import told_settings
 from sealift.train.loop.slices import resources_of_slice
-from sealift.train.output.handout import Handout, prove_instance
+from sealift.train.output.handout import Handout
 from sealift.train.plans import PLANS
 from sealift.train.plans.local import SealedTables, opened_tables
 from sealift.train.ranks.rankedjob import RankedJob, as_lost

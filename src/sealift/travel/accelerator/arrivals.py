@@ -27,11 +27,11 @@ from sealift.travel.peers import (
     relay_name,
     teller_name,
 )
+from sealift.travel.visit.farewell import await_end
 from sealift.travel.visit.lease import Lease
 from sealift.travel.visit.messages import (
     Failed,
     Said,
-    await_end,
     receive_message,
     send_message,
 )

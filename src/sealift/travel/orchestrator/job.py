@@ -31,6 +31,7 @@ from sealift.travel.orchestrator.visits import ANSWER_WAIT_S, PlanRun
 from sealift.travel.peers import accelerator_names
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.errors import SERVER_GONE, named_errors
+from sealift.travel.visit.farewell import await_end, send_finished
 from sealift.travel.visit.lease import Lease, SignedLease, check_seconds
 from sealift.travel.visit.messages import (
     FAREWELL_S,
@@ -47,10 +48,8 @@ from sealift.travel.visit.messages import (
     Output,
     OutputKept,
     StartJob,
-    await_end,
     parse_message,
     receive_message,
-    send_finished,
     send_message,
 )
 from sealift.travel.visit.state import Clock

@@ -8,13 +8,12 @@ any other is refused. ``Failed`` may stand in for every answer.
 from __future__ import annotations
 
 import re
-from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Final, TypeVar, overload
 
 from sealift.codec import encode_named, from_plain, parse_named
 from sealift.data.schedule.visits import Stop
-from sealift.errors import MalformedError, PeerError, SealiftError
+from sealift.errors import MalformedError, PeerError
 from sealift.ids import Digest, Handle, VisitId
 from sealift.release.agreement import Purpose
 from sealift.release.agreement.statements import SignedStatement
@@ -335,31 +334,6 @@ class Finished:
             raise MalformedError("no receipt has that length", code="bad-message")
 
 
-def send_finished(session: Session, finished: Finished, receipt: bytes = b"") -> None:
-    """Say that the job has ended, and hand out the run's receipt."""
-    send_message(session, replace(finished, receipt_bytes=len(receipt)))
-    for start in range(0, len(receipt), PART_BYTES):
-        part = receipt[start : start + PART_BYTES]
-        last = start + PART_BYTES >= len(receipt)
-        send_message(session, Output(RUN_RECEIPT_NAME, part, last))
-
-
-def receive_receipt(session: Session, finished: Finished, timeout_s: float) -> bytes:
-    """The receipt that follows an orchestrator's last word; empty if there is none.
-
-    Raises:
-        PeerError: if it breaks off.
-        MalformedError: if something else comes.
-    """
-    receipt = bytearray()
-    while len(receipt) < finished.receipt_bytes:
-        piece = receive_message(session, Output, timeout_s=timeout_s)
-        receipt += piece.part
-        if piece.name != RUN_RECEIPT_NAME or not piece.part:
-            raise MalformedError("not the run's receipt", code="bad-message")
-    return bytes(receipt)
-
-
 def message_name(kind: type) -> str:
     """``OfferVisit`` -> ``offer-visit``."""
     return re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
@@ -396,12 +370,6 @@ def receive_message(
     if isinstance(message, Failed) and Failed not in kinds:
         raise FailedError(message)
     return message
-
-
-def await_end(session: Session, timeout_s: float = FAREWELL_S) -> None:
-    """Wait until the peer has closed its end, so it has heard what was said before."""
-    with suppress(SealiftError):
-        session.receive(timeout_s)
 
 
 def parse_message(raw: bytes, kinds: tuple[type, ...]) -> object:

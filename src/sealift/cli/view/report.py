@@ -37,7 +37,9 @@ def make_report(
     """
     metrics: Mapping[str, float] = result["metrics"]
     level = str(result["level"])
-    run = see_run(job, agreement, rows, level, tuple(metrics), model_bytes)
+    run = see_run(
+        job, agreement, rows, level, metrics=tuple(metrics), model_bytes=model_bytes
+    )
     plain = {key: str(value) for key, value in result.items() if key != "metrics"}
     return run_page(job.name, run, rows, metrics, {"plan": job.plan, **plain})
 
@@ -47,6 +49,7 @@ def see_run(
     agreement: Agreement,
     rows: Sequence[Mapping[str, Any]],
     level: str,
+    *,
     metrics: Collection[str],
     model_bytes: int = 0,
 ) -> SeenRun:
