@@ -149,6 +149,10 @@ def test_one_receipt_of_the_run_is_everybodys(
     assert told["weights"] in found["model"]
     assert "rows were used 30 times" in found["use of rows"]
     assert "fits the head of east's log" in found["verified"]
+    home = folder / "south"
+    words = ["--receipts", home / "receipts", "--agreement", folder / "agreement.json"]
+    kept = sealift("audit", "kept", home / "audit.db", *words)
+    assert "10 of 10 receipts stand in 1 receipt of whole runs" in kept.stdout
 
 
 def test_only_its_owner_opens_the_model(

@@ -26,6 +26,7 @@ from sealift.cli.receipt import (
 )
 from sealift.codec import decode, encode, to_plain
 from sealift.errors import IntegrityError, UsageError, visible
+from sealift.ids import Digest
 from sealift.release.agreement.explain import count, say_time
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
@@ -38,6 +39,7 @@ from sealift.release.log.heads import (
     read_head,
     verify_log,
 )
+from sealift.release.receipt import load_receipt
 from sealift.train.output.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
@@ -48,6 +50,9 @@ from sealift.train.output.manifest import (
     prove_releases,
     verify_manifest,
 )
+from sealift.train.output.runreceipt import open_run, verify_run
+from sealift.train.output.uses import receipt_digest
+from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 
 NOBODY: Final = "; development keeps nobody out"
 
@@ -205,8 +210,26 @@ def _verify_kept(args: argparse.Namespace) -> None:
         f"{count(report.refusals, 'refusal')}; continues "
         f"{count(len(heads), 'head')} in receipts",
         **sum_facts(receipts, statement),
+        **_in_the_runs(args.receipts, verified),
     }
     show(facts, as_json=args.json, width=9)
+
+
+def _in_the_runs(folder: Path, verified: VerifiedAgreement) -> dict[str, str]:
+    """How many of an owner's receipts stand in the receipts of runs beside them."""
+    own = {receipt_digest(load_receipt(path)) for path in receipt_files([folder])}
+    found, named = 0, set[Digest]()
+    for path in folder.resolve().parent.glob("receipt*.json"):
+        run = open_run(read_whole(path, MAX_RUN_RECEIPT_BYTES))
+        if run.manifest.agreement != verified.digest:
+            continue
+        for _line in verify_run(run, verified):
+            pass
+        found, named = found + 1, named | set(run.uses.receipts)
+    if not found:
+        return {}
+    told = f"{len(own & named)} of {len(own)} receipts stand in"
+    return {"runs": f"{told} {count(found, 'receipt')} of whole runs, which hold"}
 
 
 def _print_report(report: LogReport) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from sealift.attest.level import Level
 from sealift.cli.console import say
 from sealift.cli.judging import wall_clock
 from sealift.cli.meeting.place import Place
+from sealift.cli.signals import followed
 from sealift.cli.view import add_view_argument, view_beside
 from sealift.cli.view.report import REPORT_NAME
 from sealift.codec import from_plain, parse_toml, to_plain
@@ -103,10 +105,13 @@ def run(args: argparse.Namespace) -> int:
         with view_beside(place.folder, host.declaration.name, wanted=args.view):
             signed = _meet(args, book, host)
             _write(place, host, signed)
-            _train(args, place, host)
+            code = _train(args, place, host)
+    if code:
+        return code
     words = ["output", "open", "run", "--key", place.key.name]
     words += ["--passphrase-file", place.passphrase.name, "-o", model.name]
-    _command([*words, "--agreement", "agreement.json"])
+    if code := _command([*words, "--agreement", "agreement.json"]):
+        return code
     for name in (REPORT_NAME, RUN_RECEIPT_NAME):
         write_whole(place[name], (place["run"] / name).read_bytes())
     say(f"beside it: {REPORT_NAME}, and {RUN_RECEIPT_NAME} that every party has")
@@ -354,8 +359,8 @@ def _write(place: Place, host: Host, signed: SignedAgreement) -> None:
     place.write_recipe(dict(host.files))
 
 
-def _train(args: argparse.Namespace, place: Place, host: Host) -> None:
-    """Run the job; whoever has not heard that all signed is told meanwhile."""
+def _train(args: argparse.Namespace, place: Place, host: Host) -> int:
+    """Run the job; its exit code. Whoever has not heard that all signed is told meanwhile."""
     over = threading.Event()
     thread = threading.Thread(
         target=_tell_late, args=(parse_address(args.listen), host, over), daemon=True
@@ -364,8 +369,9 @@ def _train(args: argparse.Namespace, place: Place, host: Host) -> None:
     words = ["train", "job.toml", "--key", place.key.name]
     words += ["--passphrase-file", place.passphrase.name]
     try:
-        if not place["run"].exists():
-            _command([*words, "--orchestrator", args.listen])
+        if place["run"].exists():
+            return 0
+        return _command([*words, "--orchestrator", args.listen])
     finally:
         over.set()
 
@@ -376,12 +382,11 @@ def _tell_late(address: tuple[str, int], host: Host, over: threading.Event) -> N
             Door(client, host, sink=discard).receive()
 
 
-def _command(words: list[str]) -> None:
-    """A long command, as anybody would type it.
+def _command(words: list[str]) -> int:
+    """A long command, as anybody would type it, which says itself what is wrong; its exit code.
 
-    Raises:
-        PeerError: with what it said above.
+    It ends with this one.
     """
-    done = subprocess.run([sys.executable, "-P", "-m", "sealift", *words], check=False)  # noqa: S603 - ourselves
-    if done.returncode:
-        raise SystemExit(done.returncode)
+    command = [sys.executable, "-P", "-m", "sealift", *words]
+    done = subprocess.run(command, env={**os.environ, **followed()}, check=False)  # noqa: S603 - ourselves
+    return done.returncode
