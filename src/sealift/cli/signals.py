@@ -40,6 +40,7 @@ class StopRequested(Stopping):
 class _State:
     """Of this process: one watching thread, and a signal that waits for a block's end."""
 
+    parent = 0  # whose end is ours
     watched = False
     postponing = 0
     postponed = 0
@@ -82,9 +83,14 @@ def follow_parent() -> bool:
     if not parent:
         return False
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != int(parent):  # it ended before we asked
+    _State.parent = int(parent)
+    if _is_orphan():  # it ended before we asked
         os._exit(128 + signal.SIGTERM)
     return True
+
+
+def _is_orphan() -> bool:
+    return bool(_State.parent) and os.getppid() != _State.parent
 
 
 def followed() -> dict[str, str]:
@@ -95,6 +101,10 @@ def followed() -> dict[str, str]:
 def _first(number: int, frame: FrameType | None) -> None:
     for each in STOPPING:
         signal.signal(each, _later)
+    if _is_orphan():  # whoever was killed may come again: nobody is told of an end
+        for act in _LAST_ACTS:
+            act()
+        os._exit(128 + number)
     if _State.postponing:
         _State.postponed = number
         return
