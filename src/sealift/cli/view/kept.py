@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,7 @@ from sealift.release.receipt import (
 )
 from sealift.train.job.settings import JobTable, read_job
 from sealift.train.output.runreceipt import RunReceipt, open_run, verify_run
-from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES, RUN_RECEIPT_NAME
+from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 from sealift.view.live import LiveRun
 from sealift.view.livepage import Kept, Proof
 
@@ -51,23 +50,29 @@ class Papers:
 
     def __init__(self, folder: Path, job: str, home: Path | None = None) -> None:
         self._folder, self._name, self._home = folder, job, home or folder
-        self._read: dict[str, tuple[object, Kept]] = {}
+        self._table: JobTable | None = None
+        self._verified: VerifiedAgreement | None = None
+        self._receipts: dict[Path, Receipt | None] = {}
+        self._state: object = None
+        self._kept = Kept()
 
     def keep(self, run: LiveRun) -> Kept:
         """Everything that is there."""
-        table = self._job()
-        if table is None:
+        self._table = self._table or self._job()
+        if self._table is None:
             return Kept()
-        verified = _attempt(partial(load_verified, Path(table.agreement)))
-        if verified is None:
+        agreement = Path(self._table.agreement)
+        self._verified = self._verified or _attempt(partial(load_verified, agreement))
+        if self._verified is None:
             return Kept()
-        kept = self._unless_same(verified, run)
-        planned, before = _planned(table, verified, run)
+        kept = self._papers(self._verified)
+        planned, before = _planned(self._table, self._verified, run)
         names = {name for row in run.rows for name in row} - _NUMBERS
         level = run.level or next((each.level for each in kept.proofs), "")
         seen = None
         if level:
-            seen = see_run(table, verified.agreement, run.rows, level, metrics=names)
+            document, rows = self._verified.agreement, run.rows
+            seen = see_run(self._table, document, rows, level, metrics=names)
         return replace(kept, planned=planned, before=before, seen=seen, level=level)
 
     def _job(self) -> JobTable | None:
@@ -77,59 +82,60 @@ class Papers:
                 return found
         return None
 
-    def _unless_same(self, verified: VerifiedAgreement, run: LiveRun) -> Kept:
-        """Logs and receipts, read again only where files have changed."""
-        files = [*self._receipts(), *self._logs(), *self._run_receipts()]
-        state = tuple((path, _changed_at(path)) for path in files)
-        known = self._read.get("papers")
-        if known is not None and known[0] == state:
-            return known[1]
-        kept = self._gather(verified, run)
-        self._read["papers"] = (state, kept)
-        return kept
-
-    def _receipts(self) -> list[Path]:
-        return sorted(self._home.glob("receipts/**/*.receipt.json"))[-MAX_RECEIPTS:]
-
-    def _logs(self) -> list[Path]:
-        return [p for p in (self._home / "audit.db",) if p.is_file()]
-
-    def _run_receipts(self) -> list[Path]:
+    def _papers(self, verified: VerifiedAgreement) -> Kept:
+        """Log and receipts, read again only where a file has changed."""
+        visits = sorted(self._home.glob("receipts/**/*.receipt.json"))[-MAX_RECEIPTS:]
         places = (self._home, self._home / "run")
-        found = [place / RUN_RECEIPT_NAME for place in places]
-        return [path for path in found if path.is_file()][:1]
+        runs = [path for place in places for path in place.glob("receipt*.json")]
+        log = self._home / "audit.db"
+        state = (len(visits), *map(_changed_at, (*visits[-1:], *runs, log)))
+        if state != self._state:
+            self._state = state
+            papers = dict(self._read_visits(visits, verified))
+            papers |= _read_log(log)
+            found = [each for each in self._receipts.values() if each is not None]
+            kept = Kept(papers=papers, proofs=tuple(_proofs(found, verified)))
+            self._kept = _with_receipt(kept, runs, verified)
+        return self._kept
 
-    def _gather(self, verified: VerifiedAgreement, run: LiveRun) -> Kept:
-        papers: dict[str, str] = {}
-        visits = list(_of_this_run(self._receipts(), verified))
-        if visits:
-            papers["receipts of visits"] = _say_visits(visits)
-        for path in self._logs():
-            report = _attempt(partial(verify_log, path))
-            if report is not None:
-                papers["audit log"] = (
-                    f"{count(report.size, 'entry').replace('entrys', 'entries')}, "
-                    f"{count(report.releases, 'release')}, "
-                    f"{count(report.refusals, 'refusal')}; root {report.root}"
-                )
-        kept = Kept(papers=papers, proofs=tuple(_proofs(visits, verified)))
-        for path in self._run_receipts():
-            kept = _with_receipt(kept, path, verified)
-        return kept
+    def _read_visits(
+        self, paths: list[Path], verified: VerifiedAgreement
+    ) -> Iterator[tuple[str, str]]:
+        for path in paths:
+            if path not in self._receipts:  # what is there once does not change
+                self._receipts[path] = _of_this_run(path, verified)
+        found = [each for each in map(self._receipts.get, paths) if each is not None]
+        if found:
+            yield "receipts of visits", _say_visits(found)
 
 
-def _with_receipt(kept: Kept, path: Path, verified: VerifiedAgreement) -> Kept:
-    try:
-        raw = read_whole(path, MAX_RUN_RECEIPT_BYTES)
-        receipt = open_run(raw)
-        if receipt.manifest.agreement != verified.digest:
-            return kept  # of an earlier run in this folder
-        judged = _at(verify(receipt.agreement), receipt.made_at_s)
-        lines = tuple((each.name, each.said) for each in verify_run(receipt, judged))
-    except SealiftError as error:
-        return replace(kept, refusal=f"{error} [{error.code}]")
-    proofs = kept.proofs or (_proof_of(receipt, judged),)
-    return replace(kept, receipt=lines, proofs=proofs)
+def _read_log(path: Path) -> dict[str, str]:
+    report = _attempt(partial(verify_log, path)) if path.is_file() else None
+    if report is None:
+        return {}
+    said = (
+        f"{report.size} entries, {count(report.releases, 'release')}, "
+        f"{count(report.refusals, 'refusal')}; root {report.root}"
+    )
+    return {"audit log": said}
+
+
+def _with_receipt(kept: Kept, paths: list[Path], verified: VerifiedAgreement) -> Kept:
+    """With the newest receipt of a run under this agreement."""
+    for path in sorted(paths, key=_changed_at, reverse=True):
+        try:
+            receipt = open_run(read_whole(path, MAX_RUN_RECEIPT_BYTES))
+            if receipt.manifest.agreement != verified.digest:
+                continue
+            judged = _at(verify(receipt.agreement), receipt.made_at_s)
+            lines = tuple(
+                (each.name, each.said) for each in verify_run(receipt, judged)
+            )
+        except SealiftError as error:
+            return replace(kept, refusal=f"{path.name}: {error} [{error.code}]")
+        proofs = kept.proofs or (_proof_of(receipt, judged),)
+        return replace(kept, receipt=lines, proofs=proofs)
+    return kept
 
 
 def _at(verified: VerifiedAgreement, at_s: int) -> VerifiedAgreement:
@@ -155,13 +161,11 @@ def _proofs(visits: list[Receipt], verified: VerifiedAgreement) -> Iterator[Proo
             yield Proof(who, receipt.evidence, receipt.level, claims.checks)
 
 
-def _of_this_run(paths: list[Path], verified: VerifiedAgreement) -> Iterator[Receipt]:
-    for path in paths:
-        signed = _attempt(partial(load_receipt, path))
-        if signed is None or signed.body.agreement != verified.digest:
-            continue
-        with suppress(SealiftError):
-            yield verify_receipt(signed)
+def _of_this_run(path: Path, verified: VerifiedAgreement) -> Receipt | None:
+    signed = _attempt(partial(load_receipt, path))
+    if signed is None or signed.body.agreement != verified.digest:
+        return None
+    return _attempt(partial(verify_receipt, signed))
 
 
 def _say_visits(visits: list[Receipt]) -> str:
@@ -197,9 +201,9 @@ def _attempt(read: Callable[[], T]) -> T | None:
         return None
 
 
-def _changed_at(path: Path) -> object:
+def _changed_at(path: Path) -> tuple[int, int]:
     try:
         found = path.stat()
     except OSError:
-        return None
+        return 0, 0
     return found.st_mtime_ns, found.st_size
