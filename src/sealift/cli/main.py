@@ -178,8 +178,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(words)
         flush_results()
         return code
-    except SystemExit as leaving:  # argparse after --help and --version
-        return EXIT_BUG if leaving.code else 0
+    except SystemExit as leaving:  # after --help; or of a command that this one ran
+        ended = leaving.code or 0
+        return ended if isinstance(ended, int) else EXIT_BUG
     except SealiftError as error:
         return _report(error)
     except StopRequested as stop:

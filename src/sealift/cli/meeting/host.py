@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from sealift.attest.level import Level
 from sealift.cli.console import say
 from sealift.cli.judging import wall_clock
 from sealift.cli.meeting.place import Place
+from sealift.cli.signals import followed
 from sealift.codec import from_plain, parse_toml, to_plain
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
@@ -299,11 +301,15 @@ def _tell_late(address: tuple[str, int], host: Host, over: threading.Event) -> N
 
 
 def _command(words: list[str]) -> None:
-    """A long command, as anybody would type it.
+    """A long command, as anybody would type it; it ends with this one.
 
     Raises:
-        PeerError: with what it said above.
+        SystemExit: its exit code; it said above why.
     """
-    done = subprocess.run([sys.executable, "-P", "-m", "sealift", *words], check=False)  # noqa: S603 - ourselves
-    if done.returncode:
-        raise SystemExit(done.returncode)
+    done = subprocess.run(  # noqa: S603 - ourselves
+        [sys.executable, "-P", "-m", "sealift", *words],
+        check=False,
+        env={**os.environ, **followed()},
+    )
+    if code := done.returncode:
+        raise SystemExit(code if code > 0 else 128 - code)  # as shells say a signal
