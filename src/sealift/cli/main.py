@@ -88,6 +88,7 @@ NOUNS: Final[dict[str, str]] = {
     "broker backup": "copy a broker's vault and log, also while it runs",
     "broker restore": "put a copy back, if it is not behind what others saw",
     "broker upgrade": "bring a vault's schema forward, after a copy",
+    "completion": "print what a shell completes: nouns, verbs, options, files",
     "data": "seal a table, inspect a sealed file",
     "demo": "all roles on this machine, real data: the first contact",
     "doctor": "what limits this machine, what that means, and what to do",
