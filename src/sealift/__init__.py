@@ -11,11 +11,14 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = ["AsyncClient", "__version__", "connect"]
+__all__ = ["AsyncClient", "__version__", "connect", "host", "join", "run"]
 
 _FOUND_IN = {
     "AsyncClient": "sealift.serve.asyncclient",
     "connect": "sealift.serve.client",
+    "host": "sealift.cli.meeting.python",
+    "join": "sealift.cli.meeting.python",
+    "run": "sealift.cli.meeting.python",
 }
 
 

@@ -88,6 +88,7 @@ NOUNS: Final[dict[str, str]] = {
     "broker backup": "copy a broker's vault and log, also while it runs",
     "broker restore": "put a copy back, if it is not behind what others saw",
     "broker upgrade": "bring a vault's schema forward, after a copy",
+    "completion": "print what a shell completes: nouns, verbs, options, files",
     "data": "seal a table, inspect a sealed file",
     "demo": "all roles on this machine, real data: the first contact",
     "doctor": "what limits this machine, what that means, and what to do",
@@ -178,8 +179,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(words)
         flush_results()
         return code
-    except SystemExit as leaving:  # argparse after --help and --version
-        return EXIT_BUG if leaving.code else 0
+    except SystemExit as leaving:  # after --help; or of a command that this one ran
+        ended = leaving.code or 0
+        return ended if isinstance(ended, int) else EXIT_BUG
     except SealiftError as error:
         return _report(error)
     except StopRequested as stop:

@@ -114,6 +114,7 @@ def add_parser(subparsers: Any) -> None:
         default="",
         help="sign these terms and no others, without a question",
     )
+    parser.add_flag("--decline", "say no, without a question; the others are told")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -297,6 +298,8 @@ class _Meeting:
                     "these are other terms than --sign-if names", code="not-confirmed"
                 )
             return True
+        if self.args.decline:
+            return None
         if not has_terminal():
             raise UsageError(
                 "nobody said yes",

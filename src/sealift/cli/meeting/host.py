@@ -389,4 +389,5 @@ def _command(words: list[str]) -> int:
     """
     command = [sys.executable, "-P", "-m", "sealift", *words]
     done = subprocess.run(command, env={**os.environ, **followed()}, check=False)  # noqa: S603 - ourselves
-    return done.returncode
+    code = done.returncode
+    return code if code >= 0 else 128 - code  # as shells say a signal

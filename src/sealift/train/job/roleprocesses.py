@@ -112,6 +112,29 @@ _CLASS_FOR_EXIT: Final[Mapping[int, type[SealiftError]]] = {
 }  # fmt: skip
 
 
+def error_said(
+    name: str, last: str, exit_code: int, *, about: str = ""
+) -> SealiftError:
+    """What a process said last, as an error with its exit code.
+
+    Args:
+        name: The process's.
+        last: Its last line on stderr.
+        exit_code: Not 0.
+        about: What the error's line begins with.
+    """
+    match = _ERROR_LINE.match(last)
+    if match is None or exit_code not in _CLASS_FOR_EXIT:
+        return JobError(
+            f"the process {name} ended early",
+            why=last or _say_exit(exit_code),
+            code="role-ended",
+        )
+    found = _CLASS_FOR_EXIT[exit_code](f"{about}{match['line']}", fix=None)
+    found.code = match["code"]
+    return found
+
+
 class Ended:
     """A process has closed its stdout: it is ending."""
 
@@ -149,17 +172,8 @@ class Child:
     def error(self) -> SealiftError:
         """What the process said last, as an error with its exit code."""
         last = self._errors[-1] if self._errors else ""
-        match = _ERROR_LINE.match(last)
         code = self.process.returncode
-        if match is None or code not in _CLASS_FOR_EXIT:
-            return JobError(
-                f"the process {self.name} ended early",
-                why=last or _say_exit(code),
-                code="role-ended",
-            )
-        found = _CLASS_FOR_EXIT[code](f"{self.name}: {match['line']}", fix=None)
-        found.code = match["code"]
-        return found
+        return error_said(self.name, last, code, about=f"{self.name}: ")
 
     def _read_stdout(self) -> None:
         for line in _lines(self.process.stdout):
@@ -295,7 +309,7 @@ def _lines(stream: IO[str] | None) -> Iterator[str]:
         yield from stream
 
 
-def _say_exit(code: int | None) -> str:
-    if code is not None and code < 0:
+def _say_exit(code: int) -> str:
+    if code < 0:
         return f"signal {-code} ended it"
     return f"exit code {code}"

@@ -1,0 +1,331 @@
+"""`sealift.host`, `sealift.join` and `sealift.run`: the commands, typed from Python.
+
+::
+
+    import sealift
+
+    with sealift.host("recipe", ["north", "east"], folder="host") as meeting:
+        print(meeting.invitations)  # to be mailed; each owner calls sealift.join
+        model = meeting.wait()
+
+Each call runs the very command of its name as a child process, in the folder in which
+a person would type it: same words, same files, same errors, and the same call again goes
+on. Nobody is asked at this process's terminal. Paths are as typed in that folder. What a
+command says goes to this process's stderr, or line by line to ``talk``, which is called
+in a thread of its own; what ``talk`` raises ends the command and is raised here.
+The child ends with this process, and with an exception that ends the call. No torch here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from sealift.cli.signals import GRACE_S, followed
+from sealift.errors import UsageError, unreadable
+from sealift.train.job.roleprocesses import error_said
+
+Word = str | Path
+Option = Word | int | bool | list[Word] | None
+Talk = Callable[[str], object]
+
+STOP_S: Final = GRACE_S + 3.0  # a command ends itself before
+_INVITATION: Final = re.compile(r"(\S+)  (sealift-invitation-\S+)")
+_QUESTION: Final = "sealift: host asks you "  # as `tell_terms` begins
+_DIGEST: Final = "sealift: digest "
+
+
+def host(
+    recipe: Word,
+    invite: Sequence[str],
+    *,
+    folder: Word = ".",
+    listen: str | None = None,
+    address: str | None = None,
+    days: int | None = None,
+    talk: Talk | None = None,
+) -> Meeting:
+    """Call a meeting, as ``sealift host``; it runs on while its invitations are mailed.
+
+    Args:
+        recipe: A folder with recipe.py and schema.toml.
+        invite: Parties, by name; the same when the call goes on.
+        folder: Where it is typed, and where the model will lie.
+        listen: ``HOST:PORT``.
+        address: What parties dial, if it is not ``listen``.
+        days: Until no key is released.
+        talk: Gets each line for people; stderr without it.
+
+    Raises:
+        SealiftError: what the command said, if it ended before it had invited all.
+    """
+    names = [invite] if isinstance(invite, str) else [*invite]
+    count = max(1, len(names))  # without a name the command says so
+    more = {"listen": listen, "address": address, "days": days}
+    words = ["host", recipe, "--invite", *names, *_typed(more)]
+    command = _Command(words, folder, talk)
+    try:
+        found = command.wait_printed(_INVITATION, count)
+        if len(found) < count:  # it failed; or its model lies there already
+            command.wait()
+    except BaseException:
+        command.stop()
+        raise
+    return Meeting(command, Path(folder), {each[1]: each[2] for each in found})
+
+
+class Meeting:
+    """A meeting that was called. Left as a context manager, it ends its command.
+
+    Attributes:
+        invitations: By party, the line to mail it: a secret until that party has used it.
+            Empty if the model lies in the folder already.
+    """
+
+    def __init__(
+        self, command: _Command, folder: Path, invitations: dict[str, str]
+    ) -> None:
+        self.invitations = invitations
+        self._command, self._folder = command, folder
+
+    def wait(self) -> Path:
+        """Wait until the job is over; where its model lies.
+
+        Raises:
+            SealiftError: what the command said, with its exit code.
+        """
+        self._command.wait()
+        return self._folder / "model.safetensors"
+
+    @property
+    def printed(self) -> list[str]:
+        """What the command has printed by now: invitations, then the job's results."""
+        return [*self._command.printed]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._command.stop()
+
+
+def join(
+    invitation: Word,
+    data: Word,
+    *,
+    folder: Word = ".",
+    heldout: Word | None = None,
+    sign: str | Callable[[list[str]], bool] | None = None,
+    talk: Talk | None = None,
+) -> dict[str, Any]:
+    """Take part in a meeting and its job, as ``sealift join``; what that prints.
+
+    Args:
+        invitation: The line, or a file with it.
+        data: This owner's rows, a .csv file.
+        folder: This owner's, where it is typed.
+        heldout: Rows that are measured on only.
+        sign: The digest of the terms that are to be signed, and no others; or what gets
+            the question's lines, and says whether to sign. Both say, too, that the
+            words were compared. False declines: the others are told. Other terms are asked about again.
+        talk: Gets each line for people; stderr without it.
+
+    Raises:
+        UsageError: ``not-confirmed``, after the terms were shown: without ``sign``, or if
+            they are others than its digest.
+        RefusedError: ``meeting-declined``, if a party, this one too, said no.
+        SealiftError: whatever else the command said, with its exit code.
+    """
+    words: list[Word] = ["join", invitation, data, *_typed({"heldout": heldout})]
+    if not callable(sign):
+        return _result([*words, *_typed({"sign_if": sign})], folder, talk)
+    answer: Mapping[str, Option] = {}
+    while True:
+        heard = _Heard(talk or _say)
+        try:
+            return _result([*words, *_typed(answer)], folder, heard)
+        except UsageError as error:
+            if error.code != "not-confirmed" or not heard.question:
+                raise
+        yes = sign([each.removeprefix("sealift: ") for each in heard.question])
+        answer = {"sign_if": heard.digest} if yes else {"decline": True}
+
+
+def run(
+    job: Word, *, folder: Word = ".", talk: Talk | None = None, **options: Option
+) -> dict[str, Any]:
+    """Run a job, as ``sealift train``; what that prints with ``--json``.
+
+    Args:
+        job: A TOML file.
+        folder: Where it is typed.
+        talk: Gets each line for people; stderr without it.
+        options: The command's own, ``passphrase_file`` for ``--passphrase-file``; one that is
+            said several times is a list, a flag is True.
+
+    Raises:
+        SealiftError: what the command said, with its exit code.
+    """
+    return _result(["train", job, "--json", *_typed(options)], folder, talk)
+
+
+def _typed(options: Mapping[str, Option]) -> Iterator[str]:
+    """What a person would type for them."""
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            yield option
+        elif value is not None and value is not False:
+            several = value if isinstance(value, list) else [value]
+            yield from (f"{option}={each}" for each in several)
+
+
+def _result(words: Sequence[Word], folder: Word, talk: Talk | None) -> dict[str, Any]:
+    """Run a command to its end; the line of JSON that it prints last."""
+    command = _Command(words, folder, talk)
+    try:
+        printed = command.wait()
+    finally:
+        command.stop()
+    found: dict[str, Any] = json.loads(printed[-1])
+    return found
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class _Heard:
+    """Passes lines on, and keeps the question that stands among them."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.question: list[str] = []
+        self.digest = ""
+        self._talk = talk
+
+    def __call__(self, line: str) -> None:
+        if line.startswith(_QUESTION):
+            self.question, self.digest = [], ""
+        if line.startswith(_QUESTION) or (self.question and not self.digest):
+            self.question.append(line)
+            if line.startswith(_DIGEST):
+                self.digest = line.removeprefix(_DIGEST).strip()
+        if not line.endswith("[not-confirmed]"):  # the caller's function answers it
+            self._talk(line)
+
+
+class _Command:
+    """A command as a child process, and the threads that hear it.
+
+    The kernel ends the child with the thread that started it, so that thread is one of
+    ours and stays until the child has ended, whatever becomes of the caller's.
+
+    Raises:
+        UnavailableError: ``cannot-read``, if there is no such folder.
+    """
+
+    def __init__(self, words: Sequence[Word], folder: Word, talk: Talk | None) -> None:
+        self.printed: list[str] = []
+        self._name = f"sealift {words[0]}"
+        self._talk = talk or _say
+        self._last = ""
+        self._failure: Exception | None = None
+        self._process: subprocess.Popen[str] | None = None
+        self._changed = threading.Condition()
+        self._printed_all = False
+        started = threading.Event()
+        place = (list(map(str, words)), Path(folder), started)
+        self._thread = threading.Thread(target=self._attend, args=place, daemon=True)
+        self._thread.start()
+        started.wait()
+
+    def wait_printed(self, pattern: re.Pattern[str], count: int) -> list[re.Match[str]]:
+        """The lines that fit, once there are so many, or there will be no more."""
+
+        def found() -> list[re.Match[str]]:
+            return [each for line in self.printed if (each := pattern.fullmatch(line))]
+
+        with self._changed:
+            self._changed.wait_for(lambda: self._printed_all or len(found()) >= count)
+            return found()
+
+    def wait(self) -> list[str]:
+        """What it has printed, once it has ended well.
+
+        Raises:
+            SealiftError: what it said last, with its exit code; or what ``talk`` raised.
+        """
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        assert self._process is not None, "it was started, or there is a failure"
+        if code := self._process.returncode:
+            raise error_said(self._name, self._last, code)
+        return self.printed
+
+    def stop(self) -> None:
+        """End it, if it runs."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        self._thread.join()
+
+    def _attend(self, words: list[str], folder: Path, started: threading.Event) -> None:
+        try:
+            self._process = process = subprocess.Popen(  # noqa: S603 - ourselves
+                [sys.executable, "-P", "-m", "sealift", *words],
+                cwd=folder,
+                env={**os.environ, **followed()},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+                process_group=0,  # Ctrl-C is for this process, which ends its children
+            )
+        except OSError as error:
+            self._failure, self._printed_all = unreadable(folder, error), True
+            return
+        finally:
+            started.set()
+        reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+        reader.start()
+        assert process.stderr is not None, "it is a pipe"
+        with process.stderr:
+            for line in process.stderr:
+                self._hear(line.rstrip("\n"), process)
+        reader.join()
+        process.wait()
+
+    def _hear(self, line: str, process: subprocess.Popen[str]) -> None:
+        self._last = line
+        if self._failure is not None:
+            return
+        try:
+            self._talk(line)
+        except Exception as error:  # the caller's: told where it waits
+            self._failure = error
+            process.terminate()
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None, "it is a pipe"
+        with process.stdout:
+            for line in process.stdout:
+                with self._changed:
+                    self.printed.append(line.rstrip("\n"))
+                    self._changed.notify_all()
+        with self._changed:
+            self._printed_all = True
+            self._changed.notify_all()
