@@ -236,7 +236,9 @@ def _meet(args: argparse.Namespace, book: Book, host: Host) -> SignedAgreement:
     listen = parse_address(args.listen)
     registry = places(book, host.declaration.meeting)
     with ExitStack() as stack:
-        relay = stack.enter_context(Relay.listen(*listen, registry=registry))
+        relay = stack.enter_context(
+            Relay.listen(*listen, registry=registry, clock=wall_clock)
+        )
         client = stack.enter_context(relay.local_client(HOST))
         Door(client, host, sink=tell).start()
         while True:
