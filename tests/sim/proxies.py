@@ -39,12 +39,9 @@ class LittleProxy:
 
     def __post_init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self.place = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def place(self) -> str:
-        return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     def environment(self, credentials: str = "") -> dict[str, str]:
         at = f"{credentials}@" if credentials else ""

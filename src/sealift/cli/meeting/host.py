@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -122,16 +123,17 @@ def _open_book(args: argparse.Namespace, place: Place) -> Book:
             code="nobody-invited",
         )
     else:
-        book = Book.create(path, _invitations(args, place.identity(), names))
+        book = Book.create(path, invitations_for(args, place.identity(), names))
     for seat in book.seats():
         print(f"{seat.name}  {seat.invitation.to_text()}", flush=True)
     say("mail each party its line: it is a secret until that party has used it")
     return book
 
 
-def _invitations(
+def invitations_for(
     args: argparse.Namespace, identity: Identity, names: list[str]
 ) -> list[Invitation]:
+    """An invitation for each of these parties, to a meeting of its own."""
     meeting = secrets.token_bytes(MEETING_BYTES)
     return [
         Invitation(
@@ -148,6 +150,20 @@ def _invitations(
 
 def _declare(args: argparse.Namespace, book: Book, identity: Identity) -> Host:
     """What the recipe's folder says, as a declaration; the book is told."""
+    invited = [each.invitation for each in book.seats()]
+    declaration, files = declaration_of(args, invited, identity)
+    book.declare(declaration.digest)
+    return Host(book, declaration, files, identity, wall_clock)
+
+
+def declaration_of(
+    args: argparse.Namespace, invited: Sequence[Invitation], identity: Identity
+) -> tuple[Declaration, dict[str, bytes]]:
+    """What the recipe's folder says, and its files.
+
+    Raises:
+        SealiftError: the first thing in it that does not fit.
+    """
     folder: Path = args.recipe
     files = read_bundle(folder)
     if (size := sum(map(len, files.values()))) > MAX_FILES_BYTES:
@@ -156,8 +172,8 @@ def _declare(args: argparse.Namespace, book: Book, identity: Identity) -> Host:
             why=f"{MAX_FILES_BYTES} cross a meeting",
             code="bad-meeting",
         )
-    first = book.seats()[0].invitation
-    guests = tuple(each.name for each in book.seats())
+    first = invited[0]
+    guests = tuple(each.name for each in invited)
     name = folder.resolve().name
     job, output = _job(folder, name, guests, first.addresses[0])
     declaration = Declaration(
@@ -174,8 +190,7 @@ def _declare(args: argparse.Namespace, book: Book, identity: Identity) -> Host:
         rows_at_home=True,
         not_after=first.expires_s,
     )
-    book.declare(declaration.digest)
-    return Host(book, declaration, files, identity, wall_clock)
+    return declaration, files
 
 
 def _job(

@@ -102,7 +102,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Attend until the job ends."""
     if not args.holder_only:
-        _require_passphrase_file(args)
+        require_passphrase_file(args)
         if read_job(args.job).plan == "ddp":
             return _train_at_home(args)
     setup = set_up_role(args, "holder")
@@ -153,12 +153,7 @@ def _train_at_home(args: argparse.Namespace) -> int:
     on_second_signal(overwrite_live_pools)
     setup = set_up_role(args, "accelerator")
     require_data_owner(setup, "rank")
-    if not setup.agreement.agreement.rows_at_home:
-        raise UsageError(
-            "the ranks of this job are on a host of their own",
-            fix="Run `sealift broker` for this owner",
-            code="other-plan",
-        )
+    require_rows_at_home(setup)
     attester = open_attester(setup, evidence_places(args))
     words = {**vars(args), "sealed": [args.sealed], "dial": args.direct}
     words |= {"direct": None, "direct_listen": None}
@@ -170,6 +165,20 @@ def _train_at_home(args: argparse.Namespace) -> int:
             if not broker.failed:
                 raise
             raise _broker_ended("rank") from None
+
+
+def require_rows_at_home(setup: RoleSetup) -> None:
+    """Demand that every owner trains on its own rows.
+
+    Raises:
+        UsageError: ``other-plan``.
+    """
+    if not setup.agreement.agreement.rows_at_home:
+        raise UsageError(
+            "the ranks of this job are on a host of their own",
+            fix="Run `sealift broker` for this owner",
+            code="other-plan",
+        )
 
 
 def _interrupt() -> None:
@@ -366,8 +375,12 @@ def _make_holder(
     )
 
 
-def _require_passphrase_file(args: argparse.Namespace) -> None:
-    """Two processes need the passphrase, and only one could ask."""
+def require_passphrase_file(args: argparse.Namespace) -> None:
+    """Two processes need the passphrase, and only one could ask.
+
+    Raises:
+        UnavailableError: ``no-terminal``.
+    """
     if args.passphrase_file is None:
         raise UnavailableError(
             "the broker beside the holder needs a passphrase file",

@@ -24,7 +24,7 @@ from sealift.session.relay.envelope import (
     fresh_circuit,
     relay_error,
 )
-from sealift.session.relay.proxy import dial_relay
+from sealift.session.relay.proxy import RelayTransport, dial_relay
 
 DIAL_TIMEOUT_S: Final = 10.0
 MAX_BACKLOG: Final = 64
@@ -163,6 +163,8 @@ class RelayClient:
 
     def _ask(self, envelope: Envelope, timeout_s: float) -> Envelope:
         self._transport.send(envelope.encode())
+        if isinstance(self._transport, RelayTransport):
+            self._transport.hear(timeout_s)
         return Envelope.parse(self._transport.receive(timeout_s))
 
     def _open(self, peer_name: str, timeout_s: float) -> Circuit:

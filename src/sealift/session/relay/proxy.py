@@ -48,6 +48,11 @@ class Proxy:
     port: int
     authorization: str = field(default="", repr=False)
 
+    @property
+    def place(self) -> str:
+        """Where it is, in words."""
+        return f"{self.host}:{self.port}"
+
 
 def proxy_for(host: str, environment: Mapping[str, str]) -> Proxy | None:
     """The proxy that the environment names for a host; None to dial it straight.
@@ -87,7 +92,7 @@ def dial_relay(address: tuple[str, int], *, timeout_s: float) -> RelayTransport:
     try:
         sock = connect_socket(proxy.host, proxy.port, timeout_s=timeout_s)
     except PeerError as error:
-        why = f"{proxy.host}:{proxy.port}, {error.why}"
+        why = f"{proxy.place}, {error.why}"
         what = "the proxy does not answer"
         raise PeerError(what, why=why, code="proxy-unreachable") from None
     try:
@@ -99,7 +104,7 @@ def dial_relay(address: tuple[str, int], *, timeout_s: float) -> RelayTransport:
 
 
 class RelayTransport(TcpTransport):
-    """A connection whose first bytes tell whether a relay, or a proxy, answers.
+    """A connection of which is known by which way it goes.
 
     Attributes:
         proxy: That it goes through.
@@ -111,26 +116,18 @@ class RelayTransport(TcpTransport):
     ) -> None:
         super().__init__(sock)
         self.proxy, self.date = proxy, date
-        self._heard = False
 
-    def receive(self, timeout_s: float | None = None) -> bytes:
-        """The next frame.
+    def hear(self, timeout_s: float) -> None:
+        """Wait for the first bytes of an answer, and leave them where they are.
 
         Raises:
-            UnavailableError: ``proxy-breaks``, of the first.
+            UnavailableError: ``proxy-breaks``, if they are no relay's.
+            PeerError: ``peer-timeout``.
         """
-        if not self._heard:
-            self._hear(Deadline(timeout_s))
-        return super().receive(timeout_s)
-
-    def _hear(self, deadline: Deadline) -> None:
-        """Look at what comes first, and leave it there."""
-        self._wait(select.POLLIN, deadline)
+        self._wait(select.POLLIN, Deadline(timeout_s))
         with suppress(OSError):  # the connection ended: `receive` says so
-            begun = self._sock.recv(4, socket.MSG_PEEK)
-            if spoken := _speaks(begun):
+            if spoken := _speaks(self._sock.recv(4, socket.MSG_PEEK)):
                 raise _broken(f"{spoken} came where a relay speaks")
-        self._heard = True
 
 
 def _speaks(begun: bytes) -> str:
