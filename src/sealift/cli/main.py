@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import sealift
+from sealift.cli.ahead.commands import Look
 from sealift.cli.arguments import Parser
 from sealift.cli.console import flush_results, forget_stdout
 from sealift.cli.signals import StopRequested, follow_parent, install_stop_signals
@@ -119,15 +120,16 @@ _ELSEWHERE: Final = {
     "broker restore": "sealift.cli.roles.copies:add_restore",
     "broker upgrade": "sealift.cli.roles.copies:add_upgrade",
     "demo": "sealift.lab.demo.command",
-    "host": "sealift.cli.meeting.host",
+    "host": "sealift.cli.ahead.commands:add_host",
     "join INVITATION": "sealift.cli.meeting.guest",
-    "join": "sealift.cli.roles.join",
+    "join": "sealift.cli.ahead.commands:add_join",
     "orchestrator": "sealift.cli.roles.orchestrator",
     "output": "sealift.cli.model.output",
     "predict": "sealift.cli.model.predict",
     "resume": "sealift.cli.train:add_resume",
     "serve": "sealift.cli.roles.serve",
     "share-server": "sealift.cli.roles.shareserver",
+    "train": "sealift.cli.ahead.commands:add_train",
     "try": "sealift.cli.train.rehearse",
 }
 
@@ -224,7 +226,8 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 def _run(words: Sequence[str]) -> int:
     args = build_parser(words).parse_args(words)
     # Here, not in a process that it starts: there it would be that role's failure.
-    if args.noun in _NEEDS_TORCH and importlib.util.find_spec("torch") is None:
+    needed = args.noun in _NEEDS_TORCH and not isinstance(args.run, Look)
+    if needed and importlib.util.find_spec("torch") is None:
         raise _without_torch(args.noun)
     args.ended = _nobody_asks
     try:

@@ -139,15 +139,25 @@ def to_text(found: Found, *, colours: bool) -> str:
 
 def verdict(found: Found) -> list[str]:
     """At which levels this machine can run an accelerator, and what it lacks for others."""
-    good = {each.name for _, each in found if each.state == "good"}
+    good = _good(found)
     lines = ["level development: everything is here; it keeps nobody out"]
-    for level, needs in _NEEDS.items():
-        lacks = [" or ".join(each) for each in needs if not good.intersection(each)]
+    for level in _NEEDS:
+        lacks = lacking(level, found)
         said = f"lacks {', '.join(lacks)}" if lacks else HERE
         lines.append(f"level {level}: {said}")
     if "TPM 2.0" in good and not good.intersection(*_TEE[:1]):
         lines.append(AZURE)
     return lines
+
+
+def lacking(level: str, found: Found) -> list[str]:
+    """What the evidence of a level needs and this machine has not."""
+    good = _good(found)
+    return [" or ".join(e) for e in _NEEDS.get(level, ()) if not good.intersection(e)]
+
+
+def _good(found: Found) -> set[str]:
+    return {each.name for _, each in found if each.state == "good"}
 
 
 def require(found: Found, names: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -98,10 +99,10 @@ def run(args: argparse.Namespace) -> int:
     if model.exists():
         print(model.name)
         return 0
-    files, schema = _read_recipe(args.recipe)
+    _read_recipe(args.recipe)  # what is wrong with it is said before anybody is invited
     book = _open_book(args, place)
     with closing(book):
-        host = _declare(args, book, place.identity(), files, schema)
+        host = _declare(args, book, place.identity())
         with view_beside(place.folder, host.declaration.name, wanted=args.view):
             signed = _meet(args, book, host)
             _write(place, host, signed)
@@ -143,7 +144,7 @@ def _open_book(args: argparse.Namespace, place: Place) -> Book:
             code="nobody-invited",
         )
     else:
-        book = Book.create(path, _invitations(args, place.identity(), names))
+        book = Book.create(path, invitations_for(args, place.identity(), names))
     for seat in book.seats():
         print(f"{seat.name}  {seat.invitation.to_text()}", flush=True)
     say("mail each party its line: it is a secret until that party has used it")
@@ -172,9 +173,10 @@ def _demand_names(args: argparse.Namespace) -> list[str]:
     return names
 
 
-def _invitations(
+def invitations_for(
     args: argparse.Namespace, identity: Identity, names: list[str]
 ) -> list[Invitation]:
+    """An invitation for each of these parties, to a meeting of its own."""
     meeting = secrets.token_bytes(MEETING_BYTES)
     return [
         Invitation(
@@ -205,17 +207,26 @@ def _read_recipe(folder: Path) -> tuple[dict[str, bytes], Schema]:
     return files, load_schema(folder / "schema.toml")
 
 
-def _declare(
-    args: argparse.Namespace,
-    book: Book,
-    identity: Identity,
-    files: dict[str, bytes],
-    schema: Schema,
-) -> Host:
+def _declare(args: argparse.Namespace, book: Book, identity: Identity) -> Host:
     """What the recipe's folder says, as a declaration; the book is told."""
+    invited = [each.invitation for each in book.seats()]
+    declaration, files = declaration_of(args, invited, identity)
+    book.declare(declaration.digest)
+    return Host(book, declaration, files, identity, wall_clock)
+
+
+def declaration_of(
+    args: argparse.Namespace, invited: Sequence[Invitation], identity: Identity
+) -> tuple[Declaration, dict[str, bytes]]:
+    """What the recipe's folder says, and its files.
+
+    Raises:
+        SealiftError: the first thing in it that does not fit.
+    """
     folder: Path = args.recipe
-    first = book.seats()[0].invitation
-    guests = tuple(each.name for each in book.seats())
+    files, schema = _read_recipe(folder)
+    first = invited[0]
+    guests = tuple(each.name for each in invited)
     name = folder.resolve().name
     job, output = _job(folder, name, guests, first.addresses[0])
     declaration = Declaration(
@@ -232,8 +243,7 @@ def _declare(
         rows_at_home=True,
         not_after=first.expires_s,
     )
-    book.declare(declaration.digest)
-    return Host(book, declaration, files, identity, wall_clock)
+    return declaration, files
 
 
 def _job(
@@ -299,7 +309,9 @@ def _meet(args: argparse.Namespace, book: Book, host: Host) -> SignedAgreement:
     registry = places(book, host.declaration.meeting)
     with ExitStack() as stack:
         _await_free(listen)
-        relay = stack.enter_context(Relay.listen(*listen, registry=registry))
+        relay = stack.enter_context(
+            Relay.listen(*listen, registry=registry, clock=wall_clock)
+        )
         client = stack.enter_context(relay.local_client(HOST))
         Door(client, host, sink=journal).start()
         while True:

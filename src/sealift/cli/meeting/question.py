@@ -29,8 +29,15 @@ def tell_terms(terms: Terms, name: str, *, colour: bool) -> Iterator[str]:
         name: The party that is asked.
         colour: Whether the screen shows colours.
     """
-    declared = terms.declaration
     cards = {each.body.party.name: each.body for each in terms.cards}
+    yield from tell_declared(terms.declaration, name, colour=colour)
+    yield from _own(cards[name])
+    yield "  not known   whether host invented parties, or shows others something else:"
+    yield "              compare the words below with another party, by telephone"
+
+
+def tell_declared(declared: Declaration, name: str, *, colour: bool) -> Iterator[str]:
+    """Of these, the lines that the declaration gives."""
     others = [each for each in declared.guests if each != name]
     files = declared.code.files
     yield f"host asks you to train the model {visible(declared.name)} together"
@@ -39,9 +46,6 @@ def tell_terms(terms: Terms, name: str, *, colour: bool) -> Iterator[str]:
     yield f"  until       {say_time(declared.not_after)}: no key is released later"
     yield from _where(declared, colour=colour)
     yield from _what_leaves(declared)
-    yield from _own(cards[name])
-    yield "  not known   whether host invented parties, or shows others something else:"
-    yield "              compare the words below with another party, by telephone"
 
 
 def ask_categories(

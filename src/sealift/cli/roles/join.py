@@ -106,7 +106,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Attend until the job ends."""
     if not args.holder_only:
-        _require_passphrase_file(args)
+        require_passphrase_file(args)
     job = read_job(args.job)
     folder = args.job.resolve().parent
     with view_beside(folder, job.name, wanted=args.view):
@@ -168,12 +168,7 @@ def _train_at_home(args: argparse.Namespace) -> int:
     on_second_signal(overwrite_live_pools)
     setup = set_up_role(args, "accelerator")
     require_data_owner(setup, "rank")
-    if not setup.agreement.agreement.rows_at_home:
-        raise UsageError(
-            "the ranks of this job are on a host of their own",
-            fix="Run `sealift broker` for this owner",
-            code="other-plan",
-        )
+    require_rows_at_home(setup)
     attester = open_attester(setup, evidence_places(args))
     words = {**vars(args), "sealed": [args.sealed], "dial": args.direct}
     words |= {"direct": None, "direct_listen": None}
@@ -185,6 +180,20 @@ def _train_at_home(args: argparse.Namespace) -> int:
             if not broker.failed:
                 raise
             raise _broker_ended("rank") from None
+
+
+def require_rows_at_home(setup: RoleSetup) -> None:
+    """Demand that every owner trains on its own rows.
+
+    Raises:
+        UsageError: ``other-plan``.
+    """
+    if not setup.agreement.agreement.rows_at_home:
+        raise UsageError(
+            "the ranks of this job are on a host of their own",
+            fix="Run `sealift broker` for this owner",
+            code="other-plan",
+        )
 
 
 def _interrupt() -> None:
@@ -382,8 +391,12 @@ def _make_holder(
     )
 
 
-def _require_passphrase_file(args: argparse.Namespace) -> None:
-    """Two processes need the passphrase, and only one could ask."""
+def require_passphrase_file(args: argparse.Namespace) -> None:
+    """Two processes need the passphrase, and only one could ask.
+
+    Raises:
+        UnavailableError: ``no-terminal``.
+    """
     if args.passphrase_file is None:
         raise UnavailableError(
             "the broker beside the holder needs a passphrase file",

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from sealift.cli.judging import wall_clock
 from sealift.cli.roles import add_role_arguments, require_party, set_up_role
 from sealift.cli.roles.history import History
 from sealift.cli.roles.runfolder import RunFolder, RunName
@@ -85,7 +86,7 @@ def _orchestrate(
     host, port = setup.address
     registry = registry_of(setup.agreement)
     relay = stack.enter_context(
-        Relay.listen(host, port, registry=registry, sink=setup.sink)
+        Relay.listen(host, port, registry=registry, sink=setup.sink, clock=wall_clock)
     )
     listening = relay.address
     emit(

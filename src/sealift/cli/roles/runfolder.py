@@ -63,6 +63,20 @@ class RunName:
     agreement: Digest
 
 
+def require_free(path: Path) -> None:
+    """Demand that no earlier run is replaced.
+
+    Raises:
+        UsageError: ``output-exists``.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UsageError(
+            f"{path} holds a run already",
+            fix="Name another folder with --output, or move that one away",
+            code="output-exists",
+        )
+
+
 class RunFolder:
     """Collects what a run hands out.
 
@@ -92,7 +106,7 @@ class RunFolder:
             left = self._marker.left_behind
             self.complete = left and (path / MANIFEST_NAME).is_file()
             if not self.complete:
-                self._require_free()
+                require_free(self.path)
                 undo.push(self.__exit__)
                 self._begin()
             undo.pop_all()
@@ -110,14 +124,6 @@ class RunFolder:
             raise _left(left)
         if left and isinstance(error, SealiftError):
             error.fix = _left(left).fix  # and not what was said of nothing
-
-    def _require_free(self) -> None:
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise UsageError(
-                f"{self.path} holds a run already",
-                fix="Name another folder with --output, or move that one away",
-                code="output-exists",
-            )
 
     def _begin(self) -> None:
         self._remove_partials()  # of a process that was killed

@@ -41,7 +41,7 @@ from sealift.train.job.rolesetup import run_instead
 from sealift.train.job.settings import JobTable, check_job, read_job
 from sealift.train.job.talk import Talk
 from sealift.train.loop.statistics import STATISTICS_NAME, totals_file
-from sealift.train.plans import PLANS
+from sealift.train.plans import PLANS, Plan
 from sealift.train.plans.local import LocalRun, opened_tables, train_local
 from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import RecipeExecutor, TaskLimits
@@ -102,12 +102,7 @@ def run(args: argparse.Namespace) -> int:
     agreement = load_verified(Path(job.agreement))
     check_job(job, agreement)
     plan = PLANS[job.plan]
-    if plan.command != "train":
-        raise UsageError(
-            f"the job's plan is {plan.name}",
-            fix=run_instead(plan),
-            code="other-plan",
-        )
+    require_train(plan)
     with view_beside(args.job.resolve().parent, job.name, wanted=args.view):
         if not plan.roles:
             summary = _train_locally(args, job, agreement)
@@ -120,6 +115,21 @@ def run(args: argparse.Namespace) -> int:
     else:
         _show(summary)
     return 0
+
+
+def require_train(plan: Plan) -> str:
+    """Demand a plan that this command runs; its name.
+
+    Raises:
+        UsageError: ``other-plan``.
+    """
+    if plan.command != "train":
+        raise UsageError(
+            f"the job's plan is {plan.name}",
+            fix=run_instead(plan),
+            code="other-plan",
+        )
+    return plan.name
 
 
 def _show(summary: dict[str, Any]) -> None:
@@ -171,13 +181,13 @@ def _train_locally(
     Raises:
         SealiftError: if a key or file is missing or another, or the recipe fails.
     """
-    _require_development(agreement)
+    require_development(agreement)
     files = load_bundle(Path(job.bundle), agreement.agreement.code)
     with ExitStack() as stack:
         place = args.output or Path(job.output)
         name = RunName(job.name, agreement.digest)
         folder = stack.enter_context(RunFolder(place, name))
-        keys = _keys(args, agreement, stack)
+        keys = owners_keys(args, agreement, stack)
         limits.hide_memory()
         executor = stack.enter_context(_executor(agreement, job, files))
         rows = stack.enter_context(
@@ -255,7 +265,12 @@ def _made(ran: LocalRun) -> dict[str, Any]:
     return made
 
 
-def _require_development(agreement: VerifiedAgreement) -> None:
+def require_development(agreement: VerifiedAgreement) -> str:
+    """Demand the one level that needs no evidence; its name.
+
+    Raises:
+        PolicyError: ``level-refused``.
+    """
     if agreement.accept != (Level.DEVELOPMENT,):
         raise PolicyError(
             "the local plan shows no evidence to anybody",
@@ -263,11 +278,18 @@ def _require_development(agreement: VerifiedAgreement) -> None:
             fix="Run it with the plan travel",
             code="level-refused",
         )
+    return Level.DEVELOPMENT
 
 
-def _keys(
+def owners_keys(
     args: argparse.Namespace, agreement: VerifiedAgreement, stack: ExitStack
 ) -> dict[str, SecretKey]:
+    """Every table's key, out of every owner's vault.
+
+    Raises:
+        UsageError: ``keys-missing``.
+        SealiftError: an identity or a vault does not open, or a vault has no such key.
+    """
     if not args.key or {len(args.key)} != {
         len(args.passphrase_file),
         len(args.vault),

@@ -68,18 +68,28 @@ def run(args: argparse.Namespace) -> int:
         JobError: if it fails; its traceback stands on stderr.
     """
     files = read_bundle(args.bundle)
-    entry, schemas = _subject(args, files)
+    tried = rehearse_all(args, files, *_subject(args, files))
+    _show(tried[0], as_json=args.json)
+    return 0
+
+
+def rehearse_all(
+    args: argparse.Namespace, files: dict[str, bytes], entry: str, schemas: list[Schema]
+) -> list[Rehearsal]:
+    """Try the recipe on each schema.
+
+    Raises:
+        JobError: if it fails; its traceback stands on stderr.
+    """
     doing = [""]
     try:
-        tried = [_rehearse(args, files, entry, each, doing.append) for each in schemas]
+        return [_rehearse(args, files, entry, each, doing.append) for each in schemas]
     except SealiftError:
         raise
     # Whatever somebody else's code raises ends here, sys.exit() included.
     except (Exception, SystemExit) as error:
         traceback.print_exception(error)
         raise _failed(error, doing[-1]) from None
-    _show(tried[0], as_json=args.json)
-    return 0
 
 
 def _failed(error: BaseException, doing: str) -> JobError:

@@ -30,7 +30,7 @@ ORCHESTRATOR: Final = "orchestrator"
 ACCELERATOR: Final = "accelerator"
 
 
-def _accelerators_here(agreement: Agreement) -> tuple[str, ...]:
+def accelerators_here(agreement: Agreement) -> tuple[str, ...]:
     """Processes of this host: none, if every owner starts its own with `sealift join`."""
     if agreement.rows_at_home:
         return ()
@@ -134,8 +134,8 @@ def train_travelling(
     Raises:
         SealiftError: what the role that failed said last, with its exit code.
     """
-    accelerators = _accelerators_here(agreement.agreement)
-    _require_keys(args, attester=bool(accelerators))
+    accelerators = accelerators_here(agreement.agreement)
+    require_keys(args, attester=bool(accelerators))
     talk = Talk(sys.stderr)
     lines = TrainLines(agreement.agreement, job, watch=args.watch, talk=talk)
     result: Mapping[str, Any] = {}
@@ -163,7 +163,12 @@ def train_travelling(
     return dict(result)
 
 
-def _require_keys(args: argparse.Namespace, *, attester: bool) -> None:
+def require_keys(args: argparse.Namespace, *, attester: bool) -> None:
+    """Demand the operator's identity, and the host's if an accelerator runs here.
+
+    Raises:
+        UsageError: ``keys-missing``.
+    """
     given = [args.key, args.passphrase_file]
     if attester:
         given += [args.attester_key, args.attester_passphrase_file]

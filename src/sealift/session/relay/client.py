@@ -12,7 +12,6 @@ import time
 from collections import deque
 from typing import Final
 
-from sealift.channel.transport.tcp import TcpTransport
 from sealift.channel.transport.transport import Deadline, Transport, peer_timeout
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.session.relay.circuit import Circuit
@@ -25,6 +24,7 @@ from sealift.session.relay.envelope import (
     fresh_circuit,
     relay_error,
 )
+from sealift.session.relay.proxy import RelayTransport, dial_relay
 
 DIAL_TIMEOUT_S: Final = 10.0
 MAX_BACKLOG: Final = 64
@@ -39,6 +39,10 @@ class RelayClient:
         name: What this process wants to be called.
         timeout_s: How long the relay may take to answer.
         prove: Proves the name, where the agreement gives it a key.
+
+    Attributes:
+        clock_s: What time the relay said it was, in seconds since 1970; None if it did
+            not. Nobody vouches for it.
 
     Raises:
         PeerError: if the relay refuses the name (``name-taken``, ``name-unproven``) or
@@ -59,6 +63,7 @@ class RelayClient:
         self._answers: dict[bytes, str | None] = {}
         self._backlog: deque[Circuit] = deque()
         self._end: str | None = None
+        self.clock_s: int | None = None
         self._register(timeout_s, prove)
         self._reader = threading.Thread(
             target=self._read, name=f"relay client {name}", daemon=True
@@ -77,11 +82,12 @@ class RelayClient:
 
         Raises:
             PeerError: if nobody answers there, or the name is refused.
+            UnavailableError, UsageError: a proxy does not let it through (``dial_relay``).
         """
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                transport = TcpTransport.dial(*address, timeout_s=timeout_s)
+                transport = dial_relay(address, timeout_s=timeout_s)
             except PeerError:
                 if time.monotonic() + _RETRY_S >= deadline:
                     raise
@@ -150,12 +156,15 @@ class RelayClient:
                 raise relay_error(answer.reason, self.name)
             if answer.kind is not EnvelopeKind.REGISTERED:
                 raise MalformedError("not a relay", code="bad-envelope")
+            self.clock_s = answer.clock_s
         except SealiftError:
             self._transport.close()
             raise
 
     def _ask(self, envelope: Envelope, timeout_s: float) -> Envelope:
         self._transport.send(envelope.encode())
+        if isinstance(self._transport, RelayTransport):
+            self._transport.hear(timeout_s)
         return Envelope.parse(self._transport.receive(timeout_s))
 
     def _open(self, peer_name: str, timeout_s: float) -> Circuit:

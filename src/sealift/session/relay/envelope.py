@@ -44,7 +44,7 @@ class EnvelopeKind(IntEnum):
     """What an envelope is about."""
 
     REGISTER = 1  # name: what the dialing end wants to be called
-    REGISTERED = 2
+    REGISTERED = 2  # payload: the relay's clock, u64 seconds since 1970; or nothing
     OPEN = 3  # name: the wanted peer, or (to that peer) who opens
     OPENED = 4
     FRAME = 5  # payload: a frame of the circuit
@@ -96,6 +96,11 @@ class Envelope:
     def reason(self) -> str:
         """The payload of ``CLOSE`` and ``REFUSED``: a stable name of an error."""
         return bytes(self.payload[:64]).decode("ascii", "replace")
+
+    @property
+    def clock_s(self) -> int | None:
+        """The payload of ``REGISTERED``; None where none is said."""
+        return int.from_bytes(self.payload, "big") if len(self.payload) == 8 else None
 
     @property
     def credit_bytes(self) -> int:

@@ -58,6 +58,7 @@ class Relay:
         listener: Where processes dial in, or None for local clients alone.
         registry: Whose names are whose; without it everybody is a stranger.
         sink: Gets ``relay.registered``, ``relay.refused`` and ``relay.gone``.
+        clock: Seconds since 1970, told to whoever registers; None tells nobody.
     """
 
     def __init__(
@@ -66,11 +67,12 @@ class Relay:
         *,
         registry: Registry | None = None,
         sink: Sink = discard,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._listener = listener
         self._sink = unfailing(sink)
         self._lock = threading.Lock()
-        self._board = Switchboard(registry)
+        self._board = Switchboard(registry, clock=clock)
         self._peers: dict[int, Connection] = {}  # by number
         self._waited: dict[int, Connection] = {}  # by descriptor
         self._due_s: dict[Connection, float] = {}  # to register, or to take something
@@ -106,13 +108,14 @@ class Relay:
         *,
         registry: Registry | None = None,
         sink: Sink = discard,
+        clock: Callable[[], float] | None = None,
     ) -> Relay:
         """A relay on a fresh listener.
 
         Raises:
             UnavailableError: if the port is in use or may not be opened.
         """
-        return cls(TcpListener(host, port), registry=registry, sink=sink)
+        return cls(TcpListener(host, port), registry=registry, sink=sink, clock=clock)
 
     @property
     def address(self) -> tuple[str, int]:

@@ -11,6 +11,7 @@ route; identity is proven in the session's handshake, end to end.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -64,13 +65,19 @@ class Switchboard:
     Args:
         registry: Whose names are whose.
         window_bytes: What one end of a circuit may have under way.
+        clock: Seconds since 1970, told to whoever registers; None tells nobody.
     """
 
     def __init__(
-        self, registry: Registry | None = None, *, window_bytes: int = WINDOW_BYTES
+        self,
+        registry: Registry | None = None,
+        *,
+        window_bytes: int = WINDOW_BYTES,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._registry = registry or Registry()
         self._window_bytes = window_bytes
+        self._clock = clock
         self._names: dict[str, int] = {}
         self._asked: dict[int, tuple[str, bytes]] = {}  # a name, and our challenge
         self._members: dict[int, _Member] = {}
@@ -185,7 +192,8 @@ class Switchboard:
             self._names[member.name] = connection
         self._names.setdefault(member.name, connection)
         self._members[connection] = member
-        answer = Envelope(EnvelopeKind.REGISTERED, name=member.name)
+        clock = int(self._clock()).to_bytes(8, "big") if self._clock else b""
+        answer = Envelope(EnvelopeKind.REGISTERED, name=member.name, payload=clock)
         return Delivery(connection, answer.encode())
 
     def _is_held(self, name: str) -> bool:

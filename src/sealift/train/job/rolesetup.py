@@ -25,7 +25,7 @@ from sealift.release.equip import equip_from_files
 from sealift.release.files import read_given_passphrase
 from sealift.session.endpoint import Endpoint
 from sealift.train.job.settings import JobTable, check_job, parse_address, read_job
-from sealift.train.plans import PLANS, Plan, PlanRole, plans_with
+from sealift.train.plans import PLANS, Plan, PlanName, PlanRole, plans_with
 
 PREFIX: Final = "SEALIFT_"
 
@@ -91,15 +91,23 @@ def read_role(
     agreement = load_verified(Path(job.agreement))
     agreement.agreement.require_time(clock())
     check_job(job, agreement)
-    plan = PLANS[job.plan]
-    if role not in plan.roles:
+    require_role(job.plan, role)
+    return job, agreement
+
+
+def require_role(plan: PlanName, role: PlanRole) -> None:
+    """Demand that a plan has such a process.
+
+    Raises:
+        UsageError: ``other-plan``.
+    """
+    if role not in PLANS[plan].roles:
         raise UsageError(
-            f"the job's plan is {job.plan}",
+            f"the job's plan is {plan}",
             why=f"this is for the plan {' or '.join(plans_with(role))}",
-            fix=run_instead(plan),
+            fix=run_instead(PLANS[plan]),
             code="other-plan",
         )
-    return job, agreement
 
 
 def run_instead(plan: Plan) -> str:

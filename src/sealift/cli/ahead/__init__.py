@@ -1,0 +1,5 @@
+"""A look ahead: what `host`, `train` and `join` would do, and whether they could.
+
+Above the commands: it adds its flags to their parsers, and asks what they ask before they
+start. Nothing is started, written or released here, and no port but the orchestrator's dialled.
+"""

@@ -1,0 +1,125 @@
+"""`sealift join JOB --check` and `--dry-run`: what an owner can know before the day."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from sealift.cli.ahead.checks import Checks, Unknown
+from sealift.cli.ahead.dryrun import of_job
+from sealift.cli.ahead.looks import look_at_code, look_at_evidence, look_at_torch
+from sealift.cli.ahead.network import Network
+from sealift.cli.ahead.planned import require_leaves
+from sealift.cli.console import unlock
+from sealift.cli.judging import equip_from, wall_clock
+from sealift.cli.roles import require_data_owner
+from sealift.cli.roles.attester import evidence_places
+from sealift.cli.roles.join import (
+    check_keys,
+    load_held,
+    require_passphrase_file,
+    require_rows_at_home,
+)
+from sealift.events import discard
+from sealift.release.agreement.explain import say_time
+from sealift.release.agreement.signed import load_verified
+from sealift.train.job.rolesetup import RoleSetup, own_enroller, require_role
+from sealift.train.job.settings import check_job, parse_address, read_job
+from sealift.train.plans import PlanRole
+
+_NO_KEY: Final = Unknown("not looked at: the identity did not open")
+
+
+def check(args: argparse.Namespace) -> int:
+    """Look at everything, and say it line by line; the exit code."""
+    owner = _Owner(args)
+    owner.look_at_home()
+    network = Network(owner.address)
+    owner.checks.look("reach", network.reach)
+    owner.checks.look("clock", lambda: network.compare_clocks(wall_clock()))
+    print("\n".join(owner.checks.lines()))
+    return owner.checks.exit_code
+
+
+def dry_run(args: argparse.Namespace) -> int:
+    """Say what would be; the exit code."""
+    owner = _Owner(args)
+    owner.look_at_home()
+    agreement = owner.agreed.agreement
+    owner.checks.look("output", lambda: require_leaves(agreement, owner.job.settings))
+    return of_job(owner.job, agreement, owner.checks).show(as_json=False)
+
+
+class _Owner:
+    """What an owner has at home, and what was found wrong with it."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.job = read_job(args.job)
+        self.agreed = load_verified(Path(self.job.agreement))
+        at_home = self.job.plan == "ddp" and not args.holder_only
+        self.role: PlanRole = "accelerator" if at_home else "holder"
+        given = args.orchestrator
+        self.address = parse_address(given) if given else self.job.address
+        self.checks = Checks()
+        self._setup: RoleSetup | None = None
+
+    def look_at_home(self) -> None:
+        """All that is known without asking anybody."""
+        look = self.checks.look
+        look("agreement", self._look_at_time)
+        look("job", self._look_at_job)
+        look("keys", self._look_at_keys)
+        look("data", self._look_at_tables)
+        look("code", self._look_at_code)
+        look("evidence", self._look_at_evidence)
+        if self.role == "accelerator":
+            look("torch", look_at_torch)
+
+    def _look_at_time(self) -> str:
+        self.agreed.agreement.require_time(wall_clock())
+        until = self.agreed.agreement.not_after
+        return f"signed; it holds {f'until {say_time(until)}' if until else 'now'}"
+
+    def _look_at_job(self) -> str:
+        check_job(self.job, self.agreed)
+        require_role(self.job.plan, self.role)
+        return f"{self.job.name}, plan {self.job.plan}: what it asks for is agreed"
+
+    def _look_at_keys(self) -> str:
+        if not self.args.holder_only:
+            require_passphrase_file(self.args)
+        identity = unlock(self.args, self.args.key)
+        agreed = equip_from(self.args, self.agreed, own_enroller(self.agreed, identity))
+        folder = self.args.job.resolve().parent
+        setup = RoleSetup(self.job, folder, agreed, identity, discard, self.address)
+        require_data_owner(setup, self.role)
+        if self.role == "accelerator":
+            require_rows_at_home(setup)
+        self._setup = setup
+        return f"the identity opens, and is the agreement's {identity.name}"
+
+    def _look_at_tables(self) -> str:
+        if self._setup is None:
+            return _NO_KEY
+        with ExitStack() as stack:
+            held = load_held(self._setup, self.args.sealed, stack)
+            if not self.args.holder_only:
+                check_keys(self._setup, self.args.vault, held)
+        return (
+            f"{', '.join(held)}: as agreed by their cards, and the vault has the keys"
+        )
+
+    def _look_at_code(self) -> str:
+        if self.role == "holder" and not Path(self.job.bundle).exists():
+            return Unknown("not here; no process of this owner runs it")
+        return look_at_code(self.job, self.agreed.agreement)
+
+    def _look_at_evidence(self) -> str:
+        if self.role == "holder":
+            return Unknown("none is asked of this machine: its broker judges others'")
+        if self._setup is None:
+            return _NO_KEY
+        return look_at_evidence(self._setup, evidence_places(self.args))

@@ -1,0 +1,119 @@
+"""A look ahead at `host`: what would be declared, and what of it would be refused."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sealift.cli.ahead import looks
+from sealift.cli.main import main
+
+RECIPE = """
+import torch
+from torch import nn
+
+
+class Line(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def training_step(self, batch, step):
+        return nn.functional.cross_entropy(self.layer(batch["x"]), batch["y"])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-2)
+
+
+def build():
+    return Line()
+"""
+SCHEMA = """
+[[fields]]
+name = "x"
+dtype = "float32"
+shape = [3]
+
+[[fields]]
+name = "y"
+dtype = "int64"
+classes = 2
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the host types; recipe/ lies there."""
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "recipe.py").write_text(RECIPE)
+    (tmp_path / "recipe" / "schema.toml").write_text(SCHEMA)
+    job = "[training]\nepochs = 3\nbatch_rows = 8\n"
+    (tmp_path / "recipe" / "job.toml").write_text(job)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def free() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return f"127.0.0.1:{found.getsockname()[1]}"
+
+
+Host = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def host(free: str, capsys: pytest.CaptureFixture[str]) -> Host:
+    def typed(*words: str) -> tuple[int, str]:
+        code = main(["host", "recipe", "--dry-run", "--listen", free, *words])
+        return code, capsys.readouterr().out
+
+    return typed
+
+
+def refused(out: str) -> list[str]:
+    lines = out.split("what is refused:\n")[1].split("\n\n")[0].splitlines()
+    return [line.rpartition("[")[2][:-1] for line in lines if line.endswith("]")]
+
+
+def test_host_would(folder: Path, host: Host, free: str) -> None:
+    code, out = host("--invite", "north", "east")
+    assert (code, refused(out)) == (0, [])
+    assert f"host: the meeting, at {free}, until all have signed" in out
+    assert "east: rank, with a sandboxed worker" in out
+    assert "your rows   stay on this machine" in out  # what guests are asked
+    assert "the model   goes to host, with what it memorised of rows" in out
+    assert "3 epochs, in steps of 8 rows" in out
+    assert "a step took" in out
+    assert "sealift-invitation-" not in out
+    assert [each.name for each in folder.iterdir()] == ["recipe"]
+
+
+def test_host_would_be_refused(
+    folder: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "find_spec", lambda name: None)
+    (folder / "recipe" / "schema.toml").write_text("fields = 1")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, out = host("--invite", "north", "--days", "0", "--listen", place)
+    assert refused(out)[0] == "invitation-expired"
+    assert refused(out)[2:] == ["port-in-use", "extra-missing"]
+    assert code == 5
+
+
+def test_nobody_is_invited(folder: Path, host: Host) -> None:
+    code, out = host()
+    assert (code, refused(out)) == (2, ["nobody-invited"])
+
+
+def test_a_recipe_that_fails(
+    folder: Path, host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "recipe" / "recipe.py").write_text("def build():\n    return 1 / 0\n")
+    code, out = host("--invite", "north")
+    assert (code, refused(out)) == (7, ["recipe-error"])
+    assert "the time is not known" in out
