@@ -86,9 +86,10 @@ class Parties:
         self.typed: list[Typed] = []
         self.invitations: dict[str, str] = {}
 
-    def host(self, *more: str) -> Typed:
+    def host(self, *more: str, answers: tuple[tuple[str, str], ...] = ()) -> Typed:
         """The host's command; the same again goes on."""
-        typed = self._type("host", "host", "digits", *more, "--listen", self.address)
+        words = ["host", "digits", "--listen", self.address, *more]
+        typed = self.type("host", *words, answers=answers)
         typed.wait_text("mail each party its line")
         found = re.findall(r"(\w+)  (sealift-invitation-[\w-]+)", typed.text)
         self.invitations = dict(found)
@@ -97,11 +98,12 @@ class Parties:
     def join(self, name: str, answers: tuple[tuple[str, str], ...] = YES) -> Typed:
         """An owner's command."""
         words = [self.invitations[name], "train.csv", "--heldout", "heldout.csv"]
-        return self._type(name, "join", *words, answers=answers)
+        return self.type(name, "join", *words, answers=answers)
 
-    def _type(
+    def type(
         self, name: str, *words: str, answers: tuple[tuple[str, str], ...] = ()
     ) -> Typed:
+        """Anything else."""
         typed = Typed(self.folder / name, *words, answers=answers)
         self.typed.append(typed)
         return typed
@@ -252,3 +254,19 @@ def test_a_table_that_does_not_fit_stays_at_home(parties: Parties) -> None:
     assert north.end() == 6, north.text[-2000:]
     assert "no column 'digit'" in north.text
     assert "label" not in host.text
+
+
+def test_a_passphrase_that_is_asked_for_is_in_no_file(parties: Parties) -> None:
+    asked = (("passphrase of", "open-sesame"), ("once more", "open-sesame"))
+    host = parties.host("--invite", "north", "east", "--passphrase", answers=asked)
+    words = [parties.invitations["north"], "train.csv", "--heldout", "heldout.csv"]
+    north = parties.type(
+        "north", "join", *words, "--passphrase", answers=(*asked, *YES)
+    )
+    for each in (north, parties.join("east"), host):
+        assert each.end() == 0, each.text[-3000:]
+    for home in (parties.folder / name for name in ("host", "north")):
+        assert not list(home.glob("*.pass"))
+        for path in (each for each in home.rglob("*") if each.is_file()):
+            assert b"open-sesame" not in path.read_bytes()
+    assert weights(parties)

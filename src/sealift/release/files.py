@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -25,6 +25,7 @@ __all__ = [
 
 STEP_BYTES: Final = 1 << 20
 MAX_PASSPHRASE_BYTES: Final = 1024  # of its whole file
+_NAMED: Final = "/dev/fd/"
 PASSPHRASE_VARIABLE: Final = "SEALIFT_PASSPHRASE"  # noqa: S105 - its name
 
 
@@ -85,6 +86,17 @@ def read_given_passphrase(
         if file is None
         else read_secret_line(file)
     )
+
+
+def handed_on(words: Iterable[object]) -> tuple[int, ...]:
+    """Descriptors that a command line names as files, for a child to inherit."""
+    named = (str(each).removeprefix(_NAMED) for each in words if _is_descriptor(each))
+    return tuple(int(each) for each in named)
+
+
+def _is_descriptor(word: object) -> bool:
+    text = str(word)
+    return text.startswith(_NAMED) and text.removeprefix(_NAMED).isdecimal()
 
 
 def _too_large(path: Path, max_bytes: int) -> MalformedError:

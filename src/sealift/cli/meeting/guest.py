@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 
 from sealift.cli.console import YES, ask_line, has_terminal, say
 from sealift.cli.judging import wall_clock
-from sealift.cli.meeting.place import Place
+from sealift.cli.meeting.place import Place, add_ask_argument
 from sealift.cli.meeting.question import ask_categories, tell_terms
 from sealift.cli.vault import OwnersVault
 from sealift.cli.view import add_view_argument
@@ -108,6 +108,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_path("data", metavar="DATA", help="this owner's rows, a .csv file")
     parser.add_path("--heldout", metavar="FILE", help="rows that are measured on only")
     add_view_argument(parser)
+    add_ask_argument(parser)
     parser.add_argument(
         "--sign-if",
         metavar="DIGEST",
@@ -123,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     if Path(text).is_file():
         text = read_whole(Path(text), 1 << 16).decode("utf-8", "replace")
     invitation = parse_invitation(text)
-    place = Place(Path.cwd(), invitation.name)
+    place = Place(Path.cwd(), invitation.name, args.passphrase)
     if not place["agreement.json"].exists():
         invitation.require_in_time(wall_clock())
         for each in filter(None, (args.data, args.heldout)):
@@ -364,8 +365,9 @@ class _Meeting:
 def _take_part(place: Place, *, view: bool) -> NoReturn:
     """Become the long command, which anybody may type again."""
     load_verified(place["agreement.json"])
+    place.identity()  # asks, where no file has the passphrase
     words = ["join", "job.toml", "--key", place.key.name]
-    words += ["--passphrase-file", place.passphrase.name]
+    words += ["--passphrase-file", place.passphrase]
     words += ["--vault", "vault.db", "--log", "audit.db", "--heads", "heads.json"]
     words += ["--sealed", "sealed", "--receipts", "receipts", "--state", "state"]
     words += ["--view"] if view else []

@@ -17,7 +17,7 @@ from typing import Any, Final
 from sealift.attest.level import Level
 from sealift.cli.console import say
 from sealift.cli.judging import wall_clock
-from sealift.cli.meeting.place import Place
+from sealift.cli.meeting.place import Place, add_ask_argument
 from sealift.cli.signals import followed
 from sealift.cli.view import add_view_argument, view_beside
 from sealift.cli.view.report import REPORT_NAME
@@ -33,7 +33,7 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.events import Event, discard
-from sealift.ids import check_name
+from sealift.ids import MAX_RANKS, check_name
 from sealift.meet.book import Book
 from sealift.meet.door import Door, places
 from sealift.meet.host import Host
@@ -43,7 +43,7 @@ from sealift.meet.terms import Declaration
 from sealift.release.agreement.code import measure_bundle, read_bundle
 from sealift.release.agreement.resources import OutputRule, TravelRule
 from sealift.release.agreement.signed import SignedAgreement, save_signed, verify
-from sealift.release.files import write_whole
+from sealift.release.files import handed_on, write_whole
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.train.job.journal import Journal, journal_of
@@ -87,6 +87,7 @@ def add_parser(subparsers: Any) -> None:
         help="what parties dial, if it is not --listen",
     )
     add_view_argument(parser)
+    add_ask_argument(parser)
     parser.add_argument(
         "--days", type=int, default=90, help="until no key is released: %(default)s"
     )
@@ -94,7 +95,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Meet, train, open; the exit code."""
-    place = Place(Path.cwd(), HOST)
+    place = Place(Path.cwd(), HOST, args.passphrase)
     model = place["model.safetensors"]
     if model.exists():
         print(model.name)
@@ -110,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     if code:
         return code
     words = ["output", "open", "run", "--key", place.key.name]
-    words += ["--passphrase-file", place.passphrase.name, "-o", model.name]
+    words += ["--passphrase-file", place.passphrase, "-o", model.name]
     if code := _command([*words, "--agreement", "agreement.json"]):
         return code
     for name in (REPORT_NAME, RUN_RECEIPT_NAME):
@@ -167,6 +168,10 @@ def _demand_names(args: argparse.Namespace) -> list[str]:
             why="two parties have that name" if twice else "that is you",
             fix="Give each party a name of its own",
             code="bad-name",
+        )
+    if len(names) == 1 or len(names) > MAX_RANKS:
+        raise UsageError(
+            f"2 to {MAX_RANKS} parties can be invited, each with an accelerator of its own"
         )
     if args.days < 1:
         raise UsageError("--days says for how many days, from 1")
@@ -379,7 +384,7 @@ def _train(args: argparse.Namespace, place: Place, host: Host) -> int:
     )
     thread.start()
     words = ["train", "job.toml", "--key", place.key.name]
-    words += ["--passphrase-file", place.passphrase.name]
+    words += ["--passphrase-file", place.passphrase]
     try:
         if place["run"].exists():
             return 0
@@ -400,6 +405,11 @@ def _command(words: list[str]) -> int:
     It ends with this one.
     """
     command = [sys.executable, "-P", "-m", "sealift", *words]
-    done = subprocess.run(command, env={**os.environ, **followed()}, check=False)  # noqa: S603 - ourselves
+    done = subprocess.run(  # noqa: S603 - ourselves
+        command,
+        env={**os.environ, **followed()},
+        pass_fds=handed_on(command),
+        check=False,
+    )
     code = done.returncode
     return code if code >= 0 else 128 - code  # as shells say a signal

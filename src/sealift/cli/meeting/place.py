@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from sealift.cli.console import say
+from sealift.cli.arguments import Parser
+from sealift.cli.console import read_passphrase, say
 from sealift.crypto.identity import (
     Identity,
     create_identity,
@@ -16,17 +18,25 @@ from sealift.crypto.identity import (
 from sealift.release.files import read_secret_line, write_whole
 
 
-@dataclass(frozen=True)
+def add_ask_argument(parser: Parser) -> None:
+    """Add ``--passphrase``."""
+    parser.add_flag("--passphrase", "ask for the key's passphrase; no file keeps it")
+
+
+@dataclass
 class Place:
     """A folder of one party.
 
     Attributes:
         folder: Where all lies.
         name: The party's.
+        ask: Whether the key's passphrase is asked for, and kept in memory alone.
     """
 
     folder: Path
     name: str
+    ask: bool = False
+    _memory: str = field(default="", init=False)
 
     def __getitem__(self, name: str) -> Path:
         """The file or folder of that name."""
@@ -38,9 +48,9 @@ class Place:
         return self.folder / f"{self.name}.key"
 
     @property
-    def passphrase(self) -> Path:
-        """What opens it, for whoever may read it."""
-        return self.folder / f"{self.name}.pass"
+    def passphrase(self) -> str:
+        """The file with what opens it, as a command in this folder names it."""
+        return self._memory or f"{self.name}.pass"
 
     def identity(self) -> Identity:
         """The party's; made, with a passphrase of its own, if there is none.
@@ -48,13 +58,27 @@ class Place:
         Raises:
             SealiftError: as ``load_identity``; or the disk refuses.
         """
-        if not self.key.exists():
-            passphrase = draw_passphrase()
-            write_whole(self.passphrase, f"{passphrase}\n".encode())
+        made = not self.key.exists()
+        kept = self[f"{self.name}.pass"]
+        if not self._memory and (self.ask or not (made or kept.exists())):
+            self._memory = _hold(
+                read_passphrase(
+                    None, prompt=f"passphrase of {self.key.name}", twice=made
+                )
+            )
+        elif made:
+            write_whole(kept, f"{draw_passphrase()}\n".encode())
+        passphrase = read_secret_line(self.folder / self.passphrase)
+        if made:
             save_identity(create_identity(self.name), self.key, passphrase)
             say(f"made {self.key.name}, the identity of {self.name}")
-            say(f"what opens it is in {self.passphrase.name}: keep both, show neither")
-        return load_identity(self.key, read_secret_line(self.passphrase))
+            held = (
+                "your memory"
+                if self._memory
+                else f"{kept.name}: keep both, show neither"
+            )
+            say(f"what opens it is in {held}")
+        return load_identity(self.key, passphrase)
 
     def write_recipe(self, files: dict[str, bytes]) -> None:
         """Write the recipe's files to be read; what lies there and is no part of it goes."""
@@ -67,3 +91,10 @@ class Place:
         for found in [each for each in folder.rglob("*") if each.is_file()]:
             if found.relative_to(folder).as_posix() not in files:
                 found.unlink()
+
+
+def _hold(passphrase: str) -> str:
+    """In a file without a name, for this process and those that it hands it to."""
+    descriptor = os.memfd_create("passphrase", 0)
+    os.write(descriptor, f"{passphrase}\n".encode())
+    return f"/dev/fd/{descriptor}"

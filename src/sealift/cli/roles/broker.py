@@ -31,6 +31,7 @@ from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.broker.server import Broker
 from sealift.release.broker.stores import opened_broker
+from sealift.release.files import handed_on
 from sealift.release.log.heads import HeadStore
 from sealift.release.vault.ledger import Ledger
 from sealift.session.relay.client import RelayClient
@@ -210,7 +211,11 @@ class BrokerBeside:
         self.stop()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(self._command, env={**os.environ, **followed()})  # noqa: S603 - ourselves
+        return subprocess.Popen(  # noqa: S603 - ourselves
+            self._command,
+            env={**os.environ, **followed()},
+            pass_fds=handed_on(self._command),
+        )
 
     def _watch(self) -> None:
         while True:

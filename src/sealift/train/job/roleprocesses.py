@@ -36,6 +36,7 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.events import Event
+from sealift.release.files import handed_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +228,7 @@ class RoleProcesses:
             text=True,
             errors="replace",
             process_group=0,
+            pass_fds=handed_on(arguments),
         )
         self.children[name] = Child(name, process, self._told)
 
