@@ -113,8 +113,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def require_train(plan: Plan) -> str:
-    """Demand a plan that this command runs; its name.
+def require_train(plan: Plan) -> None:
+    """Demand a plan that this command runs.
 
     Raises:
         UsageError: ``other-plan``.
@@ -125,7 +125,6 @@ def require_train(plan: Plan) -> str:
             fix=run_instead(plan),
             code="other-plan",
         )
-    return plan.name
 
 
 def _show(summary: dict[str, Any]) -> None:
@@ -257,8 +256,8 @@ def _made(ran: LocalRun) -> dict[str, Any]:
     return made
 
 
-def require_development(agreement: VerifiedAgreement) -> str:
-    """Demand the one level that needs no evidence; its name.
+def require_development(agreement: VerifiedAgreement) -> None:
+    """Demand the one level that needs no evidence.
 
     Raises:
         PolicyError: ``level-refused``.
@@ -270,7 +269,6 @@ def require_development(agreement: VerifiedAgreement) -> str:
             fix="Run it with the plan travel",
             code="level-refused",
         )
-    return Level.DEVELOPMENT
 
 
 def owners_keys(
