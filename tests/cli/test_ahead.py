@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.cli.ahead import joining, looks, training
+from sealift.cli.ahead import looks
 from sealift.cli.judging import wall_clock
 from sealift.cli.main import main
 from sealift.lab.demo.tasks.digits import DIGITS
@@ -285,7 +285,7 @@ def test_join_would(desk: Desk) -> None:
 
 def test_join_would_be_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything, in the order in which it is looked at; the first gives the exit code."""
-    monkeypatch.setattr(joining, "wall_clock", lambda: LONG_AFTER_S)
+    monkeypatch.setattr(looks, "wall_clock", lambda: LONG_AFTER_S)
     long_lease(desk.world)
     (desk.world.home("north").sealed / "north-heldout.sealed").unlink()
     said = desk.join("--dry-run")
@@ -306,14 +306,14 @@ def test_train_would(desk: Desk) -> None:
     before = desk.files()
     said = desk.train()
     assert (said.code, said.err, said.refused) == (0, "", [])
-    assert "cloud: accelerator, with a sandboxed worker" in said.out
+    assert "cloud: 1 accelerator, with a sandboxed worker" in said.out
     assert "2 epochs" in said.out
     assert desk.files() == before
     assert not desk.world.run.exists()
 
 
 def test_train_would_be_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "wall_clock", lambda: LONG_AFTER_S)
+    monkeypatch.setattr(looks, "wall_clock", lambda: LONG_AFTER_S)
     monkeypatch.setattr(looks, "find_spec", lambda name: None)
     edit(desk.world.path / "recipe" / "recipe.py", "import time", "import time  # ")
     desk.world.run.mkdir()
@@ -329,7 +329,8 @@ def test_train_would_be_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> 
         "extra-missing",
     ]
     assert said.code == REFUSED
-    assert [each["code"] for each in told["refused"]] == said.refused
+    assert [f"  - {line}" in said.out for line in told["refused"]] == [True] * 5
+    assert list(told) == ["dry_run", "runs", "sight", "receives", "work", "refused"]
     assert told["dry_run"] is True
 
 

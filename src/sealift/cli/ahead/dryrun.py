@@ -1,92 +1,108 @@
-"""What a command would do, as lines for people or one line of JSON."""
+"""Checks that go on after one fails, and what a command would do: lines, or one of JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
-from sealift.cli.ahead.checks import Checks
-from sealift.cli.ahead.planned import say_machines, say_work
+from sealift.cli.ahead.planned import say_processes, say_work
 from sealift.errors import SealiftError, visible
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.explain import explain
 from sealift.train.job.settings import JobTable
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DryRun:
-    """What would be.
-
-    Attributes:
-        runs: Processes, by whose machine they run on.
-        sight: Who can see what.
-        receives: What each party gets.
-        checks: What the command checks before it starts.
-        work: How much there is to do, and how long it takes as far as that is known.
-    """
-
-    runs: Mapping[str, tuple[str, ...]]
-    sight: tuple[str, ...]
-    receives: Mapping[str, tuple[str, ...]]
-    checks: Checks
-    work: tuple[str, ...]
-
-    def lines(self) -> Iterator[str]:
-        """For people."""
-        yield "a dry run: nothing was started, dialled, written or released"
-        yield from _section("what runs where", _pairs(self.runs))
-        yield from _section("who can see what", self.sight)
-        yield from _section("who receives what", _pairs(self.receives))
-        refused = [each.line for each in self.checks.refused]
-        nothing = "nothing that can be known beforehand"
-        yield from _section("what is refused", refused or [nothing])
-        yield from _section("about how long", self.work)
-
-    def show(self, *, as_json: bool) -> int:
-        """Print it; the exit code of what would be refused first."""
-        if as_json:
-            print(json.dumps(self._plain()))
-        else:
-            print("\n".join(map(visible, self.lines())))
-        return self.checks.exit_code
-
-    def _plain(self) -> dict[str, object]:
-        return {
-            "dry_run": True,
-            "runs": dict(self.runs),
-            "sight": self.sight,
-            "receives": dict(self.receives),
-            "refused": [
-                {"check": each.name, "line": each.line, "code": each.error.code}
-                for each in self.checks.refused
-                if each.error is not None
-            ],
-            "work": self.work,
-        }
+TITLES: Final = {
+    "runs": "what runs where",
+    "sight": "who can see what",
+    "receives": "who receives what",
+    "refused": "what is refused",
+    "work": "about how long",
+}
 
 
-def of_job(job: JobTable, agreement: Agreement, checks: Checks) -> DryRun:
-    """Of a job whose agreement is there."""
+class Unknown(str):
+    """A line about what cannot be known yet, or is not asked for; no failure."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What became of one check: its name, what was found, what it failed with."""
+
+    name: str
+    line: str
+    error: SealiftError | None = None
+
+    def __str__(self) -> str:
+        known = "--" if isinstance(self.line, Unknown) else "ok"
+        return f"{'no' if self.error else known}  {self.name:<10}{self.line}"
+
+
+class Checks:
+    """What was checked so far, in order."""
+
+    def __init__(self) -> None:
+        self.done: list[Checked] = []
+
+    def look(self, name: str, at: Callable[[], str | None]) -> None:
+        """Check one thing; what it raises is kept."""
+        try:
+            self.done.append(Checked(name, at() or "as it must be"))
+        except SealiftError as error:
+            lines = (*getattr(error, "problems", ()), f"{error} [{error.code}]")
+            self.done += [Checked(name, line, error) for line in lines]
+
+    @property
+    def refused(self) -> list[str]:
+        """Lines of those that failed."""
+        return [each.line for each in self.done if each.error]
+
+    @property
+    def exit_code(self) -> int:
+        """Of the first that failed; 0 if none did."""
+        return next((e.error.exit_code for e in self.done if e.error), 0)
+
+    def show(self) -> int:
+        """Print a line for each; the exit code."""
+        print("\n".join(visible(str(each)) for each in self.done))
+        return self.exit_code
+
+
+def show(
+    said: Mapping[str, Iterable[str]], checks: Checks, *, as_json: bool = False
+) -> int:
+    """Print what would be, by the names of ``TITLES``; the exit code."""
+    found = {name: list(lines) for name, lines in said.items()}
+    found["refused"] = checks.refused
+    if as_json:
+        print(json.dumps({"dry_run": True, **found}))
+    else:
+        found["refused"] = checks.refused or ["nothing that can be known beforehand"]
+        print("a dry run: nothing was started, dialled, written or released")
+        print("\n".join(map(visible, _sections(found))))
+    return checks.exit_code
+
+
+def _sections(found: Mapping[str, list[str]]) -> Iterator[str]:
+    for name, title in TITLES.items():
+        if name in found:
+            yield from ("", f"{title}:", *(f"  - {line}" for line in found[name]))
+
+
+def show_job(
+    job: JobTable, agreement: Agreement, checks: Checks, *, as_json: bool = False
+) -> int:
+    """Print what a job would do whose agreement is there; the exit code."""
     meaning = explain(agreement)
-    try:
-        work = tuple(say_work(agreement, job.settings))
-    except SealiftError:
-        work = ("not known: the visits cannot be planned",)
-    return DryRun(
-        runs=say_machines(job, agreement),
-        sight=meaning.sight,
-        receives={each.name: each.receives for each in meaning.parties},
-        checks=checks,
-        work=work,
-    )
-
-
-def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
-    yield ""
-    yield f"{title}:"
-    yield from (f"  - {line}" for line in lines)
-
-
-def _pairs(found: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    return (f"{whose}: {what}" for whose, each in found.items() for what in each)
+    said = {
+        "runs": say_processes(job, agreement),
+        "sight": meaning.sight,
+        "receives": [
+            f"{e.name}: {line}" for e in meaning.parties for line in e.receives
+        ],
+        "work": say_work(agreement, job.settings),
+    }
+    return show(said, checks, as_json=as_json)

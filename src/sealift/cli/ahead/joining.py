@@ -7,9 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from sealift.cli.ahead.checks import Checks, Unknown
-from sealift.cli.ahead.dryrun import of_job
-from sealift.cli.ahead.looks import look_at_code, look_at_evidence, look_at_torch
+from sealift.cli.ahead import looks
+from sealift.cli.ahead.dryrun import Checks, Unknown, show_job
 from sealift.cli.ahead.network import Network
 from sealift.cli.ahead.planned import require_leaves
 from sealift.cli.console import unlock
@@ -23,7 +22,6 @@ from sealift.cli.roles.join import (
     require_rows_at_home,
 )
 from sealift.events import discard
-from sealift.release.agreement.explain import say_time
 from sealift.release.agreement.signed import load_verified
 from sealift.train.job.rolesetup import RoleSetup, own_enroller, require_role
 from sealift.train.job.settings import check_job, parse_address, read_job
@@ -39,8 +37,7 @@ def check(args: argparse.Namespace) -> int:
     network = Network(owner.address)
     owner.checks.look("reach", network.reach)
     owner.checks.look("clock", lambda: network.compare_clocks(wall_clock()))
-    print("\n".join(owner.checks.lines()))
-    return owner.checks.exit_code
+    return owner.checks.show()
 
 
 def dry_run(args: argparse.Namespace) -> int:
@@ -49,7 +46,7 @@ def dry_run(args: argparse.Namespace) -> int:
     owner.look_at_home()
     agreement = owner.agreed.agreement
     owner.checks.look("output", lambda: require_leaves(agreement, owner.job.settings))
-    return of_job(owner.job, agreement, owner.checks).show(as_json=False)
+    return show_job(owner.job, agreement, owner.checks)
 
 
 class _Owner:
@@ -69,19 +66,14 @@ class _Owner:
     def look_at_home(self) -> None:
         """All that is known without asking anybody."""
         look = self.checks.look
-        look("agreement", self._look_at_time)
+        look("agreement", lambda: looks.look_at_time(self.agreed.agreement))
         look("job", self._look_at_job)
         look("keys", self._look_at_keys)
         look("data", self._look_at_tables)
         look("code", self._look_at_code)
         look("evidence", self._look_at_evidence)
         if self.role == "accelerator":
-            look("torch", look_at_torch)
-
-    def _look_at_time(self) -> str:
-        self.agreed.agreement.require_time(wall_clock())
-        until = self.agreed.agreement.not_after
-        return f"signed; it holds {f'until {say_time(until)}' if until else 'now'}"
+            look("torch", looks.look_at_torch)
 
     def _look_at_job(self) -> str:
         check_job(self.job, self.agreed)
@@ -115,11 +107,11 @@ class _Owner:
     def _look_at_code(self) -> str:
         if self.role == "holder" and not Path(self.job.bundle).exists():
             return Unknown("not here; no process of this owner runs it")
-        return look_at_code(self.job, self.agreed.agreement)
+        return looks.look_at_code(self.job, self.agreed.agreement)
 
     def _look_at_evidence(self) -> str:
         if self.role == "holder":
             return Unknown("none is asked of this machine: its broker judges others'")
         if self._setup is None:
             return _NO_KEY
-        return look_at_evidence(self._setup, evidence_places(self.args))
+        return looks.look_at_evidence(self._setup, evidence_places(self.args))

@@ -10,17 +10,29 @@ from typing import Final
 
 from sealift.attest.level import Level
 from sealift.channel.transport.tcp import TcpListener
-from sealift.cli.ahead.checks import Unknown
+from sealift.cli.ahead.dryrun import Unknown
 from sealift.cli.doctor import lacking, look, probes
+from sealift.cli.judging import wall_clock
 from sealift.errors import UnavailableError
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import load_bundle
-from sealift.release.agreement.explain import count
+from sealift.release.agreement.explain import count, say_time
 from sealift.train.job.hostattester import EvidencePlaces, open_attester
 from sealift.train.job.rolesetup import RoleSetup
 from sealift.train.job.settings import JobTable
 
 _LABELS: Final = ("the sandbox", "TPM and TEE", "confidential computing")
+
+
+def look_at_time(agreement: Agreement) -> str:
+    """Whether it holds now.
+
+    Raises:
+        PolicyError: ``agreement-not-yet``, ``agreement-expired``.
+    """
+    agreement.require_time(wall_clock())
+    until = agreement.not_after
+    return f"signed; it holds {f'until {say_time(until)}' if until else 'now'}"
 
 
 def look_at_code(job: JobTable, agreement: Agreement) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from sealift.cli.ahead.checks import Unknown
+from sealift.cli.ahead.dryrun import Unknown
 from sealift.errors import PeerError, UnavailableError
 from sealift.release.agreement.explain import say_time
 from sealift.session.relay.client import RelayClient

@@ -6,12 +6,13 @@ makes sense, so there may be more of them; rows and steps of an epoch stay as ma
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from sealift.data.schedule.visits import Group, plan_job
+from sealift.errors import UsageError
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.explain import count
 from sealift.train.job.settings import JobTable
@@ -29,36 +30,27 @@ BROKER: Final = "broker, which releases this owner's keys by the agreement"
 RANK: Final = "rank, with a sandboxed worker that runs the recipe on its own rows"
 
 
-def say_machines(job: JobTable, agreement: Agreement) -> dict[str, tuple[str, ...]]:
-    """Processes by whose machine they run on."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for whose, what in _processes(job, agreement):
-        found[whose].append(what)
-    return {whose: tuple(what) for whose, what in found.items()}
-
-
-def _processes(job: JobTable, agreement: Agreement) -> Iterator[tuple[str, str]]:
+def say_processes(job: JobTable, agreement: Agreement) -> Iterator[str]:
+    """Each, behind the name of whose machine it runs on."""
     operator = agreement.operator
     if job.plan == "local":
-        yield "here", "one process, which reads every owner's sealed files"
-        yield "here", "a sandboxed worker, which runs the recipe"
+        yield "here: one process, which reads every owner's sealed files"
+        yield "here: a sandboxed worker, which runs the recipe"
         return
-    yield operator, f"{ORCHESTRATOR}, at {job.orchestrator}"
+    yield f"{operator}: {ORCHESTRATOR}, at {job.orchestrator}"
     if not agreement.rows_at_home:
-        many = (
-            f"{agreement.ranks} accelerators" if agreement.ranks > 1 else "accelerator"
-        )
-        yield operator, f"{many}, with a sandboxed worker that runs the recipe"
-    if agreement.servers is not None:
-        for share, party in agreement.servers.parties.items():
-            address = job.servers.addresses[share]
-            yield party, f"server of share {share}: {address or 'no address yet'}"
+        many = count(agreement.ranks, "accelerator")
+        yield f"{operator}: {many}, with a sandboxed worker that runs the recipe"
+    servers = agreement.servers.parties if agreement.servers else {}
+    for share, party in servers.items():
+        address = job.servers.addresses[share] or "no address yet"
+        yield f"{party}: server of share {share}, at {address}"
     for owner in agreement.holders:
-        yield owner, BROKER
+        yield f"{owner}: {BROKER}"
         if agreement.rows_at_home:
-            yield owner, RANK
+            yield f"{owner}: {RANK}"
         elif job.plan != "ddp":
-            yield owner, "holder, which sends its rows, sealed"
+            yield f"{owner}: holder, which sends its rows, sealed"
 
 
 def planned(agreement: Agreement, settings: JobSettings) -> list[Group]:
@@ -99,27 +91,23 @@ def require_leaves(agreement: Agreement, settings: JobSettings) -> str:
 
 
 def say_work(agreement: Agreement, settings: JobSettings) -> Iterator[str]:
-    """How much there is to do, and that nobody knows yet how long it takes.
-
-    Raises:
-        UsageError: ``buffer-too-small``.
-    """
-    groups, training = planned(agreement, settings), settings.training
-    visits, rows = Counter[str](), Counter[str]()
-    steps = 0
+    """How much there is to do, and that nobody knows yet how long it takes."""
+    visits, rows, steps = Counter[str](), Counter[str](), 0
+    training, fewest = settings.training, "" if settings.visits.buffer_bytes else "+"
+    try:
+        groups = planned(agreement, settings)
+    except UsageError:
+        groups = []  # it is refused, and why is said there
     for group in groups:
         seen = sum(stop.rows for stop in group.stops)
         visits[group.purpose] += len(group.stops)
         rows[group.purpose] += seen
         if group.purpose == "train":
             steps -= -training.trained_rows(seen) // training.batch_rows
-    fewest = "" if settings.visits.buffer_bytes else " or more"
     for purpose, number in visits.items():
-        yield f"{purpose}: {count(number, 'visit')}{fewest}, {rows[purpose]} rows in all"
+        yield f"{purpose}: {number}{fewest} visits, {rows[purpose]} rows in all"
     slices = settings.slices.count
     beside = f", in {slices} slices side by side" if slices > 1 else ""
-    yield (
-        f"{count(training.epochs, 'epoch')}, {count(steps, 'step')}{fewest} of "
-        f"{training.batch_rows} rows at most{beside}"
-    )
+    each = f"of {training.batch_rows} rows at most"
+    yield f"{count(training.epochs, 'epoch')}, {steps}{fewest} steps {each}{beside}"
     yield UNMEASURED

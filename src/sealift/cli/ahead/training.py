@@ -6,16 +6,10 @@ import argparse
 from contextlib import ExitStack
 from pathlib import Path
 
-from sealift.cli.ahead.checks import Checks, Unknown
-from sealift.cli.ahead.dryrun import of_job
-from sealift.cli.ahead.looks import (
-    look_at_code,
-    look_at_evidence,
-    look_at_port,
-    look_at_torch,
-)
+from sealift.cli.ahead import looks
+from sealift.cli.ahead.dryrun import Checks, Unknown, show_job
 from sealift.cli.ahead.planned import require_leaves
-from sealift.cli.judging import equip_from, wall_clock
+from sealift.cli.judging import equip_from
 from sealift.cli.roles import require_party
 from sealift.cli.roles.attester import evidence_places
 from sealift.cli.roles.runfolder import require_free
@@ -37,8 +31,8 @@ def dry_run(args: argparse.Namespace) -> int:
     """Say what would be; the exit code."""
     operator = _Operator(args)
     operator.look()
-    dry = of_job(operator.job, operator.agreed.agreement, operator.checks)
-    return dry.show(as_json=args.json)
+    agreement = operator.agreed.agreement
+    return show_job(operator.job, agreement, operator.checks, as_json=args.json)
 
 
 class _Operator:
@@ -53,18 +47,20 @@ class _Operator:
     def look(self) -> None:
         """At everything that the command and its processes check before they start."""
         agreement, look = self.agreed.agreement, self.checks.look
-        look("agreement", self._look_at_time)
-        look("plan", lambda: require_train(PLANS[self.job.plan]))
-        look("job", self._look_at_job)
-        look("code", lambda: look_at_code(self.job, agreement))
-        if PLANS[self.job.plan].roles:
+        plan = PLANS[self.job.plan]
+        look("agreement", lambda: looks.look_at_time(agreement))
+        look("plan", lambda: require_train(plan))
+        look("job", lambda: check_job(self.job, self.agreed))
+        look("code", lambda: looks.look_at_code(self.job, agreement))
+        if plan.roles:
             self._look_at_roles()
         else:
             look("level", lambda: require_development(self.agreed))
             look("data", self._look_at_tables)
         look("output", lambda: require_leaves(agreement, self.job.settings))
-        look("place", self._look_at_place)
-        look("torch", look_at_torch)
+        place = self.args.output or Path(self.job.output)
+        look("place", lambda: require_free(place))
+        look("torch", looks.look_at_torch)
 
     def _look_at_roles(self) -> None:
         look = self.checks.look
@@ -74,15 +70,7 @@ class _Operator:
             look("memory", self._look_at_memory)
         given = self.args.orchestrator
         address = parse_address(given) if given else self.job.address
-        look("port", lambda: look_at_port(address))
-
-    def _look_at_time(self) -> str:
-        self.agreed.agreement.require_time(wall_clock())
-        return "signed, and in its time"
-
-    def _look_at_job(self) -> str:
-        check_job(self.job, self.agreed)
-        return "what it asks for is agreed"
+        look("port", lambda: looks.look_at_port(address))
 
     def _look_at_keys(self) -> str:
         here = accelerators_here(self.agreed.agreement)
@@ -96,18 +84,13 @@ class _Operator:
         if not (args.attester_key and args.attester_passphrase_file):
             return Unknown("no --attester-key")  # `keys` refuses that
         setup = self._setup(args.attester_key, args.attester_passphrase_file)
-        return look_at_evidence(setup, evidence_places(args))
+        return looks.look_at_evidence(setup, evidence_places(args))
 
     def _setup(self, key: Path, passphrase: Path) -> RoleSetup:
-        args, job = self.args, self.job
-        return RoleSetup(
-            job=job,
-            folder=args.job.resolve().parent,
-            agreement=equip_from(args, self.agreed),
-            identity=load_identity(key, read_secret_line(passphrase)),
-            sink=discard,
-            address=job.address,
-        )
+        job, folder = self.job, self.args.job.resolve().parent
+        identity = load_identity(key, read_secret_line(passphrase))
+        agreed = equip_from(self.args, self.agreed)
+        return RoleSetup(job, folder, agreed, identity, discard, job.address)
 
     def _look_at_memory(self) -> str:
         resources, terms = self.agreed.agreement.resources, self.job.settings.visits
@@ -115,13 +98,8 @@ class _Operator:
 
     def _look_at_tables(self) -> str:
         """Every owner's, by the keys of their vaults."""
-        agreement = self.agreed.agreement
         with ExitStack() as stack:
             keys = owners_keys(self.args, self.agreed, stack)
-            stack.enter_context(opened_tables(agreement, self.args.sealed, keys))
-        return f"{', '.join(keys)}: as agreed"
-
-    def _look_at_place(self) -> str:
-        place = self.args.output or Path(self.job.output)
-        require_free(place)
-        return str(place)
+            tables = opened_tables(self.agreed.agreement, self.args.sealed, keys)
+            stack.enter_context(tables)
+        return ", ".join(keys)

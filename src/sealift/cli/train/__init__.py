@@ -117,8 +117,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def require_train(plan: Plan) -> str:
-    """Demand a plan that this command runs; its name.
+def require_train(plan: Plan) -> None:
+    """Demand a plan that this command runs.
 
     Raises:
         UsageError: ``other-plan``.
@@ -129,7 +129,6 @@ def require_train(plan: Plan) -> str:
             fix=run_instead(plan),
             code="other-plan",
         )
-    return plan.name
 
 
 def _show(summary: dict[str, Any]) -> None:
@@ -265,8 +264,8 @@ def _made(ran: LocalRun) -> dict[str, Any]:
     return made
 
 
-def require_development(agreement: VerifiedAgreement) -> str:
-    """Demand the one level that needs no evidence; its name.
+def require_development(agreement: VerifiedAgreement) -> None:
+    """Demand the one level that needs no evidence.
 
     Raises:
         PolicyError: ``level-refused``.
@@ -278,7 +277,6 @@ def require_development(agreement: VerifiedAgreement) -> str:
             fix="Run it with the plan travel",
             code="level-refused",
         )
-    return Level.DEVELOPMENT
 
 
 def owners_keys(
