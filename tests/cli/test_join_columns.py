@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sealift.channel.record.rawfile import RawSealedFile
-from sealift.cli.roles.join import check_keys
+from sealift.cli.roles.held import check_keys
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.document import schema_to_plain

@@ -12,7 +12,7 @@ from typing import Final
 from sealift.cli.ahead import looks, planned
 from sealift.cli.ahead.dryrun import Checks, Unknown, show
 from sealift.cli.judging import wall_clock
-from sealift.cli.meeting.host import declaration_of, invitations_for
+from sealift.cli.meeting.declared import declaration_of, invitations_for
 from sealift.cli.meeting.question import tell_declared
 from sealift.cli.train.rehearse import rehearse_all
 from sealift.codec import parse_toml

@@ -15,12 +15,8 @@ from sealift.cli.console import unlock
 from sealift.cli.judging import equip_from, wall_clock
 from sealift.cli.roles import require_data_owner
 from sealift.cli.roles.attester import evidence_places
-from sealift.cli.roles.join import (
-    check_keys,
-    load_held,
-    require_passphrase_file,
-    require_rows_at_home,
-)
+from sealift.cli.roles.held import check_keys, load_held
+from sealift.cli.roles.join import require_passphrase_file, require_rows_at_home
 from sealift.events import discard
 from sealift.release.agreement.signed import load_verified
 from sealift.train.job.rolesetup import RoleSetup, own_enroller, require_role

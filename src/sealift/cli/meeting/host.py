@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.attest.level import Level
 from sealift.cli.console import say
 from sealift.cli.judging import wall_clock
+from sealift.cli.meeting.declared import (
+    declaration_of,
+    invitations_for,
+    read_recipe,
+)
 from sealift.cli.meeting.place import Place, add_ask_argument
 from sealift.cli.signals import followed
 from sealift.cli.view import add_view_argument, view_beside
 from sealift.cli.view.report import REPORT_NAME
-from sealift.codec import from_plain, parse_toml, to_plain
 from sealift.crypto.identity import Identity
-from sealift.crypto.keys import SecretKey
-from sealift.data.schema.document import load_schema, schema_to_plain
-from sealift.data.schema.schema import Schema
 from sealift.errors import (
-    MalformedError,
     SealiftError,
     UnavailableError,
     UsageError,
@@ -37,28 +34,18 @@ from sealift.ids import MAX_RANKS, check_name
 from sealift.meet.book import Book
 from sealift.meet.door import Door, places
 from sealift.meet.host import Host
-from sealift.meet.invitation import HOST, MEETING_BYTES, Invitation
-from sealift.meet.messages import MAX_FILES_BYTES
-from sealift.meet.terms import Declaration
-from sealift.release.agreement.code import measure_bundle, read_bundle
-from sealift.release.agreement.resources import OutputRule, TravelRule
+from sealift.meet.invitation import HOST
 from sealift.release.agreement.signed import SignedAgreement, save_signed, verify
 from sealift.release.files import handed_on, write_whole
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.train.job.journal import Journal, journal_of
-from sealift.train.job.settings import parse_address, parse_job
+from sealift.train.job.settings import parse_address
 from sealift.train.job.talk import Talk
 from sealift.travel.visit.messages import RUN_RECEIPT_NAME
 
-DAY_S: Final = 86_400
 LISTEN: Final = "127.0.0.1:7420"
-LEASE_S: Final = 120.0
 FREE_S: Final = 10.0  # of the port, after this host was killed
-_ROWS: Final = 16  # of each owner, and behind each number that leaves, at the least
-_OWN: Final = (
-    "name", "agreement", "bundle", "output", "orchestrator", "plan", "slices",
-)  # fmt: skip
 
 
 def add_parser(subparsers: Any) -> None:
@@ -100,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if model.exists():
         print(model.name)
         return 0
-    _read_recipe(args.recipe)  # what is wrong with it is said before anybody is invited
+    read_recipe(args.recipe)  # what is wrong with it is said before anybody is invited
     book = _open_book(args, place)
     with closing(book):
         host = _declare(args, book, place.identity())
@@ -178,121 +165,12 @@ def _demand_names(args: argparse.Namespace) -> list[str]:
     return names
 
 
-def invitations_for(
-    args: argparse.Namespace, identity: Identity, names: list[str]
-) -> list[Invitation]:
-    """An invitation for each of these parties, to a meeting of its own."""
-    meeting = secrets.token_bytes(MEETING_BYTES)
-    return [
-        Invitation(
-            meeting=meeting,
-            name=name,
-            host=identity.public_key,
-            secret=SecretKey.generate(),
-            expires_s=int(wall_clock()) + args.days * DAY_S,
-            addresses=(args.address or args.listen,),
-        )
-        for name in names
-    ]
-
-
-def _read_recipe(folder: Path) -> tuple[dict[str, bytes], Schema]:
-    """What must be there before anybody is invited.
-
-    Raises:
-        UnavailableError, MalformedError: it is not, or is no recipe.
-    """
-    files = read_bundle(folder)
-    if (size := sum(map(len, files.values()))) > MAX_FILES_BYTES:
-        raise MalformedError(
-            f"the recipe's files have {size} bytes",
-            why=f"{MAX_FILES_BYTES} cross a meeting",
-            code="bad-meeting",
-        )
-    return files, load_schema(folder / "schema.toml")
-
-
 def _declare(args: argparse.Namespace, book: Book, identity: Identity) -> Host:
     """What the recipe's folder says, as a declaration; the book is told."""
     invited = [each.invitation for each in book.seats()]
     declaration, files = declaration_of(args, invited, identity)
     book.declare(declaration.digest)
     return Host(book, declaration, files, identity, wall_clock)
-
-
-def declaration_of(
-    args: argparse.Namespace, invited: Sequence[Invitation], identity: Identity
-) -> tuple[Declaration, dict[str, bytes]]:
-    """What the recipe's folder says, and its files.
-
-    Raises:
-        SealiftError: the first thing in it that does not fit.
-    """
-    folder: Path = args.recipe
-    files, schema = _read_recipe(folder)
-    first = invited[0]
-    guests = tuple(each.name for each in invited)
-    name = folder.resolve().name
-    job, output = _job(folder, name, guests, first.addresses[0])
-    declaration = Declaration(
-        meeting=first.meeting,
-        name=check_name(name, what="the recipe's folder's name"),
-        host=identity.card,
-        guests=guests,
-        code=measure_bundle(files, "recipe.py"),
-        job=job,
-        schema=schema_to_plain(schema),
-        accept=(Level.DEVELOPMENT,),
-        output=output,
-        travel=TravelRule(1, LEASE_S),
-        rows_at_home=True,
-        not_after=first.expires_s,
-    )
-    return declaration, files
-
-
-def _job(
-    folder: Path, name: str, guests: tuple[str, ...], address: str
-) -> tuple[str, OutputRule]:
-    """The job file that all have, and what may leave; both may be said in RECIPE/job.toml.
-
-    Raises:
-        MalformedError: if a field does not fit.
-    """
-    given = folder / "job.toml"
-    text = given.read_text("utf-8") if given.is_file() else "[training]\nepochs = 10\n"
-    plain = parse_toml(text.encode(), source="job.toml")
-    if own := [each for each in _OWN if each in plain]:
-        raise MalformedError(
-            f"job.toml has {own[0]}", why="the host says that", code="bad-field"
-        )
-    output = {**to_plain(_usual_output(len(guests))), **plain.pop("output", {})}
-    tables = text.partition("[output]")[0] if "[output]" in text else text
-    job = (
-        f'name = "{name}"\nagreement = "agreement.json"\nbundle = "recipe"\n'
-        f'output = "run"\norchestrator = "{address}"\nplan = "ddp"\n\n{tables}\n'
-        f'[slices]\ncount = {len(guests)}\nrows = "owner"\n'
-    )
-    parse_job(parse_toml(job.encode(), source="job.toml"), name="job.toml")
-    return job, from_plain(OutputRule, output, "output")
-
-
-def _usual_output(guests: int) -> OutputRule:
-    """What leaves where the recipe's folder says nothing else."""
-    return OutputRule(
-        metrics=("loss", "accuracy"),
-        digits=3,
-        values_per_visit=16,
-        metric_rows=_ROWS,
-        audience="everyone",
-        min_visits=1,
-        max_visits=1000,
-        min_holders=guests,
-        min_rows=_ROWS * guests,
-        min_owner_rows=_ROWS,
-        baseline_alone=False,
-        recipe_text=False,
-    )
 
 
 def _meet(args: argparse.Namespace, book: Book, host: Host) -> SignedAgreement:

@@ -64,12 +64,12 @@ def add_view_argument(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show the page until a signal comes."""
-    folder, job = find_run(args.folder)
+    folder, job = _find_run(args.folder)
     show(folder, job, port=args.port)
     return 0
 
 
-def find_run(place: Path) -> tuple[Path, str]:
+def _find_run(place: Path) -> tuple[Path, str]:
     """The folder of a job and the job's name: of the journal that was last written to.
 
     Raises:
