@@ -13,8 +13,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.sim.browser import CHROMIUM
@@ -154,13 +155,15 @@ def browser(folder: Path) -> Iterator[Browser]:
         "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1 , EXCLUDE localhost",
         f"--user-data-dir={folder / 'profile'}", "about:blank",
     ]  # fmt: skip
+    stack = ExitStack()  # a socket in it has a short name
+    short = stack.enter_context(TemporaryDirectory(prefix="browser"))
     with (folder / "browser.log").open("wb") as log:
         process = subprocess.Popen(
             words,
             pass_fds=(theirs_in, theirs_out),
             stdout=log,
             stderr=log,
-            env={**os.environ, "TMPDIR": str(folder)},
+            env={**os.environ, "TMPDIR": short},
         )
     for each in (theirs_in, theirs_out):
         os.close(each)
@@ -171,3 +174,4 @@ def browser(folder: Path) -> Iterator[Browser]:
         os.close(ours_in)
         process.terminate()
         process.wait(20)
+        stack.close()

@@ -83,7 +83,6 @@ def _find_run(place: Path) -> tuple[Path, str]:
         raise UsageError(
             f"there is no run in {place}",
             why=f"no role of a job wrote a *{SUFFIX} there",
-            fix="Name the folder in which job.toml lies",
             code="no-run",
         )
     newest = max(found, key=lambda path: path.stat().st_mtime)
