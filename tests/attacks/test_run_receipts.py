@@ -20,6 +20,7 @@ from sealift.errors import (
     EvidenceError,
     IntegrityError,
     MalformedError,
+    PolicyError,
     SealiftError,
 )
 from sealift.ids import Digest
@@ -32,7 +33,7 @@ from sealift.train.output.runreceipt import (
     sign_run,
     verify_run,
 )
-from tests.sim.runreceipts import SmallRun, small_run
+from tests.sim.runreceipts import SmallRun, release, small_run
 
 
 @pytest.fixture(scope="module")
@@ -213,12 +214,18 @@ def test_a_lie_that_is_signed_is_found_in_its_line(
     assert str(caught.value).startswith(f"{line}: ")
 
 
-def test_a_release_to_another_instance_counts_for_nothing(
-    run: SmallRun, tmp_path: Path
-) -> None:
+def test_a_release_to_another_instance_counts_for_nothing(run: SmallRun) -> None:
+    """The same owners' own logs, their own words: about somebody else."""
+    other = SigningKey.generate()
+    box = run.boxes["ada"]
+    foreign = release(run.consortium, box, "ada", "train", other)
+    with pytest.raises(PolicyError, match=r"^keys released: a key went to another"):
+        check(signed_by(run, released=(foreign, *run.receipt.released[1:])))
+
+
+def test_releases_of_other_owners_are_nobodys(run: SmallRun, tmp_path: Path) -> None:
     with small_run(tmp_path) as other:
         raw = signed_by(run, released=other.receipt.released)
-        # Another consortium's owners, too: their logs are nobody's here.
         with pytest.raises(SealiftError, match=r"^keys released: "):
             check(raw)
 

@@ -272,13 +272,14 @@ def stops_of(plan: Sequence[Group], purpose: Purpose, epoch: int) -> list[Stop]:
 
 def _demand_own_rows(rank: int, report: Report, own: Sequence[Stop]) -> None:
     """Nobody speaks of another's rows, nor of more or fewer than it has."""
+    foreign = MalformedError(
+        f"rank {rank} tells numbers of other rows than its own", code="bad-message"
+    )
+    if [part.stop for part in report.parts] != own:
+        raise foreign
     used = {each.resource for each in report.uses.tables}
-    if [part.stop for part in report.parts] != own or not {
-        stop.resource for stop in own
-    } >= used:
-        raise MalformedError(
-            f"rank {rank} tells numbers of other rows than its own", code="bad-message"
-        )
+    if used - {stop.resource for stop in own}:
+        raise foreign
 
 
 def _form(report: Report) -> Digest:
