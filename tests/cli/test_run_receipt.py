@@ -133,6 +133,17 @@ def test_what_stood_before_the_lie_is_still_said(
     assert "keys released: ada-train was used and its key was never released" in err
 
 
+def test_files_that_are_missing_are_said_before_anything_holds(said: Said) -> None:
+    for words in (("--model", "no.safetensors"), ("--with-log", "no.db")):
+        assert "there is no" in said(*words, rc=3)
+
+
+def test_several_logs(said: Said) -> None:
+    words = said.verified("--with-log", "ada.log", "--with-log", "cleo.log")
+    assert "ada's log continues" in words
+    assert "cleo's log continues" in words
+
+
 def test_damaged(said: Said, tmp_path: Path) -> None:
     raw = (tmp_path / "receipt.json").read_bytes()
     (tmp_path / "cut.json").write_bytes(raw[: len(raw) // 2])

@@ -270,3 +270,27 @@ def test_a_passphrase_that_is_asked_for_is_in_no_file(parties: Parties) -> None:
         for path in (each for each in home.rglob("*") if each.is_file()):
             assert b"open-sesame" not in path.read_bytes()
     assert weights(parties)
+
+
+def test_a_look_ahead_uses_no_invitation_up(parties: Parties) -> None:
+    host = parties.host("--invite", *OWNERS)
+    words = ["join", parties.invitations["north"], "train.csv", "--check"]
+    looked = parties.type("north", *words)
+    assert looked.end() == 0, looked.text
+    for said in (
+        "for north, until",
+        "65 columns",
+        "a relay answers at",
+        "as at the relay",
+    ):
+        assert said in looked.text
+    assert sorted(each.name for each in (parties.folder / "north").iterdir()) == [
+        "heldout.csv", "train.csv",
+    ]  # fmt: skip
+    assert "north is here" not in host.text
+    host.kill()
+    looked = parties.type("north", *words)
+    assert looked.end() == 0, looked.text
+    assert "nobody listens there yet" in looked.text
+    missing = parties.type("north", *words[:2], "none.csv", "--check")
+    assert missing.end() == 3, missing.text

@@ -121,7 +121,7 @@ _ELSEWHERE: Final = {
     "broker upgrade": "sealift.cli.roles.copies:add_upgrade",
     "demo": "sealift.lab.demo.command",
     "host": "sealift.cli.ahead.commands:add_host",
-    "join INVITATION": "sealift.cli.meeting.guest",
+    "join INVITATION": "sealift.cli.ahead.commands:add_invited",
     "join": "sealift.cli.ahead.commands:add_join",
     "orchestrator": "sealift.cli.roles.orchestrator",
     "output": "sealift.cli.model.output",
@@ -134,7 +134,7 @@ _ELSEWHERE: Final = {
 }
 
 _NEEDS_TORCH: Final = (
-    "accelerator", "demo", "resume", "serve", "share-server", "train", "try",
+    "accelerator", "demo", "host", "resume", "serve", "share-server", "train", "try",
 )  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def parser_adder(noun: str) -> Callable[[Any], None]:
 def _is_invitation(word: str) -> bool:
     """Whether it is an invitation, or a file with one."""
     beginning = "sealift-invitation-"
-    if word.startswith(beginning):
+    if word.startswith(beginning) or word == "INVITATION":  # in front of --help
         return True
     try:
         with open(word, encoding="ascii") as file:

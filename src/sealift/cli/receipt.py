@@ -23,6 +23,7 @@ from sealift.errors import (
     IntegrityError,
     PolicyError,
     SealiftError,
+    UnavailableError,
     UsageError,
     visible,
 )
@@ -69,7 +70,7 @@ def add_parser(subparsers: Any) -> None:
     run = parser.add_argument_group("of a run")
     run.add_file("--model", help="the file that the run is said to have made")
     run.add_file("--head", help="a signed head, or the file of heads that you kept")
-    run.add_path("--with-log", metavar="LOG", help="an owner's log, itself")
+    run.add_path("--with-log", many=True, metavar="LOG", help="an owner's log, itself")
     add_judging_arguments(parser)
     add_time_argument(parser)
     parser.add_json()
@@ -91,6 +92,10 @@ def _verify(args: argparse.Namespace) -> None:
 
 
 def _verify_run(args: argparse.Namespace, receipt: RunReceipt) -> None:
+    given = (args.agreement, args.model, args.head, *args.with_log)
+    for path in filter(None, given):  # before any line is said
+        if not path.exists():
+            raise UnavailableError(f"there is no {path}", code="cannot-read")
     at_s = receipt.made_at_s if args.at is None else parse_time(args.at)
     verified = equip_from(args, verify(receipt.agreement), clock=lambda: at_s)
     found = {}
@@ -121,7 +126,7 @@ def _run_lines(
     heads = receipt.manifest.heads
     compared = [
         *(_kept(args.head, heads, verified, args.with_log) if args.head else ()),
-        *(_logged(args.with_log, heads, verified) if args.with_log else ()),
+        *(said for path in args.with_log for said in _logged(path, heads, verified)),
     ]
     if not compared:
         outside.append("self-consistent only: no head from outside was compared")
@@ -143,7 +148,7 @@ def _kept(
     path: Path,
     heads: Sequence[SignedTreeHead],
     verified: VerifiedAgreement,
-    log: Path | None,
+    logs: Sequence[Path],
 ) -> Iterator[str]:
     """Compare with heads that somebody kept."""
     missing: SealiftError | None = None
@@ -161,15 +166,17 @@ def _kept(
                     f"the receipt shows another log of {owner} than you kept a head of",
                     code="log-forked",
                 )
-        elif log is None:
+        elif not (
+            own := [each for each in logs if read_head(each).body.log == kept.body.log]
+        ):
             raise UsageError(
                 f"the head that you kept is of {kept.body.size} entries, the receipt's of "
                 f"{shown.body.size}",
                 fix=f"Show that one continues the other: --with-log, {owner}'s log",
                 code="head-unproven",
             )
-        elif read_head(log).body.log == kept.body.log:
-            verify_log(log, kept)
+        else:
+            verify_log(own[0], kept)
         compared += 1
         yield f"fits the head of {owner}'s log that you kept, {kept.body.size} entries"
     if not compared and missing is not None:

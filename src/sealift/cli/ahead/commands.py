@@ -50,6 +50,15 @@ def add_join(nouns: Any) -> None:
     _add_look(nouns.choices["join"], "check", CHECK, "joining")
 
 
+def add_invited(nouns: Any) -> None:
+    """Add `join` with an invitation."""
+    from sealift.cli.meeting.guest import add_parser
+
+    add_parser(nouns)
+    text = "check data, key, torch, the way to the host and the clock; exit"
+    _add_look(nouns.choices["join INVITATION"], "check", text, "inviting")
+
+
 def add_train(nouns: Any) -> None:
     """Add `train`."""
     from sealift.cli.train import add_parser

@@ -12,9 +12,12 @@ from typing import Final
 from sealift.cli.ahead import looks, planned
 from sealift.cli.ahead.dryrun import Checks, Unknown, show
 from sealift.cli.judging import wall_clock
-from sealift.cli.meeting.declared import declaration_of, invitations_for
+from sealift.cli.meeting.declared import (
+    declaration_of,
+    invitations_for,
+    try_recipe,
+)
 from sealift.cli.meeting.question import tell_declared
-from sealift.cli.train.rehearse import rehearse_all
 from sealift.codec import parse_toml
 from sealift.crypto.identity import create_identity
 from sealift.data.schema.document import load_schema
@@ -90,12 +93,8 @@ class _Hosting:
         """Try the host's own recipe, on rows that nobody gave; raises as `sealift try`."""
         if self._declared is None or find_spec("torch") is None:
             return Unknown("not tried")
-        names = ("seed", "batch_rows", "threads", "drop_last")
-        given = {name: getattr(self._training, name) for name in names}
-        rows = self._training.batch_rows * STEPS
-        args = argparse.Namespace(**given, rows=rows, steps=STEPS, form=None)
         schema = load_schema(self.args.recipe / "schema.toml")
-        (tried,) = rehearse_all(args, self._files, "recipe.py", [schema])
+        tried = try_recipe(self._files, schema, self._training, STEPS)
         self._step_s = tried.step_s
         return f"{STEPS} steps on synthetic rows"
 

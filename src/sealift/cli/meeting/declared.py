@@ -10,6 +10,7 @@ from typing import Final
 
 from sealift.attest.level import Level
 from sealift.cli.judging import wall_clock
+from sealift.cli.train.rehearse import rehearse_all
 from sealift.codec import from_plain, parse_toml, to_plain
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
@@ -23,6 +24,8 @@ from sealift.meet.terms import Declaration
 from sealift.release.agreement.code import measure_bundle, read_bundle
 from sealift.release.agreement.resources import OutputRule, TravelRule
 from sealift.train.job.settings import parse_job
+from sealift.train.loop.rehearsal import Rehearsal
+from sealift.travel.settings import TrainingSettings
 
 DAY_S: Final = 86_400
 LEASE_S: Final = 120.0
@@ -46,6 +49,32 @@ def read_recipe(folder: Path) -> tuple[dict[str, bytes], Schema]:
             code="bad-meeting",
         )
     return files, load_schema(folder / "schema.toml")
+
+
+def training_of(folder: Path, names: Sequence[str], address: str) -> TrainingSettings:
+    """How the recipe's folder says that it is to be trained.
+
+    Raises:
+        MalformedError: if a field of its job.toml does not fit.
+    """
+    job, _output = _job(folder, folder.resolve().name, tuple(names), address)
+    return parse_job(parse_toml(job.encode(), source="job.toml")).training
+
+
+def try_recipe(
+    files: dict[str, bytes], schema: Schema, training: TrainingSettings, steps: int
+) -> Rehearsal:
+    """Make steps with the recipe, in its sandbox, on rows that nobody gave.
+
+    Raises:
+        JobError: as `sealift try`, which shows the traceback.
+    """
+    names = ("seed", "batch_rows", "threads", "drop_last")
+    given = {name: getattr(training, name) for name in names}
+    rows = training.batch_rows * steps
+    args = argparse.Namespace(**given, rows=rows, steps=steps, form=None)
+    (tried,) = rehearse_all(args, files, "recipe.py", [schema])
+    return tried
 
 
 def invitations_for(

@@ -120,11 +120,9 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Meet, and go on as the long command."""
-    text = args.invitation
-    if Path(text).is_file():
-        text = read_whole(Path(text), 1 << 16).decode("utf-8", "replace")
-    invitation = parse_invitation(text)
+    invitation = read_invitation(args.invitation)
     place = Place(Path.cwd(), invitation.name, args.passphrase)
+    _demand_this_meeting(place, invitation)
     if not place["agreement.json"].exists():
         invitation.require_in_time(wall_clock())
         for each in filter(None, (args.data, args.heldout)):
@@ -132,6 +130,34 @@ def run(args: argparse.Namespace) -> int:
                 raise UsageError(f"there is no {each}", code="cannot-read")
         _Meeting(args, invitation, place).attend()
     _take_part(place, view=args.view)
+
+
+def _demand_this_meeting(place: Place, invitation: Invitation) -> None:
+    """A folder is of one meeting, also once its agreement lies there.
+
+    Raises:
+        PolicyError: ``other-meeting``.
+    """
+    path = place["meeting.json"]
+    if path.exists():
+        kept = decode(Kept, read_whole(path, MAX_KEPT_BYTES))
+        if kept.invitation != invitation.to_text():
+            raise PolicyError(
+                "this folder is of another meeting",
+                fix="Use a folder with nothing in it but the table",
+                code="other-meeting",
+            )
+
+
+def read_invitation(text: str) -> Invitation:
+    """The invitation of a line, or of the file that it names.
+
+    Raises:
+        MalformedError: code ``bad-invitation``.
+    """
+    if Path(text).is_file():
+        text = read_whole(Path(text), 1 << 16).decode("utf-8", "replace")
+    return parse_invitation(text)
 
 
 @dataclass
@@ -151,14 +177,7 @@ class _Meeting:
         path = self.place["meeting.json"]
         self._kept = Kept(invitation=self.invitation.to_text())
         if path.exists():
-            kept = decode(Kept, read_whole(path, MAX_KEPT_BYTES))
-            if kept.invitation != self._kept.invitation:
-                raise PolicyError(
-                    "this folder is of another meeting",
-                    fix="Use an empty folder",
-                    code="other-meeting",
-                )
-            self._kept = kept
+            self._kept = decode(Kept, read_whole(path, MAX_KEPT_BYTES))
 
     def attend(self) -> None:
         """Until the signed agreement lies in the folder."""

@@ -18,6 +18,8 @@ from sealift.cli.meeting.declared import (
     declaration_of,
     invitations_for,
     read_recipe,
+    training_of,
+    try_recipe,
 )
 from sealift.cli.meeting.place import Place, add_ask_argument
 from sealift.cli.signals import followed
@@ -25,6 +27,7 @@ from sealift.cli.view import add_view_argument, view_beside
 from sealift.cli.view.report import REPORT_NAME
 from sealift.crypto.identity import Identity
 from sealift.errors import (
+    PolicyError,
     SealiftError,
     UnavailableError,
     UsageError,
@@ -35,7 +38,13 @@ from sealift.meet.book import Book
 from sealift.meet.door import Door, places
 from sealift.meet.host import Host
 from sealift.meet.invitation import HOST
-from sealift.release.agreement.signed import SignedAgreement, save_signed, verify
+from sealift.release.agreement.code import measure_bundle
+from sealift.release.agreement.signed import (
+    SignedAgreement,
+    load_signed,
+    save_signed,
+    verify,
+)
 from sealift.release.files import handed_on, write_whole
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
@@ -45,6 +54,7 @@ from sealift.train.job.talk import Talk
 from sealift.travel.visit.messages import RUN_RECEIPT_NAME
 
 LISTEN: Final = "127.0.0.1:7420"
+TRIED_STEPS: Final = 2
 FREE_S: Final = 10.0  # of the port, after this host was killed
 
 
@@ -87,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     if model.exists():
         print(model.name)
         return 0
-    read_recipe(args.recipe)  # what is wrong with it is said before anybody is invited
+    _try_first(args, place)
     book = _open_book(args, place)
     with closing(book):
         host = _declare(args, book, place.identity())
@@ -105,6 +115,29 @@ def run(args: argparse.Namespace) -> int:
         write_whole(place[name], (place["run"] / name).read_bytes())
     say(f"beside it: {REPORT_NAME}, and {RUN_RECEIPT_NAME} that every party has")
     return 0
+
+
+def _try_first(args: argparse.Namespace, place: Place) -> None:
+    """What is wrong with the recipe is said before anybody is invited, or signs.
+
+    Raises:
+        PolicyError: ``recipe-signed``: it is not the one that all have signed.
+        SealiftError: as ``read_recipe`` and ``try_recipe``.
+    """
+    files, schema = read_recipe(args.recipe)
+    if place["agreement.json"].exists():
+        signed = load_signed(place["agreement.json"]).agreement.code
+        if measure_bundle(files, "recipe.py").digest != signed.digest:
+            raise PolicyError(
+                "the recipe is not the one that all have signed",
+                why=f"{args.recipe} was changed since",
+                code="recipe-signed",
+            )
+    elif args.invite and not place["meeting.db"].exists():
+        names = _demand_names(args)
+        training = training_of(args.recipe, names, args.address or args.listen)
+        say("trying the recipe for two steps, on rows that nobody gave")
+        try_recipe(files, schema, training, TRIED_STEPS)
 
 
 def _open_book(args: argparse.Namespace, place: Place) -> Book:

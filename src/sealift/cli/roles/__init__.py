@@ -170,7 +170,8 @@ def keep_run_in(folder: Path, setup: RoleSetup) -> Callable[[bytes], None]:
     """Checks the run's receipt before it is kept, and says where."""
 
     def keep(receipt: bytes) -> None:
-        path = keep_run(folder, demand_of(receipt, setup.agreement))
-        emit(setup.sink, "receipt.kept", name=path.name)
+        path, new = keep_run(folder, demand_of(receipt, setup.agreement))
+        if new:
+            emit(setup.sink, "receipt.kept", name=path.name)
 
     return keep

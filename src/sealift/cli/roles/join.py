@@ -78,7 +78,8 @@ def add_parser(subparsers: Any) -> None:
         help="take part in a job with this owner's sealed data",
         description="Runs this owner's broker and holder until the job ends; with the plan "
         "ddp its broker and its rank. Both dial out to the orchestrator; nothing listens "
-        "here.",
+        "here. With an invitation in the place of JOB this is another command: "
+        "`sealift join INVITATION --help`.",
     )
     add_role_arguments(parser)
     add_store_arguments(parser)

@@ -139,8 +139,9 @@ class RankedJob:
         with as_lost():
             receipt = self._rounds.hear_receipt(receipt)
         folder = self.receipts.folder.parent
-        path = keep_run(folder, demand_of(receipt, self.agreement))
-        emit(self.sink, "receipt.kept", name=path.name)
+        path, new = keep_run(folder, demand_of(receipt, self.agreement))
+        if new:
+            emit(self.sink, "receipt.kept", name=path.name)
         self.group.close()
 
     def _meet(self, passes: int) -> int:

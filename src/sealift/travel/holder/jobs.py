@@ -109,8 +109,8 @@ class Receipts:
             self.failed += 1
 
 
-def keep_run(folder: Path, receipt: bytes) -> Path:
-    """Write the receipt of a whole run, beside those of other runs; its file.
+def keep_run(folder: Path, receipt: bytes) -> tuple[Path, bool]:
+    """Write the receipt of a whole run, beside those of others: its file, and if it is new.
 
     Raises:
         UnavailableError: ``disk-full`` or ``cannot-write``.
@@ -119,8 +119,10 @@ def keep_run(folder: Path, receipt: bytes) -> Path:
     while path.exists() and path.read_bytes() != receipt:
         number += 1
         path = folder / f"receipt-{number}.json"
-    write_whole(path, receipt)
-    return path
+    new = not path.exists()  # a broker beside may have kept it
+    if new:
+        write_whole(path, receipt)
+    return path, new
 
 
 class HolderJob:

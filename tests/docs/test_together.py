@@ -1,0 +1,101 @@
+"""The four commands of the README, typed in four folders, with the README's own files."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shlex
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.sim.typed import Typed
+
+pytestmark = [pytest.mark.distributed, pytest.mark.long]
+README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+TOGETHER = README.partition("\n## Together")[2].partition("\n## ")[0]
+OWNERS = ("north", "east", "south")
+YES = (("Sign?", "y"), ("compare the words with", "n"))
+
+
+def box(kind: str) -> str:
+    """The first one of a kind."""
+    found = re.search(rf"^```{kind}\n(.*?)^```$", TOGETHER, re.M | re.S)
+    assert found is not None, kind
+    return found[1]
+
+
+def command(verb: str) -> list[str]:
+    """A line's words behind ``sealift``."""
+    line = next(
+        line for line in TOGETHER.splitlines() if line.startswith(f"sealift {verb}")
+    )
+    return shlex.split(line, comments=True)[1:]
+
+
+@pytest.fixture
+def typed() -> Iterator[list[Typed]]:
+    found: list[Typed] = []
+    yield found
+    for each in found:
+        if each.process.poll() is None:
+            each.kill()
+
+
+def write_rows(path: Path, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    age, dose = draw.normal(size=(2, 200))
+    healed = (age + dose > 0).astype(int)
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["age", "dose", "healed"])
+        rows.writerows(zip(age.round(3), dose.round(3), healed, strict=True))
+
+
+def test_four_commands_from_the_readme(tmp_path: Path, typed: list[Typed]) -> None:
+    recipe = tmp_path / "host" / "recipe"
+    recipe.mkdir(parents=True)
+    (recipe / "recipe.py").write_text(box("python"))
+    (recipe / "schema.toml").write_text(box("toml"))
+    for number, name in enumerate(OWNERS):
+        (tmp_path / name).mkdir()
+        write_rows(tmp_path / name / "train.csv", number)
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{place.getsockname()[1]}"
+    words = [address if ":7420" in each else each for each in command("host")]
+    host = Typed(tmp_path / "host", *words)
+    typed.append(host)
+    host.wait_text("mail each party its line")
+    invitations = dict(re.findall(r"(\w+)  (sealift-invitation-[\w-]+)", host.text))
+    for name in OWNERS:
+        _join, _invitation, *data = command("join")
+        words = ["join", invitations[name], *data]
+        typed.append(Typed(tmp_path / name, *words, answers=YES))
+    for each in (*typed[1:], host):
+        assert each.end() == 0, each.text[-3000:]
+    there = Typed(tmp_path / "host", *command("receipt verify"))
+    assert there.end() == 0, there.text
+    assert "model.safetensors is it" in there.text
+    here = Typed(
+        tmp_path / "east", "receipt", "verify", "receipt.json", "--with-log", "audit.db"
+    )
+    assert here.end() == 0, here.text
+    assert re.search(r"parties compared +no", here.text)
+
+
+def test_a_recipe_that_cannot_run_costs_nobodys_signature(
+    tmp_path: Path, typed: list[Typed]
+) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "recipe.py").write_text("class Model: ...\n")
+    (tmp_path / "recipe" / "schema.toml").write_text(box("toml"))
+    host = Typed(tmp_path, "host", "recipe", "--invite", "north", "east")
+    typed.append(host)
+    assert host.end() == 7, host.text
+    assert "it defines no build() [bad-recipe]" in host.text
+    assert "sealift-invitation-" not in host.text
+    assert not (tmp_path / "meeting.db").exists()
