@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from sealift.errors import UnavailableError
+from sealift.ids import Digest
 from sealift.lab.demo.tasks.digits import ROW_BYTES
 from sealift.release.agreement.signed import load_signed, verify
 from sealift.train.output.opening import open_output, read_manifest
+from sealift.train.output.runreceipt import open_run
 from tests.sim.jobrun import job_run
 from tests.sim.jobworld import Wishes, fresh_world, identities, train_here
 from tests.sim.statistics import OWNERS, expected, statistics_alone, trained_on
@@ -34,8 +36,11 @@ def test_statistics_alone(tmp_path: Path) -> None:
     assert found["statistics"] == expected(world)
     assert "weights" not in found
     names = {path.name for path in world.run.iterdir()}
-    history = {"history.jsonl", "history.csv", "report.html"}
+    history = {"history.jsonl", "history.csv", "report.html", "receipt.json"}
     assert names == {"manifest.json", "statistics.json"} | history
+    receipt = open_run((world.run / "receipt.json").read_bytes())
+    assert receipt.subject_name == "statistics.json"
+    assert receipt.subject == Digest.of((world.run / "statistics.json").read_bytes())
     written = json.loads((world.run / "statistics.json").read_text())
     assert written["statistics"] == expected(world)
     agreement = verify(load_signed(world.agreement))

@@ -103,7 +103,7 @@ def test_the_model_opens_once_both_approved(
     world = World(shutil.copytree(finished.world.path, tmp_path / "world"))
     names = {path.name for path in world.run.iterdir()}
     shares = {f"model.share.{owner}.json" for owner in ("north", "south")}
-    history = {"history.jsonl", "history.csv", "report.html"}
+    history = {"history.jsonl", "history.csv", "report.html", "receipt.json"}
     sealed = {"manifest.json", "model.sealed", "model.key.json"}
     assert names == sealed | history | shares
     place = tmp_path / "model.safetensors"
