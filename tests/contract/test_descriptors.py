@@ -19,7 +19,7 @@ import pytest
 
 from sealift.attest.tpm.client import DeviceLink
 from sealift.channel.record.rawfile import FileSource
-from sealift.cli.roles import join
+from sealift.cli.roles import held as held_files
 from sealift.data.loader.torchloader import SealedDataLoader
 from sealift.data.loader.windows import WindowArena
 from sealift.data.schedule.memory import SharedBuffer
@@ -81,11 +81,11 @@ def test_what_a_holder_loads(
         is_agreed = {each.name: at < agreed for at, each in enumerate(resources)}
         table = SimpleNamespace(is_table_of=lambda resource: is_agreed[resource.name])
         card = SimpleNamespace(resource=table, leaves=())
-        monkeypatch.setattr(join, "read_card", lambda path: card)
+        monkeypatch.setattr(held_files, "read_card", lambda path: card)
 
         def load() -> None:
             with ExitStack() as stack, suppress(MalformedError):
-                held = join.load_held(setup, tmp_path, stack)
+                held = held_files.load_held(setup, tmp_path, stack)
                 assert len(held) == agreed == 2
 
         assert left_open(load) == 0
