@@ -29,10 +29,12 @@ from sealift.train.output import runreceipt
 from sealift.train.output.runreceipt import (
     Line,
     RunReceipt,
+    demand_of,
     open_run,
     sign_run,
     verify_run,
 )
+from sealift.train.output.uses import Uses
 from tests.sim.runreceipts import SmallRun, release, small_run
 
 
@@ -172,6 +174,15 @@ def manifest(run: SmallRun, **changes: Any) -> bytes:
     return signed_by(run, manifest=replace(run.receipt.manifest, **changes))
 
 
+def only_ada(run: SmallRun) -> Uses:
+    return Uses.of(run.visits[0])
+
+
+def doubled(run: SmallRun) -> Uses:
+    uses = run.receipt.uses
+    return replace(uses, tables=uses.tables * 2)
+
+
 LIES: dict[str, tuple[Callable[[SmallRun], bytes], str, str]] = {
     "level": (lambda r: manifest(r, level=Level.TEE), "evidence", "manifest-level"),
     "no-release": (lambda r: signed_by(r, released=()), "keys released", "no-release"),
@@ -196,6 +207,15 @@ LIES: dict[str, tuple[Callable[[SmallRun], bytes], str, str]] = {
         "coverage",
         "output-withheld",
     ),
+    "nothing": (
+        lambda r: signed_by(r, uses=Uses(), released=()),
+        "coverage",
+        "bad-rows",
+    ),
+    "less": (lambda r: signed_by(r, uses=only_ada(r)), "coverage", "bad-rows"),
+    "no-heads": (lambda r: manifest(r, heads=()), "keys released", "head-missing"),
+    "negative": (lambda r: uses(r, sealed_bytes=-1), "use of rows", "bad-rows"),
+    "twice": (lambda r: signed_by(r, uses=doubled(r)), "use of rows", "bad-rows"),
     "checkpoints": (
         lambda r: signed_by(r, checkpoints=-1),
         "checkpoints",
@@ -212,6 +232,19 @@ def test_a_lie_that_is_signed_is_found_in_its_line(
         check(lie(run))
     assert caught.value.code == code
     assert str(caught.value).startswith(f"{line}: ")
+
+
+def test_a_receipt_of_another_job_is_not_kept(run: SmallRun) -> None:
+    raw, verified = sign_run(run.receipt, run.instance), run.consortium.verified()
+    assert demand_of(raw, verified, "job-1") == raw
+    with pytest.raises(PolicyError, match="of another job"):
+        demand_of(raw, verified, "job-2")
+
+
+@pytest.mark.parametrize("at_s", [-1, 10**12, 2**53 - 1])
+def test_a_time_that_nobody_can_say(run: SmallRun, at_s: int) -> None:
+    with pytest.raises(MalformedError, match="not the receipt of a run"):
+        check(signed_by(run, made_at_s=at_s))
 
 
 def test_a_release_to_another_instance_counts_for_nothing(run: SmallRun) -> None:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from sealift.train.sandbox import landlock
-from tests.sim.viewed import CODE, Viewed, viewed
+from tests.sim.viewed import CODE, Viewed, place_in, viewed
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,12 @@ def test_the_code_lets_in_and_stands_in_no_address(page: Viewed) -> None:
         cookie = told.headers["set-cookie"]
         assert "HttpOnly" in cookie
         assert "SameSite=Strict" in cookie
+        assert CODE not in cookie
         assert "location" not in told.headers
-        shown = client.get("/")
+        place = place_in(told.text)
+        assert f"Path={place}" in cookie
+        assert "first" not in client.get("/").text  # the cookie does not go there
+        shown = client.get(place)
         assert "<h1>first</h1>" in shown.text
         assert CODE not in shown.text + str(shown.headers) + str(shown.url)
 
@@ -54,12 +58,34 @@ def test_without_the_cookie_there_is_nothing(page: Viewed, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cookie", ["", "x", "sealift-view-{port}=", "sealift-view-1={code}", "=;=;", '"']
+    "cookie", ["", "x", "sealift-view=", "sealift-view={code}", "=;=;", '"']
 )
 def test_another_cookie_is_none(page: Viewed, cookie: str) -> None:
-    words = {"cookie": cookie.format(port=page.port, code=CODE)}
-    with page.client(headers=words) as client:
-        assert client.get("/events").status_code == 403
+    with page.guest() as inside:
+        place = str(inside.base_url)
+    words = {"cookie": cookie.format(code=CODE)}
+    with page.client(base_url=place, headers=words) as client:
+        assert client.get("events").status_code == 403
+
+
+@pytest.mark.parametrize("before", ['a={"x":1}; ', "n\u00e9=1; ", "a b; ", "=; "])
+def test_cookies_of_others_on_this_machine_are_passed_over(
+    page: Viewed, before: str
+) -> None:
+    with page.guest() as inside:
+        place, [own] = str(inside.base_url), list(inside.cookies.jar)
+    raw = f"{before}{own.name}={own.value}".encode()
+    with page.client(base_url=place, headers={"cookie": raw}) as client:
+        assert client.get("").status_code == 200
+
+
+def test_the_cookie_goes_to_no_other_server_of_this_machine(page: Viewed) -> None:
+    """Cookies know no ports; this one's path is a secret that another server cannot name."""
+    with page.guest() as inside:
+        [own] = list(inside.cookies.jar)
+    assert own.path.startswith("/")
+    assert len(own.path) > 30
+    assert not {own.value, CODE} & {own.path.strip("/")}
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from sealift.codec import encode
 from sealift.release.agreement.signed import save_signed
 from sealift.release.log.heads import HeadStore
 from sealift.train.output.runreceipt import sign_run
+from tests.sim.owners import make_broker
 from tests.sim.paperwork import release_once
-from tests.sim.runreceipts import MODEL, SmallRun, small_run
+from tests.sim.runreceipts import MODEL, SmallRun, release, small_run
 
 
 @pytest.fixture
@@ -92,8 +93,6 @@ def test_a_head_of_somebody_else_says_nothing(said: Said, tmp_path: Path) -> Non
 
 
 def test_a_forked_log_is_found(said: Said, run: SmallRun, tmp_path: Path) -> None:
-    from tests.sim.owners import make_broker
-
     (tmp_path / "fork").mkdir()
     box = make_broker(run.consortium, "ada", tmp_path / "fork")
     for _ in range(2):
@@ -102,6 +101,42 @@ def test_a_forked_log_is_found(said: Said, run: SmallRun, tmp_path: Path) -> Non
     (tmp_path / "forked.json").write_bytes(encode(head))
     assert "[log-forked]" in said("--head", "forked.json", rc=5)
     assert "[log-forked]" in said("--with-log", "fork/ada.log", rc=5)
+
+
+def test_another_owners_log_proves_no_head(
+    said: Said, run: SmallRun, tmp_path: Path
+) -> None:
+    """A head of a fork, and somebody else's honest log beside it."""
+    (tmp_path / "fork").mkdir()
+    box = make_broker(run.consortium, "bern", tmp_path / "fork")
+    head = release_once(run.consortium, box, "bern")
+    box.close()
+    (tmp_path / "forked.json").write_bytes(encode(head))
+    words = ["--head", "forked.json", "--with-log"]
+    assert "[head-unproven]" in said(*words, "ada.log", rc=2)
+    assert "[log-forked]" in said(*words, "bern.log", rc=5)
+
+
+def test_a_log_must_have_the_releases(
+    said: Said, run: SmallRun, tmp_path: Path
+) -> None:
+    """Releases that stand in a fork alone: the honest log knows nothing of them."""
+    (tmp_path / "fork").mkdir()
+    box = make_broker(run.consortium, "ada", tmp_path / "fork")
+    forked = [
+        release(run.consortium, box, "ada", part, run.instance)
+        for part in ("train", "heldout")
+    ]
+    box.close()
+    honest = [
+        each
+        for each in run.receipt.released
+        if each.head.body.log != forked[0].head.body.log
+    ]
+    lie = replace(run.receipt, released=(*forked, *honest))
+    (tmp_path / "lie.json").write_bytes(sign_run(lie, run.instance))
+    words = said("--with-log", "ada.log", file="lie.json", rc=5)
+    assert "[log-forked]" in words
 
 
 def test_the_model(said: Said, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -34,13 +35,23 @@ class Viewed:
 
     def client(self, **terms: object) -> httpx.Client:
         """A browser that was not let in yet."""
-        return httpx.Client(base_url=self.address, timeout=20.0, **terms)  # type: ignore[arg-type]
+        return httpx.Client(**{"base_url": self.address, "timeout": 20.0, **terms})  # type: ignore[arg-type]
 
     def guest(self) -> httpx.Client:
         """One that was."""
         with self.client() as client:
-            assert client.post("/enter", data={"code": CODE}).status_code == 200
-            return self.client(cookies=client.cookies)
+            told = client.post("/enter", data={"code": CODE})
+            assert told.status_code == 200
+            return self.client(
+                base_url=f"{self.address}{place_in(told.text)}", cookies=client.cookies
+            )
+
+
+def place_in(html: str) -> str:
+    """Where a browser that was let in is sent."""
+    found = re.search(r"url=(/[0-9a-f]{32}/)", html)
+    assert found is not None, html
+    return found[1]
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -219,7 +220,9 @@ def _in_the_runs(folder: Path, verified: VerifiedAgreement) -> dict[str, str]:
     """How many of an owner's receipts stand in the receipts of runs beside them."""
     own = {receipt_digest(load_receipt(path)) for path in receipt_files([folder])}
     found, named = 0, set[Digest]()
-    for path in folder.resolve().parent.glob("receipt*.json"):
+    for path in sorted(folder.resolve().parent.glob("receipt*.json")):
+        if not re.fullmatch(r"receipt(-\d+)?\.json", path.name):
+            continue
         run = open_run(read_whole(path, MAX_RUN_RECEIPT_BYTES))
         if run.manifest.agreement != verified.digest:
             continue

@@ -35,9 +35,16 @@ from sealift.release.agreement.signed import (
 )
 from sealift.release.files import read_whole
 from sealift.release.log.entries import SignedTreeHead
-from sealift.release.log.heads import find_head, log_owner, read_head, verify_log
+from sealift.release.log.heads import (
+    find_head,
+    log_owner,
+    read_entries,
+    read_head,
+    verify_log,
+)
 from sealift.release.receipt import Receipt, load_receipt, verify_receipt
 from sealift.train.job.checkpointfile import file_digest
+from sealift.train.output.manifest import prove_releases
 from sealift.train.output.runreceipt import Line, RunReceipt, open_run, verify_run
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 
@@ -126,7 +133,7 @@ def _run_lines(
     heads = receipt.manifest.heads
     compared = [
         *(_kept(args.head, heads, verified, args.with_log) if args.head else ()),
-        *(said for path in args.with_log for said in _logged(path, heads, verified)),
+        *(said for path in args.with_log for said in _logged(path, receipt, verified)),
     ]
     if not compared:
         outside.append("self-consistent only: no head from outside was compared")
@@ -184,18 +191,24 @@ def _kept(
 
 
 def _logged(
-    path: Path, heads: Sequence[SignedTreeHead], verified: VerifiedAgreement
+    path: Path, receipt: RunReceipt, verified: VerifiedAgreement
 ) -> Iterator[str]:
-    """The log itself holds what the receipt shows of it."""
-    log = read_head(path).body.log
-    shown = next((each for each in heads if each.body.log == log), None)
+    """The log itself holds what the receipt shows of it: its head, and every release."""
+    log, manifest = read_head(path).body.log, receipt.manifest
+    shown = next((each for each in manifest.heads if each.body.log == log), None)
     if shown is None:
         raise IntegrityError(
             f"{path} is of an owner that released nothing to this run",
             code="log-elsewhere",
         )
-    verify_log(path, shown)
-    yield f"{log_owner(shown, verified).name}'s log continues the receipt's head of it"
+    for each in (shown, *(r.head for r in receipt.released if r.head.body.log == log)):
+        verify_log(path, each)
+    released = prove_releases(manifest, log, read_entries(path)).resources
+    owner = log_owner(shown, verified).name
+    yield (
+        f"{owner}'s log continues the receipt's head of it, and has the releases of "
+        f"{', '.join(sorted(set(released)))}"
+    )
 
 
 def _verify_visits(args: argparse.Namespace) -> None:

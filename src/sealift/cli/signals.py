@@ -102,9 +102,11 @@ def _first(number: int, frame: FrameType | None) -> None:
     for each in STOPPING:
         signal.signal(each, _later)
     if _is_orphan():  # whoever was killed may come again: nobody is told of an end
-        for act in _LAST_ACTS:
-            act()
-        os._exit(128 + number)
+        try:
+            for act in _LAST_ACTS:
+                act()
+        finally:
+            os._exit(128 + number)
     if _State.postponing:
         _State.postponed = number
         return

@@ -165,6 +165,7 @@ class Reception:
         self._peer = peer
         self._th2 = th2
         self._name = ""
+        self._proposed = False
 
     def take(self, message: FromGuest) -> FromHost:
         """The answer to a message.
@@ -179,8 +180,12 @@ class Reception:
             raise MalformedError("nobody arrived yet", code="bad-message")
         book, name = self._host.book, self._name
         match message:
-            case Ask() | Propose():  # what is proposed is the host's own to declare
+            case Ask():
                 pass
+            case Propose():  # what is proposed is the host's own to declare
+                if self._proposed:
+                    raise MalformedError("proposed before", code="bad-message")
+                self._proposed = True
             case Bring():
                 _require_own(message.card.verify().party == self._card)
                 book.bring(name, message.card)

@@ -81,7 +81,9 @@ class Propose:
 
     def __post_init__(self) -> None:
         texts = [text for each in self.categories.values() for text in each]
-        if len(texts) > MAX_PROPOSED or any(len(text) > MAX_WHY for text in texts):
+        empty = not all(self.categories.values())
+        longest = max(map(len, (*self.categories, *texts)), default=0)
+        if empty or len(texts) > MAX_PROPOSED or longest > MAX_WHY:
             raise MalformedError("too long", field="categories", code="bad-meeting")
 
 

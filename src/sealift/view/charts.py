@@ -7,6 +7,7 @@ desk and on paper, and needs no script.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,23 +19,8 @@ PLOT_PX: Final = 240
 LABEL_PX: Final = 19  # between two words that must not touch
 MOST_NAMED: Final = 12
 THINNEST: Final = 2.0  # units; what is shorter would vanish
-STEPS: Final = (
-    0.001,
-    0.002,
-    0.005,
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.5,
-    1,
-    2,
-    5,
-    10,
-    20,
-    50,
-)
+ROUND: Final = (1, 2, 5, 10)
+LARGEST: Final = 1e300  # beyond it nothing is drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,10 +248,14 @@ def _range(low: float, high: float, floor: float | None) -> tuple[float, float]:
 
 def _ticks(low: float, high: float, *, most: int) -> list[float]:
     """Round numbers from low to high, at most so many."""
-    step = next((s for s in STEPS if (high - low) / s <= most), 100.0)
-    first = -(-low // step)
-    count = int(high // step - first) + 1
-    return [round((first + index) * step, 6) for index in range(count)]
+    span = high - low
+    if not 0 < span < LARGEST:
+        return [low]
+    power = 10.0 ** math.floor(math.log10(span / most))
+    step = next(power * each for each in ROUND if span / (power * each) <= most)
+    first = math.ceil(low / step)
+    count = math.floor(high / step) - first + 1
+    return [float(f"{(first + index) * step:.12g}") for index in range(count)]
 
 
 def _width(part: Part, whole: float) -> str:

@@ -169,8 +169,14 @@ class LiveRun:
 
     def _start(self, told: Told) -> None:
         """The plan is worked on from here: from its beginning, or a checkpoint."""
-        self.working_s, self.rows_before = told.at_s, len(self.rows)
         self.position = int(told.fields.get("position", 0))
+        if (
+            not self.position
+        ):  # whatever was there before was killed, and is another run's
+            self.rows.clear()
+            self.phases_s.clear()
+            self.sealed_bytes = self.scrubbed_bytes = 0
+        self.working_s, self.rows_before = told.at_s, len(self.rows)
         self.buffer_bytes = int(told.fields.get("buffer_bytes", 0))
         self.inside.clear()
 

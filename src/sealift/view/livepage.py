@@ -16,7 +16,7 @@ from sealift.attest.level import Level, protects_nobody
 from sealift.attest.verifier import Check
 from sealift.release.agreement.explain import KEPT_OUT, count
 from sealift.train.job.journal import FINISHED
-from sealift.view.charts import Curve, Part, legend, plot, stack
+from sealift.view.charts import LARGEST, Curve, Part, legend, plot, stack
 from sealift.view.live import LiveRun
 from sealift.view.markup import (
     Child,
@@ -201,7 +201,8 @@ def _last(curve: Curve) -> str:
 def _curves(
     rows: Sequence[Mapping[str, Any]], name: str, purpose: str
 ) -> Iterator[Curve]:
-    found = [r for r in rows if r["purpose"] == purpose and r["epoch"] and name in r]
+    of = (r for r in rows if r["purpose"] == purpose and r["epoch"] and name in r)
+    found = [row for row in of if abs(float(row[name])) < LARGEST]  # so no NaN either
     owners = sorted({row["owner"] for row in found})
     for number, owner in enumerate(owners):
         points = list(_means([r for r in found if r["owner"] == owner], name))

@@ -9,6 +9,10 @@ from typing import Final
 VOID: Final = frozenset({"meta", "br", "hr", "col", "link", "input"})
 
 
+# What draws nothing, or turns what follows around: control and bidi characters.
+_HIDDEN: Final = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160), 1564, 8206, 8207, *range(8234, 8239), *range(8294, 8298)), "�")  # fmt: skip
+
+
 class Markup(str):
     """Text that is markup already; any other text is escaped when it is put in."""
 
@@ -130,7 +134,7 @@ def _write(child: Child) -> str:
     if isinstance(child, Markup):
         return child
     if isinstance(child, str):
-        return escape(child)
+        return escape(child).translate(_HIDDEN)
     return join(*child)
 
 

@@ -64,7 +64,7 @@ def tiles(found: Iterable[tuple[str, str, str]]) -> Markup:
 
 def whole(parts: Mapping[str, str], number: int) -> str:
     """The page with all fragments; ``view.js`` replaces what changes after a number."""
-    head = _served("Sealift: a run", element("script", src="/view.js", defer=""))
+    head = _served("Sealift: a run", element("script", src="view.js", defer=""))
     lost = element(
         "p", "Nothing comes any more: was sealift ended?", id="lost", hidden=""
     )

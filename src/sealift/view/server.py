@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import secrets
 import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from http.cookies import CookieError, SimpleCookie
 from importlib import resources
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -36,6 +36,7 @@ MAX_FORM_BYTES: Final = 1024
 MAX_STREAMS: Final = 16
 BEAT_S: Final = 15.0  # so that a browser that went away is noticed
 HTML: Final = "text/html; charset=utf-8"
+COOKIE: Final = "sealift-view"
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
@@ -84,7 +85,10 @@ class Page:
         self, token: str, port: int, fragments: Fragments, files: Mapping[str, str]
     ) -> None:
         self._token, self._fragments, self._files = token, fragments, files
-        self._cookie = f"sealift-view-{port}"  # cookies know no ports
+        # Cookies know no ports: another user's server on this machine is told those of
+        # every path that it can name. This one it cannot.
+        self._place = f"/{secrets.token_hex(16)}/"
+        self._cookie = secrets.token_hex(16)
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
         self._streams = 0
 
@@ -104,21 +108,22 @@ class Page:
             await _answer(send, 405, "this is only read\n")
         elif path == "/style.css":
             await _answer(send, 200, self._files["style.css"], kind="text/css")
-        elif not self._known(headers):
+        elif not (path.startswith(self._place) and self._known(headers)):
             status = 200 if path == "/" else 403
             await _answer(send, status, entrance(), kind=HTML)
         else:
-            await self._show(path, scope["query_string"], receive, send)
+            part = path.removeprefix(self._place)
+            await self._show(part, scope["query_string"], receive, send)
 
     async def _show(
-        self, path: str, query: bytes, receive: Receive, send: Send
+        self, part: str, query: bytes, receive: Receive, send: Send
     ) -> None:
-        if path == "/":
+        if part == "":
             parts = self._fragments.since(0)
             await _answer(send, 200, whole(parts, self._fragments.number), kind=HTML)
-        elif path == "/view.js":
+        elif part == "view.js":
             await _answer(send, 200, self._files["view.js"], kind="text/javascript")
-        elif path == "/events":
+        elif part == "events":
             await self._stream(_since(query), receive, send)
         else:
             await _answer(send, 404, "there is nothing here\n")
@@ -132,24 +137,27 @@ class Page:
         return own and site in ("none", "same-origin")
 
     def _known(self, headers: Mapping[str, str]) -> bool:
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
-        except CookieError:
-            return False
-        return found is not None and self._is_code(found.value)
-
-    def _is_code(self, text: str) -> bool:
-        return hmac.compare_digest(text.encode(), self._token.encode())
+        pairs = (each.strip() for each in headers.get("cookie", "").split(";"))
+        own = (
+            each.removeprefix(f"{COOKIE}=")
+            for each in pairs
+            if each.startswith(f"{COOKIE}=")
+        )
+        return any(_same(each, self._cookie) for each in own)
 
     async def _enter(self, receive: Receive, send: Send) -> None:
         """Take the code; the browser goes on by itself, since its cookie is strict."""
         body = await _body(receive)
         code = parse_qs(body.decode("latin-1")).get("code", [""])[0].strip()
-        if not self._is_code(code):
+        if not _same(code, self._token):
             await _answer(send, 403, entrance(wrong=True), kind=HTML)
             return
-        cookie = f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
-        moved = '<!doctype html><meta http-equiv="refresh" content="0;url=/">'
+        cookie = (
+            f"{COOKIE}={self._cookie}; HttpOnly; SameSite=Strict; Path={self._place}"
+        )
+        moved = (
+            f'<!doctype html><meta http-equiv="refresh" content="0;url={self._place}">'
+        )
         await _answer(send, 200, moved, kind=HTML, more=[("set-cookie", cookie)])
 
     async def _stream(self, since: int, receive: Receive, send: Send) -> None:
@@ -158,16 +166,17 @@ class Page:
             await _answer(send, 503, "too many pages are open\n")
             return
         self._streams += 1
+        both = [
+            asyncio.ensure_future(each)
+            for each in (self._tell(send, since), _gone(receive))
+        ]
         try:
-            await asyncio.wait(
-                {
-                    asyncio.ensure_future(self._tell(send, since)),
-                    asyncio.ensure_future(_gone(receive)),
-                },
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._streams -= 1
+            for each in both:
+                each.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
 
     async def _tell(self, send: Send, told: int) -> None:
         await send(_start(200, "text/event-stream", []))
@@ -191,6 +200,10 @@ def _since(query: bytes) -> int:
     return (
         int(found) if found.isascii() and found.isdecimal() and len(found) < 16 else 0
     )
+
+
+def _same(text: str, secret: str) -> bool:
+    return hmac.compare_digest(text.encode(), secret.encode())
 
 
 async def _gone(receive: Receive) -> None:

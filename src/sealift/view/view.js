@@ -2,7 +2,7 @@
 // Replaces what the page shows, fragment by fragment, as the server draws it anew.
 const lost = document.getElementById("lost");
 // What the page was loaded with does not come again.
-const source = new EventSource("/events?since=" + document.body.dataset.number);
+const source = new EventSource("events?since=" + document.body.dataset.number);
 
 const unfolded = (root) =>
   new Set([...root.querySelectorAll("details[open] > summary")].map((each) => each.textContent));

@@ -79,6 +79,12 @@ def test_after_a_restart_time_is_counted_anew() -> None:
     assert run.left_s(4) == 4.0
 
 
+def test_a_run_that_begins_at_its_beginning_forgets_one_that_was_killed() -> None:
+    run = replay([began(0), told(1, "job.ready", **READY), visit(2, 0)])
+    replay([began(90), told(91, "job.ready", **READY)], run)
+    assert (run.rows, run.sealed_bytes, run.phases_s) == ([], 0, {})
+
+
 def test_the_next_run_begins_when_all_roles_had_ended() -> None:
     first = [began(0), began(1, "holder"), visit(2, 0)]
     one = replay([*first, told(3, ENDED, outcome="finished", line="")])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from sealift.attest.evidence import Evidence
 from sealift.attest.verifier import Check
 from sealift.view.live import LiveRun, replay
@@ -113,3 +115,18 @@ def test_the_policy_lets_nothing_in_from_elsewhere() -> None:
     page = whole(drawn(running()), 3) + entrance()
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "<script>" not in page
+
+
+@pytest.mark.parametrize("value", [3e7, 3e38, 1e299, 1e308, -1e308, 5e-324, 0.0])
+def test_a_number_of_any_size_makes_a_small_page(value: float) -> None:
+    rows = [
+        visit(12, 0, **{"metric.loss": 1.0}),
+        visit(14, 1, epoch=1, **{"metric.loss": value}),
+    ]
+    run = replay([began(0), told(10, "job.ready", **READY), *rows])
+    assert len(drawn(run)["numbers"]) < 20_000
+
+
+def test_nothing_turns_what_follows_around() -> None:
+    run = replay([told(0, "role.began", job="a\u202eb\x1bc", plan="travel")])
+    assert not {"\u202e", "\x1b"} & set(drawn(run)["status"])

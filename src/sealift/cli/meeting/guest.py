@@ -174,6 +174,7 @@ class _Meeting:
         self._talk = Talk(sys.stderr)
         self._warned = False
         self._proposed: dict[str, tuple[str, ...]] = {}
+        self._unfit: MalformedError | None = None
         path = self.place["meeting.json"]
         self._kept = Kept(invitation=self.invitation.to_text())
         if path.exists():
@@ -188,15 +189,14 @@ class _Meeting:
                     self.invitation, self._identity, dial_s=DIAL_S
                 ) as host:
                     self._warn(host.contested)
+                    if self._unfit is not None:  # the question may have taken long
+                        host.say(Propose(self._proposed))
+                        raise self._unfit
                     told = host.say(Ask())
-                    try:
-                        while (answer := self._answer(told)) is not None:
-                            told = host.say(answer)
-                    except MalformedError:
-                        if self._proposed:
-                            host.say(Propose(self._proposed))
-                        raise
-                    return
+                    while (answer := self._answer(told)) is not None:
+                        told = host.say(answer)
+                    if self._unfit is None:
+                        return
             except PeerError as error:
                 if error.code == "peer-refused":
                     raise
@@ -234,7 +234,7 @@ class _Meeting:
         self._kept = replace(self._kept, **changes)
         write_whole(self.place["meeting.json"], encode(self._kept))
 
-    def _bring(self, declared: Declaration, files: dict[str, bytes]) -> Bring:
+    def _bring(self, declared: Declaration, files: dict[str, bytes]) -> Bring | None:
         self._guest.require_ours(declared, files)
         self.place.write_recipe(files)
         write_whole(self.place["job.toml"], declared.job.encode())
@@ -242,6 +242,8 @@ class _Meeting:
             "the host's recipe lies in recipe/; comparing your table at home"
         )
         columns = self._compare(declared)
+        if self._unfit is not None:
+            return None
         rule = ReleaseRule(
             max_uses=MAX_USES,
             not_after=declared.not_after,
@@ -273,10 +275,13 @@ class _Meeting:
         for each in self._tables():
             try:
                 open_table(each, schema)
-            except MalformedError:
+            except MalformedError as error:
                 if each.suffix == ".csv" and has_terminal():
                     self._proposed = ask_categories(unlisted_texts(each, schema))
-                raise
+                if not self._proposed:
+                    raise
+                self._unfit = error
+                return {}
         return {each.name: "fits" for each in schema.fields}
 
     def _tables(self) -> Iterable[Path]:

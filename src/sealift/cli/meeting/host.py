@@ -22,7 +22,7 @@ from sealift.cli.meeting.declared import (
     try_recipe,
 )
 from sealift.cli.meeting.place import Place, add_ask_argument
-from sealift.cli.signals import followed
+from sealift.cli.signals import followed, stop_postponed
 from sealift.cli.view import add_view_argument, view_beside
 from sealift.cli.view.report import REPORT_NAME
 from sealift.crypto.identity import Identity
@@ -55,6 +55,8 @@ from sealift.travel.visit.messages import RUN_RECEIPT_NAME
 
 LISTEN: Final = "127.0.0.1:7420"
 TRIED_STEPS: Final = 2
+_UNWRITTEN: Final = ("guest.gone", "guest.proposed", "guest.refused")
+STOP_S: Final = 10.0  # a command ends itself before
 FREE_S: Final = 10.0  # of the port, after this host was killed
 
 
@@ -107,12 +109,12 @@ def run(args: argparse.Namespace) -> int:
             code = _train(args, place, host)
     if code:
         return code
+    for name in (REPORT_NAME, RUN_RECEIPT_NAME):
+        write_whole(place[name], (place["run"] / name).read_bytes())
     words = ["output", "open", "run", "--key", place.key.name]
     words += ["--passphrase-file", place.passphrase, "-o", model.name]
     if code := _command([*words, "--agreement", "agreement.json"]):
         return code
-    for name in (REPORT_NAME, RUN_RECEIPT_NAME):
-        write_whole(place[name], (place["run"] / name).read_bytes())
     say(f"beside it: {REPORT_NAME}, and {RUN_RECEIPT_NAME} that every party has")
     return 0
 
@@ -221,6 +223,11 @@ def _meet(args: argparse.Namespace, book: Book, host: Host) -> SignedAgreement:
     journal = Journal(journal_of(Path.cwd(), name), HOST, tell, wall_clock)
     journal.begin(job=name, plan="ddp")
     args.ended = journal.end
+
+    def quiet(event: Event) -> None:
+        """Strangers, and what guests wrote, stay out of the journal."""
+        (tell if event.kind in _UNWRITTEN else journal)(event)
+
     listen = parse_address(args.listen)
     registry = places(book, host.declaration.meeting)
     with ExitStack() as stack:
@@ -229,7 +236,7 @@ def _meet(args: argparse.Namespace, book: Book, host: Host) -> SignedAgreement:
             Relay.listen(*listen, registry=registry, clock=wall_clock)
         )
         client = stack.enter_context(relay.local_client(HOST))
-        Door(client, host, sink=journal).start()
+        Door(client, host, sink=quiet).start()
         while True:
             signed = host.agreement()
             missing = signed.missing if signed else _missing(book)
@@ -316,11 +323,17 @@ def _command(words: list[str]) -> int:
     It ends with this one.
     """
     command = [sys.executable, "-P", "-m", "sealift", *words]
-    done = subprocess.run(  # noqa: S603 - ourselves
-        command,
-        env={**os.environ, **followed()},
-        pass_fds=handed_on(command),
-        check=False,
-    )
-    code = done.returncode
+    with stop_postponed():
+        process = subprocess.Popen(  # noqa: S603 - ourselves
+            command, env={**os.environ, **followed()}, pass_fds=handed_on(command)
+        )
+    try:
+        code = process.wait()
+    except BaseException:  # asked to stop: so is it, and it tells the others
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+        process.kill()
+        process.wait()
+        raise
     return code if code >= 0 else 128 - code  # as shells say a signal

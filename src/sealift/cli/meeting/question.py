@@ -12,6 +12,7 @@ from typing import Final
 from sealift.attest.level import Level
 from sealift.cli.console import YES, ask_line, say
 from sealift.errors import visible
+from sealift.meet.messages import MAX_PROPOSED
 from sealift.meet.terms import Declaration, TableCard, Terms
 from sealift.release.agreement.explain import KEPT_OUT, SEEN_BY, say_time
 from sealift.view.words import say_list
@@ -56,14 +57,15 @@ def ask_categories(
     Args:
         found: Texts that the host's schema does not list, and in how many rows.
     """
-    told = {}
+    told: dict[str, tuple[str, ...]] = {}
     for column, counts in found.items():
         texts = sorted(text for text, rows in counts.items() if rows >= FEWEST_ROWS)
         if rare := len(counts) - len(texts):
             say(
                 f"{visible(column)}: {rare} texts in fewer than {FEWEST_ROWS} rows stay here"
             )
-        if not texts:
+        left = MAX_PROPOSED - sum(map(len, told.values()))
+        if not texts or len(texts) > left:
             continue
         say(f"{visible(column)} has texts that the host does not list:")
         for text in texts:

@@ -10,7 +10,7 @@ from pathlib import Path
 from sealift.cli.arguments import Parser
 from sealift.cli.console import unlock
 from sealift.cli.judging import add_judging_arguments, equip_from, wall_clock
-from sealift.errors import PolicyError
+from sealift.errors import PolicyError, SealiftError
 from sealift.events import Sink, emit
 from sealift.session.direct import PathDialler
 from sealift.session.directhost import DirectHost
@@ -170,7 +170,12 @@ def keep_run_in(folder: Path, setup: RoleSetup) -> Callable[[bytes], None]:
     """Checks the run's receipt before it is kept, and says where."""
 
     def keep(receipt: bytes) -> None:
-        path, new = keep_run(folder, demand_of(receipt, setup.agreement))
+        try:
+            held = demand_of(receipt, setup.agreement, setup.job.name)
+            path, new = keep_run(folder, held)
+        except SealiftError as error:  # the run is over, and is what it is
+            emit(setup.sink, "receipt.refused", reason=error.code, line=str(error))
+            return
         if new:
             emit(setup.sink, "receipt.kept", name=path.name)
 

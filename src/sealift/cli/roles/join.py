@@ -105,8 +105,12 @@ def run(args: argparse.Namespace) -> int:
         require_passphrase_file(args)
     job = read_job(args.job)
     folder = args.job.resolve().parent
+    at_home = job.plan == "ddp" and not args.holder_only
+    if at_home:
+        if find_spec("torch") is None:
+            raise ModuleNotFoundError(name="torch")
+        restart_overwriting("sealift")  # before anything is started beside
     with view_beside(folder, job.name, wanted=args.view):
-        at_home = job.plan == "ddp" and not args.holder_only
         code = _train_at_home(args) if at_home else _hold(args)
         args.ended(FINISHED, "")
         path = write_report(folder, job.name, args.receipts.parent)
@@ -158,9 +162,6 @@ def _train_at_home(args: argparse.Namespace) -> int:
         JobError: ``role-ended``; what the broker said stands on stderr.
         ModuleNotFoundError: for torch, before a process is started that lacks it.
     """
-    if find_spec("torch") is None:
-        raise ModuleNotFoundError(name="torch")
-    restart_overwriting("sealift")
     on_second_signal(overwrite_live_pools)
     setup = set_up_role(args, "accelerator")
     require_data_owner(setup, "rank")

@@ -232,7 +232,7 @@ class RunFolder:
         finished = summary.finished
         signed = SignedManifest(finished.manifest, finished.signature)
         manifest = verify_manifest(signed, agreement)
-        demand_of(summary.receipt, agreement)
+        demand_of(summary.receipt, agreement, manifest.job)
         self.add(MANIFEST_NAME, encode(signed))
         if manifest.statistics:
             self.add(

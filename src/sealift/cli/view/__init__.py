@@ -11,12 +11,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from sealift.cli.arguments import Parser
 from sealift.cli.console import say
@@ -34,6 +35,8 @@ from sealift.view.markup import element
 LOOPBACK: Final = "127.0.0.1"
 LOOK_S: Final = 0.5
 CODE_BYTES: Final = 15
+NET_VERSION: Final = 4  # of Landlock, from which on it knows connections
+PASSED: Final = ("HOME", "LANG", "LC_ALL", "PATH", "PYTHONPATH", "VIRTUAL_ENV")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -76,9 +79,13 @@ def _find_run(place: Path) -> tuple[Path, str]:
         UsageError: ``no-run``.
     """
     folder = place.resolve()
-    found = [
-        path for each in (folder, folder.parent) for path in each.glob(f"*{SUFFIX}")
-    ][:64]
+    if folder.name.endswith(SUFFIX):
+        return folder.parent, folder.name.removesuffix(SUFFIX)
+    within = (
+        filter(Path.is_file, each.glob(f"*{SUFFIX}"))
+        for each in (folder, folder.parent)
+    )
+    found = next(filter(None, map(list, within)), [])
     if not found:
         raise UsageError(
             f"there is no run in {place}",
@@ -95,20 +102,31 @@ def view_beside(folder: Path, job: str, *, wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    (folder / f"{job}{SUFFIX}").touch(mode=0o600)
-    words = [sys.executable, "-P", "-m", "sealift", "view", str(folder)]
+    journal = folder / f"{job}{SUFFIX}"
+    words = [sys.executable, "-P", "-m", "sealift", "view", str(journal)]
+    journal.touch(mode=0o600)
     process = subprocess.Popen(  # noqa: S603 - ourselves
         words, env={**os.environ, **followed()}, stderr=subprocess.PIPE
     )
     assert process.stderr is not None, "it was asked for"
     sys.stderr.write(process.stderr.readline().decode())  # before other lines begin
     sys.stderr.flush()
+    rest = threading.Thread(target=_pass_on, args=(process.stderr,), daemon=True)
+    rest.start()
     try:
         yield
     finally:
         time.sleep(2 * LOOK_S)  # the last word is shown, too
         process.terminate()
         process.wait()
+        rest.join()
+
+
+def _pass_on(stream: IO[bytes]) -> None:
+    with stream:
+        for line in stream:
+            sys.stderr.write(line.decode(errors="replace"))
+            sys.stderr.flush()
 
 
 def show(folder: Path, job: str, *, port: int = 0) -> None:
@@ -119,8 +137,8 @@ def show(folder: Path, job: str, *, port: int = 0) -> None:
         address = f"http://{LOOPBACK}:{listening.getsockname()[1]}"
         pipe = stack.enter_context(_Server(listening, code))
         say(f"the page is at {address}; the code is {code}")
-        if not landlock.version():
-            say("this kernel cannot keep the page's process from this user's files")
+        if landlock.version() < NET_VERSION:
+            say("this kernel cannot keep the page's process from files or connections")
         _open_browser(address, code, stack)
         _draw(
             pipe,
@@ -179,7 +197,11 @@ class _Server:
         descriptor = listening.fileno()
         words = [sys.executable, "-P", "-m", "sealift.view.server", str(descriptor)]
         self._process = subprocess.Popen(  # noqa: S603 - ourselves
-            words, stdin=subprocess.PIPE, pass_fds=[descriptor], text=True
+            words,
+            stdin=subprocess.PIPE,
+            pass_fds=[descriptor],
+            text=True,
+            env={each: os.environ[each] for each in PASSED if each in os.environ},
         )
         self._write(code)
 

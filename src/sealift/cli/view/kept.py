@@ -34,6 +34,7 @@ from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 from sealift.view.live import LiveRun
 from sealift.view.livepage import Kept, Proof
 
+UNJUDGED: Final = ("collateral-missing", "collateral-stale", "references-absent")
 MAX_RECEIPTS: Final = 2000  # of visits, that are read each time
 _NUMBERS: Final = frozenset({"purpose", "epoch", "owner", "table", "rows"})
 T = TypeVar("T")
@@ -132,6 +133,9 @@ def _with_receipt(kept: Kept, paths: list[Path], verified: VerifiedAgreement) ->
                 (each.name, each.said) for each in verify_run(receipt, judged)
             )
         except SealiftError as error:
+            if error.code in UNJUDGED:
+                said = "its evidence is not judged here: `sealift receipt verify --collateral`"
+                return replace(kept, papers={**kept.papers, "receipt of the run": said})
             return replace(kept, refusal=f"{path.name}: {error} [{error.code}]")
         proofs = kept.proofs or (_proof_of(receipt, judged),)
         return replace(kept, receipt=lines, proofs=proofs)

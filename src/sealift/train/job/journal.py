@@ -22,7 +22,7 @@ BEGAN: Final = "role.began"
 ENDED: Final = "role.ended"
 FINISHED: Final = "finished"
 STOPPED: Final = "stopped"
-MAX_READ_BYTES: Final = 64 << 20  # of a journal, from its end
+MAX_READ_BYTES: Final = 8 << 20  # at one time
 _OFTEN: Final = frozenset({"holder.frame", "visit.path", "lease.heard"})
 
 
@@ -108,12 +108,18 @@ class JournalReader:
 
     def read(self) -> list[Told]:
         """What was told since; nothing if it cannot be read."""
+        found: list[Told] = []
+        while more := self._read_piece():
+            found += more
+        return found
+
+    def _read_piece(self) -> list[Told]:
         try:
             with self._path.open("rb") as file:
                 found = os.fstat(file.fileno())
                 if found.st_ino != self._inode or found.st_size < self._offset:
                     self._inode = found.st_ino
-                    self._offset = max(0, found.st_size - MAX_READ_BYTES)
+                    self._offset = 0
                 file.seek(self._offset)
                 raw = file.read(MAX_READ_BYTES)
         except OSError:

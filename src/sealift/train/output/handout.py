@@ -112,7 +112,7 @@ class Handout:
         self._agreement = agreement
         self._rule = agreement.agreement.output_rule
         self._endpoint = endpoint
-        self._job = job
+        self.job = job
         self._rules = rules
         self._proof = proof
         self._heads = heads
@@ -167,7 +167,7 @@ class Handout:
         resource = self._agreement.resource(stop.resource)
         receipt = Receipt(
             visit=visit,
-            job=self._job,
+            job=self.job,
             agreement=self._agreement.digest,
             holder=stop.holder,
             resource=stop.resource,
@@ -201,7 +201,7 @@ class Handout:
         for note in seal_fault(
             error.fault,
             self._agreement,
-            self._job,
+            self.job,
             instance=self._endpoint.instance,
             evidence=self._proof.evidence,
         ):
@@ -288,7 +288,7 @@ class Handout:
         sealed, key = made.sealed, made.key
         info = OutputInfo(
             kind="model",
-            job=self._job,
+            job=self.job,
             agreement=self._agreement.digest,
             owner=self._agreement.agreement.model_to[0],
             weights=training.digest(),
@@ -329,7 +329,7 @@ class Handout:
         statistics: dict[str, Statistic],
     ) -> RunManifest:
         return RunManifest(
-            job=self._job,
+            job=self.job,
             agreement=self._agreement.digest,
             level=self._proof.level,
             plan=self._plan,

@@ -11,6 +11,7 @@ Source: spec/release.md section Receipt of a run; in-toto attestation framework,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from sealift.ids import Digest
 from sealift.release.agreement import part_for
 from sealift.release.agreement.explain import KEPT_OUT, count, say_time
 from sealift.release.agreement.signed import SignedAgreement, VerifiedAgreement
+from sealift.release.agreement.terms import LAST_S
 from sealift.release.log.entries import LogEntry, Logged, verify_head
 from sealift.release.log.heads import log_owner
 from sealift.train.output.manifest import RunManifest, judge_manifest
@@ -125,17 +127,26 @@ def open_run(raw: bytes) -> RunReceipt:
         raise _altered("signature") from None
     if plain["subject"][0]["name"] != receipt.subject_name:
         raise _bad("subject.name")
+    if not 0 <= receipt.made_at_s <= LAST_S:
+        raise _bad("made_at_s")
     return receipt
 
 
-def demand_of(raw: bytes, verified: VerifiedAgreement) -> bytes:
-    """Return a receipt that came, if all of it holds under this agreement, now.
+def demand_of(raw: bytes, verified: VerifiedAgreement, job: str) -> bytes:
+    """Return a receipt of this job that came, if all of it holds under this agreement, now.
 
     Raises:
         SealiftError: as ``open_run`` and ``verify_run``.
     """
-    for _line_of in verify_run(open_run(raw), verified):
+    receipt = open_run(raw)
+    for _checked in verify_run(receipt, verified):
         pass
+    if receipt.manifest.job != job:
+        raise PolicyError(
+            "the receipt is of another job",
+            why=f"{receipt.manifest.job}, not {job}",
+            code="foreign-receipt",
+        )
     return raw
 
 
@@ -246,6 +257,7 @@ def _released(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
                 code="other-level",
             )
         found.add(resource.name)
+        _demand_shown(each, receipt)
     used = {each.resource for each in receipt.uses.tables}
     if missing := sorted(used - found):
         raise IntegrityError(
@@ -254,9 +266,24 @@ def _released(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     return f"{count(len(found), 'key')}, each logged by its owner first: {', '.join(sorted(found))}"
 
 
+def _demand_shown(release: Logged, receipt: RunReceipt) -> None:
+    """The head of a release's log is among the manifest's, and does not contradict it."""
+    head = release.head.body
+    shown = [each.body for each in receipt.manifest.heads if each.body.log == head.log]
+    if not shown or shown[0].size < head.size:
+        raise PolicyError("no head covers a release", code="head-missing")
+    if shown[0].size == head.size and shown[0].root != head.root:
+        raise IntegrityError("two logs of one owner", code="log-forked")
+
+
 def _used(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+    places = [(use.resource, use.purpose) for use in receipt.uses.tables]
+    if places != sorted(set(places)):
+        raise PolicyError("a table stands twice", code="bad-rows")
     for use in receipt.uses.tables:
         resource = verified.resource(use.resource)
+        if min(use.rows, use.sealed_bytes, use.nonzero_bytes) < 0:
+            raise PolicyError("a number below zero", code="bad-rows")
         if part_for(use.purpose) != resource.part:
             raise PolicyError("rows were used for another purpose", code="bad-rows")
         if use.cargo_bytes != use.rows * resource.row_bytes or use.visits < 1:
@@ -280,18 +307,31 @@ def _coverage(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     owners = agreement.data_owners
     if set(receipt.distinct_rows) != set(owners) or set(manifest.visits) != set(owners):
         raise PolicyError("it is not of the agreement's owners", code="bad-rows")
+    receipted = _trained(receipt, verified)
     said = []
     for owner in owners:
         trained = (r for r in agreement.resources_of(owner) if r.part == "train")
         rows, distinct = sum(r.rows for r in trained), receipt.distinct_rows[owner]
         if not 0 <= distinct <= rows:
             raise PolicyError("more rows than there are", code="bad-rows")
-        passes = count(manifest.visits[owner], "time")
-        said.append(f"{owner} {distinct} of {rows} rows, {passes}")
+        told, kept = manifest.visits[owner], receipted[owner]
+        if told < 0 or (told and not kept):
+            raise PolicyError("it was trained on without a receipt", code="bad-rows")
+        less = f", {kept} of them with a receipt" if kept < told else ""
+        said.append(f"{owner} {distinct} of {rows} rows, {count(told, 'time')}{less}")
     if manifest.weights is not None:
         rule = agreement.output_rule
         Coverage(manifest.visits, receipt.distinct_rows).require(rule)
     return "; ".join(said)
+
+
+def _trained(receipt: RunReceipt, verified: VerifiedAgreement) -> Counter[str]:
+    """How often each owner's rows were trained on, by receipts of it."""
+    found: Counter[str] = Counter()
+    for use in receipt.uses.tables:
+        if use.purpose == "train":
+            found[verified.resource(use.resource).owner] += use.visits
+    return found
 
 
 def _together(receipt: RunReceipt, _verified: VerifiedAgreement) -> str:

@@ -139,7 +139,9 @@ class RankedJob:
         with as_lost():
             receipt = self._rounds.hear_receipt(receipt)
         folder = self.receipts.folder.parent
-        path, new = keep_run(folder, demand_of(receipt, self.agreement))
+        path, new = keep_run(
+            folder, demand_of(receipt, self.agreement, self.handout.job)
+        )
         if new:
             emit(self.sink, "receipt.kept", name=path.name)
         self.group.close()

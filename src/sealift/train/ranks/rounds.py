@@ -280,6 +280,14 @@ def _demand_own_rows(rank: int, report: Report, own: Sequence[Stop]) -> None:
     used = {each.resource for each in report.uses.tables}
     if used - {stop.resource for stop in own}:
         raise foreign
+    uses = report.uses
+    visits = sum(each.visits for each in uses.tables)
+    dirty = any(each.nonzero_bytes for each in uses.tables)
+    if dirty or visits != len(set(uses.receipts)) or len(uses.receipts) != visits:
+        raise MalformedError(
+            f"rank {rank} used rows without a receipt of a clean scrub each",
+            code="bad-message",
+        )
 
 
 def _form(report: Report) -> Digest:
