@@ -1,0 +1,68 @@
+"""The receipt behind an orchestrator's last word: whole, as long as announced, or nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from sealift.codec import encode_named
+from sealift.errors import MalformedError
+from sealift.ids import Digest
+from sealift.travel.visit.farewell import receive_receipt, send_finished
+from sealift.travel.visit.messages import (
+    MAX_RUN_RECEIPT_BYTES,
+    PART_BYTES,
+    Finished,
+    Output,
+    message_name,
+    receive_message,
+)
+
+FINISHED = Finished("finished", Digest.of(b"agreement"))
+
+
+class Wire:
+    """Both ends of a session."""
+
+    def __init__(self) -> None:
+        self.sent: deque[bytes] = deque()
+
+    def send(self, raw: bytes) -> None:
+        self.sent.append(raw)
+
+    def receive(self, timeout_s: float | None) -> bytes:
+        return self.sent.popleft()
+
+
+@pytest.mark.parametrize("length", [0, 1, PART_BYTES, 2 * PART_BYTES + 7])
+def test_it_comes_as_it_was(length: int) -> None:
+    wire: Any = Wire()
+    send_finished(wire, FINISHED, b"r" * length)
+    told = receive_message(wire, Finished, timeout_s=1.0)
+    assert (told.outcome, told.receipt_bytes) == ("finished", length)
+    assert receive_receipt(wire, told, 1.0) == b"r" * length
+    assert not wire.sent
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        Output("receipt.json", b"too long", False),
+        Output("model.sealed", b"four", False),
+        Output("receipt.json", b"", False),
+    ],
+)
+def test_anything_else_is_refused(piece: Output) -> None:
+    wire: Any = Wire()
+    wire.send(encode_named(message_name(Output), piece))
+    told = Finished("finished", FINISHED.agreement, 4)
+    with pytest.raises(MalformedError):
+        receive_receipt(wire, told, 1.0)
+
+
+@pytest.mark.parametrize("length", [-1, MAX_RUN_RECEIPT_BYTES + 1])
+def test_no_receipt_is_that_long(length: int) -> None:
+    with pytest.raises(MalformedError, match="no receipt has that length"):
+        Finished("finished", FINISHED.agreement, length)
