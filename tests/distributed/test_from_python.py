@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,24 @@ from tests.sim.jobworld import Wishes, fresh_world
 pytestmark = pytest.mark.distributed
 SOURCE = str(Path(sealift.__file__).parent.parent)
 WAIT_S = 240.0
-RECIPE = "def build():\n    raise NotImplementedError\n"
+RECIPE = """
+import torch
+from torch import nn
+
+
+class Guess(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shares = nn.Parameter(torch.zeros(2))
+
+    def training_step(self, batch, step):
+        guessed = self.shares.expand(len(batch["kind"]), 2)
+        return nn.functional.cross_entropy(guessed, batch["kind"])
+
+
+def build():
+    return Guess()
+"""
 SCHEMA = '[[fields]]\nname = "kind"\ndtype = "int64"\nclasses = 2\n'
 
 
@@ -51,27 +69,41 @@ def wait_until(listening: bool, address: str) -> None:
 
 
 class Two:
-    """A host and one owner, each with its folder."""
+    """A host and two owners, each with its folder; north is looked at."""
 
     def __init__(self, folder: Path) -> None:
         self.host, self.north = folder / "host", folder / "north"
+        self.south = folder / "south"
         (self.host / "kinds").mkdir(parents=True)
         (self.host / "kinds" / "recipe.py").write_text(RECIPE)
         (self.host / "kinds" / "schema.toml").write_text(SCHEMA)
-        self.north.mkdir()
         rows = "".join(f"{row % 2}\n" for row in range(40))
-        (self.north / "train.csv").write_text(f"kind\n{rows}")
+        for home in (self.north, self.south):
+            home.mkdir()
+            (home / "train.csv").write_text(f"kind\n{rows}")
         self.address = free_address()
         self.said: list[str] = []
 
     def call(self) -> Meeting:
         return sealift.host(
             "kinds",
-            ["north"],
+            ["north", "south"],
             folder=self.host,
             listen=self.address,
             talk=self.said.append,
         )
+
+    def beside(self, meeting: Meeting) -> threading.Thread:
+        """South brings its card, and says nothing."""
+
+        def take_part() -> None:
+            with suppress(SealiftError):
+                words = (meeting.invitations["south"], "train.csv")
+                sealift.join(*words, folder=self.south, talk=[].append)
+
+        thread = threading.Thread(target=take_part)
+        thread.start()
+        return thread
 
 
 @pytest.fixture
@@ -156,7 +188,9 @@ def test_what_talk_raises_ends_the_command(two: Two) -> None:
         raise LookupError(line)
 
     with pytest.raises(LookupError, match="host"):
-        sealift.host("kinds", ["north"], folder=two.host, talk=interrupt).wait()
+        sealift.host(
+            "kinds", ["north", "south"], folder=two.host, talk=interrupt
+        ).wait()
 
 
 def test_the_same_call_goes_on_and_leaving_ends_it(two: Two) -> None:
@@ -169,8 +203,8 @@ def test_the_same_call_goes_on_and_leaving_ends_it(two: Two) -> None:
     assert caught.value.code == "role-ended"
     with two.call() as again:
         assert again.invitations == first
-    assert list(first) == ["north"]
-    assert again.printed == [f"north  {first['north']}"]
+    assert list(first) == ["north", "south"]
+    assert again.printed == [f"{name}  {line}" for name, line in first.items()]
     with pytest.raises(UsageError) as other:
         sealift.host("kinds", "south", folder=two.host, talk=two.said.append)
     assert other.value.code == "other-meeting"
@@ -190,14 +224,16 @@ def test_it_outlives_the_thread_that_called(two: Two) -> None:
     caller.join()
     with found[0] as meeting:
         wait_until(True, two.address)
+        south = two.beside(meeting)
         with pytest.raises(UsageError, match="terminal"):
             sealift.join(meeting.invitations["north"], "train.csv", folder=two.north)
+        south.join()
 
 
 def test_it_ends_with_the_process_that_called(two: Two) -> None:
     program = (
         "import sealift, sys, time\n"
-        "held = sealift.host('kinds', ['north'], folder=sys.argv[1],"
+        "held = sealift.host('kinds', ['north', 'south'], folder=sys.argv[1],"
         " listen=sys.argv[2])\n"
         "time.sleep(1000)\n"
     )
@@ -230,7 +266,9 @@ def test_nothing_is_signed_without_a_yes(two: Two) -> None:
         return caught.value
 
     with two.call() as meeting:
+        south = two.beside(meeting)
         refused = take_part(None)
+        south.join()
         assert isinstance(refused, UsageError)
         assert refused.code == "not-confirmed"
         (digest,) = [each for each in heard if each.startswith("sealift: digest ")]
