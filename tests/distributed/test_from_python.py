@@ -43,6 +43,9 @@ class Guess(nn.Module):
         guessed = self.shares.expand(len(batch["kind"]), 2)
         return nn.functional.cross_entropy(guessed, batch["kind"])
 
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
 
 def build():
     return Guess()
@@ -187,7 +190,7 @@ def test_what_talk_raises_ends_the_command(two: Two) -> None:
     def interrupt(line: str) -> None:
         raise LookupError(line)
 
-    with pytest.raises(LookupError, match="host"):
+    with pytest.raises(LookupError, match="sealift: "):
         sealift.host(
             "kinds", ["north", "south"], folder=two.host, talk=interrupt
         ).wait()
@@ -206,7 +209,7 @@ def test_the_same_call_goes_on_and_leaving_ends_it(two: Two) -> None:
     assert list(first) == ["north", "south"]
     assert again.printed == [f"{name}  {line}" for name, line in first.items()]
     with pytest.raises(UsageError) as other:
-        sealift.host("kinds", "south", folder=two.host, talk=two.said.append)
+        sealift.host("kinds", ["south", "east"], folder=two.host, talk=two.said.append)
     assert other.value.code == "other-meeting"
 
 
