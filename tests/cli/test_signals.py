@@ -84,38 +84,39 @@ def test_what_is_being_started_is_started_whole() -> None:
     assert process.returncode == 1  # StopRequested, which nobody caught here
 
 
-def test_a_child_follows_its_parent() -> None:
-    """The parent is killed and can do nothing about its child."""
-    child = "from sealift.cli import signals; signals.follow_parent(); " + (
-        "import time; time.sleep(60)"
-    )
-    parent = (
-        "import os, subprocess, sys\n"
-        "from sealift.cli.signals import followed\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {child!r}],"
-        " env={**os.environ, **followed()})\n"
-        "print(child.pid, flush=True)\n"
-        "child.wait()\n"
-    )
+FOLLOWS = """
+import time
+from sealift.cli import signals
+signals.install_stop_signals()
+signals.follow_parent()
+signals.on_second_signal(lambda: print("scrubbed", flush=True))
+signals.on_second_signal(lambda: print("asked children", flush=True), ends_children=True)
+print("ready", flush=True)
+try:
+    time.sleep(60)
+except signals.StopRequested:
+    print("asked", flush=True)
+"""
+PARENT = """
+import os, subprocess, sys, threading, time
+from sealift.cli.signals import followed
+for _ in range(200):  # they end one after another, while the child hears of it
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+subprocess.run([sys.executable, "-c", sys.argv[1]], env={**os.environ, **followed()})
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_child_follows_its_parent(number: signal.Signals) -> None:
+    """The parent is killed and tells its child nothing; nor is the child asked to stop."""
     process = subprocess.Popen(
-        [sys.executable, "-c", parent],
+        [sys.executable, "-c", PARENT, FOLLOWS],
         env={**os.environ, "PYTHONPATH": SOURCE},
         stdout=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
-    pid = int(process.stdout.readline())
-    process.kill()
-    process.communicate()
-    deadline = time.monotonic() + 300
-    while running(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not running(pid)
-
-
-def running(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=300)  # until the child has ended as well
+    assert out == "scrubbed\n"

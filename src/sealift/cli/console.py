@@ -142,8 +142,10 @@ def print_result(line: str) -> None:
     """
     try:
         print(line)
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        raise _unwritten(error) from None
+        raise unwritten(error) from None
     flush_results()
 
 
@@ -155,8 +157,10 @@ def flush_results() -> None:
     """
     try:
         sys.stdout.flush()
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        raise _unwritten(error) from None
+        raise unwritten(error) from None
 
 
 def forget_stdout() -> None:
@@ -164,9 +168,8 @@ def forget_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _unwritten(error: OSError) -> Exception:
-    if isinstance(error, BrokenPipeError):
-        return error
+def unwritten(error: OSError) -> UnavailableError:
+    """What to say of results that did not go out; nothing more goes there."""
     forget_stdout()
     return UnavailableError("cannot write the output", why=error, code="cannot-write")
 

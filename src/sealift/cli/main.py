@@ -16,6 +16,7 @@ well (`broker JOB`, `broker backup`).
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import importlib.util
 import os
@@ -32,7 +33,7 @@ from typing import Any, Final
 import sealift
 from sealift.cli.ahead.commands import Look
 from sealift.cli.arguments import Parser
-from sealift.cli.console import flush_results, forget_stdout
+from sealift.cli.console import flush_results, forget_stdout, unwritten
 from sealift.cli.signals import StopRequested, follow_parent, install_stop_signals
 from sealift.errors import SealiftError, UnavailableError, visible
 
@@ -170,6 +171,7 @@ def joined(words: Sequence[str]) -> list[str]:
 
 EXIT_BUG = 1
 EXIT_PIPE = 128 + signal.SIGPIPE
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -199,6 +201,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             return _report(_without_torch(words[0]))
+        if isinstance(error, OSError) and error.errno in FULL:
+            return _report(unwritten(error))  # of a print: files are written elsewhere
         _say(_record_bug(error))
         return EXIT_BUG
 

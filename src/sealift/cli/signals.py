@@ -6,6 +6,11 @@ an end, runs what was handed to ``on_second_signal`` (the accelerator scrubs its
 and ends the process. That is a thread's business, woken from the signal itself, because
 the main thread may sit in a long operation of torch, or in a recipe that swallows the
 exception.
+
+A child that follows its parent gets ``ORPHANED`` when that was killed. It scrubs and ends,
+and tells nobody of an end: whoever was killed may come again. That is a signal of its own,
+since the kernel sends it while threads of the parent still end: until they have, nothing
+else tells it from a parent that asks.
 """
 
 from __future__ import annotations
@@ -24,9 +29,11 @@ from sealift.errors import Stopping
 
 GRACE_S: Final = 7.0
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
+ORPHANED: Final = signal.SIGUSR1
 FOLLOW: Final = "SEALIFT_FOLLOW_PARENT"
 _PR_SET_PDEATHSIG: Final = 1
 _LAST_ACTS: list[Callable[[], None]] = []
+_SCRUBS: list[Callable[[], None]] = []  # those of them that an orphan does as well
 
 
 class StopRequested(Stopping):
@@ -40,16 +47,16 @@ class StopRequested(Stopping):
 class _State:
     """Of this process: one watching thread, and a signal that waits for a block's end."""
 
-    parent = 0  # whose end is ours
     watched = False
     postponing = 0
     postponed = 0
 
 
 def install_stop_signals() -> None:
-    """Handle SIGTERM and SIGINT as described above; safe to repeat."""
+    """Handle them as described above; safe to repeat."""
     for number in STOPPING:
         signal.signal(number, _first)
+    signal.signal(ORPHANED, _later)
     if not _State.watched:
         _State.watched = True
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -59,9 +66,17 @@ def install_stop_signals() -> None:
         ).start()
 
 
-def on_second_signal(act: Callable[[], None]) -> None:
-    """Run ``act`` before a second signal ends the process; it must be quick."""
+def on_second_signal(act: Callable[[], None], *, ends_children: bool = False) -> None:
+    """Run ``act`` before a second signal ends the process; it must be quick.
+
+    Args:
+        act: What to do.
+        ends_children: An orphan leaves it out: its children follow it, and would tell
+            their peers of an end if it asked them.
+    """
     _LAST_ACTS.append(act)
+    if not ends_children:
+        _SCRUBS.append(act)
 
 
 @contextlib.contextmanager
@@ -82,15 +97,10 @@ def follow_parent() -> bool:
     parent = os.environ.pop(FOLLOW, "")
     if not parent:
         return False
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    _State.parent = int(parent)
-    if _is_orphan():  # it ended before we asked
-        os._exit(128 + signal.SIGTERM)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ORPHANED, 0, 0, 0)
+    if os.getppid() != int(parent):  # it ended before we asked
+        os._exit(128 + ORPHANED)
     return True
-
-
-def _is_orphan() -> bool:
-    return bool(_State.parent) and os.getppid() != _State.parent
 
 
 def followed() -> dict[str, str]:
@@ -101,12 +111,6 @@ def followed() -> dict[str, str]:
 def _first(number: int, frame: FrameType | None) -> None:
     for each in STOPPING:
         signal.signal(each, _later)
-    if _is_orphan():  # whoever was killed may come again: nobody is told of an end
-        try:
-            for act in _LAST_ACTS:
-                act()
-        finally:
-            os._exit(128 + number)
     if _State.postponing:
         _State.postponed = number
         return
@@ -119,18 +123,21 @@ def _later(number: int, frame: FrameType | None) -> None:
 
 def _watch(reader: int) -> None:
     number = _next_signal(reader, None)
-    _next_signal(reader, GRACE_S)
-    for act in _LAST_ACTS:
-        act()
-    os._exit(128 + number)
+    if number in STOPPING:
+        _next_signal(reader, GRACE_S)
+    try:
+        for act in _SCRUBS if number == ORPHANED else _LAST_ACTS:
+            act()
+    finally:
+        os._exit(128 + number)
 
 
 def _next_signal(reader: int, timeout_s: float | None) -> int:
-    """The number of the next stopping signal; 0 if none came in time."""
+    """The number of the next signal of ours; 0 if none came in time."""
     waiting = select.poll()  # select() takes no descriptor above 1023
     waiting.register(reader, select.POLLIN)
     while waiting.poll(None if timeout_s is None else timeout_s * 1000):
         number = os.read(reader, 1)[0]
-        if number in STOPPING:
+        if number in (*STOPPING, ORPHANED):
             return number
     return 0

@@ -189,7 +189,7 @@ class BrokerBeside:
         self._restarts = 0
         with stop_postponed():
             self._process = self._start()
-            on_second_signal(self._kill)
+            on_second_signal(self._kill, ends_children=True)
         threading.Thread(target=self._watch, name="broker's end", daemon=True).start()
 
     @property

@@ -140,7 +140,7 @@ def train_travelling(
     lines = TrainLines(agreement.agreement, job, watch=args.watch, talk=talk)
     result: Mapping[str, Any] = {}
     with RoleProcesses(Path.cwd()) as processes:
-        on_second_signal(processes.kill)
+        on_second_signal(processes.kill, ends_children=True)
         restarts = MAX_RESTARTS if job.run.rejoin_s else 0
         roles = TravelRoles(
             processes, args, accelerators, restarts=restarts, say=lines.say

@@ -185,7 +185,7 @@ def started(
 def _processes(world: World) -> Iterator[RoleProcesses]:
     """Every process ends with this one, however that ends."""
     with RoleProcesses(world.path, followed()) as processes:
-        on_second_signal(processes.kill)
+        on_second_signal(processes.kill, ends_children=True)
         yield processes
 
 
