@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sealift.attest.level import Level
-from sealift.codec import encode, from_plain, parse, to_plain
-from sealift.crypto.envelope import parse_envelope, sign_envelope
+from sealift.codec import decode, encode, from_plain, parse, to_plain
+from sealift.crypto.envelope import Envelope, sign_envelope
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (
     AuthenticationError,
@@ -107,13 +107,13 @@ def open_run(raw: bytes) -> RunReceipt:
     """The receipt, if the key that it names signed it; nobody's word is judged yet.
 
     Raises:
-        MalformedError: ``bad-run-receipt``: it does not parse.
+        MalformedError: it does not parse; with the field.
         IntegrityError: ``run-receipt-altered``, with the part that was altered.
     """
-    envelope = parse_envelope(raw, max_bytes=MAX_RUN_RECEIPT_BYTES)
-    if envelope.media_type != MEDIA_TYPE:
+    envelope = decode(Envelope, raw, max_bytes=MAX_RUN_RECEIPT_BYTES)
+    if envelope.payloadType != MEDIA_TYPE:
         raise _bad("payloadType")
-    plain = parse(envelope.payload, max_bytes=MAX_RUN_RECEIPT_BYTES)
+    plain = parse(envelope.payload.raw, max_bytes=MAX_RUN_RECEIPT_BYTES)
     parts, subject = _parts(plain)
     digests = parts.pop("digests")
     for name in sorted(parts.keys() | digests.keys()):
