@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sealift.codec import encode
+from sealift.data.schedule import visits
 from sealift.data.schedule.visits import Order, Stop, mix_epoch, plan_epoch, plan_job
 from sealift.errors import UsageError
+from sealift.ids import Digest
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import Part, Resource
+from sealift.train.output.uses import Uses
 from sealift.travel.settings import JobSettings
+from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 from tests.sim.settings import job_settings
 
 ORDERS: tuple[Order, ...] = ("round-robin", "by-size")
@@ -91,6 +96,31 @@ def test_a_cell_must_fit(rows: int, cell_rows: int, needed: int) -> None:
     with pytest.raises(UsageError) as refusal:
         plan(cargo, "by-size", 10 * needed - 1)
     assert refusal.value.code == "buffer-too-small"
+
+
+@pytest.mark.parametrize(
+    ("share", "epochs"), [((0, 1), 4), ((1, 2), 2)], ids=["whole", "half"]
+)
+def test_a_plan_that_no_receipt_can_name_is_refused(
+    share: tuple[int, int], epochs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first visit: five to each epoch, of all shares together."""
+    monkeypatch.setattr(visits, "MAX_VISITS", 23)
+    cargo = [table("a", 40, 10)]
+    terms = job_settings(epochs=epochs, mixed=False).visits
+    terms = replace(terms, share=share, evaluate_every=9)
+    assert plan_job(cargo, terms, 80)
+    with pytest.raises(UsageError) as refusal:
+        plan_job(cargo, replace(terms, epochs=2 * epochs), 80)
+    assert refusal.value.code == "plan-too-long"
+
+
+def test_a_receipt_has_room_for_every_planned_visit() -> None:
+    """As text in a document that is base64 text itself, with a tenth for the rest."""
+    many = 1000
+    names = Uses(receipts=(Digest.of(b"a receipt"),) * many)
+    each = len(encode(names)) / many * 4 / 3
+    assert each * visits.MAX_VISITS < 0.9 * MAX_RUN_RECEIPT_BYTES
 
 
 def test_slices_are_whole_cells() -> None:

@@ -21,6 +21,8 @@ from sealift.release.agreement import Purpose, Resource, part_for
 
 Order = Literal["round-robin", "by-size"]
 
+MAX_VISITS: Final = 600_000  # whose digests a run's receipt has room for
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisitTerms:
@@ -99,9 +101,10 @@ def plan_job(
         buffer_bytes: The buffer that was chosen.
 
     Raises:
-        UsageError: if a cell does not fit the buffer.
+        UsageError: ``buffer-too-small``: a cell does not fit it. ``plan-too-long``.
     """
     plan: list[Group] = []
+    visits = 0
     for purpose, epoch in terms.passes():
         cargo = [each for each in resources if each.part == part_for(purpose)]
         groups: Iterable[tuple[Stop, ...]]
@@ -126,7 +129,21 @@ def plan_job(
             )
         for stops in groups:
             plan.append(Group(len(plan), purpose, epoch, stops))
+            visits += len(stops)
+        check_length(visits * terms.share[1])
     return tuple(plan)
+
+
+def check_length(visits: int) -> None:
+    """Demand that the run's receipt can name every visit: before the first of them.
+
+    Raises:
+        UsageError: ``plan-too-long``.
+    """
+    if visits > MAX_VISITS:
+        raise UsageError(
+            f"the job plans more than {MAX_VISITS:,} visits", code="plan-too-long"
+        )
 
 
 def check_buffer(resources: Sequence[Resource], buffer_bytes: int) -> None:

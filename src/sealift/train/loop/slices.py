@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from sealift.data.schedule.memory import SharedBuffer
-from sealift.data.schedule.visits import Group, Stop, plan_job
+from sealift.data.schedule.visits import Group, Stop, check_length, plan_job
 from sealift.release.agreement import Agreement, Purpose, Resource
 from sealift.train.loop import stepsums
 from sealift.train.loop.statistics import Measured
@@ -44,7 +44,9 @@ def plan_slice(
         terms = replace(terms, share=(number, slices.count))
     resources = resources_of_slice(agreement, settings, number)
     longest = max(each.total_bytes for each in agreement.resources)
-    return plan_job(resources, terms, terms.buffer_bytes or longest)
+    plan = plan_job(resources, terms, terms.buffer_bytes or longest)
+    check_length(sum(len(each.stops) for each in plan) * slices.count)
+    return plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
