@@ -34,6 +34,7 @@ from sealift.view.markup import element
 
 LOOPBACK: Final = "127.0.0.1"
 LOOK_S: Final = 0.5
+REST: Final = 4  # times as long as drawing took: a fifth of one core at most
 CODE_BYTES: Final = 15
 NET_VERSION: Final = 4  # of Landlock, from which on it knows connections
 PASSED: Final = ("HOME", "LANG", "LC_ALL", "PATH", "PYTHONPATH", "VIRTUAL_ENV")
@@ -181,13 +182,15 @@ def _draw(pipe: _Server, journal: JournalReader, papers: Papers) -> None:
     shown: dict[str, str] = {}
     found = LiveRun()
     while True:
+        began_s = time.monotonic()
         found = replay(journal.read(), found)
         drawn = fragments(found, papers.keep(found), wall_clock())
         for name, html in drawn.items():
             if shown.get(name) != html:
                 shown[name] = html
                 pipe.put(name, html)
-        time.sleep(LOOK_S)
+        # A long run takes longer to read and to draw; it keeps the machine.
+        time.sleep(max(LOOK_S, REST * (time.monotonic() - began_s)))
 
 
 class _Server:
