@@ -120,6 +120,7 @@ def finished_run(consortium: Consortium, folder: Path, job: str = "job") -> Fini
         plan="travel",
         travel=unused,
         sandbox="",
+        device="cpu",
     )
     training = SimpleNamespace(state=lambda: MODEL, digest=lambda: state_digest(MODEL))
     for output in handout._outputs(training, seal_model(MODEL)):  # type: ignore[arg-type]
@@ -134,6 +135,7 @@ def finished_run(consortium: Consortium, folder: Path, job: str = "job") -> Fini
         buffers=1,
         mixed=False,
         sandbox="none",
+        device="cpu",
         software="sealift",
         instance=endpoint.instance.public_key,
         ranks=(endpoint.instance.public_key,),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sealift.train.loop.imports import Guard
+from sealift.train.loop.placement import HERE, Placement
 from sealift.train.loop.recipe import Containment
 from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
 from sealift.train.worker.carryout import carry_out
@@ -20,13 +21,20 @@ class InPlace:
         files: The code bundle.
         entry: Path of the recipe inside it.
         guard: Runs the recipe's code; by default nothing it says leaves.
+        placement: Where it computes.
     """
 
     sandbox = "none"
 
     def __init__(
-        self, files: Mapping[str, bytes], entry: str, *, guard: Guard | None = None
+        self,
+        files: Mapping[str, bytes],
+        entry: str,
+        *,
+        guard: Guard | None = None,
+        placement: Placement = HERE,
     ) -> None:
+        self._placement = placement
         self._files, self._entry = files, entry
         self._guard = guard or Containment(files)
 
@@ -39,4 +47,5 @@ class InPlace:
             self._entry,
             guard=self._guard,
             parent=parent,
+            placement=self._placement,
         )

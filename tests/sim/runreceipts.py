@@ -117,6 +117,7 @@ def run_receipt(
             buffers=1,
             mixed=False,
             sandbox="none",
+            device="cpu",
             software="sealift",
             instance=instance.public_key,
             ranks=(instance.public_key,),

@@ -229,6 +229,7 @@ class _Terms:
     def order(self, equipment: TaskEquipment, model: SharedBuffer) -> ServeOrder:
         return ServeOrder(
             entry=equipment.entry,
+            device=equipment.device,
             bundle=equipment.bundle.length,
             model=model.length,
             form=self.form.to_plain(),

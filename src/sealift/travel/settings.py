@@ -20,6 +20,10 @@ Patience = Literal["lan", "wan"]
 Count = Annotated[int, Interval(ge=0, le=100_000)]
 Seconds = Annotated[float, Interval(gt=0, le=7 * 86_400)]
 Auto = Annotated[str, Predicate("auto".__eq__)]
+Device = Literal[
+    "auto", "cpu", "cuda",
+    "cuda:0", "cuda:1", "cuda:2", "cuda:3", "cuda:4", "cuda:5", "cuda:6", "cuda:7",
+]  # fmt: skip
 BufferBytes = Annotated[int, Interval(ge=1, le=1 << 40)] | Auto
 
 # What pydantic goes by where it reads these from a file; it is not needed for anything else.
@@ -159,6 +163,7 @@ class RunSettings:
         gather_s: How long to wait for all roles at the start.
         rejoin_s: How long whoever was lost is waited for; 0 ends the job.
         checkpoint_every: Groups between two checkpoints; 0 is never.
+        device: Where recipes compute: ``auto``, ``cpu``, ``cuda``, ``cuda:1``.
     """
 
     __pydantic_config__: ClassVar = _STRICT
@@ -168,6 +173,7 @@ class RunSettings:
     gather_s: Seconds = 120.0
     rejoin_s: Annotated[float, Interval(ge=0, le=7 * 86_400)] = 60.0
     checkpoint_every: Annotated[int, Interval(ge=0)] = 8
+    device: Device = "auto"
     advanced: Timeouts = Timeouts()
 
     @property

@@ -27,6 +27,7 @@ MANIFEST = RunManifest(
     buffers=1,
     mixed=False,
     sandbox="",
+    device="cpu",
     software="",
     instance=INSTANCE,
     ranks=(INSTANCE,),

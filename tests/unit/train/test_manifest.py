@@ -50,6 +50,7 @@ def draft(ours: Endpoint, agreement: VerifiedAgreement) -> RunManifest:
         buffers=1,
         mixed=False,
         sandbox="none",
+        device="cpu",
         software="sealift",
         instance=ours.instance.public_key,
         ranks=(ours.instance.public_key,),

@@ -34,6 +34,7 @@ def made(consortium: Consortium) -> Handout:
         plan="travel",
         travel=nothing,
         sandbox="",
+        device="cpu",
     )
 
 

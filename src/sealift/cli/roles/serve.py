@@ -75,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
         relay.local_client(name) as client,
         closing(TcpListener(*address)) as listener,
     ):
+        executor.compute_on(setup.job.run.device)
         server = Server(
             client,
             endpoint,

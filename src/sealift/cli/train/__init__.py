@@ -189,6 +189,7 @@ def _train_locally(
         keys = owners_keys(args, agreement, stack)
         limits.hide_memory()
         executor = stack.enter_context(_executor(agreement, job, files))
+        executor.compute_on(job.run.device)
         rows = stack.enter_context(
             opened_tables(agreement.agreement, args.sealed, keys)
         )
@@ -218,6 +219,7 @@ def _train_locally(
             "plan": "local",
             "level": Level.DEVELOPMENT.value,
             "sandbox": executor.sandbox,
+            "device": executor.device,
             "agreement": agreement.digest.to_text(),
             "steps": ran.steps,
             "metrics": ran.metrics,

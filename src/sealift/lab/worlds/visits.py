@@ -304,6 +304,7 @@ class VisitWorld:
                 plan="travel",
                 travel=TravelSettings(),
                 sandbox="none",
+                device="cpu",
             ).receipt,
             make_pool=self.make_pool,
             clock=self.clock,

@@ -295,6 +295,7 @@ class Accelerator:
         if self._plan == "outsource":
             demand_lasting(choice, settings, agreement.resources)
         self._executor.limits = TaskLimits(work_s=settings.run.work_s)
+        self._executor.compute_on(settings.run.device)
         training = open_training(
             agreement,
             self._executor,
@@ -324,6 +325,7 @@ class Accelerator:
                 plan=self._plan,
                 travel=settings.travel,
                 sandbox=self._executor.sandbox,
+                device=self._executor.device,
                 released=lambda: keys.releases,
             ),
             rules=self._rules,

@@ -67,8 +67,8 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "gradients": (
         "its gradients cannot be added up in every step",
-        "Train dense float32 or float64 parameters of the model on the CPU, the same "
-        "ones throughout, with one backward pass that is not the recipe's to start; or "
+        "Train dense float32 or float64 parameters of the model, all on the job's device, the "
+        "same ones throughout, with one backward pass that is not the recipe's to start; or "
         'choose `slices.sync = "round"`',
     ),
     "state-bytes": ("model and optimizer are larger than the room for them", ""),

@@ -47,6 +47,7 @@ from sealift.train.loop.imports import (
     import_entry,
     unnoticed,
 )
+from sealift.train.loop.placement import Batch
 
 T = TypeVar("T")
 MAX_LINE: Final = 1_000_000
@@ -156,9 +157,6 @@ def _clear(trace: TracebackType | None) -> None:
         with suppress(RuntimeError):  # still running: our own, which hold no rows
             frame.clear()
         trace = trace.tb_next
-
-
-Batch = dict[str, Tensor]
 
 
 class Recipe:

@@ -21,6 +21,7 @@ from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.schema import Schema
 from sealift.train.loop.faults import unfit
 from sealift.train.loop.imports import Guard
+from sealift.train.loop.placement import HERE, Placement
 from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.states import (
     ELEMENTS,
@@ -183,7 +184,13 @@ def _form(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.dtype, tuple(tensor.shape)
 
 
-def sum_table(recipe: Recipe, table: Tensor, schema: Schema, batch_rows: int) -> bytes:
+def sum_table(
+    recipe: Recipe,
+    table: Tensor,
+    schema: Schema,
+    batch_rows: int,
+    placement: Placement = HERE,
+) -> bytes:
     """What ``prepare`` sums over a table, batch by batch in order, as a blob.
 
     Args:
@@ -191,15 +198,17 @@ def sum_table(recipe: Recipe, table: Tensor, schema: Schema, batch_rows: int) ->
         table: ``uint8`` (rows, row_bytes).
         schema: Of the table.
         batch_rows: Rows of one call.
+        placement: Where it computes; sums are added up on the CPU.
 
     Raises:
         JobError: if the recipe fails; ``bad-recipe``, if it returns no sums, or one that
             is not finite or out of its range.
     """
     sums: dict[str, Tensor] = {}
-    for part in table.split(batch_rows):
-        # A copy: a recipe must not write into the visit's rows.
-        found = recipe.prepare(batch_from_rows(part.clone(), schema))
+    # Copies: a recipe must not write into the visit's rows.
+    parts = (part.clone() for part in table.split(batch_rows))
+    for batch in placement.batches(batch_from_rows(part, schema) for part in parts):
+        found = recipe.prepare(batch)
         new = {name: _exact(name, value) for name, value in found.items()}
         if sum(each.numel() for each in new.values()) > MAX_SUMS:
             raise unfit("many-sums")

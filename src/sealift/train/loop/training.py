@@ -23,6 +23,7 @@ from sealift.crypto.hash import labelled
 from sealift.data.loader.rowtensors import batch_from_rows, batch_order, split_order
 from sealift.data.schema.schema import Schema
 from sealift.train.loop.faults import not_finite
+from sealift.train.loop.placement import HERE, Placement
 from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import (
@@ -105,6 +106,7 @@ class Training:
         settings: Seed, batch size, threads.
         state: To go on from; None to begin.
         statistics: Sums of ``prepare`` for ``build``.
+        placement: Where it computes.
         convert: What the model's steps are made by.
     """
 
@@ -115,6 +117,7 @@ class Training:
         state: TrainingState | None = None,
         *,
         statistics: Mapping[str, Tensor] | None = None,
+        placement: Placement = HERE,
         convert: Callable[[nn.Module], MakesSteps] = lambda model: Here(),
     ) -> None:
         self._recipe = recipe
@@ -122,6 +125,8 @@ class Training:
         self._settings = settings
         enter_stream(settings.seed, "build")
         self.model: nn.Module = recipe.build(statistics)
+        self.placement = placement
+        placement.put(self.model, self.guard)
         self._steps = convert(self.model)
         self.optimizer = recipe.optimizer(self.model)
         self.step = 0
@@ -162,8 +167,11 @@ class Training:
         )  # of windows, by their last step
         scope = scope_of(slices, number)
         sums = [0.0]
-        for place, batch_rows in enumerate(batches, 1):
-            work = partial(self._differentiate, rows.batch(batch_rows), scope)
+        ready = self.placement.batches(map(rows.batch, batches))
+        for place, (batch_rows, batch) in enumerate(
+            zip(batches, ready, strict=True), 1
+        ):
+            work = partial(self._differentiate, batch, scope)
             value = self._steps.make(work, trains=True)
             self._demand_finite(value)
             sums[-1] += value * len(batch_rows)
@@ -182,11 +190,14 @@ class Training:
         """Means over the rows, by metric; no gradient, no random stream moves."""
         self.guard(self.model.eval)
         sums: dict[str, float] = {}
+        count = self._settings.batch_rows
+        # Copies: a recipe must not write into the visit's rows.
+        made = (
+            batch_from_rows(rows[start : start + count].clone(), schema)
+            for start in range(0, len(rows), count)
+        )
         with torch.no_grad():
-            for start in range(0, len(rows), self._settings.batch_rows):
-                # A copy: a recipe must not write into the visit's rows.
-                part = rows[start : start + self._settings.batch_rows].clone()
-                batch = batch_from_rows(part, schema)
+            for batch in self.placement.batches(made):
                 work = partial(self._recipe.evaluate, self.model, batch)
                 for name, value in self._steps.make(work, trains=False).items():
                     sums[name] = sums.get(name, 0.0) + value

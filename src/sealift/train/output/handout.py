@@ -83,6 +83,7 @@ class Handout:
         plan: Of the job.
         travel: How the job travels.
         sandbox: What keeps the recipe in.
+        device: Where it computes.
         ranks: Instance keys of all accelerators of the job; ours alone without.
         released: What owners' logs say of the keys that came.
 
@@ -105,6 +106,7 @@ class Handout:
         plan: PlanName,
         travel: TravelSettings,
         sandbox: str,
+        device: str,
         ranks: tuple[PublicKey, ...] = (),
         released: Callable[[], tuple[Logged, ...]] = tuple,
     ) -> None:
@@ -118,7 +120,7 @@ class Handout:
         self._heads = heads
         self._plan = plan
         self._travel = travel
-        self._sandbox = sandbox
+        self._sandbox, self._device = sandbox, device
         self._released = released
         self._uses: list[Uses] = []
         self.resumed, self.checkpoints, self.collectives = 0, 0, ""
@@ -336,6 +338,7 @@ class Handout:
             buffers=self._travel.buffers,
             mixed=self._travel.mixed,
             sandbox=self._sandbox,
+            device=self._device,
             statistics=statistics,
             prepared=self._prepared(),
             resumed=self.resumed,

@@ -41,6 +41,7 @@ class RunManifest:
         buffers: As the run had it; ``release.agreement.explain.cargo_promise`` says more.
         mixed: Whether batches were drawn across several owners' rows.
         sandbox: What kept the recipe in.
+        device: Where it computed, with the name of a GPU: ``cpu``, ``cuda:0 NVIDIA H200``.
         statistics: Totals of ``prepare`` over all owners, by the output rule.
         prepared: Rows that they are made of, by data owner.
         resumed: How often the run went on from a checkpoint.
@@ -65,6 +66,7 @@ class RunManifest:
     buffers: Literal[1, 2]
     mixed: bool
     sandbox: str
+    device: str
     software: str
     instance: PublicKey
     ranks: tuple[PublicKey, ...]

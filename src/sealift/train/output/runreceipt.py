@@ -27,6 +27,7 @@ from sealift.errors import (
     MalformedError,
     PolicyError,
     SealiftError,
+    visible,
 )
 from sealift.ids import Digest
 from sealift.release.agreement import part_for
@@ -337,7 +338,8 @@ def _trained(receipt: RunReceipt, verified: VerifiedAgreement) -> Counter[str]:
 def _together(receipt: RunReceipt, _verified: VerifiedAgreement) -> str:
     """What only some plans have."""
     manifest = receipt.manifest
-    said = [f"plan {manifest.plan}, {manifest.sandbox}, {manifest.software}"]
+    where = f"{manifest.sandbox}, on {visible(manifest.device)}"
+    said = [f"plan {manifest.plan}, {where}, {manifest.software}"]
     if manifest.collectives:
         said.append(f"{len(manifest.ranks)} ranks: {manifest.collectives}")
     if manifest.traces is not None:

@@ -171,6 +171,7 @@ class Rank:
         """What can be refused at home is refused before any key is asked for."""
         agreement, number = self._agreement.agreement, self._number
         self._executor.limits = TaskLimits(work_s=settings.run.work_s)
+        self._executor.compute_on(settings.run.device)
         training = open_training(
             agreement, self._executor, settings.training, number=number
         )
@@ -201,6 +202,7 @@ class Rank:
             plan="ddp",
             travel=settings.travel,
             sandbox=self._executor.sandbox,
+            device=self._executor.device,
             ranks=ranks,
             released=lambda: keys.releases,
         )

@@ -3,7 +3,8 @@
 Autograd adds each gradient to the view that a parameter has for it, so nothing is copied
 between a backward pass and whoever adds the bucket up. That is so once for each parameter
 and step: a recipe that starts backward passes of its own, or freezes and frees parameters
-on its way, is refused.
+on its way, is refused. Of a model on a GPU that memory lies there, and each bucket is copied
+to the one that is added up, and back.
 """
 
 from __future__ import annotations
@@ -56,13 +57,17 @@ class Gradients:
         self._frozen = [each for _name, each in named if not _is_trained(each)]
         own = training.guard(training.model.state_dict)
         self.trained: Final = Trained(tuple(self._parameters), self._tied(own))
-        self._demand_known(own, training.optimizer)
+        self._demand_known(own, training.optimizer, training.placement.device)
         try:
             self.buckets = cut_buckets(self.trained, state.model(), bucket_bytes)
         except MalformedError:
             raise unfit("gradients") from None
         memory = room(self.buckets[-1].start + self.buckets[-1].length)
         self._flat = [_flat(memory, bucket) for bucket in self.buckets]
+        self._there = self._flat
+        if not training.placement.is_cpu:
+            device = training.placement.device
+            self._there = [each.to(device, copy=True) for each in self._flat]
         self._views = self._make_views()
         self._bucket_of = {n: each.number for each in self.buckets for n in each.names}
         self._whole: Callable[[Bucket], None] | None = None
@@ -84,12 +89,14 @@ class Gradients:
         own, there = self.array(bucket), np.frombuffer(total, bucket.dtype)
         if own.ctypes.data != there.ctypes.data:
             own[:] = there
+        if self._there is not self._flat:
+            self._there[bucket.number].copy_(self._flat[bucket.number])
 
     def begin(self, whole: Callable[[Bucket], None]) -> None:
         """Zero them all; ``whole`` is called with each bucket in order, once it is."""
         if any(_is_trained(each) for each in self._frozen):
             raise unfit("gradients")
-        for flat in self._flat:
+        for flat in self._there:
             flat.zero_()
         for name, parameter in self._parameters.items():
             parameter.grad = self._views[name]
@@ -126,8 +133,10 @@ class Gradients:
     def _tell(self, end: int) -> None:
         assert self._whole is not None
         while self._next < end:
-            self._next += 1
-            self._whole(self.buckets[self._next - 1])
+            number, self._next = self._next, self._next + 1
+            if self._there is not self._flat:
+                self._flat[number].copy_(self._there[number])
+            self._whole(self.buckets[number])
 
     def _is_ours(self, name: str, parameter: Tensor) -> bool:
         found = parameter.grad
@@ -136,7 +145,7 @@ class Gradients:
 
     def _make_views(self) -> dict[str, Tensor]:
         found = {}
-        for bucket, flat in zip(self.buckets, self._flat, strict=True):
+        for bucket, flat in zip(self.buckets, self._there, strict=True):
             parts = flat.split(list(bucket.sizes))
             for name, part in zip(bucket.names, parts, strict=True):
                 found[name] = part.view(self._parameters[name].shape)
@@ -148,7 +157,10 @@ class Gradients:
         return tuple(name for name in others if own[name].data_ptr() in places)
 
     def _demand_known(
-        self, own: Mapping[str, Tensor], optimizer: torch.optim.Optimizer
+        self,
+        own: Mapping[str, Tensor],
+        optimizer: torch.optim.Optimizer,
+        device: torch.device,
     ) -> None:
         """All that is trained is a part of the model's state, under its own name."""
         ours = {id(each) for each in self._parameters.values()}
@@ -156,7 +168,7 @@ class Gradients:
         others = (p for group in groups for p in group["params"] if id(p) not in ours)
         for name, each in self._parameters.items():
             kept = own.get(name)
-            here = each.device.type == "cpu"
+            here = each.device == device
             if kept is None or kept.data_ptr() != each.data_ptr() or not here:
                 raise unfit("gradients")
         if any(map(_is_trained, others)):

@@ -147,6 +147,7 @@ class StepLoop:
         if batch is None:
             self._gradients.begin(self._sums.whole)
         else:
+            batch = training.placement.batch(batch)
             loss, value = training.loss(batch, own.scope)
             self._gradients.begin(self._sums.whole)
             training.guard(loss.backward)

@@ -13,6 +13,7 @@ from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Schema
 from sealift.errors import MalformedError
 from sealift.train.loop.imports import Guard, Notice, unnoticed
+from sealift.train.loop.placement import HERE, Placement
 from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.rehearsal import SCOPE, synthetic_rows
 from sealift.train.loop.states import TrainingState
@@ -42,6 +43,7 @@ def carry_out(
     parent: TaskParent,
     notice: Notice = unnoticed,
     room: Room = private_room,
+    placement: Placement = HERE,
 ) -> TaskDone:
     """Load the recipe from the bundle's bytes and work on the rows.
 
@@ -54,6 +56,7 @@ def carry_out(
         parent: Told what there is to tell before the end.
         notice: Told of each of the bundle's modules before it runs.
         room: Where gradients lie that are added up.
+        placement: Where to compute.
 
     Raises:
         MalformedError: if a party's rows do not fit their schema; no recipe ran.
@@ -74,15 +77,18 @@ def carry_out(
     if task.work == "prepare":
         pairs = zip(tables, schemas, strict=True)
         rows = settings.batch_rows
-        return TaskDone(statistics=tuple(sum_table(recipe, *p, rows) for p in pairs))
+        sums_of = partial(sum_table, recipe, batch_rows=rows, placement=placement)
+        return TaskDone(statistics=tuple(sums_of(*each) for each in pairs))
     convert = _conversion(task, parent, guard)
     if task.work == "rehearse":
         for form in task.forms:
-            _rehearse(recipe, task, form, convert)
+            _rehearse(recipe, task, form, convert, placement)
         return TaskDone()
     if task.together is not None:
         sums = as_tensors(given.statistics) if given.statistics else {}
-        training = Training(recipe, settings, given.states[0], statistics=sums)
+        training = Training(
+            recipe, settings, given.states[0], statistics=sums, placement=placement
+        )
         rows_of = [
             Rows([tables[part] for part in model.parts], schemas[model.parts[0]])
             if model.parts
@@ -95,7 +101,14 @@ def carry_out(
     for place, model in enumerate(task.models):
         state = given.states[place] if model.begun else None
         sums = as_tensors(given.statistics) if given.statistics else {}
-        training = Training(recipe, settings, state, statistics=sums, convert=convert)
+        training = Training(
+            recipe,
+            settings,
+            state,
+            statistics=sums,
+            placement=placement,
+            convert=convert,
+        )
         states.append(_work_on(training, task, place, tables, schemas, parent=parent))
     return TaskDone(states=tuple(states))
 
@@ -111,15 +124,24 @@ def _conversion(task: SliceTask, parent: TaskParent, guard: Guard) -> Convert:
 
 
 def _rehearse(
-    recipe: Recipe, task: SliceTask, form: StepForm, convert: Convert
+    recipe: Recipe,
+    task: SliceTask,
+    form: StepForm,
+    convert: Convert,
+    placement: Placement,
 ) -> None:
     """One step of a form, of a fresh model, on synthetic rows of its schema."""
     settings, schema = task.settings, schema_from_plain(form.schema)
     table = synthetic_rows(schema, form.rows, seed=settings.seed)
     sums: dict[str, Tensor] = {}
     if recipe.defines("prepare"):
-        sums = as_tensors(sum_table(recipe, table, schema, settings.batch_rows))
-    training = Training(recipe, settings, statistics=sums, convert=convert)
+        found = sum_table(
+            recipe, table, schema, batch_rows=settings.batch_rows, placement=placement
+        )
+        sums = as_tensors(found)
+    training = Training(
+        recipe, settings, statistics=sums, placement=placement, convert=convert
+    )
     if form.phase == "train":
         training.train_slice(Rows([table], schema), [SliceId(0, SCOPE, 0)])
     else:

@@ -15,12 +15,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TextIO
 
 from sealift.attest.evidence import Measure, unmeasured
 from sealift.data.schedule.memory import SharedBuffer, free_memory_bytes, overwritten
-from sealift.errors import JobError, MalformedError, PeerError, UnavailableError
+from sealift.errors import (
+    JobError,
+    MalformedError,
+    PeerError,
+    UnavailableError,
+    visible,
+)
 from sealift.ids import Digest
 from sealift.outsource.terms import Backward, Forward
 from sealift.train.loop.buckets import Trained
@@ -29,6 +35,7 @@ from sealift.train.loop.states import TensorBytes, pack_tensors
 from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.sandbox.inventory import SCRATCH
+from sealift.train.worker.devices import choose_device
 from sealift.train.worker.messages import (
     GONE,
     AddUp,
@@ -67,6 +74,7 @@ _INHERITED: Final = (
 _OWN: Final = {
     "HOME": SCRATCH,
     "TMPDIR": SCRATCH,
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without, products on a GPU vary
     "PYTHONHASHSEED": "0",  # the order of a set is part of bit-identity
     "PYTHONDONTWRITEBYTECODE": "1",
 }
@@ -126,6 +134,7 @@ class RecipeExecutor:
         self._tell = tell
         self._lock = threading.Lock()
         self._sandbox = ""
+        self._devices: tuple[str, ...] = ()
         self._task: TaskProcess | None = None
         try:
             self._process, self._control = _start(wanted)
@@ -144,6 +153,23 @@ class RecipeExecutor:
             self._sandbox = self._await_zygote()
             self._tell(self._sandbox)
         return self._sandbox
+
+    @property
+    def device(self) -> str:
+        """Where tasks compute, with the name of a GPU."""
+        device = self._equipment.device
+        _kind, _colon, number = device.partition(":")
+        return f"{device} {self._devices[int(number)]}" if number else device
+
+    def compute_on(self, wanted: str) -> None:
+        """Choose where all tasks that follow compute: ``[run] device``.
+
+        Raises:
+            UnavailableError: ``no-device``.
+        """
+        assert self.sandbox  # by now it is known which devices it shows
+        device = choose_device(wanted, self._devices)
+        self._equipment = replace(self._equipment, device=device)
 
     def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         """Do one task; see ``Workplace``.
@@ -239,6 +265,7 @@ class RecipeExecutor:
         assert isinstance(told, Waiting)
         if freed_is_overwritten() and not told.overwrites:
             raise killed("it keeps what it frees, and this process does not")
+        self._devices = tuple(map(visible, told.devices))
         return Confinement.parse(told.sandbox).word
 
 
@@ -346,6 +373,7 @@ class TaskProcess:
         return Assignment(
             task=task,
             entry=self._equipment.entry,
+            device=self._equipment.device,
             bundle=self._equipment.bundle.length,
             states=tuple(
                 None if each is None else size_of(each) for each in given.states

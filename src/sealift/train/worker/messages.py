@@ -45,6 +45,7 @@ class Assignment:
 
     Attributes:
         entry: Path of the recipe in the bundle.
+        device: Where to compute.
         bundle: Bytes of the bundle's blob.
         states: Of each model, end to end; None for one that begins.
         statistics: Bytes behind them.
@@ -52,6 +53,7 @@ class Assignment:
 
     task: SliceTask
     entry: str
+    device: str
     bundle: int
     states: tuple[StateSize | None, ...]
     statistics: int
@@ -121,6 +123,7 @@ class ServeOrder:
 
     Attributes:
         entry: Path of the recipe in the bundle.
+        device: Where to compute.
         bundle: Bytes of the bundle's blob.
         model: Bytes of the model, safetensors.
         form: Of the model, in its plain form.
@@ -129,6 +132,7 @@ class ServeOrder:
     """
 
     entry: str
+    device: str
     bundle: int
     model: int
     form: dict[str, Any]

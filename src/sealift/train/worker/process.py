@@ -24,6 +24,7 @@ from sealift.attest.runtimelog import module_event
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import JobError, MalformedError, PeerError
 from sealift.ids import Buffer, Digest
+from sealift.train.worker.devices import CPU
 from sealift.train.worker.messages import (
     GONE,
     Importing,
@@ -53,10 +54,12 @@ class Waiting:
     Attributes:
         sandbox: What will keep a recipe in; it was tried.
         overwrites: Whether its allocators overwrite what is freed; it was tried.
+        devices: Names of the GPUs that a worker would have.
     """
 
     sandbox: str
     overwrites: bool
+    devices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ class TaskEquipment:
         modules: Measures what of the bundle is imported.
         text: Where a recipe's prints go; None for nowhere.
         clock: Monotonic seconds.
+        device: Where it computes, as torch writes it.
     """
 
     files: Mapping[str, bytes]
@@ -122,6 +126,7 @@ class TaskEquipment:
     modules: ModuleLog
     text: TextIO | None
     clock: Callable[[], float]
+    device: str = CPU
 
 
 class WorkerProcess:

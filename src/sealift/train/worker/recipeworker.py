@@ -30,6 +30,7 @@ from sealift.train.loop.answers import pack_answer
 from sealift.train.loop.buckets import Bucket, Trained
 from sealift.train.loop.faults import Fault, describe, unfit
 from sealift.train.loop.imports import Notice
+from sealift.train.loop.placement import Placement
 from sealift.train.loop.recipe import Containment, Recipe
 from sealift.train.loop.states import TrainingState, parse_tensors
 from sealift.train.loop.tasks import Given, TaskDone
@@ -156,6 +157,7 @@ class AssignedTask:
                 parent=self,
                 notice=_measured_first(self._parent),
                 room=self._room,
+                placement=Placement(self._order.device),
             )
             answer = self._put(done)
         except (
@@ -289,6 +291,8 @@ class ServedModel:
             self._files, self._order.entry, guard=guard, notice=notice
         )
         self._model = self._build()
+        self._placement = Placement(self._order.device)
+        self._placement.put(self._model, self._recipe.guard)
         state = as_tensors(bytes(self._state))
         self._state.release()
         _give(self._recipe, self._model, state)
@@ -339,7 +343,8 @@ class ServedModel:
         schema = self._form.inputs
         content = bytearray(self._room[: rows * schema.row_bytes])
         buffer = torch.frombuffer(content, dtype=torch.uint8)
-        return batch_from_rows(buffer.view(rows, schema.row_bytes), schema)
+        batch = batch_from_rows(buffer.view(rows, schema.row_bytes), schema)
+        return self._placement.batch(batch)
 
     def _put(self, found: Any, fields: Fields, rows: int) -> int:
         packed = pack_answer(found, fields.schema, rows)

@@ -1,0 +1,82 @@
+"""Where a worker computes: the CPU, or one GPU, to which rows are copied beside the computing.
+
+A model is built on the CPU, so that it begins with the same bits wherever it is trained,
+and then moved, as ``nn.Module.to`` does. States leave as bytes of the CPU's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from sealift.train.loop.imports import Guard
+
+Batch = dict[str, Tensor]
+
+
+class Placement:
+    """One device.
+
+    Args:
+        name: As torch writes it: ``cpu``, ``cuda:1``.
+    """
+
+    def __init__(self, name: str = "cpu") -> None:
+        self.device: Final = torch.device(name)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether nothing has to be moved."""
+        return self.device.type == "cpu"
+
+    def put(self, model: nn.Module, guard: Guard) -> None:
+        """Move a model, in place; the guard runs what may be a recipe's own."""
+        if not self.is_cpu:
+            guard(model.to, self.device)
+
+    def batch(self, batch: Batch) -> Batch:
+        """A batch on the device; it is there when this returns."""
+        if self.is_cpu:
+            return batch
+        return {name: each.to(self.device) for name, each in batch.items()}
+
+    def batches(self, made: Iterable[Batch]) -> Iterator[Batch]:
+        """Batches on the device; while one is worked on, a GPU is copied the next."""
+        if self.device.type == "cuda":
+            return self._copied_ahead(iter(made))
+        return map(self.batch, made)
+
+    def _copied_ahead(self, made: Iterator[Batch]) -> Iterator[Batch]:
+        copying = torch.cuda.Stream(self.device)
+        ahead: tuple[Batch, torch.cuda.Event] | None = None
+        for batch in made:
+            behind, ahead = ahead, self._begin_copy(batch, copying)
+            if behind is not None:
+                yield self._arrived(*behind)
+        if ahead is not None:
+            yield self._arrived(*ahead)
+
+    def _begin_copy(
+        self, batch: Batch, copying: torch.cuda.Stream
+    ) -> tuple[Batch, torch.cuda.Event]:
+        """From pinned memory, which torch keeps until it was read."""
+        with torch.cuda.stream(copying):
+            moved = {
+                name: each.pin_memory().to(self.device, non_blocking=True)
+                for name, each in batch.items()
+            }
+            return moved, copying.record_event()
+
+    def _arrived(self, batch: Batch, copied: torch.cuda.Event) -> Batch:
+        """Not to be read before it is copied, nor given away while it is read."""
+        computing = torch.cuda.current_stream(self.device)
+        computing.wait_event(copied)
+        for each in batch.values():
+            each.record_stream(computing)
+        return batch
+
+
+HERE: Final = Placement()

@@ -1,0 +1,118 @@
+"""A device that is not the CPU, on a machine that has none: torch's own idea of one.
+
+Its tensors lie in the CPU's memory and say that they lie elsewhere. As on a GPU, an
+operation takes tensors of one device, or numbers; whatever mixes them fails, and whatever
+is made without a device is made on the CPU. What is computed there has the CPU's bits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from sealift.train.loop import recipe, torchstate
+
+NAME = "elsewhere"
+_setup_privateuseone_for_python_backend(NAME)
+
+
+_EXACT = (recipe, torchstate)  # modules that take no subclass of a tensor
+
+
+def _type_of(value: Any) -> Any:
+    return Tensor if isinstance(value, Elsewhere) else type(value)
+
+
+class Elsewhere(Tensor):
+    """A tensor of that device."""
+
+    here: Tensor
+
+    @staticmethod
+    def __new__(cls, here: Tensor) -> Elsewhere:
+        made: Elsewhere = Tensor._make_wrapper_subclass(
+            cls,
+            here.size(),
+            strides=here.stride(),
+            storage_offset=here.storage_offset(),
+            dtype=here.dtype,
+            device=torch.device(NAME, 0),
+        )
+        made.here = here
+        return made
+
+    def __repr__(self) -> str:
+        return f"Elsewhere({tuple(self.shape)})"
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        return _run(func, args, kwargs or {})
+
+
+class OtherDevice(TorchDispatchMode):
+    """While it is entered, there is such a device.
+
+    Attributes:
+        ran: How often each operation ran there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        for each in _EXACT:
+            vars(each)["type"] = _type_of
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for each in _EXACT:
+            del vars(each)["type"]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        found = _run(func, args, kwargs or {})
+        if any(isinstance(each, Elsewhere) for each in tree_leaves(found)):
+            self.ran[str(func)] += 1
+        return found
+
+
+def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+    away = [isinstance(each, Elsewhere) for each in given]
+    wanted = kwargs.get("device")
+    copies = func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+    mixed = any(away) and not all(
+        there or each.dim() == 0 for each, there in zip(given, away, strict=True)
+    )
+    if mixed and not copies:
+        raise RuntimeError(f"{func} has tensors on two devices")
+    there = any(away) if wanted is None else torch.device(wanted).type == NAME
+    kwargs = {**kwargs, "device": torch.device("cpu")} if wanted is not None else kwargs
+    plain = tree_map(
+        lambda e: e.here if isinstance(e, Elsewhere) else e, (args, kwargs)
+    )
+    found = func(*plain[0], **plain[1])
+    owners = {id(each.here): each for each in given if isinstance(each, Elsewhere)}
+
+    def wrap(each: Any) -> Any:
+        if not isinstance(each, Tensor):
+            return each
+        if id(each) in owners:  # changed in place
+            return owners[id(each)]
+        return Elsewhere(each) if there else each
+
+    if func is torch.ops.aten.copy_.default:
+        return args[0]
+    return tree_map(wrap, found)

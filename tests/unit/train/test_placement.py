@@ -1,0 +1,120 @@
+"""Where a recipe computes: all of a step on one device, and with the CPU's bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from sealift.errors import JobError, UnavailableError
+from sealift.train.loop.placement import HERE, Placement
+from sealift.train.loop.trainer import Trainer
+from sealift.train.worker.devices import choose_device, find_devices
+from tests.sim.inplace import InPlace
+from tests.sim.otherdevice import NAME, OtherDevice
+from tests.unit.train.joints import cargo
+from tests.unit.train.ranked import World
+from tests.unit.train.recipes import LIGHTNING, PLAIN, SETTINGS
+from tests.unit.train.test_joint import PREPARING
+
+AWAY = Placement(f"{NAME}:0")
+MIXING = PLAIN.replace('batch["y"])', 'batch["y"] + 0 * torch.arange(len(batch["y"])))')
+
+
+STILL = PLAIN.replace("nn.Dropout(0.2), ", "")  # ranks in threads share a generator
+
+
+def at(placement: Placement, text: str) -> InPlace:
+    return InPlace({"recipe.py": text.encode()}, "recipe.py", placement=placement)
+
+
+def trained(placement: Placement, text: str) -> tuple[Any, ...]:
+    """A model that is prepared, trained, measured, and carried from slice to slice."""
+    trainer = Trainer(at(placement, text), SETTINGS, values=2)
+    told = []
+    if "def prepare" in text:
+        told += [trainer.work([cargo("north", 48)], "prepare")]
+    for epoch in range(2):
+        told += [trainer.work([cargo("north", 20, epoch=epoch)])]
+    told += [trainer.work([cargo("south", 21)], "heldout")]
+    return trainer.snapshot(), told
+
+
+@pytest.mark.parametrize("text", [PLAIN, LIGHTNING, PREPARING])
+def test_another_device_gives_the_same_model(text: str) -> None:
+    expected = trained(HERE, text)
+    with OtherDevice() as device:
+        assert trained(AWAY, text) == expected
+    assert device.ran["aten.addmm.default"] > 5
+    assert device.ran["aten.mm.default"] > 5  # backward, too
+
+
+def test_what_a_recipe_makes_on_the_cpu_does_not_mix() -> None:
+    """As on a GPU; it is the control of the test before, too."""
+    trained(HERE, MIXING)
+    with (
+        OtherDevice(),
+        pytest.raises(JobError, match=r"recipe\.py:16 with RuntimeError"),
+    ):
+        trained(AWAY, MIXING)
+
+
+class Apart(Placement):
+    """The CPU as if it were another device: gradients lie in memory of their own."""
+
+    @property
+    def is_cpu(self) -> bool:
+        return False
+
+
+def world(placement: Placement, rows: Sequence[Sequence[int]]) -> World:
+    return World(STILL, rows, work=lambda number: at(placement, STILL))
+
+
+def test_gradients_are_added_up_where_they_are_not_computed() -> None:
+    rows = [[24], [16], [9]]
+    expected, found = (
+        [each.trainer.digest() for each in world(place, rows).apart()]
+        for place in (HERE, Apart())
+    )
+    assert found == expected
+    assert len(set(found)) == 1
+
+
+GPUS = ("NVIDIA H100", "NVIDIA H100")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names", "device"),
+    [
+        ("auto", (), "cpu"),
+        ("auto", GPUS, "cuda:0"),
+        ("cpu", GPUS, "cpu"),
+        ("cuda", GPUS, "cuda:0"),
+        ("cuda:1", GPUS, "cuda:1"),
+    ],
+)
+def test_the_device_that_a_job_gets(
+    wanted: str, names: tuple[str, ...], device: str
+) -> None:
+    assert choose_device(wanted, names) == device
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names", "why"),
+    [("cuda", (), "here: none"), ("cuda:2", GPUS, "H100, NVIDIA H100")],
+)
+def test_a_device_that_is_not_there(
+    wanted: str, names: tuple[str, ...], why: str
+) -> None:
+    with pytest.raises(UnavailableError, match=why) as caught:
+        choose_device(wanted, names)
+    assert caught.value.code == "no-device"
+
+
+def test_devices_are_those_of_torch() -> None:
+    """A process that asks has not asked itself, so it can still fork."""
+    assert len(find_devices()) == torch.cuda.device_count()
+    assert not torch.cuda.is_initialized()
