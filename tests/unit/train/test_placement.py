@@ -61,6 +61,23 @@ def test_what_a_recipe_makes_on_the_cpu_does_not_mix() -> None:
         trained(AWAY, MIXING)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "model.cuda()",
+        "batch['x'].to('cuda')",
+        "torch.zeros(2, device='cuda')",
+        "torch.cuda.current_device()",
+    ],
+)
+def test_a_recipe_that_asks_for_a_gpu_by_itself(line: str) -> None:
+    text = PLAIN.replace("    return F.cross", f"    {line}\n    return F.cross")
+    with pytest.raises(JobError, match=r"asks for a GPU at recipe\.py:16") as caught:
+        trained(HERE, text)
+    assert caught.value.code == "foreign-device"
+
+
 class Apart(Placement):
     """The CPU as if it were another device: gradients lie in memory of their own."""
 

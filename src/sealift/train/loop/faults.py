@@ -20,7 +20,15 @@ from sealift.errors import (
 )
 
 Kind = Literal[
-    "error", "unfit", "not-finite", "gradient", "rows", "bundle", "memory", "import"
+    "error",
+    "unfit",
+    "not-finite",
+    "gradient",
+    "rows",
+    "bundle",
+    "memory",
+    "import",
+    "device",
 ]
 REASONS: Final[Mapping[str, tuple[str, str]]] = {
     "no-build": ("it defines no build()", ""),
@@ -145,6 +153,16 @@ def foreign_import(path: str, line: int) -> RecipeError:
     )
 
 
+def foreign_device(path: str, line: int) -> RecipeError:
+    """The error for a GPU that a recipe asks for by itself, and does not have."""
+    return RecipeError(
+        Fault(kind="device", path=path, line=line, type="RuntimeError"),
+        f"the recipe asks for a GPU{f' at {path}:{line}' if path else ''}",
+        why="it computes on the CPU, or on one that it was not given",
+        code="foreign-device",
+    )
+
+
 def not_finite(step: int) -> RecipeError:
     """The error for a loss that is NaN or infinite."""
     return RecipeError(
@@ -214,6 +232,8 @@ def explain(fault: Fault) -> SealiftError:
             return no_memory()
         case "import":
             return foreign_import(fault.path, fault.line)
+        case "device":
+            return foreign_device(fault.path, fault.line)
         case "bundle":
             return MalformedError(
                 "a file of the code bundle hides a module of Python or of a package",
@@ -249,7 +269,7 @@ def believable(
             fits = fault.step in steps and fault.field in parameters
         case "rows":
             fits = fault.field in fields and fault.reason in RULES
-        case "error" | "import":
+        case "error" | "import" | "device":
             return _believable_error(fault, files)
         case _:
             fits = True

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from sealift.errors import Stopping
 from sealift.train.loop.faults import (
     RecipeError,
+    foreign_device,
     foreign_import,
     no_memory,
     recipe_failed,
@@ -94,6 +95,8 @@ class Containment:
         path, line = self._place(error)
         if isinstance(error, ForeignImportError):
             return foreign_import(path, line)
+        if _asked_for_gpu(error):
+            return foreign_device(path, line)
         return recipe_failed(path, line, _known_type(error))
 
     def _place(self, error: BaseException) -> tuple[str, int]:
@@ -134,6 +137,13 @@ def _is_out_of_memory(error: BaseException) -> bool:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     told = type(error) is RuntimeError and "can't allocate memory" in str(error)
     return told or not kinds.isdisjoint({"MemoryError", "OutOfMemoryError"})
+
+
+def _asked_for_gpu(error: BaseException) -> bool:
+    """Whether torch failed to begin with CUDA, which a recipe leaves to its job."""
+    begins = torch.cuda._lazy_init.__code__
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code is begins for frame, _line in frames)
 
 
 def _let_go(error: BaseException) -> None:
