@@ -129,6 +129,7 @@ made = []
 def start():
     command = [sys.executable, "-c", sys.argv[1]]
     made.append(subprocess.Popen(command, env={**os.environ, **followed()}))
+    input()
 thread = threading.Thread(target=start)
 thread.start()
 thread.join()
@@ -146,8 +147,11 @@ def test_a_child_survives_the_thread_that_started_it() -> None:
         stdout=subprocess.PIPE,
         text=True,
     )
+    assert process.stdin is not None
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    time.sleep(0.5)  # the thread ended before
+    process.stdin.write("the thread ends\n")
+    process.stdin.flush()
+    time.sleep(0.5)
     out, _ = process.communicate("now\n", timeout=300)
     assert out == "asked\n"  # and nothing before
