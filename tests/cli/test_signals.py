@@ -120,3 +120,38 @@ def test_a_child_follows_its_parent(number: signal.Signals) -> None:
     process.send_signal(number)
     out, _ = process.communicate(timeout=300)  # until the child has ended as well
     assert out == "scrubbed\n"
+
+
+THREADED = """
+import os, subprocess, sys, threading
+from sealift.cli.signals import followed
+made = []
+def start():
+    command = [sys.executable, "-c", sys.argv[1]]
+    made.append(subprocess.Popen(command, env={**os.environ, **followed()}))
+    input()
+thread = threading.Thread(target=start)
+thread.start()
+thread.join()
+input()
+made[0].terminate()
+"""
+
+
+def test_a_child_survives_the_thread_that_started_it() -> None:
+    impatient = "from sealift.cli import signals; signals.ENDING_S = 0.1\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", THREADED, impatient + FOLLOWS],
+        env={**os.environ, "PYTHONPATH": SOURCE},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.stdin.write("the thread ends\n")
+    process.stdin.flush()
+    time.sleep(0.5)
+    out, _ = process.communicate("now\n", timeout=300)
+    assert out == "asked\n"  # and nothing before

@@ -9,8 +9,8 @@ exception.
 
 A child that follows its parent gets ``ORPHANED`` when that was killed. It scrubs and ends,
 and tells nobody of an end: whoever was killed may come again. That is a signal of its own,
-since the kernel sends it while threads of the parent still end: until they have, nothing
-else tells it from a parent that asks.
+since the kernel sends it with the end of the thread that started the child: while others
+still end, nothing else tells it from a parent that asks. If they go on, so does the child.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Final
@@ -30,6 +31,7 @@ from sealift.errors import Stopping
 GRACE_S: Final = 7.0
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 ORPHANED: Final = signal.SIGUSR1
+ENDING_S: Final = 5.0  # of all threads of a parent that was killed
 FOLLOW: Final = "SEALIFT_FOLLOW_PARENT"
 _PR_SET_PDEATHSIG: Final = 1
 _LAST_ACTS: list[Callable[[], None]] = []
@@ -47,6 +49,7 @@ class StopRequested(Stopping):
 class _State:
     """Of this process: one watching thread, and a signal that waits for a block's end."""
 
+    parent = 0
     watched = False
     postponing = 0
     postponed = 0
@@ -58,7 +61,7 @@ def install_stop_signals() -> None:
         signal.signal(number, _first)
     signal.signal(ORPHANED, _later)
     if not _State.watched:
-        _State.watched = True
+        _State.watched, _State.parent = True, os.getppid()
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         threading.Thread(
@@ -123,6 +126,8 @@ def _later(number: int, frame: FrameType | None) -> None:
 
 def _watch(reader: int) -> None:
     number = _next_signal(reader, None)
+    while number == ORPHANED and not _has_lost_parent():
+        number = _next_signal(reader, None)
     if number in STOPPING:
         _next_signal(reader, GRACE_S)
     try:
@@ -130,6 +135,16 @@ def _watch(reader: int) -> None:
             act()
     finally:
         os._exit(128 + number)
+
+
+def _has_lost_parent() -> bool:
+    """Whether it is gone, and not a thread of it alone."""
+    deadline = time.monotonic() + ENDING_S
+    while os.getppid() == _State.parent:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _next_signal(reader: int, timeout_s: float | None) -> int:
