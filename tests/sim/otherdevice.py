@@ -8,8 +8,12 @@ is made without a device is made on the CPU. What is computed there has the CPU'
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from site import addsitedir
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,11 +23,16 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from sealift.train.loop import recipe, torchstate
 
+T = TypeVar("T")
 NAME = "elsewhere"
-_setup_privateuseone_for_python_backend(NAME)
-
-
 _EXACT = (recipe, torchstate)  # modules that take no subclass of a tensor
+
+
+def in_a_process(call: Callable[..., T], *parts: Any) -> T:
+    """What it returns in a process of its own, or raises."""
+    root = str(Path(__file__).parents[2])
+    with ProcessPoolExecutor(1, get_context("spawn"), addsitedir, (root,)) as pool:
+        return pool.submit(call, *parts).result(300)
 
 
 def _type_of(value: Any) -> Any:
@@ -59,7 +68,7 @@ class Elsewhere(Tensor):
 
 
 class OtherDevice(TorchDispatchMode):
-    """While it is entered, there is such a device.
+    """While it is entered, there is such a device; its process is of no other use.
 
     Attributes:
         ran: How often each operation ran there.
@@ -67,6 +76,7 @@ class OtherDevice(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
+        _setup_privateuseone_for_python_backend(NAME)  # nothing takes it back
         self.ran: Counter[str] = Counter()
 
     def __enter__(self) -> Self:

@@ -13,13 +13,12 @@ from sealift.train.loop.placement import HERE, Placement
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker.devices import choose_device, find_devices
 from tests.sim.inplace import InPlace
-from tests.sim.otherdevice import NAME, OtherDevice
+from tests.sim.otherdevice import NAME, OtherDevice, in_a_process
 from tests.unit.train.joints import cargo
 from tests.unit.train.ranked import World
 from tests.unit.train.recipes import LIGHTNING, PLAIN, SETTINGS
 from tests.unit.train.test_joint import PREPARING
 
-AWAY = Placement(f"{NAME}:0")
 MIXING = PLAIN.replace('batch["y"])', 'batch["y"] + 0 * torch.arange(len(batch["y"])))')
 
 
@@ -42,23 +41,29 @@ def trained(placement: Placement, text: str) -> tuple[Any, ...]:
     return trainer.snapshot(), told
 
 
+def trained_away(text: str) -> tuple[Any, ...]:
+    with OtherDevice() as device:
+        return trained(Placement(f"{NAME}:0"), text), device.ran
+
+
+def failed_away(text: str) -> str:
+    with pytest.raises(JobError) as caught:
+        trained_away(text)
+    return str(caught.value)
+
+
 @pytest.mark.parametrize("text", [PLAIN, LIGHTNING, PREPARING])
 def test_another_device_gives_the_same_model(text: str) -> None:
-    expected = trained(HERE, text)
-    with OtherDevice() as device:
-        assert trained(AWAY, text) == expected
-    assert device.ran["aten.addmm.default"] > 5
-    assert device.ran["aten.mm.default"] > 5  # backward, too
+    found, ran = in_a_process(trained_away, text)
+    assert found == trained(HERE, text)
+    assert ran["aten.addmm.default"] > 5
+    assert ran["aten.mm.default"] > 5  # backward, too
 
 
 def test_what_a_recipe_makes_on_the_cpu_does_not_mix() -> None:
     """As on a GPU; it is the control of the test before, too."""
     trained(HERE, MIXING)
-    with (
-        OtherDevice(),
-        pytest.raises(JobError, match=r"recipe\.py:16 with RuntimeError"),
-    ):
-        trained(AWAY, MIXING)
+    assert "recipe.py:16 with RuntimeError" in in_a_process(failed_away, MIXING)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

@@ -141,9 +141,9 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 def _asked_for_gpu(error: BaseException) -> bool:
     """Whether torch failed to begin with CUDA, which a recipe leaves to its job."""
-    begins = torch.cuda._lazy_init.__code__
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_code is begins for frame, _line in frames)
+    frames = (frame for frame, _line in traceback.walk_tb(error.__traceback__))
+    places = {(each.f_globals.get("__name__"), each.f_code.co_name) for each in frames}
+    return ("torch.cuda", "_lazy_init") in places
 
 
 def _let_go(error: BaseException) -> None:
