@@ -350,7 +350,7 @@ def test_try_has_a_last_batch_of_one_row_and_answers(world: World, axis: int) ->
     assert said.code == JOB
     assert said.err[-1] == (
         "sealift: the recipe failed with ValueError at a last batch of one row: see "
-        "above. A visit may end with one: say drop_last = true in the job (--drop-last) "
+        "above. A visit may end with one: say drop_last = true in the job's [training] "
         "[recipe-error]"
     )
     said = sealift_says(world.path, *words, "--drop-last")

@@ -171,6 +171,7 @@ def test_what_stood_before_the_lie_is_still_said(
 def test_files_that_are_missing_are_said_before_anything_holds(said: Said) -> None:
     for words in (("--model", "no.safetensors"), ("--with-log", "no.db")):
         assert "there is no" in said(*words, rc=3)
+        assert "gone.json. Check the path" in said(*words, file="gone.json", rc=3)
 
 
 def test_several_logs(said: Said) -> None:

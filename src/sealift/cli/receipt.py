@@ -85,6 +85,8 @@ def add_parser(subparsers: Any) -> None:
 
 def _verify(args: argparse.Namespace) -> None:
     first = args.receipts[0]
+    if not first.exists():
+        raise UnavailableError(f"there is no {first}", code="cannot-read")
     if len(args.receipts) == 1 and first.is_file():
         raw = read_whole(first, MAX_RUN_RECEIPT_BYTES)
         if raw.startswith(_ENVELOPE):

@@ -97,7 +97,7 @@ def _failed(error: BaseException, doing: str) -> JobError:
 
     fix = ""
     if doing == ONE_ROW:
-        fix = "A visit may end with one: say drop_last = true in the job (--drop-last)"
+        fix = "A visit may end with one: say drop_last = true in the job's [training]"
     return JobError(
         f"the recipe failed with {type(error).__name__}{doing and f' at {doing}'}",
         why="see above",
