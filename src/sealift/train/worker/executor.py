@@ -7,10 +7,8 @@ checked, bytes are copied before they are read, and whoever overstays is killed.
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +22,6 @@ from sealift.errors import (
     JobError,
     MalformedError,
     PeerError,
-    UnavailableError,
     visible,
 )
 from sealift.ids import Digest
@@ -34,7 +31,6 @@ from sealift.train.loop.faults import Fault, explain
 from sealift.train.loop.states import TensorBytes, pack_tensors
 from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
 from sealift.train.sandbox.confine import Confinement
-from sealift.train.sandbox.inventory import SCRATCH
 from sealift.train.worker.devices import choose_device
 from sealift.train.worker.messages import (
     GONE,
@@ -59,25 +55,14 @@ from sealift.train.worker.process import (
     garbled,
     killed,
     read_packet,
+    start_zygote,
 )
 from sealift.train.worker.products import BeginStep, Settle
 from sealift.train.worker.requests import TIMED_OUT, Area
-from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT, freed_is_overwritten
+from sealift.travel.visit.memory import freed_is_overwritten
 
 BEST: Final = "namespaces+landlock+seccomp"
 WITHOUT_NAMESPACES: Final = "landlock+seccomp"
-# Nothing of the parent's environment reaches a recipe but where Python finds modules,
-# and what makes its allocators overwrite what is freed: a receipt speaks of both.
-_INHERITED: Final = (
-    "PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", *ALLOCATOR_ENVIRONMENT
-)  # fmt: skip
-_OWN: Final = {
-    "HOME": SCRATCH,
-    "TMPDIR": SCRATCH,
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without, products on a GPU vary
-    "PYTHONHASHSEED": "0",  # the order of a set is part of bit-identity
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +122,7 @@ class RecipeExecutor:
         self._devices: tuple[str, ...] = ()
         self._task: TaskProcess | None = None
         try:
-            self._process, self._control = _start(wanted)
+            self._process, self._control = start_zygote(wanted)
         except BaseException:
             bundle.close()
             raise
@@ -243,7 +228,7 @@ class RecipeExecutor:
             kept = [
                 part for part in Confinement.parse(self._wanted).parts if part in parts
             ]
-            self._process, self._control = _start(Confinement(kept).word)
+            self._process, self._control = start_zygote(Confinement(kept).word)
             word = self._read_waiting()
         if word is None:
             raise killed("its process does not start")
@@ -277,30 +262,6 @@ def pack_bundle(files: Mapping[str, bytes]) -> bytes:
             for path, content in files.items()
         }
     )
-
-
-def _start(wanted: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {k: v for k, v in os.environ.items() if k in _INHERITED} | _OWN
-    module = "sealift.train.worker.zygote"
-    with theirs:
-        try:
-            process = subprocess.Popen(  # noqa: S603 - ourselves
-                [sys.executable, "-P", "-m", module, str(theirs.fileno()), wanted],
-                env=environment,
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                process_group=0,  # Ctrl-C is for the parent, which ends it in order
-            )
-        except OSError as error:
-            ours.close()
-            raise UnavailableError(
-                "no process for the recipe", why=error, code="no-process"
-            ) from None
-    return process, ours
 
 
 class TaskProcess:
