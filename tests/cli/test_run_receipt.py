@@ -70,7 +70,9 @@ def test_with_a_head_from_outside(said: Said) -> None:
 
 
 def test_with_the_log_itself(said: Said, run: SmallRun) -> None:
-    assert "bern's log continues" in said.verified("--with-log", "bern.log")
+    words = said.verified("--with-log", "bern.log")
+    assert "bern's log continues" in words
+    assert "has the releases of bern-heldout, bern-train on evidence sha256:" in words
 
 
 def test_a_head_of_another_size_needs_the_log(

@@ -44,14 +44,15 @@ def test_the_whole_path_and_what_stands_afterwards(tmp_path: Path) -> None:
     assert LEVEL in (world / "report.html").read_text()
     agreed = ("--agreement", world / "agreement.json")
     logs = ("--with-log", world / "north" / "audit.db")
-    proved = sealift("audit", "verify", world / "run", *agreed, *logs, "--json")
+    whole = world / "run" / "receipt.json"
+    proved = sealift("receipt", "verify", whole, *agreed, *logs, "--json")
     assert proved.returncode == 0, proved.stderr
     found = json.loads(proved.stdout)
-    assert found["level"] == LEVEL
-    assert found["released"][0].startswith("north: north-train")
+    assert f"level {LEVEL}" in found["evidence"]
+    assert "has the releases of north-train" in found["verified"]
     receipt = min((world / "east" / "receipts").iterdir())
     assert sealift("receipt", "verify", receipt, *agreed).returncode == 0
-    early = sealift("audit", "verify", world / "run", *agreed, "--at", "2020-01-01")
+    early = sealift("receipt", "verify", whole, *agreed, "--at", "2020-01-01")
     assert early.returncode == 5
     assert "chain-expired" in early.stderr
     assert run.stderr.count("rehearsing attested-host") >= 2

@@ -1,7 +1,6 @@
 """`sealift audit`: verify and show a broker's log of releases and refusals.
 
-`sealift audit verify RUN` proves the level of a run from what it left. Needs no torch and
-no network.
+What a whole run was, its receipt proves. Needs no torch and no network.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ import argparse
 import json
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from sealift.attest.level import protects_nobody
 from sealift.cli.console import say, show
 from sealift.cli.judging import (
     add_judging_arguments,
@@ -25,8 +23,8 @@ from sealift.cli.receipt import (
     receipt_statement,
     sum_facts,
 )
-from sealift.codec import decode, encode, to_plain
-from sealift.errors import IntegrityError, UsageError, visible
+from sealift.codec import encode, to_plain
+from sealift.errors import IntegrityError, visible
 from sealift.ids import Digest
 from sealift.release.agreement.explain import count, say_time
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -41,87 +39,9 @@ from sealift.release.log.heads import (
     verify_log,
 )
 from sealift.release.receipt import load_receipt
-from sealift.train.output.manifest import (
-    MANIFEST_NAME,
-    MAX_MANIFEST_BYTES,
-    RunManifest,
-    ShownRelease,
-    SignedManifest,
-    head_of,
-    prove_releases,
-    verify_manifest,
-)
 from sealift.train.output.runreceipt import open_run, verify_run
 from sealift.train.output.uses import receipt_digest
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
-
-NOBODY: Final = "; development keeps nobody out"
-
-
-def _is_run(path: Path) -> bool:
-    """Whether a path is a run's folder or its manifest, not a log."""
-    return path.is_dir() or path.name == MANIFEST_NAME
-
-
-def _verify_run(args: argparse.Namespace) -> None:
-    """Verify a run's manifest, and the logs that are given, and say what they prove.
-
-    Raises:
-        UsageError: without the agreement.
-        RefusedError: if anything does not hold.
-    """
-    if args.agreement is None:
-        raise UsageError(
-            "a run's level is proved under its agreement",
-            fix="Name the signed agreement with --agreement FILE",
-        )
-    verified = load_equipped(args)
-    manifest = _read(args.log, verified)
-    shown = [_compare(manifest, path) for path in args.with_log]
-    facts = _facts(manifest, verified, shown)
-    if args.json:
-        print(json.dumps(facts))
-        return
-    for name, value in facts.items():
-        for line in value if isinstance(value, list) else [value]:
-            print(f"{name:<11}  {line}")
-
-
-def _read(path: Path, verified: VerifiedAgreement) -> RunManifest:
-    file = path / MANIFEST_NAME if path.is_dir() else path
-    raw = read_whole(file, MAX_MANIFEST_BYTES)
-    signed = decode(SignedManifest, raw, max_bytes=MAX_MANIFEST_BYTES)
-    return verify_manifest(signed, verified)
-
-
-def _compare(manifest: RunManifest, path: Path) -> ShownRelease:
-    log = read_head(path).body.log
-    verify_log(path, head_of(manifest, log))
-    return prove_releases(manifest, log, read_entries(path))
-
-
-def _facts(
-    manifest: RunManifest, verified: VerifiedAgreement, shown: list[ShownRelease]
-) -> dict[str, Any]:
-    proven = "signature, evidence, agreement" + (", logs" if shown else "")
-    nobody = NOBODY if protects_nobody(manifest.level) else ""
-    return {
-        "job": manifest.job,
-        "agreement": verified.digest.to_text(),
-        "level": manifest.level,
-        "instance": manifest.instance.to_text(),
-        "evidence": f"{manifest.evidence.kind} {manifest.evidence.digest}",
-        "released": [_run_line(each, manifest, verified) for each in shown],
-        "verified": proven + nobody,
-    }
-
-
-def _run_line(
-    shown: ShownRelease, manifest: RunManifest, verified: VerifiedAgreement
-) -> str:
-    owner = log_owner(head_of(manifest, shown.log), verified).name
-    on = " ".join(digest.to_text() for digest in shown.evidence)
-    return f"{owner}: {', '.join(shown.resources)} on evidence {on}"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -132,21 +52,11 @@ def add_parser(subparsers: Any) -> None:
     verify = verbs.add_parser(
         "verify",
         run=_verify,
-        help="check a log against a head that you kept, or the level of a run",
+        help="check a log against a head that you kept",
         description="Without --head the owner's own word is all there is: the log is "
-        "self-consistent, and could still be another one than it was. A run's folder "
-        "is verified with --agreement: which level its evidence proves.",
+        "self-consistent, and could still be another one than it was.",
     )
-    verify.add_path("log", help="a log; or a run's folder, whose level is proved")
-    verify.add_file("--agreement", help="the signed agreement of a run")
-    verify.add_path(
-        "--with-log",
-        many=True,
-        metavar="LOG",
-        help="of an owner: what it released to the run, on which evidence",
-    )
-    add_judging_arguments(verify)
-    add_time_argument(verify)
+    verify.add_path("log")
     verify.add_file(
         "--head", help="a signed head, or the file of heads that a holder keeps"
     )
@@ -172,9 +82,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _verify(args: argparse.Namespace) -> None:
-    if _is_run(args.log):
-        _verify_run(args)
-        return
     outside = None
     if args.head is not None:
         outside = find_head(args.head, read_head(args.log).body.log)
@@ -217,7 +124,7 @@ def _verify_kept(args: argparse.Namespace) -> None:
 
 
 def _in_the_runs(folder: Path, verified: VerifiedAgreement) -> dict[str, str]:
-    """How many of an owner's receipts stand in the receipts of runs beside them."""
+    """How many of an owner's receipts stand in the receipts of runs beside its folder."""
     own = {receipt_digest(load_receipt(path)) for path in receipt_files([folder])}
     found, named = 0, set[Digest]()
     for path in sorted(folder.resolve().parent.glob("receipt*.json")):

@@ -44,7 +44,7 @@ from sealift.release.log.heads import (
 )
 from sealift.release.receipt import Receipt, load_receipt, verify_receipt
 from sealift.train.job.checkpointfile import file_digest
-from sealift.train.output.manifest import prove_releases
+from sealift.train.output.manifest import head_of, prove_releases
 from sealift.train.output.runreceipt import Line, RunReceipt, open_run, verify_run
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 
@@ -197,19 +197,15 @@ def _logged(
 ) -> Iterator[str]:
     """The log itself holds what the receipt shows of it: its head, and every release."""
     log, manifest = read_head(path).body.log, receipt.manifest
-    shown = next((each for each in manifest.heads if each.body.log == log), None)
-    if shown is None:
-        raise IntegrityError(
-            f"{path} is of an owner that released nothing to this run",
-            code="log-elsewhere",
-        )
+    shown = head_of(manifest, log)
     for each in (shown, *(r.head for r in receipt.released if r.head.body.log == log)):
         verify_log(path, each)
-    released = prove_releases(manifest, log, read_entries(path)).resources
+    found = prove_releases(manifest, log, read_entries(path))
     owner = log_owner(shown, verified).name
     yield (
         f"{owner}'s log continues the receipt's head of it, and has the releases of "
-        f"{', '.join(sorted(set(released)))}"
+        f"{', '.join(sorted(set(found.resources)))} on evidence "
+        f"{', '.join(each.to_text() for each in found.evidence)}"
     )
 
 
