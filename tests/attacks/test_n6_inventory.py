@@ -104,6 +104,8 @@ def test_every_row_has_a_reason() -> None:
         inventory.DESCRIPTORS,
         inventory.MACHINE_FACTS,
         inventory.DEVICES,
+        inventory.GPU_FILES,
+        inventory.GPU_FACTS,
         inventory.LIBRARIES,
         readable(),
     )

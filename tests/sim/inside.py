@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sealift.train.sandbox import confine as confining
 from sealift.train.sandbox import kernel as limits
 from sealift.train.sandbox import landlock, namespaces, seccomp
 from sealift.train.sandbox.confine import Confinement, confine_worker
@@ -105,6 +106,36 @@ def files(parts: Sequence[str]) -> object:
         "list the root": tried(lambda: os.listdir("/")),
         "write a null device": tried(lambda: Path(os.devnull).write_bytes(b"x")),
     }
+
+
+def with_a_gpu(parts: Sequence[str]) -> object:
+    """A device of every machine, and a fact, as if they were a GPU's."""
+    confine_worker(Confinement(parts), (), MEMORY_BYTES, gpu=bool(os.environ["GPU"]))
+
+    def command(number: int) -> None:
+        with open("/dev/full", "r+b", buffering=0) as file:
+            if LIBC.ioctl(file.fileno(), number, None) == -1:
+                raise OSError(ctypes.get_errno(), "refused")
+
+    return {
+        "open": tried(lambda: os.close(os.open("/dev/full", os.O_RDWR))),
+        "its command": tried(lambda: command(0xC020462A)),  # NV_ESC_RM_CONTROL
+        "another command": tried(lambda: command(0xC0204635)),  # NV_ESC_RM_SHARE
+        "read a fact": tried(Path("/proc/devices").read_bytes),
+        "a pipe": tried(os.pipe),
+    }
+
+
+def world_with_a_gpu(_parts: Sequence[str]) -> object:
+    """What is shown where there is one; ``/dev/full`` and ``/proc/devices`` are its."""
+
+    def there() -> object:
+        return {
+            "open": tried(lambda: os.close(os.open("/dev/full", os.O_RDWR))),
+            "read a fact": tried(Path("/proc/devices").read_bytes),
+        }
+
+    return in_a_world(there, [])
 
 
 def connections(parts: Sequence[str]) -> object:
@@ -272,8 +303,9 @@ def one_call_more(_parts: Sequence[str]) -> object:
     plain = seccomp.program
     extra = int(os.environ["EXTRA"])
 
-    def longer(machine: Any, process: int) -> Any:
-        head, tail = plain(machine, process)[:6], plain(machine, process)[6:]
+    def longer(machine: Any, process: int, **more: Any) -> Any:
+        steps = plain(machine, process, **more)
+        head, tail = steps[:6], steps[6:]
         return (*head, (0x15, 0, 1, extra), (0x06, 0, 0, seccomp.ALLOW), *tail)
 
     seccomp.program = longer
@@ -295,6 +327,9 @@ def join_a_thread(parts: Sequence[str]) -> object:
 
 def main() -> None:
     name, parts = sys.argv[1], [part for part in sys.argv[2].split(",") if part]
+    if "with_a_gpu" in name:
+        confining.GPU_FILES = namespaces.GPU_FILES = {"/dev/full": ""}
+        namespaces.NVIDIA = os.environ.get("NVIDIA", "/dev/full")
     answer = globals()[name](parts)
     with contextlib.suppress(BrokenPipeError):
         os.write(1, json.dumps(answer).encode())

@@ -44,7 +44,10 @@ def descriptors() -> dict[int, str]:
 
 
 def known_calls() -> set[int]:
-    return set(inventory.MACHINES[platform.machine()].numbers.values())
+    """Of a worker without a GPU."""
+    numbers = inventory.MACHINES[platform.machine()].numbers
+    others = inventory.names_in(inventory.GPU_CALLS)
+    return {number for name, number in numbers.items() if name not in others}
 
 
 def unexplained_calls(known: set[int]) -> list[int]:
@@ -62,7 +65,7 @@ def unexplained_calls(known: set[int]) -> list[int]:
 
 def explained_paths(places: Iterable[str]) -> set[str]:
     rows = (*places, *inventory.MACHINE_FACTS, *inventory.DEVICES, inventory.SCRATCH)
-    return set(rows)
+    return {*rows, *inventory.GPU_FILES, *inventory.GPU_FACTS}
 
 
 def unexplained_paths(explained: set[str]) -> list[str]:

@@ -11,8 +11,11 @@ import pytest
 
 from sealift.train.sandbox.inventory import (
     ALLOWED,
+    GPU_CALLS,
     LIMITED,
     MACHINES,
+    RM_COMMANDS,
+    UVM_COMMANDS,
     Machine,
     names_in,
 )
@@ -52,14 +55,17 @@ FORBIDDEN = {
     "splice": (275, 76), "sendfile": (40, 71), "copy_file_range": (326, 285),
     "inotify_init1": (294, 26), "sched_setaffinity": (203, 122), "setpriority": (141, 140),
     "ioprio_set": (251, 30), "timer_create": (222, 107), "eventfd2": (290, 19),
+    "pipe2": (293, 59), "get_mempolicy": (239, 236),
 }  # fmt: skip
 
 
-def decide(machine: Machine, number: int, *arguments: int, audit: int = 0) -> int:
+def decide(
+    machine: Machine, number: int, *arguments: int, audit: int = 0, gpu: bool = False
+) -> int:
     """What the program answers: a classic BPF machine with the few steps it uses."""
     words = (*arguments, *[0] * (6 - len(arguments)))
     call = struct.pack("<IIQ6Q", number, audit or machine.audit, 0, *words)
-    steps, at, value = program(machine, PID), 0, 0
+    steps, at, value = program(machine, PID, gpu=gpu), 0, 0
     while True:
         code, if_true, if_false, operand = steps[at]
         at += 1
@@ -166,6 +172,60 @@ def test_limited_calls(
     assert answer == (ALLOW if allowed else EPERM)
 
 
+def driver_command(number: int, size: int = 32) -> int:
+    return 3 << 30 | size << 16 | ord("F") << 8 | number
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        *[("ioctl", (9, driver_command(number))) for number in RM_COMMANDS],
+        ("ioctl", (9, driver_command(0x2A, 0x3FFF))),  # of whatever version
+        *[("ioctl", (9, number)) for number in UVM_COMMANDS],
+        ("fcntl", (9, 4)),
+        *[(name, ()) for name in names_in(GPU_CALLS)],
+    ],
+)
+def test_what_a_gpu_needs_is_for_who_computes_on_one(
+    machine: Machine, name: str, arguments: tuple[int, ...]
+) -> None:
+    number = machine.numbers[name]
+    assert decide(machine, number, *arguments, gpu=True) == ALLOW
+    assert decide(machine, number, *arguments) == EPERM
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        driver_command(0x34) & ~(1 << 31),  # one way alone
+        driver_command(0x35),  # an object for others
+        driver_command(0x5C),  # an object leaves, as a descriptor
+        driver_command(217),  # memory leaves, as a descriptor
+        driver_command(211),  # a command in a command
+        driver_command(0x32),  # the driver's settings
+        62,  # other processes' memory, read
+        63,  # and written
+        19,  # a client of a server for several processes
+        0x5412,
+        0x30000003,
+    ],
+)
+def test_other_commands_are_refused_with_a_gpu_too(
+    machine: Machine, command: int
+) -> None:
+    assert decide(machine, machine.numbers["ioctl"], 9, command, gpu=True) == EPERM
+
+
+def test_what_is_refused_without_a_gpu_is_refused_with_one(machine: Machine) -> None:
+    odd = [0x7777] * 6
+    more = {
+        number
+        for number in range(600)
+        if decide(machine, number, *odd, gpu=True) != decide(machine, number, *odd)
+    }
+    assert more == {machine.numbers[name] for name in names_in(GPU_CALLS)}
+
+
 def test_who_joins_a_thread_asks_again(machine: Machine) -> None:
     """A shared futex in a library's page is met by other processes, too."""
     futex = machine.numbers["futex"]
@@ -175,10 +235,13 @@ def test_who_joins_a_thread_asks_again(machine: Machine) -> None:
 
 
 def test_every_call_has_numbers_and_a_reason() -> None:
-    names = [*names_in(ALLOWED), *names_in(LIMITED)]
+    names = [*names_in(ALLOWED), *names_in(LIMITED), *names_in(GPU_CALLS)]
     assert len(set(names)) == len(names)
     assert set(names) == set(MACHINES["x86_64"].numbers)
-    assert all(why.strip() for why in (*ALLOWED, *LIMITED))
+    reasons = (*ALLOWED, *LIMITED, *GPU_CALLS)
+    assert all(
+        map(str.strip, (*reasons, *RM_COMMANDS.values(), *UVM_COMMANDS.values()))
+    )
 
 
 @pytest.mark.parametrize("kind", sorted(MACHINES))

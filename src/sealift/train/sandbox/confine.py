@@ -18,6 +18,8 @@ from sealift.train.sandbox import landlock, namespaces, seccomp
 from sealift.train.sandbox.inventory import (
     DESCRIPTORS,
     DEVICES,
+    GPU_FACTS,
+    GPU_FILES,
     MACHINE_FACTS,
     SCRATCH,
 )
@@ -76,7 +78,11 @@ class Confinement:
 
 
 def confine_worker(
-    confinement: Confinement, places: Sequence[str], memory_bytes: int
+    confinement: Confinement,
+    places: Sequence[str],
+    memory_bytes: int,
+    *,
+    gpu: bool = False,
 ) -> None:
     """Lock this process in, just before it runs a recipe; nothing undoes it.
 
@@ -84,11 +90,12 @@ def confine_worker(
         confinement: What to apply; each part must hold.
         places: What it may read.
         memory_bytes: Private memory that it may have.
+        gpu: Whether it computes on one.
 
     Raises:
         OSError: if a part does not hold.
     """
-    parts, rights = confinement.parts, _rights(places)
+    parts, rights = confinement.parts, _rights(places, gpu=gpu)
     if "namespaces" in parts:
         namespaces.take_scratch()
         rights[SCRATCH] = landlock.ALL
@@ -100,7 +107,7 @@ def confine_worker(
     if "landlock" in parts:
         landlock.restrict(rights)
     if "seccomp" in parts:
-        seccomp.install(os.getpid())
+        seccomp.install(os.getpid(), gpu=gpu)
 
 
 def keep_descriptors(talk: int, text: int) -> None:
@@ -115,7 +122,10 @@ def keep_descriptors(talk: int, text: int) -> None:
     os.closerange(len(DESCRIPTORS), os.sysconf("SC_OPEN_MAX"))
 
 
-def _rights(places: Sequence[str]) -> dict[str, int]:
+def _rights(places: Sequence[str], *, gpu: bool) -> dict[str, int]:
     rights = dict.fromkeys((*places, *MACHINE_FACTS, *DEVICES), landlock.READ)
     rights["/dev/null"] |= landlock.WRITE_FILE
+    if gpu:
+        rights |= dict.fromkeys(GPU_FACTS, landlock.READ)
+        rights |= dict.fromkeys(GPU_FILES, landlock.DEVICE)
     return rights

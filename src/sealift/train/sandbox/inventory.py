@@ -55,6 +55,20 @@ DEVICES: Final[Mapping[str, str]] = {
     "/dev/urandom": "random numbers for libraries that open it",
     "/dev/random": "the same",
 }
+# For a task that computes on a GPU, and no other. A machine has some of them, or none.
+MOST_GPUS: Final = 16
+NVIDIA: Final = "/dev/nvidiactl"
+GPU_FILES: Final[Mapping[str, str]] = {
+    NVIDIA: "the driver: which GPUs there are, and the objects of a client",
+    "/dev/nvidia-uvm": "one address space for this process and its GPU",
+} | {f"/dev/nvidia{number}": "a GPU: memory and queues" for number in range(MOST_GPUS)}
+GPU_FACTS: Final[Mapping[str, str]] = {
+    "/proc/driver/nvidia/params": "whether CUDA may make device files: it may not",
+    "/proc/devices": "which number the driver's files have",
+    "/proc/modules": "whether the driver is there",
+    "/sys/devices/system/memory/block_size_bytes": "how the GPU's memory may be mapped",
+    "/sys/devices/system/node": "which memory is near which cores",
+}
 LIBRARIES: Final[Mapping[str, str]] = dict.fromkeys(
     ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"),
     "shared libraries that a module is linked with",
@@ -108,6 +122,51 @@ LIMITED: Final[Mapping[str, str]] = {
     "to itself": "kill 62 129, tgkill 234 131",
 }
 
+# With a GPU, besides. Its driver keeps clients apart; what it lets them know of each other
+# (how much memory is left, how busy it is) no filter takes away.
+GPU_CALLS: Final[Mapping[str, str]] = {
+    "threads of CUDA wake each other": "pipe2 293 59, eventfd2 290 19",
+    "which memory is near": "get_mempolicy 239 236",
+}
+# Commands of ``ioctl``. Those of the driver have the letter F, and sizes by version.
+# Source: NVIDIA open-gpu-kernel-modules, nv-ioctl-numbers.h, nv_escape.h, uvm_ioctl.h.
+RM_LETTER: Final = ord("F")
+RM_COMMANDS: Final[Mapping[int, str]] = {
+    0x27: "memory of this process, for the GPU to use",
+    0x29: "an object of the client's is freed",
+    0x2A: "a question to an object, or an order: whether it may, the driver judges",
+    0x2B: "an object of a client of its own",
+    0x34: "an object of its own, once more",
+    0x4A: "memory of the GPU",
+    0x4E: "an object's memory is mapped",
+    0x4F: "and no longer",
+    0x5E: "where a mapping lies",
+    200: "which GPUs there are",
+    201: "one open file belongs to another's client",
+    206: "a descriptor that the GPU wakes",
+    207: "and no longer",
+    210: "whether library and driver are of one version",
+    212: "which GPUs an open file keeps awake",
+    214: "sizes of memory blocks",
+    215: "which memory is near the GPU",
+    218: "whether a GPU is ready",
+}
+UVM_COMMANDS: Final[Mapping[int, str]] = {
+    0x30000001: "an address space begins",
+    0x30000002: "and ends",
+    **dict.fromkeys((23, 24), "ranges that are treated alike"),
+    **dict.fromkeys((25, 26), "the GPU's part of the address space"),
+    **dict.fromkeys((27, 28), "a queue of the GPU"),
+    **dict.fromkeys((33, 34, 66, 73), "memory of the GPU at an address"),
+    **dict.fromkeys((37, 38), "a GPU of the address space"),
+    39: "whether the GPU reads ordinary memory",
+    **dict.fromkeys((42, 45), "where a range should lie"),
+    65: "a region that kernels start kernels from",
+    68: "memory for the words that queues wait for",
+    72: "whether an address is one of these",
+    75: "memory ends with its process",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -128,7 +187,7 @@ def _rows(table: Mapping[str, str]) -> list[list[str]]:
 
 
 def _numbers(column: int) -> dict[str, int]:
-    words = _rows(ALLOWED) + _rows(LIMITED)
+    words = _rows(ALLOWED) + _rows(LIMITED) + _rows(GPU_CALLS)
     return {each[0]: int(each[column]) for each in words if each[column] != "-"}
 
 

@@ -18,7 +18,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from sealift.train.sandbox.inventory import DEVICES, MACHINE_FACTS, SCRATCH
+from sealift.train.sandbox.inventory import (
+    DEVICES,
+    GPU_FACTS,
+    GPU_FILES,
+    MACHINE_FACTS,
+    NVIDIA,
+    SCRATCH,
+)
 from sealift.train.sandbox.kernel import SCRATCH_BYTES, call, mount, system_call
 
 _NEW_MOUNTS = 0x00020000
@@ -65,15 +72,17 @@ def _leave_as_user() -> None:
 def enter_root(places: Iterable[str]) -> None:
     """Leave the file system but for these places, read-only, and a few devices.
 
+    GPUs are among those, where there are any: which task may use them, the other parts say.
+
     Raises:
         OSError: where the kernel refuses.
     """
     socket.sethostname("sealift")
     mount("", "/", "", _RECURSIVE | _PRIVATE)
     # Opened first: the new root hides whatever lies below its own folder.
-    shown = [*places, *MACHINE_FACTS]
-    sources = {path: os.open(path, os.O_PATH) for path in shown if Path(path).exists()}
-    devices = {path: os.open(path, os.O_PATH) for path in DEVICES}
+    facts = (*MACHINE_FACTS, *(GPU_FACTS if Path(NVIDIA).exists() else ()))
+    sources = _opened(*places, *facts)
+    devices = _opened(*DEVICES, *GPU_FILES)
     mount("sealift", _BASE, "tmpfs", _NO_SETUID, f"mode=755,size={_ROOT_BYTES}")
     for path, source in sources.items():
         _show(source, path, _READ_ONLY | _NO_SETUID | _NO_DEVICES)
@@ -82,6 +91,10 @@ def enter_root(places: Iterable[str]) -> None:
     Path(_BASE + SCRATCH).mkdir(exist_ok=True)
     _mount_scratch(_BASE + SCRATCH)
     _become_root(_BASE)
+
+
+def _opened(*paths: str) -> dict[str, int]:
+    return {path: os.open(path, os.O_PATH) for path in paths if Path(path).exists()}
 
 
 def take_scratch() -> None:

@@ -18,7 +18,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.errors import UnavailableError
-from sealift.train.sandbox.inventory import ALLOWED, MACHINES, Machine, names_in
+from sealift.train.sandbox.inventory import (
+    ALLOWED,
+    GPU_CALLS,
+    MACHINES,
+    RM_COMMANDS,
+    RM_LETTER,
+    UVM_COMMANDS,
+    Machine,
+    names_in,
+)
 from sealift.train.sandbox.kernel import PR_SET_SECCOMP, prctl
 
 ALLOW: Final = 0x7FFF0000
@@ -34,6 +43,9 @@ _NEW_NAMESPACES: Final = 0x7E020080
 _ANSWERED: Final = 0x5401, 0x5413, 0x5451  # TCGETS, TIOCGWINSZ, FIOCLEX
 # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC: of a description nothing is set.
 _DESCRIPTOR: Final = 0, 1, 2, 3, 1030
+_SET_FLAGS: Final = 4  # F_SETFL: CUDA's pipes do not block
+_ANY_SIZE: Final = 0xC000FFFF  # of a driver's command: its size has 14 bits in between
+_BOTH_WAYS: Final = 0xC0000000
 # MADV_DONTNEED, FREE, DONTFORK, HUGEPAGE, NOHUGEPAGE, DONTDUMP. Not PAGEOUT, COLD or
 # WILLNEED, which move a library's pages for all, and not MERGEABLE, which compares them.
 _ADVICE: Final = 4, 8, 10, 14, 15, 16
@@ -63,28 +75,31 @@ class Demand:
         return _ARGUMENTS_AT + 8 * self.argument + (4 if self.high else 0)
 
 
-def program(machine: Machine, process: int) -> tuple[Instruction, ...]:
+def program(
+    machine: Machine, process: int, *, gpu: bool = False
+) -> tuple[Instruction, ...]:
     """The filter.
 
     Args:
         machine: Whose numbers it compares with.
         process: The only one that signals may go to: the caller itself.
+        gpu: Whether it computes on one.
     """
     found = [(_LOAD, 0, 0, _MACHINE_AT), (_EQUAL, 1, 0, machine.audit), _give(KILL)]
     found += [(_LOAD, 0, 0, _NUMBER_AT), (_AT_LEAST, 0, 1, _X32_BIT)]
     found += [_give(ERRNO | errno.ENOSYS)]
     # First: of a call that is always allowed the kernel asks no program again.
-    for name, choices in _limits(process).items():
+    for name, choices in _limits(process, gpu=gpu).items():
         if name in machine.numbers:
             refusal = _OTHERWISE.get(name, errno.EPERM)
             found += _limited(machine.numbers[name], choices, refusal)
-    for name in names_in(ALLOWED):
+    for name in names_in(ALLOWED) + (names_in(GPU_CALLS) if gpu else ()):
         if name in machine.numbers:
             found += [(_EQUAL, 0, 1, machine.numbers[name]), _give(ALLOW)]
     return (*found, _give(ERRNO | errno.EPERM))
 
 
-def install(process: int) -> None:
+def install(process: int, *, gpu: bool = False) -> None:
     """Filter this thread's calls from now on; it needs no-new-privileges.
 
     Raises:
@@ -96,22 +111,24 @@ def install(process: int) -> None:
         raise UnavailableError(
             f"no system call numbers for {platform.machine()}", code="no-sandbox"
         )
-    raw = b"".join(struct.pack("=HBBI", *each) for each in program(machine, process))
+    steps = program(machine, process, gpu=gpu)
+    raw = b"".join(struct.pack("=HBBI", *each) for each in steps)
     code = ctypes.create_string_buffer(raw, len(raw))
     # struct sock_fprog: a length, padding, a pointer.
     head = struct.pack("@HP", len(raw) // 8, ctypes.addressof(code))
     prctl(PR_SET_SECCOMP, _FILTER_MODE, ctypes.create_string_buffer(head, len(head)))
 
 
-def _limits(process: int) -> dict[str, Sequence[Sequence[Demand]]]:
+def _limits(process: int, *, gpu: bool) -> dict[str, Sequence[Sequence[Demand]]]:
     """By call: the ways in which it is allowed, each a list of demands."""
+    flags = (*_DESCRIPTOR, _SET_FLAGS) if gpu else _DESCRIPTOR
     nothing = [Demand(2, 0), Demand(2, 0, high=True)]
     threads = Demand(0, _THREAD_FLAGS, _THREAD_FLAGS | _NEW_NAMESPACES)
     clock = [[Demand(0, 0, _CLOCKS)]]
     return {
         "futex": [[Demand(1, _PRIVATE, _PRIVATE)]],
-        "ioctl": [[Demand(1, value)] for value in _ANSWERED],
-        "fcntl": [[Demand(1, value)] for value in _DESCRIPTOR],
+        "ioctl": [[Demand(1, value)] for value in _ANSWERED] + _commands(gpu),
+        "fcntl": [[Demand(1, value)] for value in flags],
         "madvise": [[Demand(2, value)] for value in _ADVICE],
         "clock_gettime": clock,
         "clock_getres": clock,
@@ -123,6 +140,15 @@ def _limits(process: int) -> dict[str, Sequence[Sequence[Demand]]]:
         "kill": [[Demand(0, process)]],
         "tgkill": [[Demand(0, process)]],
     }
+
+
+def _commands(gpu: bool) -> list[list[Demand]]:
+    """To a GPU's driver; one of its own has both directions and any size."""
+    if not gpu:
+        return []
+    letter = _BOTH_WAYS | RM_LETTER << 8
+    own = [[Demand(1, letter | number, _ANY_SIZE)] for number in RM_COMMANDS]
+    return own + [[Demand(1, number)] for number in UVM_COMMANDS]
 
 
 def _limited(

@@ -41,9 +41,15 @@ from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Fork a worker; its descriptors come along."""
+    """Fork a worker; its descriptors come along.
+
+    Attributes:
+        memory_bytes: Private memory that it may have.
+        gpu: Whether it computes on one.
+    """
 
     memory_bytes: int
+    gpu: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +92,14 @@ MAX_DESCRIPTORS: Final = 200
 # Nothing of the parent's environment reaches a recipe but where Python finds modules,
 # and what makes its allocators overwrite what is freed: a receipt speaks of both.
 _INHERITED: Final = (
-    "PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", *ALLOCATOR_ENVIRONMENT
+    "PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "CUDA_VISIBLE_DEVICES",
+    *ALLOCATOR_ENVIRONMENT,
 )  # fmt: skip
 _OWN: Final = {
     "HOME": SCRATCH,
     "TMPDIR": SCRATCH,
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without, products on a GPU vary
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts them
     "PYTHONHASHSEED": "0",  # the order of a set is part of bit-identity
     "PYTHONDONTWRITEBYTECODE": "1",
 }
@@ -211,7 +219,7 @@ class WorkerProcess:
         with self._theirs as theirs:
             shared = text, self._area, self._equipment.bundle
             descriptors = [theirs.fileno(), *(each.descriptor for each in shared)]
-            order = to_bytes(StartWorker(memory_bytes))
+            order = to_bytes(StartWorker(memory_bytes, self._equipment.device != CPU))
             send_with(self._control, order, [*descriptors, *files])
         self.status = None
 

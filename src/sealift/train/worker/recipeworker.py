@@ -52,7 +52,7 @@ from sealift.train.worker.messages import (
     StateSize,
     size_of,
 )
-from sealift.train.worker.process import NOT_CONFINED
+from sealift.train.worker.process import NOT_CONFINED, StartWorker
 from sealift.train.worker.products import AskedProducts
 from sealift.train.worker.requests import WorkerEnd, map_copy, map_shared
 
@@ -61,7 +61,7 @@ def run_worker(
     descriptors: Sequence[int],
     confinement: Confinement,
     places: Sequence[str],
-    memory_bytes: int,
+    start: StartWorker,
 ) -> NoReturn:
     """Do the one order of this process, and end it.
 
@@ -69,7 +69,7 @@ def run_worker(
         descriptors: The stream to the parent, text, area, bundle, and what else is mapped.
         confinement: What to lock this process in with.
         places: What it may read.
-        memory_bytes: Private memory that it may have.
+        start: What it may have.
     """
     work: AssignedTask | ServedModel
     try:
@@ -83,7 +83,7 @@ def run_worker(
             work = AssignedTask(order, parent, files)
         keep_descriptors(talk, text)
         parent.stream = TALK
-        confine_worker(confinement, places, memory_bytes)
+        confine_worker(confinement, places, start.memory_bytes, gpu=start.gpu)
         if "namespaces" in confinement.parts:  # without, no place can be written
             os.environ.update(CACHES)
     except BaseException:

@@ -104,10 +104,10 @@ class Zygote:
             order = from_bytes(raw, StartWorker, KillWorker)
             # A worker that was to be killed may have ended by itself just before.
             if isinstance(order, StartWorker):
-                self._run(confinement, order.memory_bytes, descriptors)
+                self._run(confinement, order, descriptors)
 
     def _run(
-        self, confinement: Confinement, memory_bytes: int, descriptors: list[int]
+        self, confinement: Confinement, order: StartWorker, descriptors: list[int]
     ) -> None:
         zygote, worker = os.getpid(), os.fork()
         if worker == 0:
@@ -116,7 +116,7 @@ class Zygote:
             self._control.close()
             limits.end_with_parent(zygote)
             close_gate(self._installed, bytecode=f"{SCRATCH}/bytecode")
-            run_worker(descriptors, confinement, self._places, memory_bytes)
+            run_worker(descriptors, confinement, self._places, order)
         for descriptor in descriptors:
             os.close(descriptor)
         status = self._wait(worker)
