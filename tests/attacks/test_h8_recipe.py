@@ -38,9 +38,9 @@ from sealift.train.worker.executor import (
     BEST,
     WITHOUT_NAMESPACES,
     RecipeExecutor,
-    TaskLimits,
 )
 from sealift.train.worker.requests import Area
+from sealift.train.worker.taskprocess import TaskLimits
 from sealift.travel.settings import TrainingSettings
 from tests.sim.hostile_recipe import (
     ATTACKS_REFUSED,

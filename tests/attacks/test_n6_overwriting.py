@@ -22,8 +22,9 @@ from sealift.train.job.settings import ServingTable
 from sealift.train.loop.tasks import Given
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker import executor
-from sealift.train.worker.executor import RecipeExecutor, TaskLimits
+from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.requests import Area
+from sealift.train.worker.taskprocess import TaskLimits
 from sealift.travel.settings import TrainingSettings
 from tests.sim.served import FORM, rows
 from tests.unit.train.joints import cargo

@@ -66,7 +66,8 @@ class ScrubSummary:
     """What the accelerator read back.
 
     Attributes:
-        regions: Every region of the visit's pool.
+        regions: Every region of the visit's pool; and of a GPU, named as torch does, what the
+            recipe's process says that it overwrote there before it ended.
         freed_memory_overwritten: Whether the allocator overwrites what is freed.
         verified: Whether every byte that was read back was zero.
     """

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from sealift.errors import JobError, UnavailableError
+from sealift.train.loop import placement as placement_module
 from sealift.train.loop.placement import HERE, Placement
+from sealift.train.loop.tasks import DeviceScrub
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker.devices import choose_device, find_devices
 from tests.sim.inplace import InPlace
@@ -103,6 +105,37 @@ def test_gradients_are_added_up_where_they_are_not_computed() -> None:
     )
     assert found == expected
     assert len(set(found)) == 1
+
+
+def test_all_of_the_allocators_memory_is_overwritten_and_read_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On memory of the CPU; what torch says of a GPU's allocator is written by hand."""
+    memory = {4096: torch.ones(512, dtype=torch.uint8), 8192: torch.ones(2048)}
+    lengths = {address: each.nbytes for address, each in memory.items()}
+    said = [
+        {"address": address, "total_size": length, "device": 1}
+        for address, length in lengths.items()
+    ]
+    said.append({"address": 1 << 20, "total_size": 64, "device": 0})
+    given: list[str] = []
+
+    def at(address: int, length: int, _device: torch.device) -> torch.Tensor:
+        assert lengths[address] == length
+        return memory[address].view(torch.uint8)
+
+    for name in ("synchronize", "memory_snapshot", "empty_cache"):
+        monkeypatch.setattr(
+            torch.cuda, name, lambda *_, n=name: given.append(n) or said
+        )
+    monkeypatch.setattr(placement_module, "_memory_at", at)
+    found = Placement("cuda:1").scrub()
+    assert found == DeviceScrub(512 + 2048 * 4, 0)
+    assert not any(bool(each.any()) for each in memory.values())
+    assert given == ["synchronize", "memory_snapshot", "empty_cache"]
+    monkeypatch.setattr(torch.Tensor, "zero_", lambda each: each)
+    memory[4096][7] = 1
+    assert Placement("cuda:1").scrub().nonzero_bytes == 1
 
 
 GPUS = ("NVIDIA H100", "NVIDIA H100")

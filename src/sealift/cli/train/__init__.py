@@ -44,7 +44,8 @@ from sealift.train.loop.statistics import STATISTICS_NAME, totals_file
 from sealift.train.plans import PLANS, Plan
 from sealift.train.plans.local import LocalRun, opened_tables, train_local
 from sealift.train.sandbox import kernel as limits
-from sealift.train.worker.executor import RecipeExecutor, TaskLimits
+from sealift.train.worker.executor import RecipeExecutor
+from sealift.train.worker.taskprocess import TaskLimits
 
 MAX_SHOWN: Final = 100  # characters of one total
 

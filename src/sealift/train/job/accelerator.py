@@ -44,7 +44,8 @@ from sealift.train.job.settings import told_settings
 from sealift.train.job.shareservers import ShareServers, demand_lasting
 from sealift.train.output.handout import Handout
 from sealift.train.plans import PlanName
-from sealift.train.worker.executor import RecipeExecutor, TaskLimits
+from sealift.train.worker.executor import RecipeExecutor
+from sealift.train.worker.taskprocess import TaskLimits
 from sealift.travel.accelerator.arrivals import Arrivals
 from sealift.travel.accelerator.rules import VisitRules, check_cargo
 from sealift.travel.accelerator.setup import (
@@ -288,9 +289,8 @@ class Accelerator:
         settings = told_settings(start.settings)
         agreement = self._agreement.agreement
         check_cargo(settings.travel, agreement.travel_rule)
-        choice = choose_buffer(
-            agreement.resources, settings.visits, free_memory_bytes()
-        )
+        free = free_memory_bytes()
+        choice = choose_buffer(agreement.resources, settings.visits, free)
         choice = self._shapes.hold(start.job, settings.shape, choice)
         if self._plan == "outsource":
             demand_lasting(choice, settings, agreement.resources)
@@ -326,6 +326,7 @@ class Accelerator:
                 travel=settings.travel,
                 sandbox=self._executor.sandbox,
                 device=self._executor.device,
+                on_device=self._executor.scrubbed,
                 released=lambda: keys.releases,
             ),
             rules=self._rules,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sealift.train.loop.imports import Guard
+from sealift.train.loop.tasks import DeviceScrub
 
 Batch = dict[str, Tensor]
 
@@ -49,6 +50,28 @@ class Placement:
             return self._copied_ahead(iter(made))
         return map(self.batch, made)
 
+    def scrub(self) -> DeviceScrub:
+        """Overwrite all that torch's allocator has of the GPU, and read it back.
+
+        Nothing computes there afterwards: tensors that still live are overwritten as well.
+
+        Raises:
+            RuntimeError: if the GPU is lost.
+        """
+        torch.cuda.synchronize(self.device)
+        parts = [
+            _memory_at(each["address"], each["total_size"], self.device)
+            for each in torch.cuda.memory_snapshot()
+            if each["device"] == self.device.index
+        ]
+        for part in parts:
+            part.zero_()
+        # What counting takes of that memory holds counts: zeros, if all goes well.
+        left = sum(int(torch.count_nonzero(part)) for part in parts)
+        found = DeviceScrub(sum(map(len, parts)), left)
+        torch.cuda.empty_cache()
+        return found
+
     def _copied_ahead(self, made: Iterator[Batch]) -> Iterator[Batch]:
         copying = torch.cuda.Stream(self.device)
         ahead: tuple[Batch, torch.cuda.Event] | None = None
@@ -77,6 +100,22 @@ class Placement:
         for each in batch.values():
             each.record_stream(computing)
         return batch
+
+
+class _Segment:
+    """Memory by its address; the form is numba's CUDA array interface, version 3."""
+
+    def __init__(self, address: int, length: int) -> None:
+        self.__cuda_array_interface__ = {
+            "data": (address, False),
+            "shape": (length,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def _memory_at(address: int, length: int, device: torch.device) -> Tensor:
+    return torch.as_tensor(_Segment(address, length), device=device)
 
 
 HERE: Final = Placement()

@@ -161,6 +161,19 @@ class Given:
     statistics: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceScrub:
+    """What a worker says of its GPU's memory, overwritten before its process ends.
+
+    Attributes:
+        size_bytes: All that torch's allocator had of it.
+        nonzero_bytes: Of them, what was not zero when it was read back.
+    """
+
+    size_bytes: int
+    nonzero_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDone:
     """A finished task; its numbers were told on the way.

@@ -24,6 +24,7 @@ from sealift.release.log.entries import Logged, SignedTreeHead
 from sealift.release.receipt import (
     InstanceProof,
     Receipt,
+    ScrubbedPart,
     ScrubSummary,
     SignedReceipt,
     sign_receipt,
@@ -84,6 +85,7 @@ class Handout:
         travel: How the job travels.
         sandbox: What keeps the recipe in.
         device: Where it computes.
+        on_device: What is said of a GPU's memory after the last task.
         ranks: Instance keys of all accelerators of the job; ours alone without.
         released: What owners' logs say of the keys that came.
 
@@ -107,6 +109,7 @@ class Handout:
         travel: TravelSettings,
         sandbox: str,
         device: str,
+        on_device: Callable[[], tuple[ScrubbedPart, ...]] = tuple,
         ranks: tuple[PublicKey, ...] = (),
         released: Callable[[], tuple[Logged, ...]] = tuple,
     ) -> None:
@@ -120,7 +123,7 @@ class Handout:
         self._heads = heads
         self._plan = plan
         self._travel = travel
-        self._sandbox, self._device = sandbox, device
+        self._sandbox, self._device, self._on_device = sandbox, device, on_device
         self._released = released
         self._uses: list[Uses] = []
         self.resumed, self.checkpoints, self.collectives = 0, 0, ""
@@ -186,7 +189,7 @@ class Handout:
             level=self._proof.level,
             instance=self._endpoint.instance.public_key,
             evidence=self._proof.evidence,
-            scrub=scrub,
+            scrub=replace(scrub, regions=(*scrub.regions, *self._on_device())),
             heads=self._heads(),
         )
         return sign_receipt(receipt, self._endpoint.instance)

@@ -47,7 +47,8 @@ from sealift.train.output.handout import Handout
 from sealift.train.plans import PLANS
 from sealift.train.plans.local import SealedTables, opened_tables
 from sealift.train.ranks.rankedjob import RankedJob, as_lost
-from sealift.train.worker.executor import RecipeExecutor, TaskLimits
+from sealift.train.worker.executor import RecipeExecutor
+from sealift.train.worker.taskprocess import TaskLimits
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.holder.jobs import Receipts
 from sealift.travel.peers import (
@@ -203,6 +204,7 @@ class Rank:
             travel=settings.travel,
             sandbox=self._executor.sandbox,
             device=self._executor.device,
+            on_device=self._executor.scrubbed,
             ranks=ranks,
             released=lambda: keys.releases,
         )

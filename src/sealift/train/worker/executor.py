@@ -12,36 +12,29 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import Final, TextIO
 
 from sealift.attest.evidence import Measure, unmeasured
-from sealift.data.schedule.memory import SharedBuffer, free_memory_bytes, overwritten
+from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import (
     JobError,
-    MalformedError,
-    PeerError,
     visible,
 )
 from sealift.ids import Digest
-from sealift.outsource.terms import Backward, Forward
-from sealift.train.loop.buckets import Trained
-from sealift.train.loop.faults import Fault, explain
+from sealift.release.receipt import ScrubbedPart
 from sealift.train.loop.states import TensorBytes, pack_tensors
-from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
+from sealift.train.loop.tasks import (
+    Given,
+    SliceTask,
+    TaskDone,
+    TaskParent,
+)
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.worker.devices import choose_device
 from sealift.train.worker.messages import (
-    GONE,
-    AddUp,
-    Assignment,
-    Done,
-    Handed,
-    Metrics,
-    TaskAnswers,
     from_bytes,
-    size_of,
 )
 from sealift.train.worker.process import (
     FAREWELL_S,
@@ -49,35 +42,16 @@ from sealift.train.worker.process import (
     START_S,
     ModuleLog,
     TaskEquipment,
-    TextTap,
     Waiting,
-    WorkerProcess,
-    garbled,
     killed,
     read_packet,
     start_zygote,
 )
-from sealift.train.worker.products import BeginStep, Settle
-from sealift.train.worker.requests import TIMED_OUT, Area
+from sealift.train.worker.taskprocess import TaskLimits, TaskProcess
 from sealift.travel.visit.memory import freed_is_overwritten
 
 BEST: Final = "namespaces+landlock+seccomp"
 WITHOUT_NAMESPACES: Final = "landlock+seccomp"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskLimits:
-    """What one task may take.
-
-    Attributes:
-        work_s: Seconds.
-        memory_bytes: Private memory; 0 for what is free when it starts.
-        area_bytes: Room for the states handed over; 0 for a quarter of that.
-    """
-
-    work_s: float = 3600.0
-    memory_bytes: int = 0
-    area_bytes: int = 0
 
 
 _NO_OTHERS: Final = TaskLimits()
@@ -120,6 +94,7 @@ class RecipeExecutor:
         self._lock = threading.Lock()
         self._sandbox = ""
         self._devices: tuple[str, ...] = ()
+        self._scrubbed: tuple[ScrubbedPart, ...] = ()
         self._task: TaskProcess | None = None
         try:
             self._process, self._control = start_zygote(wanted)
@@ -146,6 +121,10 @@ class RecipeExecutor:
         _kind, _colon, number = device.partition(":")
         return f"{device} {self._devices[int(number)]}" if number else device
 
+    def scrubbed(self) -> tuple[ScrubbedPart, ...]:
+        """What the worker of the last task says of its GPU's memory; empty without one."""
+        return self._scrubbed
+
     def compute_on(self, wanted: str) -> None:
         """Choose where all tasks that follow compute: ``[run] device``.
 
@@ -168,11 +147,11 @@ class RecipeExecutor:
             assert self.sandbox
             self._verify_bundle()
             process = TaskProcess(self._control, self._equipment, self.limits, stack)
-            self._task = process
+            self._task, self._scrubbed = process, ()
             try:
                 return process.do(task, given, parent)
             finally:
-                self._task = None
+                self._task, self._scrubbed = None, process.scrubbed
 
     @contextmanager
     def lend(self) -> Iterator[tuple[socket.socket, TaskEquipment]]:
@@ -262,110 +241,3 @@ def pack_bundle(files: Mapping[str, bytes]) -> bytes:
             for path, content in files.items()
         }
     )
-
-
-class TaskProcess:
-    """One worker, seen from its parent.
-
-    Args:
-        control: To the zygote.
-        equipment: What every task gets.
-        limits: What this one may take.
-        stack: Ends what is opened here.
-    """
-
-    def __init__(
-        self,
-        control: socket.socket,
-        equipment: TaskEquipment,
-        limits: TaskLimits,
-        stack: ExitStack,
-    ) -> None:
-        free = free_memory_bytes()
-        self._equipment = equipment
-        self._memory_bytes = limits.memory_bytes or free
-        self._area = stack.enter_context(closing(Area(limits.area_bytes or free // 4)))
-        self._text = stack.enter_context(closing(TextTap(equipment.text)))
-        self._process = WorkerProcess(control, equipment, self._area)
-        stack.callback(self._process.end, 0.0)
-        self._process.allow(limits.work_s)
-
-    def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
-        """Start it, give it its task, take its answer; it is gone afterwards."""
-        answers = TaskAnswers(task, given)
-        process, farewell_s = self._process, 0.0
-        with overwritten(_states_of(given)) as states:
-            files = (states, *given.rows)
-            try:
-                process.start(
-                    self._memory_bytes, self._text, [each.descriptor for each in files]
-                )
-                process.tell(self._assignment(task, given))
-                answer = self._serve(answers, parent)
-                farewell_s = FAREWELL_S
-            except MalformedError as error:
-                if error.code == "bad-share":  # a server's
-                    raise
-                raise garbled() from None
-            except PeerError as error:
-                if error.code not in (GONE, TIMED_OUT):  # another slice's
-                    raise
-                raise process.died(error, "visit") from None
-            finally:
-                process.end(farewell_s)
-        return self._read(answers, answer)
-
-    def _serve(self, answers: TaskAnswers, parent: TaskParent) -> Done | Fault:
-        """Reply to whatever it asks, until it says how the task went."""
-        while True:
-            request = self._process.hear(*_ASKED, Done, Fault)
-            if isinstance(request.message, Done | Fault):
-                return request.message
-            found = answers.reply(request.message, request.buffer, parent)
-            del request  # its buffer, before the next one is copied
-            self._process.tell(None, found)
-            del found
-
-    def cut(self) -> None:
-        """End it, from another thread."""
-        self._process.cut()
-
-    def _assignment(self, task: SliceTask, given: Given) -> Assignment:
-        return Assignment(
-            task=task,
-            entry=self._equipment.entry,
-            device=self._equipment.device,
-            bundle=self._equipment.bundle.length,
-            states=tuple(
-                None if each is None else size_of(each) for each in given.states
-            ),
-            statistics=len(given.statistics),
-        )
-
-    def _read(self, answers: TaskAnswers, answer: Done | Fault) -> TaskDone:
-        try:
-            if isinstance(answer, Done):
-                return answers.finish(answer, self._area.copy)
-            raise explain(answers.believe(answer, self._equipment.files))
-        except MalformedError as error:
-            if error.code in ("bad-row", "bundle-hides-module"):
-                raise
-            raise garbled() from None
-
-
-_ASKED: Final = (
-    Handed, Metrics, Trained, AddUp, BeginStep, Forward, Backward, Settle
-)  # fmt: skip
-
-
-def _states_of(given: Given) -> SharedBuffer:
-    """States and sums end to end; never empty, as nothing can be mapped of nothing."""
-    parts = [
-        part for each in given.states if each for part in (each.tensors, each.tree)
-    ]
-    parts.append(given.statistics)
-    shared, at = SharedBuffer(max(1, sum(map(len, parts)))), 0
-    for part in parts:
-        shared.view[at : at + len(part)] = part
-        at += len(part)
-    return shared

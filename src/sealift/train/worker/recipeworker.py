@@ -147,6 +147,7 @@ class AssignedTask:
     def do(self) -> None:
         """Do it, and say how it went."""
         answer: object
+        placement = Placement(self._order.device)
         try:
             done = carry_out(
                 self._order.task,
@@ -157,13 +158,16 @@ class AssignedTask:
                 parent=self,
                 notice=_measured_first(self._parent),
                 room=self._room,
-                placement=Placement(self._order.device),
+                placement=placement,
             )
             answer = self._put(done)
         except (
             BaseException
         ) as error:  # a recipe's objects do it outside of a guard, too
             answer = _fault(error)
+        if not placement.is_cpu:
+            with contextlib.suppress(RuntimeError):  # the parent says what it missed
+                self._parent.ask(placement.scrub())
         self._parent.answer(answer)
 
     def hand_over(self, model: int, state: TrainingState) -> None:
@@ -280,8 +284,12 @@ class ServedModel:
             try:
                 step = self._parent.await_order(ServeStep, after=answer)
             except PeerError:
-                return None
+                return self._forget()
             answer = self._answer(step)
+
+    def _forget(self) -> None:
+        if not self._placement.is_cpu:
+            self._placement.scrub()
 
     def _load(self) -> None:
         torch.set_num_threads(self._order.threads)

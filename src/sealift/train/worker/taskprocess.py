@@ -1,0 +1,203 @@
+"""One task's worker, seen from its parent: what it asks, answers, and leaves on a GPU."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.data.schedule.memory import SharedBuffer, free_memory_bytes, overwritten
+from sealift.errors import (
+    IntegrityError,
+    MalformedError,
+    PeerError,
+    SealiftError,
+)
+from sealift.outsource.terms import Backward, Forward
+from sealift.release.receipt import ScrubbedPart
+from sealift.train.loop.buckets import Trained
+from sealift.train.loop.faults import Fault, explain
+from sealift.train.loop.tasks import (
+    DeviceScrub,
+    Given,
+    SliceTask,
+    TaskDone,
+    TaskParent,
+)
+from sealift.train.worker.devices import CPU
+from sealift.train.worker.messages import (
+    GONE,
+    AddUp,
+    Assignment,
+    Done,
+    Handed,
+    Metrics,
+    TaskAnswers,
+    size_of,
+)
+from sealift.train.worker.process import (
+    FAREWELL_S,
+    TaskEquipment,
+    TextTap,
+    WorkerProcess,
+    garbled,
+)
+from sealift.train.worker.products import BeginStep, Settle
+from sealift.train.worker.requests import TIMED_OUT, Area
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLimits:
+    """What one task may take.
+
+    Attributes:
+        work_s: Seconds.
+        memory_bytes: Private memory; 0 for what is free when it starts.
+        area_bytes: Room for the states handed over; 0 for a quarter of that.
+    """
+
+    work_s: float = 3600.0
+    memory_bytes: int = 0
+    area_bytes: int = 0
+
+
+class TaskProcess:
+    """One worker, seen from its parent.
+
+    Args:
+        control: To the zygote.
+        equipment: What every task gets.
+        limits: What this one may take.
+        stack: Ends what is opened here.
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        equipment: TaskEquipment,
+        limits: TaskLimits,
+        stack: ExitStack,
+    ) -> None:
+        free = free_memory_bytes()
+        self._equipment = equipment
+        self._memory_bytes = limits.memory_bytes or free
+        self._area = stack.enter_context(closing(Area(limits.area_bytes or free // 4)))
+        self._text = stack.enter_context(closing(TextTap(equipment.text)))
+        self._process = WorkerProcess(control, equipment, self._area)
+        stack.callback(self._process.end, 0.0)
+        self._process.allow(limits.work_s)
+        self.scrubbed: tuple[ScrubbedPart, ...] = ()
+
+    def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
+        """Start it, give it its task, take its answer; it is gone afterwards."""
+        try:
+            return self._do(task, given, parent)
+        except SealiftError as error:
+            if self._equipment.device != CPU and not self.scrubbed:
+                what = f"what it had on {self._equipment.device} was not overwritten"
+                error.why = f"{error.why}; {what}" if error.why else what
+            raise
+
+    def _do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
+        answers = TaskAnswers(task, given)
+        process, farewell_s = self._process, 0.0
+        with overwritten(_states_of(given)) as states:
+            files = (states, *given.rows)
+            try:
+                process.start(
+                    self._memory_bytes, self._text, [each.descriptor for each in files]
+                )
+                process.tell(self._assignment(task, given))
+                answer = self._serve(answers, parent)
+                farewell_s = FAREWELL_S
+            except MalformedError as error:
+                if error.code == "bad-share":  # a server's
+                    raise
+                raise garbled() from None
+            except PeerError as error:
+                if error.code not in (GONE, TIMED_OUT):  # another slice's
+                    raise
+                raise process.died(error, "visit") from None
+            finally:
+                process.end(farewell_s)
+        return self._read(answers, answer)
+
+    def _serve(self, answers: TaskAnswers, parent: TaskParent) -> Done | Fault:
+        """Reply to whatever it asks, until it says how the task went."""
+        while True:
+            request = self._process.hear(*_ASKED, DeviceScrub, Done, Fault)
+            if isinstance(request.message, Done | Fault):
+                return request.message
+            if isinstance(request.message, DeviceScrub):
+                self._take_scrub(request.message)
+                self._process.tell()
+                continue
+            found = answers.reply(request.message, request.buffer, parent)
+            del request  # its buffer, before the next one is copied
+            self._process.tell(None, found)
+            del found
+
+    def _take_scrub(self, told: DeviceScrub) -> None:
+        """Its own word: no more than that its code ran.
+
+        Raises:
+            MalformedError: if it has no GPU, or says it twice.
+            IntegrityError: ``scrub``.
+        """
+        device, size = self._equipment.device, told.size_bytes
+        if device == CPU or self.scrubbed or not 0 <= told.nonzero_bytes <= size:
+            raise MalformedError("no scrub is due", code="bad-message")
+        if told.nonzero_bytes:
+            raise IntegrityError(
+                f"the scrub of {device} did not hold",
+                why=f"{told.nonzero_bytes} bytes were not zero",
+                code="scrub",
+            )
+        self.scrubbed = (ScrubbedPart(device, size, 0),)
+
+    def cut(self) -> None:
+        """End it, from another thread."""
+        self._process.cut()
+
+    def _assignment(self, task: SliceTask, given: Given) -> Assignment:
+        return Assignment(
+            task=task,
+            entry=self._equipment.entry,
+            device=self._equipment.device,
+            bundle=self._equipment.bundle.length,
+            states=tuple(
+                None if each is None else size_of(each) for each in given.states
+            ),
+            statistics=len(given.statistics),
+        )
+
+    def _read(self, answers: TaskAnswers, answer: Done | Fault) -> TaskDone:
+        try:
+            if isinstance(answer, Done):
+                if self._equipment.device != CPU and not self.scrubbed:
+                    raise garbled()
+                return answers.finish(answer, self._area.copy)
+            raise explain(answers.believe(answer, self._equipment.files))
+        except MalformedError as error:
+            if error.code in ("bad-row", "bundle-hides-module"):
+                raise
+            raise garbled() from None
+
+
+_ASKED: Final = (
+    Handed, Metrics, Trained, AddUp, BeginStep, Forward, Backward, Settle
+)  # fmt: skip
+
+
+def _states_of(given: Given) -> SharedBuffer:
+    """States and sums end to end; never empty, as nothing can be mapped of nothing."""
+    parts = [
+        part for each in given.states if each for part in (each.tensors, each.tree)
+    ]
+    parts.append(given.statistics)
+    shared, at = SharedBuffer(max(1, sum(map(len, parts)))), 0
+    for part in parts:
+        shared.view[at : at + len(part)] = part
+        at += len(part)
+    return shared
