@@ -120,7 +120,7 @@ def finished_run(consortium: Consortium, folder: Path, job: str = "job") -> Fini
         plan="travel",
         travel=unused,
         sandbox="",
-        device="cpu",
+        device=lambda: "cpu",
     )
     training = SimpleNamespace(state=lambda: MODEL, digest=lambda: state_digest(MODEL))
     for output in handout._outputs(training, seal_model(MODEL)):  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from sealift.train.loop.tasks import DeviceScrub, Given, SliceTask
 from sealift.train.loop.told import Told
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker import executor as module
+from sealift.train.worker.devices import Gpu
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.messages import Done, TaskAnswers
 from sealift.train.worker.requests import Request
@@ -58,13 +59,13 @@ def test_a_process_that_does_not_start_is_ended(
 def test_a_job_computes_on_a_device_that_its_process_has() -> None:
     with RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor:
         executor.compute_on("auto")
-        assert executor.device == "cpu"
+        assert executor.device() == "cpu"
         with pytest.raises(
             UnavailableError, match=r"on cuda:7.*can use here"
         ) as caught:
             executor.compute_on("cuda:7")
         assert caught.value.code == "no-device"
-        assert executor.device == "cpu"
+        assert executor.device() == "cpu"
 
 
 def test_a_task_that_fails_says_what_stayed_on_its_gpu() -> None:
@@ -137,8 +138,13 @@ def test_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a process that has two, which no machine without them starts."""
     monkeypatch.setattr(RecipeExecutor, "sandbox", "none")
     with RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor:
-        executor._devices = ("NVIDIA H100", "NVIDIA H200")
+        executor._gpus = (Gpu("NVIDIA H100", "GPU-1"), Gpu("NVIDIA H200", "GPU-2"))
         executor.compute_on("cuda:1")
-        assert executor.device == "cuda:1 NVIDIA H200"
+        assert executor.device() == "cuda:1 NVIDIA H200, other processes unknown"
+        for running, said in (((), "no"), ((7, 8), "2"), ((7,), "2"), ((), "2")):
+            found = {"GPU-1": (5,), "GPU-2": running}
+            monkeypatch.setattr(module, "processes_on", lambda found=found: found)
+            told = executor.device()
+            assert told == f"cuda:1 NVIDIA H200, {said} other processes"
         executor.compute_on("cpu")
-        assert executor.device == "cpu"
+        assert executor.device() == "cpu"

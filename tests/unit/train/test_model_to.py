@@ -34,7 +34,7 @@ def made(consortium: Consortium) -> Handout:
         plan="travel",
         travel=nothing,
         sandbox="",
-        device="cpu",
+        device=lambda: "cpu",
     )
 
 

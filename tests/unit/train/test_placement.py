@@ -13,7 +13,7 @@ from sealift.train.loop import placement as placement_module
 from sealift.train.loop.placement import HERE, Placement
 from sealift.train.loop.tasks import DeviceScrub
 from sealift.train.loop.trainer import Trainer
-from sealift.train.worker.devices import choose_device, find_devices
+from sealift.train.worker.devices import Gpu, choose_device, find_devices
 from tests.sim.inplace import InPlace
 from tests.sim.otherdevice import NAME, OtherDevice, in_a_process
 from tests.unit.train.joints import cargo
@@ -138,11 +138,11 @@ def test_all_of_the_allocators_memory_is_overwritten_and_read_back(
     assert Placement("cuda:1").scrub().nonzero_bytes == 1
 
 
-GPUS = ("NVIDIA H100", "NVIDIA H100")
+GPUS = (Gpu("NVIDIA H100", "GPU-1"), Gpu("NVIDIA H100", "GPU-2"))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "names", "device"),
+    ("wanted", "gpus", "device"),
     [
         ("auto", (), "cpu"),
         ("auto", GPUS, "cuda:0"),
@@ -152,20 +152,20 @@ GPUS = ("NVIDIA H100", "NVIDIA H100")
     ],
 )
 def test_the_device_that_a_job_gets(
-    wanted: str, names: tuple[str, ...], device: str
+    wanted: str, gpus: tuple[Gpu, ...], device: str
 ) -> None:
-    assert choose_device(wanted, names) == device
+    assert choose_device(wanted, gpus) == device
 
 
 @pytest.mark.parametrize(
-    ("wanted", "names", "why"),
+    ("wanted", "gpus", "why"),
     [("cuda", (), "here: none"), ("cuda:2", GPUS, "H100, NVIDIA H100")],
 )
 def test_a_device_that_is_not_there(
-    wanted: str, names: tuple[str, ...], why: str
+    wanted: str, gpus: tuple[Gpu, ...], why: str
 ) -> None:
     with pytest.raises(UnavailableError, match=why) as caught:
-        choose_device(wanted, names)
+        choose_device(wanted, gpus)
     assert caught.value.code == "no-device"
 
 

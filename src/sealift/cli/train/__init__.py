@@ -220,7 +220,7 @@ def _train_locally(
             "plan": "local",
             "level": Level.DEVELOPMENT.value,
             "sandbox": executor.sandbox,
-            "device": executor.device,
+            "device": executor.device(),
             "agreement": agreement.digest.to_text(),
             "steps": ran.steps,
             "metrics": ran.metrics,

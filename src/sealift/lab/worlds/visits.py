@@ -304,7 +304,7 @@ class VisitWorld:
                 plan="travel",
                 travel=TravelSettings(),
                 sandbox="none",
-                device="cpu",
+                device=lambda: "cpu",
             ).receipt,
             make_pool=self.make_pool,
             clock=self.clock,

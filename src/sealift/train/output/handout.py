@@ -84,7 +84,7 @@ class Handout:
         plan: Of the job.
         travel: How the job travels.
         sandbox: What keeps the recipe in.
-        device: Where it computes.
+        device: Says where it computes.
         on_device: What is said of a GPU's memory after the last task.
         ranks: Instance keys of all accelerators of the job; ours alone without.
         released: What owners' logs say of the keys that came.
@@ -108,7 +108,7 @@ class Handout:
         plan: PlanName,
         travel: TravelSettings,
         sandbox: str,
-        device: str,
+        device: Callable[[], str],
         on_device: Callable[[], tuple[ScrubbedPart, ...]] = tuple,
         ranks: tuple[PublicKey, ...] = (),
         released: Callable[[], tuple[Logged, ...]] = tuple,
@@ -341,7 +341,7 @@ class Handout:
             buffers=self._travel.buffers,
             mixed=self._travel.mixed,
             sandbox=self._sandbox,
-            device=self._device,
+            device=self._device(),
             statistics=statistics,
             prepared=self._prepared(),
             resumed=self.resumed,

@@ -18,10 +18,7 @@ from typing import Final, TextIO
 
 from sealift.attest.evidence import Measure, unmeasured
 from sealift.data.schedule.memory import SharedBuffer
-from sealift.errors import (
-    JobError,
-    visible,
-)
+from sealift.errors import JobError, UnavailableError, visible
 from sealift.ids import Digest
 from sealift.release.receipt import ScrubbedPart
 from sealift.train.loop.states import TensorBytes, pack_tensors
@@ -32,7 +29,7 @@ from sealift.train.loop.tasks import (
     TaskParent,
 )
 from sealift.train.sandbox.confine import Confinement
-from sealift.train.worker.devices import choose_device
+from sealift.train.worker.devices import CPU, Gpu, choose_device, processes_on
 from sealift.train.worker.messages import (
     from_bytes,
 )
@@ -93,7 +90,8 @@ class RecipeExecutor:
         self._tell = tell
         self._lock = threading.Lock()
         self._sandbox = ""
-        self._devices: tuple[str, ...] = ()
+        self._gpus: tuple[Gpu, ...] = ()
+        self._others = 0  # the most processes that were seen beside ours
         self._scrubbed: tuple[ScrubbedPart, ...] = ()
         self._task: TaskProcess | None = None
         try:
@@ -114,12 +112,24 @@ class RecipeExecutor:
             self._tell(self._sandbox)
         return self._sandbox
 
-    @property
     def device(self) -> str:
-        """Where tasks compute, with the name of a GPU."""
+        """Where tasks compute; of a GPU its name, and who was seen there besides.
+
+        Between two tasks none of ours is, so this is no time to be in one.
+        """
         device = self._equipment.device
-        _kind, _colon, number = device.partition(":")
-        return f"{device} {self._devices[int(number)]}" if number else device
+        if device == CPU:
+            return device
+        gpu = self._gpus[int(device.partition(":")[2])]
+        return f"{device} {visible(gpu.name)}, {self._company(gpu)}"
+
+    def _company(self, gpu: Gpu) -> str:
+        try:
+            others = processes_on().get(gpu.uuid, ())
+        except UnavailableError:
+            return "other processes unknown"
+        self._others = max(self._others, len(others))
+        return f"{self._others or 'no'} other process{'es' * (self._others != 1)}"
 
     def scrubbed(self) -> tuple[ScrubbedPart, ...]:
         """What the worker of the last task says of its GPU's memory; empty without one."""
@@ -132,8 +142,8 @@ class RecipeExecutor:
             UnavailableError: ``no-device``.
         """
         assert self.sandbox  # by now it is known which devices it shows
-        device = choose_device(wanted, self._devices)
-        self._equipment = replace(self._equipment, device=device)
+        device = choose_device(wanted, self._gpus)
+        self._equipment, self._others = replace(self._equipment, device=device), 0
 
     def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         """Do one task; see ``Workplace``.
@@ -229,7 +239,7 @@ class RecipeExecutor:
         assert isinstance(told, Waiting)
         if freed_is_overwritten() and not told.overwrites:
             raise killed("it keeps what it frees, and this process does not")
-        self._devices = tuple(map(visible, told.devices))
+        self._gpus = told.devices
         return Confinement.parse(told.sandbox).word
 
 

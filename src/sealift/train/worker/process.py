@@ -27,7 +27,7 @@ from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import JobError, MalformedError, PeerError, UnavailableError
 from sealift.ids import Buffer, Digest
 from sealift.train.sandbox.inventory import SCRATCH
-from sealift.train.worker.devices import CPU
+from sealift.train.worker.devices import CPU, Gpu
 from sealift.train.worker.messages import (
     GONE,
     Importing,
@@ -64,12 +64,12 @@ class Waiting:
     Attributes:
         sandbox: What will keep a recipe in; it was tried.
         overwrites: Whether its allocators overwrite what is freed; it was tried.
-        devices: Names of the GPUs that a worker would have.
+        devices: The GPUs that a worker would have.
     """
 
     sandbox: str
     overwrites: bool
-    devices: tuple[str, ...]
+    devices: tuple[Gpu, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,6 @@ NO_NAMESPACES: Final = 77
 NOT_CONFINED: Final = 78
 MAX_CONTROL_BYTES: Final = 4096
 MAX_DESCRIPTORS: Final = 200
-
-
 # Nothing of the parent's environment reaches a recipe but where Python finds modules,
 # and what makes its allocators overwrite what is freed: a receipt speaks of both.
 _INHERITED: Final = (
