@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +20,7 @@ from sealift.cli.doctor import probe
 from sealift.cli.doctor.probe import Finding, Probe
 from sealift.cli.main import main
 from sealift.errors import UnavailableError
+from sealift.train.worker.devices import processes_on
 from tests.sim.cuda_engines import model_gpu
 from tests.sim.cuda_standin import StandInDriver
 
@@ -52,6 +57,7 @@ def test_the_whole_document_has_every_topic_and_its_figures(capsys):
         "cores", "memory", "memcpy", "memory file", "fsync", "sandbox", "TPM 2.0",
         "Intel TDX", "AMD SEV-SNP", "AES instructions", "AES-256-GCM",
         "ChaCha20-Poly1305", "two threads", "GPU", "GPU protection", "kernel compiler",
+        "others on the GPU", "Sealift on a GPU",
     }  # fmt: skip
     assert wanted <= set(names)
     assert names["AES-256-GCM"]["figures"]["bytes_per_s"] > 0
@@ -61,6 +67,40 @@ def test_the_whole_document_has_every_topic_and_its_figures(capsys):
     for each in findings:
         assert each["state"] in ("good", "limits", "missing", "fact")
         assert each["found"]
+
+
+def nvml(*counts: int) -> SimpleNamespace:
+    """What NVIDIA's library says of two GPUs, on the first of which another one computes."""
+    running = [(os.getpid(), 4321), (os.getpid(),)]
+    return SimpleNamespace(
+        NVMLError=LookupError,
+        nvmlDeviceGetCount=iter(counts).__next__,
+        nvmlDeviceGetHandleByIndex=int,
+        nvmlDeviceGetUUID=lambda number: f"GPU-{number}",
+        nvmlDeviceGetComputeRunningProcesses=lambda number: [
+            SimpleNamespace(pid=pid) for pid in running[number]
+        ],
+    )
+
+
+def test_who_else_computes_on_a_gpu_is_told():
+    first, second, never = probegpu.look_at_company(
+        partial(processes_on, lambda: nvml(2))
+    )
+    assert (first.found, first.state) == ("GPU-0: 4321", "limits")
+    assert (second.found, second.state) == ("GPU-1: nobody", "good")
+    assert never.found == probegpu.NOT_RUN
+    failing = SimpleNamespace(**vars(nvml()) | {"nvmlDeviceGetCount": {}.popitem})
+    unknown, _never = probegpu.look_at_company(partial(processes_on, lambda: failing))
+    assert unknown.state == "missing"
+    assert "dictionary is empty" in unknown.found
+
+
+def test_what_has_not_run_on_a_gpu_is_said_everywhere_alike():
+    root = Path(__file__).parents[2]
+    for name in ("README.md", "SECURITY.md"):
+        said = " ".join((root / name).read_text().split())
+        assert said.count(probegpu.NOT_RUN) == 1, name
 
 
 def test_a_gpu_is_described_by_what_was_measured():

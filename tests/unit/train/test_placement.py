@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from sealift.errors import JobError, UnavailableError
+from sealift.errors import JobError, SealiftError, UnavailableError
 from sealift.train.loop import placement as placement_module
 from sealift.train.loop.placement import HERE, Placement
 from sealift.train.loop.tasks import DeviceScrub
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker.devices import Gpu, choose_device, find_devices
+from sealift.train.worker.executor import RecipeExecutor
 from tests.sim.inplace import InPlace
 from tests.sim.otherdevice import NAME, OtherDevice, in_a_process
 from tests.unit.train.joints import cargo
@@ -83,6 +84,28 @@ def test_a_recipe_that_asks_for_a_gpu_by_itself(line: str) -> None:
     with pytest.raises(JobError, match=r"asks for a GPU at recipe\.py:16") as caught:
         trained(HERE, text)
     assert caught.value.code == "foreign-device"
+
+
+LOST = "raise torch.AcceleratorError('CUDA error: unspecified launch failure')"
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (LOST, "device-lost"),
+        ("raise torch.OutOfMemoryError('CUDA out of memory')", "no-memory"),
+        (LOST.replace("unspecified launch", "device-side assert"), "recipe-error"),
+    ],
+)
+def test_a_gpu_that_fails_is_no_fault_of_a_recipe(line: str, code: str) -> None:
+    text = PLAIN.replace("    return F.cross", f"    {line}\n    return F.cross")
+    with RecipeExecutor({"recipe.py": text.encode()}, "recipe.py") as executor:
+        with pytest.raises(SealiftError) as caught:
+            Trainer(executor, SETTINGS).work([cargo("north", 20)])
+        assert caught.value.code == code
+    with pytest.raises(SealiftError) as caught:
+        trained(HERE, text)
+    assert caught.value.code == code
 
 
 class Apart(Placement):
@@ -171,5 +194,7 @@ def test_a_device_that_is_not_there(
 
 def test_devices_are_those_of_torch() -> None:
     """A process that asks has not asked itself, so it can still fork."""
-    assert len(find_devices()) == torch.cuda.device_count()
+    found, why = find_devices()
+    assert len(found) == torch.cuda.device_count()
+    assert bool(found) is not bool(why)
     assert not torch.cuda.is_initialized()

@@ -99,6 +99,7 @@ def probes(folder: Path) -> list[Probe]:
         Probe("Ciphers", "two threads", cipher.look_at_threads),
         Probe("GPU", "the GPU", gpu.look_at_gpu),
         Probe("GPU", "confidential computing", gpu.look_at_protection),
+        Probe("GPU", "who else is there", gpu.look_at_company),
         Probe("GPU", "the kernel compiler", gpu.look_at_compilers),
     ]
 

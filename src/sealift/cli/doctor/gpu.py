@@ -7,7 +7,7 @@ said here is what the engine does.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -24,7 +24,13 @@ from sealift.channel.cuda.staging import HostBlock
 from sealift.channel.select import shows_gpu
 from sealift.cli.doctor.probe import Figure, Finding, say_rate, say_time
 from sealift.errors import SealiftError, UnavailableError
+from sealift.train.worker.devices import processes_on
 
+# README and SECURITY say the same.
+NOT_RUN: Final = (
+    "not run on a GPU: training, evaluation, answers, the sandbox and the scrub there, and "
+    "the kernels that open records"
+)
 _NBYTES: Final = 64 << 20
 _REPEATS: Final = 5
 _SMALL: Final = 64
@@ -91,6 +97,31 @@ def look_at_protection(
             "limits" if weak else "good",
             figures,
         )
+
+
+def look_at_company(
+    find: Callable[[], Mapping[str, tuple[int, ...]]] = processes_on,
+) -> Iterator[Finding]:
+    """Who else computes on each GPU; and what of Sealift never has."""
+    try:
+        found = find()
+    except UnavailableError as error:
+        said = f"unknown: {error.why or error.what}"
+        yield Finding("others on the GPU", said, state="missing")
+        found = {}
+    for uuid, others in found.items():
+        said = f"{uuid}: {', '.join(map(str, others)) or 'nobody'}"
+        meaning = "they share its memory, and see how busy it is" if others else ""
+        advice = "End those processes, or give the accelerator a GPU of its own"
+        yield Finding(
+            "others on the GPU",
+            said,
+            meaning,
+            advice if others else "",
+            "limits" if others else "good",
+            {"gpu": uuid, "processes": len(others)},
+        )
+    yield Finding("Sealift on a GPU", NOT_RUN, state="limits")
 
 
 def look_at_compilers(

@@ -29,6 +29,7 @@ Kind = Literal[
     "memory",
     "import",
     "device",
+    "lost",
 ]
 REASONS: Final[Mapping[str, tuple[str, str]]] = {
     "no-build": ("it defines no build()", ""),
@@ -191,6 +192,26 @@ def no_memory() -> UnavailableError:
     )
 
 
+def device_lost() -> UnavailableError:
+    """The error for a GPU that failed in the midst of the work."""
+    return UnavailableError("the GPU failed while it computed", code="device-lost")
+
+
+def machine_failed(error: BaseException) -> UnavailableError | None:
+    """The error if an exception is no fault of a recipe's; None if it may be.
+
+    Memory ran out: Python's own, a device's, or the CPU allocator's, which has no type. Or
+    a GPU failed, and not what was computed there, an assertion of a kernel.
+    """
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    told = str(error) if kinds & {"RuntimeError"} else ""
+    if kinds & {"MemoryError", "OutOfMemoryError"} or "can't allocate memory" in told:
+        return no_memory()
+    if "AcceleratorError" in kinds and "device-side assert" not in told:
+        return device_lost()
+    return None
+
+
 def bad_row(field: str, rule: str) -> MalformedError:
     """The error for a party's rows that do not fit their schema."""
     return MalformedError(
@@ -207,7 +228,7 @@ def describe(error: SealiftError) -> Fault:
     if isinstance(error, RecipeError):
         return error.fault
     if isinstance(error, UnavailableError):
-        return Fault(kind="memory")
+        return Fault(kind="lost" if error.code == "device-lost" else "memory")
     if isinstance(error, MalformedError) and error.code == "bad-row":
         return Fault(
             kind="rows", field=error.field, reason=error.why[len("a value is ") :]
@@ -228,12 +249,11 @@ def explain(fault: Fault) -> SealiftError:
             return gradient_not_finite(fault.field, fault.step)
         case "rows":
             return bad_row(fault.field, fault.reason)
-        case "memory":
-            return no_memory()
-        case "import":
-            return foreign_import(fault.path, fault.line)
-        case "device":
-            return foreign_device(fault.path, fault.line)
+        case "memory" | "lost":
+            return no_memory() if fault.kind == "memory" else device_lost()
+        case "import" | "device":
+            foreign = foreign_import if fault.kind == "import" else foreign_device
+            return foreign(fault.path, fault.line)
         case "bundle":
             return MalformedError(
                 "a file of the code bundle hides a module of Python or of a package",

@@ -36,7 +36,7 @@ from sealift.train.loop.faults import (
     RecipeError,
     foreign_device,
     foreign_import,
-    no_memory,
+    machine_failed,
     recipe_failed,
     unfit,
 )
@@ -76,7 +76,7 @@ class Containment:
 
         Raises:
             JobError: code ``recipe-error``, with file, line and type.
-            UnavailableError: code ``no-memory``, if memory ran out.
+            UnavailableError: see ``machine_failed``.
         """
         try:
             return call(*parts) if self._text else _silently(call, *parts)
@@ -85,11 +85,10 @@ class Containment:
         except BaseException as error:  # a recipe's SystemExit is no more ours to show
             if self._text:
                 traceback.print_exception(error)
-            out_of_memory = _is_out_of_memory(error)
-            failed = self._describe(error)
+            failed = machine_failed(error) or self._describe(error)
             _let_go(error)
         # Raised out here, so that the recipe's exception is nobody's context.
-        raise no_memory() if out_of_memory else failed
+        raise failed
 
     def _describe(self, error: BaseException) -> RecipeError:
         path, line = self._place(error)
@@ -130,13 +129,6 @@ def _known_type(error: BaseException) -> str:
         if getattr(builtins, kind.__name__, None) is kind:
             return kind.__name__
     return "Exception"
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Python's own, a device's, and the CPU allocator's, which has no type."""
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    told = type(error) is RuntimeError and "can't allocate memory" in str(error)
-    return told or not kinds.isdisjoint({"MemoryError", "OutOfMemoryError"})
 
 
 def _asked_for_gpu(error: BaseException) -> bool:

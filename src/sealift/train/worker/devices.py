@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sealift.channel.cuda.bindings import nvml
-from sealift.errors import UnavailableError
+from sealift.errors import UnavailableError, visible
 
 CPU: Final = "cpu"
 MAX_NAMES_BYTES: Final = 1 << 16
@@ -33,29 +32,37 @@ class Gpu:
     uuid: str
 
 
-def find_devices() -> tuple[Gpu, ...]:
-    """The GPUs, in torch's order.
+def find_devices() -> tuple[tuple[Gpu, ...], str]:
+    """The GPUs, in torch's order; and why there are none.
 
     Asked in a process of its own: one that has asked can fork none that computes there.
     """
     import torch
 
     if not torch.backends.cuda.is_built():
-        return ()
+        return (), "this torch is built without CUDA"
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        with suppress(BaseException):
-            count = torch.cuda.device_count()
-            found = map(torch.cuda.get_device_properties, range(count))
-            told = [(each.name, f"GPU-{each.uuid}") for each in found]
-            os.write(writer, json.dumps(told).encode())
+        os.write(writer, json.dumps(_asked()).encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         raw = pipe.read(MAX_NAMES_BYTES)
     os.waitpid(child, 0)
-    return tuple(Gpu(*map(str, each)) for each in json.loads(raw or b"[]"))
+    found, why = json.loads(raw) if raw else ([], "its driver ended the process")
+    return tuple(Gpu(*each) for each in found), why
+
+
+def _asked() -> tuple[list[tuple[str, str]], str]:
+    import torch
+
+    try:
+        torch.cuda.init()
+        found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+        return [(each.name, f"GPU-{each.uuid}") for each in found], ""
+    except Exception as error:  # no driver, one too old, or whatever it says
+        return [], f"{error}".partition("\n")[0][:200]
 
 
 def processes_on(open_nvml: Callable[[], Any] = nvml) -> Mapping[str, tuple[int, ...]]:
@@ -79,12 +86,13 @@ def processes_on(open_nvml: Callable[[], Any] = nvml) -> Mapping[str, tuple[int,
     return found
 
 
-def choose_device(wanted: str, gpus: Sequence[Gpu]) -> str:
+def choose_device(wanted: str, gpus: Sequence[Gpu], why: str = "") -> str:
     """The device of a job, as torch writes it: ``cpu`` or ``cuda:N``.
 
     Args:
         wanted: Of the job's settings.
         gpus: Those that there are.
+        why: There are none.
 
     Raises:
         UnavailableError: ``no-device``.
@@ -94,9 +102,9 @@ def choose_device(wanted: str, gpus: Sequence[Gpu]) -> str:
     number = int(wanted.partition(":")[2] or 0)
     if number < len(gpus):
         return f"cuda:{number}"
-    has = ", ".join(each.name for each in gpus) or "none"
+    has = ", ".join(each.name for each in gpus) or f"none{why and f': {why}'}"
     raise UnavailableError(
         f"the job computes on {wanted}",
-        why=f"GPUs that the recipe's process can use here: {has}",
+        why=f"GPUs that the recipe's process can use here: {visible(has)}",
         code="no-device",
     )

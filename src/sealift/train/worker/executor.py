@@ -91,6 +91,7 @@ class RecipeExecutor:
         self._lock = threading.Lock()
         self._sandbox = ""
         self._gpus: tuple[Gpu, ...] = ()
+        self._no_gpu = ""
         self._others = 0  # the most processes that were seen beside ours
         self._scrubbed: tuple[ScrubbedPart, ...] = ()
         self._task: TaskProcess | None = None
@@ -142,7 +143,7 @@ class RecipeExecutor:
             UnavailableError: ``no-device``.
         """
         assert self.sandbox  # by now it is known which devices it shows
-        device = choose_device(wanted, self._gpus)
+        device = choose_device(wanted, self._gpus, self._no_gpu)
         self._equipment, self._others = replace(self._equipment, device=device), 0
 
     def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
@@ -239,7 +240,7 @@ class RecipeExecutor:
         assert isinstance(told, Waiting)
         if freed_is_overwritten() and not told.overwrites:
             raise killed("it keeps what it frees, and this process does not")
-        self._gpus = told.devices
+        self._gpus, self._no_gpu = told.devices
         return Confinement.parse(told.sandbox).word
 
 

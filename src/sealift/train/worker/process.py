@@ -64,12 +64,12 @@ class Waiting:
     Attributes:
         sandbox: What will keep a recipe in; it was tried.
         overwrites: Whether its allocators overwrite what is freed; it was tried.
-        devices: The GPUs that a worker would have.
+        devices: The GPUs that a worker would have, and why there are none.
     """
 
     sandbox: str
     overwrites: bool
-    devices: tuple[Gpu, ...]
+    devices: tuple[tuple[Gpu, ...], str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.ids import Buffer
 from sealift.train.loop.answers import pack_answer
 from sealift.train.loop.buckets import Bucket, Trained
-from sealift.train.loop.faults import Fault, describe, unfit
+from sealift.train.loop.faults import Fault, describe, machine_failed, unfit
 from sealift.train.loop.imports import Notice
 from sealift.train.loop.placement import Placement
 from sealift.train.loop.recipe import Containment, Recipe
@@ -375,4 +375,5 @@ def _give(recipe: Recipe, model: nn.Module, state: Mapping[str, Tensor]) -> None
 def _fault(error: BaseException) -> Fault:
     if isinstance(error, SealiftError):
         return describe(error)
-    return Fault(kind="memory" if isinstance(error, MemoryError) else "error")
+    failed = machine_failed(error)
+    return describe(failed) if failed else Fault(kind="error")
