@@ -192,7 +192,7 @@ def no_memory() -> UnavailableError:
     )
 
 
-def device_lost() -> UnavailableError:
+def _device_lost() -> UnavailableError:
     """The error for a GPU that failed in the midst of the work."""
     return UnavailableError("the GPU failed while it computed", code="device-lost")
 
@@ -208,7 +208,7 @@ def machine_failed(error: BaseException) -> UnavailableError | None:
     if kinds & {"MemoryError", "OutOfMemoryError"} or "can't allocate memory" in told:
         return no_memory()
     if "AcceleratorError" in kinds and "device-side assert" not in told:
-        return device_lost()
+        return _device_lost()
     return None
 
 
@@ -250,7 +250,7 @@ def explain(fault: Fault) -> SealiftError:
         case "rows":
             return bad_row(fault.field, fault.reason)
         case "memory" | "lost":
-            return no_memory() if fault.kind == "memory" else device_lost()
+            return no_memory() if fault.kind == "memory" else _device_lost()
         case "import" | "device":
             foreign = foreign_import if fault.kind == "import" else foreign_device
             return foreign(fault.path, fault.line)
