@@ -108,6 +108,21 @@ def test_a_gpu_that_fails_is_no_fault_of_a_recipe(line: str, code: str) -> None:
     assert caught.value.code == code
 
 
+def test_what_torch_compiles_without_a_program_runs_in_the_sandbox() -> None:
+    said = '"aot_eager", or on a GPU "cudagraphs"'
+    for backend, fails in (("aot_eager", False), ("inductor", True)):
+        call = f"torch.compile(model, backend={backend!r})(batch['x'])"
+        text = PLAIN.replace("    return F.cross", f"    {call}\n    return F.cross")
+        with RecipeExecutor({"recipe.py": text.encode()}, "recipe.py") as executor:
+            trainer = Trainer(executor, SETTINGS)
+            if not fails:
+                trainer.work([cargo("north", 20)])
+                continue
+            with pytest.raises(JobError, match=said) as caught:
+                trainer.work([cargo("north", 20)])
+            assert caught.value.code == "bad-recipe"
+
+
 class Apart(Placement):
     """The CPU as if it were another device: gradients lie in memory of their own."""
 

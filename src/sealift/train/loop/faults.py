@@ -80,6 +80,10 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
         "same ones throughout, with one backward pass that is not the recipe's to start; or "
         'choose `slices.sync = "round"`',
     ),
+    "compiler": (
+        "torch.compile asks for a compiler, and a recipe starts no program",
+        'Compile with backend="aot_eager", or on a GPU "cudagraphs"; or not at all',
+    ),
     "state-bytes": ("model and optimizer are larger than the room for them", ""),
 }
 RULES: Final = (

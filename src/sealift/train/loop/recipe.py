@@ -94,6 +94,8 @@ class Containment:
         path, line = self._place(error)
         if isinstance(error, ForeignImportError):
             return foreign_import(path, line)
+        if any(kind.__name__ == "InductorError" for kind in type(error).__mro__):
+            return unfit("compiler")
         if _asked_for_gpu(error):
             return foreign_device(path, line)
         return recipe_failed(path, line, _known_type(error))
