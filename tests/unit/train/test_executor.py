@@ -23,7 +23,7 @@ from sealift.train.loop.told import Told
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker import executor as module
 from sealift.train.worker.devices import Gpu
-from sealift.train.worker.executor import RecipeExecutor
+from sealift.train.worker.executor import OPENED, RecipeExecutor
 from sealift.train.worker.messages import Done, TaskAnswers
 from sealift.train.worker.requests import Request
 from sealift.train.worker.taskprocess import TaskLimits, TaskProcess
@@ -140,11 +140,14 @@ def test_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor:
         executor._gpus = (Gpu("NVIDIA H100", "GPU-1"), Gpu("NVIDIA H200", "GPU-2"))
         executor.compute_on("cuda:1")
-        assert executor.device() == "cuda:1 NVIDIA H200, other processes unknown"
+        assert (
+            executor.device()
+            == f"cuda:1 NVIDIA H200, other processes unknown, {OPENED}"
+        )
         for running, said in (((), "no"), ((7, 8), "2"), ((7,), "2"), ((), "2")):
             found = {"GPU-1": (5,), "GPU-2": running}
             monkeypatch.setattr(module, "processes_on", lambda found=found: found)
             told = executor.device()
-            assert told == f"cuda:1 NVIDIA H200, {said} other processes"
+            assert told == f"cuda:1 NVIDIA H200, {said} other processes, {OPENED}"
         executor.compute_on("cpu")
         assert executor.device() == "cpu"

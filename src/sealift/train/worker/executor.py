@@ -51,6 +51,7 @@ BEST: Final = "namespaces+landlock+seccomp"
 WITHOUT_NAMESPACES: Final = "landlock+seccomp"
 
 
+OPENED: Final = "rows opened in the host"  # commitments are checked there: ADR 0044
 _NO_OTHERS: Final = TaskLimits()
 
 
@@ -114,7 +115,7 @@ class RecipeExecutor:
         return self._sandbox
 
     def device(self) -> str:
-        """Where tasks compute; of a GPU its name, and who was seen there besides.
+        """Where tasks compute; of a GPU its name, who was seen there besides, and how rows come.
 
         Between two tasks none of ours is, so this is no time to be in one.
         """
@@ -122,7 +123,7 @@ class RecipeExecutor:
         if device == CPU:
             return device
         gpu = self._gpus[int(device.partition(":")[2])]
-        return f"{device} {visible(gpu.name)}, {self._company(gpu)}"
+        return f"{device} {visible(gpu.name)}, {self._company(gpu)}, {OPENED}"
 
     def _company(self, gpu: Gpu) -> str:
         try:
