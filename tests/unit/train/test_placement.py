@@ -10,6 +10,7 @@ import torch
 
 from sealift.errors import JobError, SealiftError, UnavailableError
 from sealift.train.loop import placement as placement_module
+from sealift.train.loop.faults import Fault, believable, explain
 from sealift.train.loop.placement import HERE, Placement
 from sealift.train.loop.tasks import DeviceScrub
 from sealift.train.loop.trainer import Trainer
@@ -213,3 +214,18 @@ def test_devices_are_those_of_torch() -> None:
     assert len(found) == torch.cuda.device_count()
     assert bool(found) is not bool(why)
     assert not torch.cuda.is_initialized()
+
+
+def test_where_a_gpus_memory_is_said() -> None:
+    def said(*room: int) -> str:
+        fault = Fault(kind="memory", room=(room[0], room[1]))
+        nothing: frozenset[str] = frozenset()
+        told = believable(fault, {}, fields=nothing, parameters=nothing, steps=range(1))
+        return str(explain(told))
+
+    text = said(80 << 30, 3 << 30)
+    assert "80.0 GiB, and model, optimizer and two batches take 3.0" in text
+    assert "lower batch_rows" in text
+    assert "GiB" not in said(0, 0)
+    assert "out of memory" not in said(3 << 30, 80 << 30)
+    assert "out of memory" not in said(1 << 51, 0)

@@ -86,6 +86,7 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "state-bytes": ("model and optimizer are larger than the room for them", ""),
 }
+MOST_ROOM: Final = 1 << 50  # bytes, of a GPU
 RULES: Final = (
     "not true or false",
     "not finite",
@@ -107,6 +108,7 @@ class Fault:
         reason: Key of ``REASONS``, or one of ``RULES``.
         step: Optimizer step.
         field: Field of a schema, or name of a parameter.
+        room: Bytes of a GPU's memory, and of them in use before a batch; 0 if unknown.
     """
 
     kind: Kind
@@ -116,6 +118,7 @@ class Fault:
     reason: str = ""
     step: int = 0
     field: str = ""
+    room: tuple[int, int] = (0, 0)
 
 
 class RecipeError(JobError):
@@ -186,10 +189,16 @@ def gradient_not_finite(parameter: str, step: int) -> RecipeError:
     )
 
 
-def no_memory() -> UnavailableError:
-    """The error where memory ran out."""
+def no_memory(room: tuple[int, int] = (0, 0)) -> UnavailableError:
+    """The error where memory ran out; ``room`` as in ``Fault``."""
+    total, resting = (each / 2**30 for each in room)
+    said = (
+        f"the GPU has {total:.1f} GiB, and model, optimizer and two batches take "
+        f"{resting:.1f}: what a batch makes on its way has to fit in the rest"
+    )
     return UnavailableError(
         "the recipe ran out of memory",
+        why=said if total else "",
         fix="Free memory and resume; or, in a job of another name, lower batch_rows "
         "or buffer_bytes",
         code="no-memory",
@@ -254,7 +263,8 @@ def explain(fault: Fault) -> SealiftError:
         case "rows":
             return bad_row(fault.field, fault.reason)
         case "memory" | "lost":
-            return no_memory() if fault.kind == "memory" else _device_lost()
+            lost = fault.kind == "lost"
+            return _device_lost() if lost else no_memory(fault.room)
         case "import" | "device":
             foreign = foreign_import if fault.kind == "import" else foreign_device
             return foreign(fault.path, fault.line)
@@ -295,6 +305,8 @@ def believable(
             fits = fault.field in fields and fault.reason in RULES
         case "error" | "import" | "device":
             return _believable_error(fault, files)
+        case "memory":
+            fits = 0 <= fault.room[1] <= fault.room[0] < MOST_ROOM
         case _:
             fits = True
     return fault if fits else Fault(kind="error")

@@ -16,6 +16,7 @@ from sealift.train.loop.imports import Guard
 from sealift.train.loop.tasks import DeviceScrub
 
 Batch = dict[str, Tensor]
+_FIRST_BATCHES: Final = 3  # an optimizer has its state after the first
 
 
 class Placement:
@@ -27,6 +28,7 @@ class Placement:
 
     def __init__(self, name: str = "cpu") -> None:
         self.device: Final = torch.device(name)
+        self._resting: list[int] = []
 
     @property
     def is_cpu(self) -> bool:
@@ -49,6 +51,15 @@ class Placement:
         if self.device.type == "cuda":
             return self._copied_ahead(iter(made))
         return map(self.batch, made)
+
+    def room(self) -> tuple[int, int]:
+        """Bytes of the GPU's memory, and those in use before a batch is worked on.
+
+        Zeros where nobody says: on the CPU, or before there was a batch.
+        """
+        if not self._resting:
+            return 0, 0
+        return torch.cuda.mem_get_info(self.device)[1], max(self._resting)
 
     def scrub(self) -> DeviceScrub:
         """Overwrite all that torch's allocator has of the GPU, and read it back.
@@ -95,6 +106,8 @@ class Placement:
 
     def _arrived(self, batch: Batch, copied: torch.cuda.Event) -> Batch:
         """Not to be read before it is copied, nor given away while it is read."""
+        if len(self._resting) < _FIRST_BATCHES:
+            self._resting.append(torch.cuda.memory_allocated(self.device))
         computing = torch.cuda.current_stream(self.device)
         computing.wait_event(copied)
         for each in batch.values():

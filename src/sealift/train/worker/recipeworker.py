@@ -18,6 +18,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -165,6 +166,9 @@ class AssignedTask:
             BaseException
         ) as error:  # a recipe's objects do it outside of a guard, too
             answer = _fault(error)
+            if answer.kind == "memory":
+                with contextlib.suppress(Exception):
+                    answer = replace(answer, room=placement.room())
         if not placement.is_cpu:
             with contextlib.suppress(RuntimeError):  # the parent says what it missed
                 self._parent.ask(placement.scrub())
