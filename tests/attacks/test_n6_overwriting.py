@@ -21,7 +21,7 @@ from sealift.serve.modelworker import ModelWorker
 from sealift.train.job.settings import ServingTable
 from sealift.train.loop.tasks import Given
 from sealift.train.loop.trainer import Trainer
-from sealift.train.worker import executor
+from sealift.train.worker import taskprocess
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.requests import Area
 from sealift.train.worker.taskprocess import TaskLimits
@@ -46,7 +46,7 @@ class SpiedArea(Area):
 def spies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[int]]]:
     """Duplicates of the areas and states of all tasks, that nobody closes."""
     found: dict[str, list[int]] = {"area": [], "states": []}
-    plain = executor._states_of
+    plain = taskprocess._states_of
 
     def states_of(given: Given) -> SharedBuffer:
         made = plain(given)
@@ -54,8 +54,8 @@ def spies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[int]]]:
         return made
 
     monkeypatch.setattr(SpiedArea, "spies", found["area"], raising=False)
-    monkeypatch.setattr(executor, "Area", SpiedArea)
-    monkeypatch.setattr(executor, "_states_of", states_of)
+    monkeypatch.setattr(taskprocess, "Area", SpiedArea)
+    monkeypatch.setattr(taskprocess, "_states_of", states_of)
     yield found
     for each in (*found["area"], *found["states"]):
         os.close(each)
