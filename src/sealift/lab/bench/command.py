@@ -14,7 +14,8 @@ BENCHES: Final = {
     "allreduce": "sealed sums beside plain ones, torch's own and the published way",
     "channel": "sealing beside memcpy, sealed beside plain streams and two-way pipes",
     "ddp": "training iterations beside torch's own and the published way; a round's mean",
-    "gpu": "opening on a GPU beside the copy to it; says so where there is none",
+    "gpu": "opening on a GPU beside the copy to it, a step, a visit and an answer beside "
+    "plain torch; says so where there is none",
     "handshake": "a session's handshake, in memory and through the relay",
     "link": "sealed transfers to a device, every mode beside the plain copy",
     "loader": "sealed batches beside a plain DataLoader over the same arrays",

@@ -1,8 +1,8 @@
-"""Opening on a GPU beside the copy to it: is the link the limit, and what is lost of it?
+"""Opening on a GPU beside the copy to it, and computing there beside plain torch.
 
 Arms of one size run in turn; a ratio is that of medians. Sealed records lie in pinned
 memory if that is proven, and the plain copy moves exactly their bytes from there. Without
-a GPU the report has one row, which says why.
+a GPU one row says why, and what is computed is computed on the CPU.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sealift.channel.device.device import RecordPlace
 from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UnavailableError
+from sealift.lab.bench import computing
 from sealift.lab.bench.report import BenchReport, interleaved, start_report
 
 MIB: Final = 1 << 20
@@ -109,15 +110,29 @@ def run(
     open_engine: Callable[[], CudaEngine] = open_cuda,
     sizes: Sequence[int] = (),
     record_bytes: int = RECORD_BYTES,
+    compute: Callable[..., None] = computing.measure,
 ) -> BenchReport:
-    """Measure; about a minute on a GPU, seconds with ``quick``."""
+    """Measure; some minutes on a GPU, less with ``quick``."""
     report = start_report("gpu")
+    _measure_opening(report, open_engine, sizes, record_bytes, quick=quick)
+    compute(report, quick=quick)
+    return report
+
+
+def _measure_opening(
+    report: BenchReport,
+    open_engine: Callable[[], CudaEngine],
+    sizes: Sequence[int],
+    record_bytes: int,
+    *,
+    quick: bool,
+) -> None:
     try:
         engine = open_engine()
     except UnavailableError as error:
-        report.real = ["nothing"]
+        report.real = ["opening: nothing"]
         report.rows = [{"arm": "none", "why": str(error)}]
-        return report
+        return
     facts = engine.facts
     real = facts.name if facts.real else f"no GPU: {facts.name}"
     report.real = [real, HEADING, f"copies: {engine.copies.why}"]
@@ -128,7 +143,6 @@ def run(
                 _measure(report, engine, suite, size, min(size, record_bytes))
     finally:
         engine.close()
-    return report
 
 
 def _measure(
