@@ -1,0 +1,104 @@
+"""Training, answers, sandbox and scrub on a real GPU; part by part, to find what lacks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from sealift.train.loop.trainer import Trainer
+from sealift.train.sandbox.confine import NONE
+from sealift.train.worker.devices import find_devices, processes_on
+from sealift.train.worker.executor import BEST, RecipeExecutor
+from tests.sim.inside import demand
+from tests.unit.train.joints import cargo
+from tests.unit.train.recipes import PLAIN, SETTINGS
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+PARTS = (NONE, "seccomp", "landlock", "namespaces", BEST)
+
+
+def given(wanted: str) -> str:
+    return wanted if wanted == NONE else demand(wanted)
+
+
+STEADY = PLAIN.replace("nn.Dropout(0.2), ", "")
+
+# Fills most of a GPU's free memory and counts how often a row's bytes lie in it.
+PROBE = """
+import sys, torch
+mark = torch.tensor(list(bytes.fromhex(sys.argv[1])), dtype=torch.uint8, device="cuda")
+found = 0
+if sys.argv[2] == "first":  # the control: what was freed in a process is found in it
+    before = mark.repeat(1 << 20)
+    del before
+free, _total = torch.cuda.mem_get_info()
+held = []
+for _ in range(int(free * 0.8) >> 26):
+    held.append(torch.empty(1 << 26, dtype=torch.uint8, device="cuda"))
+held.append(torch.empty(len(mark) << 20, dtype=torch.uint8, device="cuda"))
+for each in held:
+    rows = each[: len(each) // len(mark) * len(mark)].view(-1, len(mark))
+    for part in rows.split(1 << 20):
+        found += int((part == mark).all(dim=1).sum())
+print(found)
+"""
+
+
+def probe(mark: bytes, when: str = "after") -> int:
+    ran = subprocess.run(
+        [sys.executable, "-c", PROBE, mark.hex(), when],
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    return int(ran.stdout)
+
+
+@pytest.mark.parametrize("wanted", PARTS)
+def test_a_worker_has_the_gpu(wanted: str) -> None:
+    with RecipeExecutor(
+        {"recipe.py": b""}, "recipe.py", wanted=given(wanted)
+    ) as executor:
+        assert executor.sandbox == wanted
+        executor.compute_on("cuda")
+        print(executor.device())
+        assert executor.device().startswith("cuda:0 NVIDIA")
+
+
+@pytest.mark.parametrize("wanted", PARTS)
+def test_it_trains_there(wanted: str) -> None:
+    files = {"recipe.py": STEADY.encode()}
+    states = []
+    for device in ("cuda", "cuda", "cpu"):
+        with RecipeExecutor(files, "recipe.py", wanted=given(wanted)) as executor:
+            executor.compute_on(device)
+            trainer = Trainer(executor, SETTINGS)
+            trainer.work([cargo("north", 40)])
+            (part,) = executor.scrubbed() or (None,)
+            states.append(trainer.digest())
+        assert (part is None) is (device == "cpu")
+        if part is not None:
+            assert part.name == "cuda:0"
+            assert part.size_bytes >= 2 << 20
+    assert states[0] == states[1]  # on one kind of GPU, with one driver
+
+
+def test_rows_are_not_found_by_the_next_process() -> None:
+    mark = bytes(cargo("north", 40).memory.view[:24])
+    with RecipeExecutor({"recipe.py": STEADY.encode()}, "recipe.py") as executor:
+        executor.compute_on("cuda")
+        Trainer(executor, SETTINGS).work([cargo("north", 40)])
+    assert probe(mark) == 0
+    assert probe(mark, "first") > 0
+
+
+def test_the_driver_names_who_computes_there() -> None:
+    found, why = find_devices()
+    assert found
+    assert not why
+    assert {each.uuid for each in found} <= set(processes_on())
+    torch.zeros(1, device="cuda")
+    assert all(isinstance(each, tuple) for each in processes_on().values())
