@@ -77,9 +77,7 @@ class Placement:
         ]
         for part in parts:
             part.zero_()
-        # What counting takes of that memory holds counts: zeros, if all goes well.
-        left = sum(int(torch.count_nonzero(part)) for part in parts)
-        found = DeviceScrub(sum(map(len, parts)), left)
+        found = DeviceScrub(sum(map(len, parts)), sum(map(_count_nonzero, parts)))
         torch.cuda.empty_cache()
         return found
 
@@ -125,6 +123,11 @@ class _Segment:
             "typestr": "|u1",
             "version": 3,
         }
+
+
+def _count_nonzero(part: Tensor) -> int:
+    """Counting makes a tensor of that length, which only a failure deserves."""
+    return int(torch.count_nonzero(part)) if bool(part.any()) else 0
 
 
 def _memory_at(address: int, length: int, device: torch.device) -> Tensor:
