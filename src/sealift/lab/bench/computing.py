@@ -219,13 +219,16 @@ def _arms(text: str, count: int) -> Iterator[tuple[dict[str, Callable[[], Any]],
         model = stack.enter_context(closing(_model(served, plain.model)))
         x = batch_from_rows(rows[:1], schema)["x"].clone()
         question = x.numpy().tobytes()
-        task = partial(_train, _trainer(executor), world)
+        trainer = _trainer(executor)
+        cargo, half = (
+            [_cargo(world, part, stack)] for part in (rows, rows[: count // 2])
+        )
         yield (
             {
                 "plain": partial(plain.train, rows),
                 "plain half": partial(plain.train, rows[: count // 2]),
-                "task": partial(task, rows),
-                "task half": partial(task, rows[: count // 2]),
+                "task": partial(trainer.work, cargo),
+                "task half": partial(trainer.work, half),
                 "visit": world.visit,
                 "plain answer": partial(plain.answer, x),
                 "answer": partial(model.predict, [question], 1),
@@ -238,10 +241,11 @@ def _trainer(executor: RecipeExecutor) -> Trainer:
     return Trainer(executor, TrainingSettings(seed=1, batch_rows=BATCH_ROWS))
 
 
-def _train(trainer: Trainer, world: World, rows: torch.Tensor) -> None:
+def _cargo(world: World, rows: torch.Tensor, stack: ExitStack) -> LoadedCargo:
+    """Rows as a visit leaves them, opened; here without one."""
     offer = world.offer(OWNER, rows=len(rows))
-    with closing(SharedBuffer.of(rows.numpy().tobytes())) as memory:
-        trainer.work([LoadedCargo(offer, world.resource(offer.resource), memory)])
+    memory = stack.enter_context(closing(SharedBuffer.of(rows.numpy().tobytes())))
+    return LoadedCargo(offer, world.resource(offer.resource), memory)
 
 
 def _model(executor: RecipeExecutor, built: nn.Module) -> ModelWorker:
