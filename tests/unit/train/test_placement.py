@@ -196,6 +196,14 @@ def test_the_device_that_a_job_gets(
     assert choose_device(wanted, gpus) == device
 
 
+def test_ranks_of_one_machine_take_a_gpu_each() -> None:
+    for wanted in ("auto", "cuda"):
+        found = [choose_device(wanted, GPUS, rank=rank) for rank in range(3)]
+        assert found == ["cuda:0", "cuda:1", "cuda:0"]
+    assert choose_device("cuda:1", GPUS, rank=2) == "cuda:1"
+    assert choose_device("auto", (), rank=2) == "cpu"
+
+
 @pytest.mark.parametrize(
     ("wanted", "gpus", "why"),
     [("cuda", (), "here: none"), ("cuda:2", GPUS, "H100, NVIDIA H100")],

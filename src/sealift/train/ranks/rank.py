@@ -172,7 +172,7 @@ class Rank:
         """What can be refused at home is refused before any key is asked for."""
         agreement, number = self._agreement.agreement, self._number
         self._executor.limits = TaskLimits(work_s=settings.run.work_s)
-        self._executor.compute_on(settings.run.device)
+        self._executor.compute_on(settings.run.device, rank=number)
         training = open_training(
             agreement, self._executor, settings.training, number=number
         )

@@ -86,20 +86,25 @@ def processes_on(open_nvml: Callable[[], Any] = nvml) -> Mapping[str, tuple[int,
     return found
 
 
-def choose_device(wanted: str, gpus: Sequence[Gpu], why: str = "") -> str:
+def choose_device(
+    wanted: str, gpus: Sequence[Gpu], why: str = "", *, rank: int = 0
+) -> str:
     """The device of a job, as torch writes it: ``cpu`` or ``cuda:N``.
 
     Args:
         wanted: Of the job's settings.
         gpus: Those that there are.
         why: There are none.
+        rank: Of the accelerator, where several may share a machine: each takes the next GPU,
+            unless the job names one.
 
     Raises:
         UnavailableError: ``no-device``.
     """
     if wanted == CPU or (wanted == "auto" and not gpus):
         return CPU
-    number = int(wanted.partition(":")[2] or 0)
+    named = wanted.partition(":")[2]
+    number = int(named) if named else rank % max(1, len(gpus))
     if number < len(gpus):
         return f"cuda:{number}"
     has = ", ".join(each.name for each in gpus) or f"none{why and f': {why}'}"

@@ -137,15 +137,16 @@ class RecipeExecutor:
         """What the worker of the last task says of its GPU's memory; empty without one."""
         return self._scrubbed
 
-    def compute_on(self, wanted: str) -> None:
-        """Choose where all tasks that follow compute: ``[run] device``.
+    def compute_on(self, wanted: str, *, rank: int = 0) -> None:
+        """Choose where all tasks that follow compute: ``[run] device``; see ``choose_device``.
 
         Raises:
             UnavailableError: ``no-device``.
         """
         assert self.sandbox  # by now it is known which devices it shows
-        device = choose_device(wanted, self._gpus, self._no_gpu)
+        device = choose_device(wanted, self._gpus, self._no_gpu, rank=rank)
         self._equipment, self._others = replace(self._equipment, device=device), 0
+        self.device()  # who is there before the first task
 
     def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         """Do one task; see ``Workplace``.
