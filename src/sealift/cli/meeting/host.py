@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -243,7 +244,7 @@ def _meet(args: argparse.Namespace, book: Book, host: Host) -> SignedAgreement:
             if signed is not None and not missing:
                 talk.wait_for("")
                 return signed
-            talk.wait_for(", ".join(missing))
+            talk.wait_for(_awaited(book, missing))
             time.sleep(0.1)
 
 
@@ -263,6 +264,12 @@ def _await_free(address: tuple[str, int]) -> None:
 
 def _missing(book: Book) -> tuple[str, ...]:
     return tuple(each.name for each in book.seats() if each.consent is None)
+
+
+def _awaited(book: Book, missing: Sequence[str]) -> str:
+    """Parties that have not come yet, and answers of those that have."""
+    here = {each.name for each in book.seats() if each.card is not None}
+    return ", ".join(f"{name}'s answer" if name in here else name for name in missing)
 
 
 def _line(event: Event) -> str:

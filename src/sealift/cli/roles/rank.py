@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 from pathlib import Path
 
 from sealift.attest.evidence import Attester
 from sealift.cli.arguments import Parser
-from sealift.cli.console import say_sandbox
+from sealift.cli.console import say_sandbox, show
 from sealift.cli.roles import direct_host_of
 from sealift.session.direct import PathDialler
 from sealift.train.job.rejoin import Rejoining
@@ -73,5 +73,6 @@ def run_rank(args: argparse.Namespace, setup: RoleSetup, attester: Attester) -> 
     ):
         rejoining.run(lambda joined: process.serve(rejoining.dial_s, joined))
         receipts = process.places.receipts
-    print(json.dumps({"rank": process.rank, "receipts": receipts.kept}))
+    facts = {"rank": process.rank, "receipts": receipts.kept}
+    show(facts, as_json=not sys.stdout.isatty(), width=9)
     return 0

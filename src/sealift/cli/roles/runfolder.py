@@ -263,8 +263,9 @@ class RunFolder:
     ) -> dict[str, Any]:
         return {
             "run": str(self.path),
-            "visits": visits,
-            "skipped": skipped,
+            **(
+                {"visits": visits, "skipped": skipped} if manifest.plan != "ddp" else {}
+            ),
             "level": manifest.level,
             "metrics": manifest.metrics,
             **_weights(manifest),
