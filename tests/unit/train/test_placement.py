@@ -153,14 +153,13 @@ def test_all_of_the_allocators_memory_is_overwritten_and_read_back(
     memory = {4096: torch.ones(512, dtype=torch.uint8), 8192: torch.ones(2048)}
     lengths = {address: each.nbytes for address, each in memory.items()}
     said = [
-        {"address": address, "total_size": length, "device": 1}
-        for address, length in lengths.items()
+        {"address": address, "total_size": length, "device": number}
+        for number, (address, length) in enumerate(lengths.items())
     ]
-    said.append({"address": 1 << 20, "total_size": 64, "device": 0})
     given: list[str] = []
 
-    def at(address: int, length: int, _device: torch.device) -> torch.Tensor:
-        assert lengths[address] == length
+    def at(address: int, length: int, number: int) -> torch.Tensor:
+        assert (lengths[address], number) == (length, address // 4096 - 1)
         return memory[address].view(torch.uint8)
 
     for name in ("synchronize", "memory_snapshot", "empty_cache"):

@@ -35,6 +35,11 @@ class Placement:
         """Whether nothing has to be moved."""
         return self.device.type == "cpu"
 
+    def begin(self) -> None:
+        """From here on, a recipe that says only ``cuda`` means this GPU."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+
     def put(self, model: nn.Module, guard: Guard) -> None:
         """Move a model, in place; the guard runs what may be a recipe's own."""
         if not self.is_cpu:
@@ -62,7 +67,7 @@ class Placement:
         return torch.cuda.mem_get_info(self.device)[1], max(self._resting)
 
     def scrub(self) -> DeviceScrub:
-        """Overwrite all that torch's allocator has of the GPU, and read it back.
+        """Overwrite all that torch's allocator has of GPUs, and read it back.
 
         Nothing computes there afterwards: tensors that still live are overwritten as well.
 
@@ -71,9 +76,8 @@ class Placement:
         """
         torch.cuda.synchronize(self.device)
         parts = [
-            _memory_at(each["address"], each["total_size"], self.device)
+            _memory_at(each["address"], each["total_size"], each["device"])
             for each in torch.cuda.memory_snapshot()
-            if each["device"] == self.device.index
         ]
         for part in parts:
             part.zero_()
@@ -130,8 +134,8 @@ def _count_nonzero(part: Tensor) -> int:
     return int(torch.count_nonzero(part)) if bool(part.any()) else 0
 
 
-def _memory_at(address: int, length: int, device: torch.device) -> Tensor:
-    return torch.as_tensor(_Segment(address, length), device=device)
+def _memory_at(address: int, length: int, number: int) -> Tensor:
+    return torch.as_tensor(_Segment(address, length), device=f"cuda:{number}")
 
 
 HERE: Final = Placement()

@@ -63,6 +63,7 @@ def carry_out(
         JobError: if the recipe fails.
     """
     settings = task.settings
+    placement.begin()
     torch.set_num_threads(settings.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     tables = [_table(task, given, place) for place in range(len(task.parts))]

@@ -44,8 +44,10 @@ def find_devices() -> tuple[tuple[Gpu, ...], str]:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writer, json.dumps(_asked()).encode())
-        os._exit(0)
+        try:
+            os.write(writer, json.dumps(_asked()).encode())
+        finally:
+            os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         raw = pipe.read(MAX_NAMES_BYTES)

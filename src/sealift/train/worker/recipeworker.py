@@ -304,6 +304,7 @@ class ServedModel:
         )
         self._model = self._build()
         self._placement = Placement(self._order.device)
+        self._placement.begin()
         self._placement.put(self._model, self._recipe.guard)
         state = as_tensors(bytes(self._state))
         self._state.release()
