@@ -73,8 +73,9 @@ def test_a_task_that_fails_says_what_stayed_on_its_gpu() -> None:
     with RecipeExecutor({"recipe.py": PLAIN.encode()}, "recipe.py") as executor:
         trainer = Trainer(executor, SETTINGS)
         executor._equipment = replace(executor._equipment, device="cuda:0")
-        with pytest.raises(JobError, match="on cuda:0 was not overwritten"):
+        with pytest.raises(JobError, match="on cuda:0 was not overwritten") as caught:
             trainer.build()
+        assert caught.value.code == "recipe-error"  # its own word, and no mere end
         assert executor.scrubbed() == ()
         executor.compute_on("cpu")
         trainer.build()  # the control

@@ -217,10 +217,10 @@ def machine_failed(error: BaseException) -> UnavailableError | None:
     a GPU failed, and not what was computed there, an assertion of a kernel.
     """
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    told = str(error) if kinds & {"RuntimeError"} else ""
-    if kinds & {"MemoryError", "OutOfMemoryError"} or "can't allocate memory" in told:
+    told = type(error) is RuntimeError and "can't allocate memory" in str(error)
+    if told or kinds & {"MemoryError", "OutOfMemoryError"}:
         return no_memory()
-    if "AcceleratorError" in kinds and "device-side assert" not in told:
+    if "AcceleratorError" in kinds and "device-side assert" not in str(error):
         return _device_lost()
     return None
 

@@ -170,7 +170,7 @@ class AssignedTask:
                 with contextlib.suppress(Exception):
                     answer = replace(answer, room=placement.room())
         if not placement.is_cpu:
-            with contextlib.suppress(RuntimeError):  # the parent says what it missed
+            with contextlib.suppress(Exception):  # the parent says what it missed
                 self._parent.ask(placement.scrub())
         self._parent.answer(answer)
 
@@ -293,7 +293,8 @@ class ServedModel:
 
     def _forget(self) -> None:
         if not self._placement.is_cpu:
-            self._placement.scrub()
+            with contextlib.suppress(Exception):  # nobody waits for a word
+                self._placement.scrub()
 
     def _load(self) -> None:
         torch.set_num_threads(self._order.threads)
