@@ -89,7 +89,7 @@ def test_a_file_that_both_slices_have_open_carries_them() -> None:
 WORKER_SAYS = """
 import io, sys
 from sealift.errors import JobError
-from sealift.train.worker import executor, process
+from sealift.train.worker import executor
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 
 RECIPE = b'''
@@ -105,7 +105,7 @@ def configure_optimizers(model):
 from sealift.train.loop.trainer import Trainer
 from sealift.travel.settings import TrainingSettings
 left_out = sys.argv[1:]
-process._INHERITED = [name for name in process._INHERITED if name not in left_out]
+executor._INHERITED = [name for name in executor._INHERITED if name not in left_out]
 text = io.StringIO()
 try:
     with executor.RecipeExecutor({"recipe.py": RECIPE}, "recipe.py", text=text) as shop:

@@ -44,7 +44,7 @@ def silent(_wanted: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
 def test_a_process_that_does_not_start_is_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "start_zygote", silent)
+    monkeypatch.setattr(module, "_start", silent)
     monkeypatch.setattr(module, "START_S", 0.1)
     monkeypatch.setattr(module, "FAREWELL_S", 0.1)
     with (

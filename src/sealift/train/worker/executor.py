@@ -7,8 +7,10 @@ checked, bytes are copied before they are read, and whoever overstays is killed.
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,17 +24,11 @@ from sealift.errors import JobError, UnavailableError, visible
 from sealift.ids import Digest
 from sealift.release.receipt import ScrubbedPart
 from sealift.train.loop.states import TensorBytes, pack_tensors
-from sealift.train.loop.tasks import (
-    Given,
-    SliceTask,
-    TaskDone,
-    TaskParent,
-)
+from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
 from sealift.train.sandbox.confine import Confinement
+from sealift.train.sandbox.inventory import SCRATCH
 from sealift.train.worker.devices import CPU, Gpu, choose_device, processes_on
-from sealift.train.worker.messages import (
-    from_bytes,
-)
+from sealift.train.worker.messages import from_bytes
 from sealift.train.worker.process import (
     FAREWELL_S,
     NO_NAMESPACES,
@@ -42,16 +38,27 @@ from sealift.train.worker.process import (
     Waiting,
     killed,
     read_packet,
-    start_zygote,
 )
 from sealift.train.worker.taskprocess import TaskLimits, TaskProcess
-from sealift.travel.visit.memory import freed_is_overwritten
+from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT, freed_is_overwritten
 
 BEST: Final = "namespaces+landlock+seccomp"
 WITHOUT_NAMESPACES: Final = "landlock+seccomp"
-
-
 OPENED: Final = "rows opened in the host"  # commitments are checked there: ADR 0044
+# Nothing of the parent's environment reaches a recipe but where Python finds modules,
+# and what makes its allocators overwrite what is freed: a receipt speaks of both.
+_INHERITED: Final = (
+    "PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "CUDA_VISIBLE_DEVICES",
+    *ALLOCATOR_ENVIRONMENT,
+)  # fmt: skip
+_OWN: Final = {
+    "HOME": SCRATCH,
+    "TMPDIR": SCRATCH,
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without, products on a GPU vary
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts them
+    "PYTHONHASHSEED": "0",  # the order of a set is part of bit-identity
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
 _NO_OTHERS: Final = TaskLimits()
 
 
@@ -97,7 +104,7 @@ class RecipeExecutor:
         self._scrubbed: tuple[ScrubbedPart, ...] = ()
         self._task: TaskProcess | None = None
         try:
-            self._process, self._control = start_zygote(wanted)
+            self._process, self._control = _start(wanted)
         except BaseException:
             bundle.close()
             raise
@@ -220,7 +227,7 @@ class RecipeExecutor:
             kept = [
                 part for part in Confinement.parse(self._wanted).parts if part in parts
             ]
-            self._process, self._control = start_zygote(Confinement(kept).word)
+            self._process, self._control = _start(Confinement(kept).word)
             word = self._read_waiting()
         if word is None:
             raise killed("its process does not start")
@@ -254,3 +261,27 @@ def pack_bundle(files: Mapping[str, bytes]) -> bytes:
             for path, content in files.items()
         }
     )
+
+
+def _start(wanted: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = {k: v for k, v in os.environ.items() if k in _INHERITED} | _OWN
+    module = "sealift.train.worker.zygote"
+    with theirs:
+        try:
+            process = subprocess.Popen(  # noqa: S603 - ourselves
+                [sys.executable, "-P", "-m", module, str(theirs.fileno()), wanted],
+                env=environment,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C is for the parent, which ends it in order
+            )
+        except OSError as error:
+            ours.close()
+            raise UnavailableError(
+                "no process for the recipe", why=error, code="no-process"
+            ) from None
+    return process, ours

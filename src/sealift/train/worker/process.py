@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,9 +22,8 @@ from typing import Final, TextIO
 from sealift.attest.evidence import Measure
 from sealift.attest.runtimelog import module_event
 from sealift.data.schedule.memory import SharedBuffer
-from sealift.errors import JobError, MalformedError, PeerError, UnavailableError
+from sealift.errors import JobError, MalformedError, PeerError
 from sealift.ids import Buffer, Digest
-from sealift.train.sandbox.inventory import SCRATCH
 from sealift.train.worker.devices import CPU, Gpu
 from sealift.train.worker.messages import (
     GONE,
@@ -36,7 +33,6 @@ from sealift.train.worker.messages import (
     worker_gone,
 )
 from sealift.train.worker.requests import TIMED_OUT, Area, ParentEnd, Request
-from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,49 +83,6 @@ NO_NAMESPACES: Final = 77
 NOT_CONFINED: Final = 78
 MAX_CONTROL_BYTES: Final = 4096
 MAX_DESCRIPTORS: Final = 200
-# Nothing of the parent's environment reaches a recipe but where Python finds modules,
-# and what makes its allocators overwrite what is freed: a receipt speaks of both.
-_INHERITED: Final = (
-    "PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "CUDA_VISIBLE_DEVICES",
-    *ALLOCATOR_ENVIRONMENT,
-)  # fmt: skip
-_OWN: Final = {
-    "HOME": SCRATCH,
-    "TMPDIR": SCRATCH,
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without, products on a GPU vary
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts them
-    "PYTHONHASHSEED": "0",  # the order of a set is part of bit-identity
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
-
-
-def start_zygote(wanted: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """The process that forks workers, and the way to it.
-
-    Raises:
-        UnavailableError: code ``no-process``.
-    """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {k: v for k, v in os.environ.items() if k in _INHERITED} | _OWN
-    module = "sealift.train.worker.zygote"
-    with theirs:
-        try:
-            process = subprocess.Popen(  # noqa: S603 - ourselves
-                [sys.executable, "-P", "-m", module, str(theirs.fileno()), wanted],
-                env=environment,
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                process_group=0,  # Ctrl-C is for the parent, which ends it in order
-            )
-        except OSError as error:
-            ours.close()
-            raise UnavailableError(
-                "no process for the recipe", why=error, code="no-process"
-            ) from None
-    return process, ours
 
 
 def send_with(control: socket.socket, raw: bytes, descriptors: Sequence[int]) -> None:
