@@ -20,7 +20,7 @@ from sealift.cli.doctor import probe
 from sealift.cli.doctor.probe import Finding, Probe
 from sealift.cli.main import main
 from sealift.errors import UnavailableError
-from sealift.train.worker.devices import processes_on
+from sealift.train.worker.devices import other_processes
 from tests.sim.cuda_engines import model_gpu
 from tests.sim.cuda_standin import StandInDriver
 
@@ -85,13 +85,15 @@ def nvml(*counts: int) -> SimpleNamespace:
 
 def test_who_else_computes_on_a_gpu_is_told():
     first, second, never = probegpu.look_at_company(
-        partial(processes_on, lambda: nvml(2))
+        partial(other_processes, lambda: nvml(2))
     )
     assert (first.found, first.state) == ("GPU-0: 4321", "limits")
     assert (second.found, second.state) == ("GPU-1: nobody", "good")
     assert never.found == probegpu.NOT_RUN
     failing = SimpleNamespace(**vars(nvml()) | {"nvmlDeviceGetCount": {}.popitem})
-    unknown, _never = probegpu.look_at_company(partial(processes_on, lambda: failing))
+    unknown, _never = probegpu.look_at_company(
+        partial(other_processes, lambda: failing)
+    )
     assert unknown.state == "missing"
     assert "dictionary is empty" in unknown.found
 

@@ -75,6 +75,14 @@ def test_with_the_log_itself(said: Said, run: SmallRun) -> None:
     assert "has the releases of bern-heldout, bern-train on evidence sha256:" in words
 
 
+def test_a_log_of_another_run_is_named(said: Said, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with small_run(tmp_path / "there"):
+        words = said("--with-log", "there/ada.log", rc=5)
+    assert "there/ada.log: the manifest shows no head of this log" in words
+    assert "[other-log]" in words
+
+
 def test_a_head_of_another_size_needs_the_log(
     said: Said, run: SmallRun, tmp_path: Path
 ) -> None:

@@ -197,10 +197,14 @@ def _logged(
 ) -> Iterator[str]:
     """The log itself holds what the receipt shows of it: its head, and every release."""
     log, manifest = read_head(path).body.log, receipt.manifest
-    shown = head_of(manifest, log)
+    try:
+        shown = head_of(manifest, log)
+    except IntegrityError as error:
+        error.what = f"{path}: {error.what}"
+        raise
     for each in (shown, *(r.head for r in receipt.released if r.head.body.log == log)):
         verify_log(path, each)
-    found = prove_releases(manifest, log, read_entries(path))
+    found = prove_releases(manifest, read_entries(path))
     owner = log_owner(shown, verified).name
     yield (
         f"{owner}'s log continues the receipt's head of it, and has the releases of "

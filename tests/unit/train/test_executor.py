@@ -147,7 +147,7 @@ def test_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         for running, said in (((), "no"), ((7, 8), "2"), ((7,), "2"), ((), "2")):
             found = {"GPU-1": (5,), "GPU-2": running}
-            monkeypatch.setattr(module, "processes_on", lambda found=found: found)
+            monkeypatch.setattr(module, "other_processes", lambda found=found: found)
             told = executor.device()
             assert told == f"cuda:1 NVIDIA H200, {said} other processes, {OPENED}"
         executor.compute_on("cpu")

@@ -57,14 +57,14 @@ RELEASE = LogEntry(
 
 def test_it_names_what_was_released_on_which_evidence() -> None:
     other = replace(RELEASE, instance=OTHER, level="tee", resource="another run's")
-    shown = prove_releases(MANIFEST, LOG, [other, RELEASE, RELEASE])
+    shown = prove_releases(MANIFEST, [other, RELEASE, RELEASE])
     assert shown.resources == ("north-train", "north-train")
     assert shown.evidence == (Digest.of(b"session"),)
 
 
 def test_another_level_in_the_log_is_refused() -> None:
     with pytest.raises(PolicyError) as caught:
-        prove_releases(MANIFEST, LOG, [RELEASE, replace(RELEASE, level="development")])
+        prove_releases(MANIFEST, [RELEASE, replace(RELEASE, level="development")])
     assert caught.value.code == "other-level"
 
 
@@ -78,7 +78,7 @@ def test_another_level_in_the_log_is_refused() -> None:
 )
 def test_a_log_of_another_run_proves_nothing(entry: LogEntry) -> None:
     with pytest.raises(IntegrityError) as caught:
-        prove_releases(MANIFEST, LOG, [entry])
+        prove_releases(MANIFEST, [entry])
     assert caught.value.code == "no-release"
 
 

@@ -10,7 +10,7 @@ import torch
 
 from sealift.train.loop.trainer import Trainer
 from sealift.train.sandbox.confine import NONE
-from sealift.train.worker.devices import find_devices, processes_on
+from sealift.train.worker.devices import find_gpus, other_processes
 from sealift.train.worker.executor import BEST, RecipeExecutor
 from tests.sim.inside import demand
 from tests.unit.train.joints import cargo
@@ -96,9 +96,9 @@ def test_rows_are_not_found_by_the_next_process() -> None:
 
 
 def test_the_driver_names_who_computes_there() -> None:
-    found, why = find_devices()
+    found, why = find_gpus()
     assert found
     assert not why
-    assert {each.uuid for each in found} <= set(processes_on())
+    assert {each.uuid for each in found} <= set(other_processes())
     torch.zeros(1, device="cuda")
-    assert all(isinstance(each, tuple) for each in processes_on().values())
+    assert all(isinstance(each, tuple) for each in other_processes().values())

@@ -14,7 +14,7 @@ from sealift.train.loop.faults import Fault, believable, explain
 from sealift.train.loop.placement import HERE, Placement
 from sealift.train.loop.tasks import DeviceScrub
 from sealift.train.loop.trainer import Trainer
-from sealift.train.worker.devices import Gpu, choose_device, find_devices
+from sealift.train.worker.devices import Gpu, choose_device, find_gpus
 from sealift.train.worker.executor import RecipeExecutor
 from tests.sim.inplace import InPlace
 from tests.sim.otherdevice import NAME, OtherDevice, in_a_process
@@ -217,7 +217,7 @@ def test_a_device_that_is_not_there(
 
 def test_devices_are_those_of_torch() -> None:
     """A process that asks has not asked itself, so it can still fork."""
-    found, why = find_devices()
+    found, why = find_gpus()
     assert len(found) == torch.cuda.device_count()
     assert bool(found) is not bool(why)
     assert not torch.cuda.is_initialized()

@@ -24,7 +24,7 @@ from sealift.channel.cuda.staging import HostBlock
 from sealift.channel.select import shows_gpu
 from sealift.cli.doctor.probe import Figure, Finding, say_rate, say_time
 from sealift.errors import SealiftError, UnavailableError
-from sealift.train.worker.devices import processes_on
+from sealift.train.worker.devices import other_processes
 
 # README and SECURITY say the same.
 NOT_RUN: Final = (
@@ -100,7 +100,7 @@ def look_at_protection(
 
 
 def look_at_company(
-    find: Callable[[], Mapping[str, tuple[int, ...]]] = processes_on,
+    find: Callable[[], Mapping[str, tuple[int, ...]]] = other_processes,
 ) -> Iterator[Finding]:
     """Who else computes on each GPU; and what of Sealift never has."""
     try:

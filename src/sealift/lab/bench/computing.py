@@ -35,7 +35,7 @@ from sealift.train.job.settings import ServingTable
 from sealift.train.loop.rehearsal import synthetic_rows
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.modelform import FORMAT, form_from_plain
-from sealift.train.worker.devices import find_devices
+from sealift.train.worker.devices import find_gpus
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.travel.accelerator.setup import GroupResult, LoadedCargo
 from sealift.travel.settings import TrainingSettings
@@ -170,7 +170,7 @@ def measure(
         rows: Of the visit; fewer on a CPU.
         width: Of the model.
     """
-    on_gpu = bool(find_devices()[0])
+    on_gpu = bool(find_gpus()[0])
     width = width or (256 if on_gpu else 16)
     rows = rows or (1 << 15 if on_gpu else 1 << 12) // (4 if quick else 1)
     text = RECIPE.replace("WIDTH", str(width))

@@ -131,7 +131,7 @@ def _check_shown_logs(
         path, key = world.home(owner).log, verified.party(owner).sign
         head = head_of(verdict.manifest, key)
         log = _check_log(owner, key, path, {"the manifest": head})
-        prove_releases(verdict.manifest, key, log.entries)
+        prove_releases(verdict.manifest, log.entries)
         verdict.logs.append(log)
     verdict.log_verified = True
 

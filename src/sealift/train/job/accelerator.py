@@ -326,7 +326,7 @@ class Accelerator:
                 travel=settings.travel,
                 sandbox=self._executor.sandbox,
                 device=self._executor.device,
-                on_device=self._executor.scrubbed,
+                device_scrub=self._executor.scrubbed,
                 released=lambda: keys.releases,
             ),
             rules=self._rules,

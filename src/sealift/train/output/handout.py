@@ -85,7 +85,7 @@ class Handout:
         travel: How the job travels.
         sandbox: What keeps the recipe in.
         device: Says where it computes.
-        on_device: What is said of a GPU's memory after the last task.
+        device_scrub: What is said of a GPU's memory after the last task.
         ranks: Instance keys of all accelerators of the job; ours alone without.
         released: What owners' logs say of the keys that came.
 
@@ -109,7 +109,7 @@ class Handout:
         travel: TravelSettings,
         sandbox: str,
         device: Callable[[], str],
-        on_device: Callable[[], tuple[ScrubbedPart, ...]] = tuple,
+        device_scrub: Callable[[], tuple[ScrubbedPart, ...]] = tuple,
         ranks: tuple[PublicKey, ...] = (),
         released: Callable[[], tuple[Logged, ...]] = tuple,
     ) -> None:
@@ -123,7 +123,8 @@ class Handout:
         self._heads = heads
         self._plan = plan
         self._travel = travel
-        self._sandbox, self._device, self._on_device = sandbox, device, on_device
+        self._sandbox, self._device = sandbox, device
+        self._device_scrub = device_scrub
         self._released = released
         self._uses: list[Uses] = []
         self.resumed, self.checkpoints, self.collectives = 0, 0, ""
@@ -189,7 +190,7 @@ class Handout:
             level=self._proof.level,
             instance=self._endpoint.instance.public_key,
             evidence=self._proof.evidence,
-            scrub=replace(scrub, regions=(*scrub.regions, *self._on_device())),
+            scrub=replace(scrub, regions=(*scrub.regions, *self._device_scrub())),
             heads=self._heads(),
         )
         return sign_receipt(receipt, self._endpoint.instance)

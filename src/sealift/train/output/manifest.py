@@ -155,12 +155,10 @@ class ShownRelease:
     """What one owner's log says of a run.
 
     Attributes:
-        log: The key that signs it.
         resources: What its broker released to the instance.
         evidence: Digests of the evidence that it was released on.
     """
 
-    log: PublicKey
     resources: tuple[str, ...]
     evidence: tuple[Digest, ...]
 
@@ -182,15 +180,12 @@ def head_of(manifest: RunManifest, log: PublicKey) -> SignedTreeHead:
     )
 
 
-def prove_releases(
-    manifest: RunManifest, log: PublicKey, entries: Iterable[Entry]
-) -> ShownRelease:
+def prove_releases(manifest: RunManifest, entries: Iterable[Entry]) -> ShownRelease:
     """Compare a verified log with a verified manifest: what any of its accelerators got.
 
     Args:
         manifest: Verified.
-        log: The key that signs the log.
-        entries: All of its entries, the log verified against ``head_of``.
+        entries: All of a log's entries, the log verified against ``head_of``.
 
     Raises:
         PolicyError: ``other-level``: a key went to this instance at another level.
@@ -210,7 +205,6 @@ def prove_releases(
                 code="other-level",
             )
     return ShownRelease(
-        log=log,
         resources=tuple(each.resource for each in releases),
         evidence=tuple(dict.fromkeys(e.evidence for e in releases if e.evidence)),
     )

@@ -204,7 +204,7 @@ class Rank:
             travel=settings.travel,
             sandbox=self._executor.sandbox,
             device=self._executor.device,
-            on_device=self._executor.scrubbed,
+            device_scrub=self._executor.scrubbed,
             ranks=ranks,
             released=lambda: keys.releases,
         )

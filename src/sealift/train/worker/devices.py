@@ -32,7 +32,7 @@ class Gpu:
     uuid: str
 
 
-def find_devices() -> tuple[tuple[Gpu, ...], str]:
+def find_gpus() -> tuple[tuple[Gpu, ...], str]:
     """The GPUs, in torch's order; and why there are none.
 
     Asked in a process of its own: one that has asked can fork none that computes there.
@@ -67,7 +67,9 @@ def _asked() -> tuple[list[tuple[str, str]], str]:
         return [], f"{error}".partition("\n")[0][:200]
 
 
-def processes_on(open_nvml: Callable[[], Any] = nvml) -> Mapping[str, tuple[int, ...]]:
+def other_processes(
+    open_nvml: Callable[[], Any] = nvml,
+) -> Mapping[str, tuple[int, ...]]:
     """Who else computes on the GPUs of this machine: numbers of processes, by UUID.
 
     Raises:

@@ -27,7 +27,7 @@ from sealift.train.loop.states import TensorBytes, pack_tensors
 from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.sandbox.inventory import SCRATCH
-from sealift.train.worker.devices import CPU, Gpu, choose_device, processes_on
+from sealift.train.worker.devices import CPU, Gpu, choose_device, other_processes
 from sealift.train.worker.messages import from_bytes
 from sealift.train.worker.process import (
     FAREWELL_S,
@@ -100,7 +100,8 @@ class RecipeExecutor:
         self._sandbox = ""
         self._gpus: tuple[Gpu, ...] = ()
         self._no_gpu = ""
-        self._others = 0  # the most processes that were seen beside ours
+        self._gpu: Gpu | None = None
+        self._others: int | None = None  # the most that were seen beside ours
         self._scrubbed: tuple[ScrubbedPart, ...] = ()
         self._task: TaskProcess | None = None
         try:
@@ -124,21 +125,22 @@ class RecipeExecutor:
     def device(self) -> str:
         """Where tasks compute; of a GPU its name, who was seen there besides, and how rows come.
 
-        Between two tasks none of ours is, so this is no time to be in one.
+        Not in the midst of a task: its process would be taken for another's.
         """
-        device = self._equipment.device
-        if device == CPU:
-            return device
-        gpu = self._gpus[int(device.partition(":")[2])]
-        return f"{device} {visible(gpu.name)}, {self._company(gpu)}, {OPENED}"
+        if self._gpu is None:
+            return CPU
+        self._count_others()
+        others = "other processes unknown"
+        if self._others is not None:
+            others = f"{self._others or 'no'} other process{'es' * (self._others != 1)}"
+        name = visible(self._gpu.name)
+        return f"{self._equipment.device} {name}, {others}, {OPENED}"
 
-    def _company(self, gpu: Gpu) -> str:
-        try:
-            others = processes_on().get(gpu.uuid, ())
-        except UnavailableError:
-            return "other processes unknown"
-        self._others = max(self._others, len(others))
-        return f"{self._others or 'no'} other process{'es' * (self._others != 1)}"
+    def _count_others(self) -> None:
+        if self._gpu is not None:
+            with suppress(UnavailableError):
+                now = len(other_processes().get(self._gpu.uuid, ()))
+                self._others = max(self._others or 0, now)
 
     def scrubbed(self) -> tuple[ScrubbedPart, ...]:
         """What the worker of the last task says of its GPU's memory; empty without one."""
@@ -152,8 +154,11 @@ class RecipeExecutor:
         """
         assert self.sandbox  # by now it is known which devices it shows
         device = choose_device(wanted, self._gpus, self._no_gpu, rank=rank)
-        self._equipment, self._others = replace(self._equipment, device=device), 0
-        self.device()  # who is there before the first task
+        self._equipment = replace(self._equipment, device=device)
+        number = device.partition(":")[2]
+        self._gpu = self._gpus[int(number)] if number else None
+        self._others = None
+        self._count_others()
 
     def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         """Do one task; see ``Workplace``.
@@ -249,7 +254,7 @@ class RecipeExecutor:
         assert isinstance(told, Waiting)
         if freed_is_overwritten() and not told.overwrites:
             raise killed("it keeps what it frees, and this process does not")
-        self._gpus, self._no_gpu = told.devices
+        self._gpus, self._no_gpu = told.gpus, told.no_gpu
         return Confinement.parse(told.sandbox).word
 
 

@@ -60,12 +60,14 @@ class Waiting:
     Attributes:
         sandbox: What will keep a recipe in; it was tried.
         overwrites: Whether its allocators overwrite what is freed; it was tried.
-        devices: The GPUs that a worker would have, and why there are none.
+        gpus: Those that a worker would have.
+        no_gpu: Why there are none.
     """
 
     sandbox: str
     overwrites: bool
-    devices: tuple[tuple[Gpu, ...], str]
+    gpus: tuple[Gpu, ...]
+    no_gpu: str
 
 
 @dataclass(frozen=True, slots=True)

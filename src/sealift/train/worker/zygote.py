@@ -25,7 +25,7 @@ from sealift.train.sandbox import landlock, namespaces
 from sealift.train.sandbox.confine import Confinement, confine_worker
 from sealift.train.sandbox.inventory import SCRATCH, pin_libraries, readable
 from sealift.train.sandbox.kernel import PR_SET_PDEATHSIG, prctl
-from sealift.train.worker.devices import find_devices
+from sealift.train.worker.devices import find_gpus
 from sealift.train.worker.messages import from_bytes, to_bytes
 from sealift.train.worker.process import (
     NO_NAMESPACES,
@@ -95,8 +95,8 @@ class Zygote:
         pin_libraries()
         self._installed = installed_places()
         confinement = _best_of(self._wanted, self._places)
-        devices = find_devices()
-        self._tell(Waiting(confinement.word, freed_is_overwritten(), devices))
+        gpus, why = find_gpus()
+        self._tell(Waiting(confinement.word, freed_is_overwritten(), gpus, why))
         while True:
             raw, descriptors = receive_with(self._control)
             if not raw:
