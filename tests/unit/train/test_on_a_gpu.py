@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,8 @@ from sealift.train.sandbox.confine import NONE
 from sealift.train.worker.devices import find_gpus, other_processes
 from sealift.train.worker.executor import BEST, RecipeExecutor
 from tests.sim.inside import demand
+from tests.sim.served import rows
+from tests.unit.serve.test_modelworker import RECIPE, ask, host, weights
 from tests.unit.train.joints import cargo
 from tests.unit.train.recipes import PLAIN, SETTINGS
 
@@ -87,12 +90,23 @@ def test_it_trains_there(wanted: str) -> None:
 
 
 def test_rows_are_not_found_by_the_next_process() -> None:
-    mark = bytes(cargo("north", 40).memory.view[:24])
+    mark = bytes(cargo("north", 40).memory.view[:16])  # a row's x: so it lies there
     with RecipeExecutor({"recipe.py": STEADY.encode()}, "recipe.py") as executor:
         executor.compute_on("cuda")
         Trainer(executor, SETTINGS).work([cargo("north", 40)])
     assert probe(mark) == 0
     assert probe(mark, "first") > 0
+
+
+def test_it_answers_there() -> None:
+    with RecipeExecutor({"recipe.py": RECIPE}, "recipe.py") as executor:
+        executor.compute_on("cuda")
+        model = host(executor, weights())
+        model.start()
+        try:
+            assert np.array_equal(ask(model, 7.0), 2 * rows(7.0))
+        finally:
+            model.close()
 
 
 def test_the_driver_names_who_computes_there() -> None:
