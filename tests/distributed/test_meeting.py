@@ -148,6 +148,10 @@ def test_four_commands_and_three_answers(parties: Parties) -> None:
     accuracy = re.search(r"accuracy +([\d.]+)", host.text)
     assert accuracy is not None
     assert float(accuracy[1]) > 0.7
+    assert re.search(r"^(visits|skipped) ", host.text, re.MULTILINE) is None
+    for each in owners.values():
+        assert re.search(r"^receipts +\d+\r?$", each.text, re.MULTILINE)
+        assert '{"' not in each.text
     for name in OWNERS:
         home = parties.folder / name
         assert (home / f"{name}.key").stat().st_mode & 0o777 == 0o600
@@ -191,6 +195,7 @@ def test_killed_and_typed_again_it_goes_on(parties: Parties) -> None:
     south.wait_text("Sign?")
     east.wait_text("sealing heldout.csv")
     host.wait_text("east said yes")
+    host.wait_text("south's answer")
     south.kill()
     east.kill()
     host.kill()
