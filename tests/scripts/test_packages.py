@@ -21,6 +21,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from sealift.crypto.keys import SecretKey
+from sealift.meet.invitation import Invitation
 from tests.unit.data.tables import make_arrays, write_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -180,6 +182,13 @@ def test_who_owns_data_needs_no_torch(packages: Packages, tmp_path: Path) -> Non
     stores = ("--vault", "vault.db", "--log", "l.db", "--heads", "h", "--receipts", "r")
     refused = run(commands / "sealift", *words, *stores, "--sealed", "sealed", **here)
     assert "`sealift join` needs torch" in refused.stderr
+    invited = Invitation(
+        meeting=bytes(16), name="north", host=create_identity("host").public_key,
+        secret=SecretKey.generate(), expires_s=2**33, addresses=("127.0.0.1:1",),
+    )  # fmt: skip
+    (tmp_path / "invitation").write_text(invited.to_text())
+    refused = run(commands / "sealift", "join", "invitation", "t.npz", **here)
+    assert "`sealift join` needs torch" in refused.stderr  # before anything is signed
     (tmp_path / "t.csv").write_text("x;y\n1,5;a\n2,5;a\n")
     drafted = done(commands / "sealift", "data", "schema", "t.csv", **here)
     assert 'name = "x"\ndtype = "float32"' in drafted

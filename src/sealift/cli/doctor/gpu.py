@@ -130,7 +130,7 @@ def look_at_compilers(
     """What compiles the kernels at first use."""
     said, name = ", ".join(each.version for each in find()), "kernel compiler"
     if said:
-        meaning = "the kernels are compiled at first use, and kept"
+        meaning = "the kernels are compiled at first use, in each process"
         yield Finding(name, said, meaning, state="good", figures={"compilers": said})
     else:
         advice = "pip install 'sealift[cuda]' brings NVRTC"

@@ -11,7 +11,7 @@ from typing import Final
 from sealift.attest.level import Level
 from sealift.cli.judging import wall_clock
 from sealift.cli.train.rehearse import rehearse_all
-from sealift.codec import from_plain, parse_toml, to_plain
+from sealift.codec import parse_toml
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.document import load_schema, schema_to_plain
@@ -57,7 +57,7 @@ def training_of(folder: Path, names: Sequence[str], address: str) -> TrainingSet
     Raises:
         MalformedError: if a field of its job.toml does not fit.
     """
-    job, _output = _job(folder, folder.resolve().name, tuple(names), address)
+    job = _job(folder, folder.resolve().name, len(names), address)
     return parse_job(parse_toml(job.encode(), source="job.toml")).training
 
 
@@ -108,7 +108,7 @@ def declaration_of(
     first = invited[0]
     guests = tuple(each.name for each in invited)
     name = folder.resolve().name
-    job, output = _job(folder, name, guests, first.addresses[0])
+    job = _job(folder, name, len(guests), first.addresses[0])
     declaration = Declaration(
         meeting=first.meeting,
         name=check_name(name, what="the recipe's folder's name"),
@@ -118,7 +118,7 @@ def declaration_of(
         job=job,
         schema=schema_to_plain(schema),
         accept=(Level.DEVELOPMENT,),
-        output=output,
+        output=_usual_output(len(guests)),
         travel=TravelRule(1, LEASE_S),
         rows_at_home=True,
         not_after=first.expires_s,
@@ -126,10 +126,8 @@ def declaration_of(
     return declaration, files
 
 
-def _job(
-    folder: Path, name: str, guests: tuple[str, ...], address: str
-) -> tuple[str, OutputRule]:
-    """The job file that all have, and what may leave; both may be said in RECIPE/job.toml.
+def _job(folder: Path, name: str, guests: int, address: str) -> str:
+    """The job file that all have; RECIPE/job.toml may say a part of it.
 
     Raises:
         MalformedError: if a field does not fit.
@@ -141,19 +139,17 @@ def _job(
         raise MalformedError(
             f"job.toml has {own[0]}", why="the host says that", code="bad-field"
         )
-    output = {**to_plain(_usual_output(len(guests))), **plain.pop("output", {})}
-    tables = text.partition("[output]")[0] if "[output]" in text else text
     job = (
         f'name = "{name}"\nagreement = "agreement.json"\nbundle = "recipe"\n'
-        f'output = "run"\norchestrator = "{address}"\nplan = "ddp"\n\n{tables}\n'
-        f'[slices]\ncount = {len(guests)}\nrows = "owner"\n'
+        f'output = "run"\norchestrator = "{address}"\nplan = "ddp"\n\n{text}\n'
+        f'[slices]\ncount = {guests}\nrows = "owner"\n'
     )
     parse_job(parse_toml(job.encode(), source="job.toml"), name="job.toml")
-    return job, from_plain(OutputRule, output, "output")
+    return job
 
 
 def _usual_output(guests: int) -> OutputRule:
-    """What leaves where the recipe's folder says nothing else."""
+    """What leaves, of every meeting."""
     return OutputRule(
         metrics=("loss", "accuracy"),
         digits=3,

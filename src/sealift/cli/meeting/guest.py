@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -125,6 +126,8 @@ def run(args: argparse.Namespace) -> int:
     _demand_this_meeting(place, invitation)
     if not place["agreement.json"].exists():
         invitation.require_in_time(wall_clock())
+        if not args.decline and find_spec("torch") is None:
+            raise ModuleNotFoundError(name="torch")  # rows will train here, at home
         for each in filter(None, (args.data, args.heldout)):
             if not each.is_file():
                 raise UsageError(f"there is no {each}", code="cannot-read")

@@ -70,8 +70,8 @@ def add_parser(subparsers: Any) -> None:
         description="Prints an invitation for each party, waits until all of them have "
         "joined and signed, runs the job and opens the model. RECIPE is a folder with "
         "recipe.py and schema.toml, what each party's table must look like; job.toml in it "
-        "may have [training] and [output]. All of it lies in the folder in which this is "
-        "typed; typed again there, it goes on.",
+        "may have [training], [travel] and [run]. All of it lies in the folder in which this "
+        "is typed; typed again there, it goes on.",
     )
     parser.add_path("recipe", metavar="RECIPE", help="a folder")
     parser.add_argument(
