@@ -21,6 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.meet.invitation import Invitation
 from tests.unit.data.tables import make_arrays, write_table
