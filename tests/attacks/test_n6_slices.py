@@ -104,11 +104,14 @@ def configure_optimizers(model):
 '''
 from sealift.train.loop.trainer import Trainer
 from sealift.travel.settings import TrainingSettings
-left_out = sys.argv[1:]
-executor._INHERITED = [name for name in executor._INHERITED if name not in left_out]
-text = io.StringIO()
+stays, *left_out = sys.argv[1:]
+given = ALLOCATOR_ENVIRONMENT.items()
+executor.ALLOCATOR_ENVIRONMENT = {k: v for k, v in given if k not in left_out}
+text, stays = io.StringIO(), stays == "stays"
 try:
-    with executor.RecipeExecutor({"recipe.py": RECIPE}, "recipe.py", text=text) as shop:
+    with executor.RecipeExecutor(
+        {"recipe.py": RECIPE}, "recipe.py", text=text, overwrite_freed=stays
+    ) as shop:
         assert shop.sandbox
         Trainer(shop, TrainingSettings(seed=1, batch_rows=2)).build()
 except JobError as error:
@@ -117,9 +120,9 @@ print(text.getvalue())
 """
 
 
-def worker_says(*left_out: str) -> list[str]:
+def worker_says(*words: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", WORKER_SAYS, *left_out],
+        [sys.executable, "-c", WORKER_SAYS, *words],
         env=dict(os.environ) | ALLOCATOR_ENVIRONMENT,
         capture_output=True,
         check=True,
@@ -128,14 +131,18 @@ def worker_says(*left_out: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_worker_overwrites_what_it_frees_as_its_parent_does() -> None:
-    assert "True" in worker_says()
+def test_a_worker_that_stays_overwrites_what_it_frees_as_its_parent_does() -> None:
+    assert "True" in worker_says("stays")
+
+
+def test_the_memory_of_a_task_ends_with_it_instead() -> None:
+    assert "False" in worker_says("ends")
 
 
 @pytest.mark.parametrize("left_out", sorted(ALLOCATOR_ENVIRONMENT))
 def test_a_worker_that_keeps_what_it_frees_does_not_start(left_out: str) -> None:
     """Also the control of the test above: what a worker is not given, it has not."""
-    found = worker_says(left_out)
+    found = worker_says("stays", left_out)
     assert found[0].startswith("recipe-killed")
     assert "keeps what it frees" in found[0]
     assert "True" not in found

@@ -33,7 +33,9 @@ A_TASK = SliceTask(work="rehearse", slice=0, settings=SETTINGS, models=(), parts
 SLEEPING = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
-def silent(_wanted: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def silent(
+    _wanted: str, _environment: object
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """A process that is there, and neither answers nor ends."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:

@@ -70,7 +70,11 @@ def run(args: argparse.Namespace) -> int:
     with (
         Relay(None, registry=registry_of(setup.agreement), sink=setup.sink) as relay,
         RecipeExecutor(
-            files, code.entry, tell=say_sandbox, measure=measuring(attester)
+            files,
+            code.entry,
+            overwrite_freed=True,  # of one client's rows, before another's come
+            tell=say_sandbox,
+            measure=measuring(attester),
         ) as executor,
         relay.local_client(name) as client,
         closing(TcpListener(*address)) as listener,

@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from sealift.crypto.hash import labelled
-from sealift.data.loader.rowtensors import batch_from_rows, batch_order, split_order
+from sealift.data.loader.rowtensors import batch_order, column_views, split_order
 from sealift.data.schema.schema import Schema
 from sealift.train.loop.faults import not_finite
 from sealift.train.loop.placement import HERE, Placement
@@ -65,21 +65,28 @@ class Rows:
 
     def __init__(self, parts: Sequence[Tensor], schema: Schema) -> None:
         self.schema = schema
-        self._parts = parts
+        self._parts = [column_views(part, schema) for part in parts]
         self._starts = list(accumulate(map(len, parts), initial=0))
 
     def __len__(self) -> int:
         return self._starts[-1]
 
     def batch(self, rows: Tensor) -> dict[str, Tensor]:
-        """Contiguous copies of the rows with these indices, in this order."""
+        """Copies of the rows with these indices, in this order: a recipe may write into them."""
         if len(self._parts) == 1:
-            return batch_from_rows(self._parts[0].index_select(0, rows), self.schema)
-        found = torch.empty((len(rows), self.schema.row_bytes), dtype=torch.uint8)
-        for part, start in zip(self._parts, self._starts, strict=False):
-            here = (rows >= start) & (rows < start + len(part))
-            found[here] = part.index_select(0, rows[here] - start)
-        return batch_from_rows(found, self.schema)
+            (columns,) = self._parts
+            return {name: each.index_select(0, rows) for name, each in columns.items()}
+        found = {
+            name: each.new_empty((len(rows), *each.shape[1:]))
+            for name, each in self._parts[0].items()
+        }
+        for columns, (start, end) in zip(
+            self._parts, pairwise(self._starts), strict=True
+        ):
+            here = (rows >= start) & (rows < end)
+            for name, each in columns.items():
+                found[name][here] = each.index_select(0, rows[here] - start)
+        return found
 
 
 class MakesSteps(Protocol):
@@ -191,11 +198,7 @@ class Training:
         self.guard(self.model.eval)
         sums: dict[str, float] = {}
         count = self._settings.batch_rows
-        # Copies: a recipe must not write into the visit's rows.
-        made = (
-            batch_from_rows(rows[start : start + count].clone(), schema)
-            for start in range(0, len(rows), count)
-        )
+        made = map(Rows([rows], schema).batch, torch.arange(len(rows)).split(count))
         with torch.no_grad():
             for batch in self.placement.batches(made):
                 work = partial(self._recipe.evaluate, self.model, batch)

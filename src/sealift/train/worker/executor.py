@@ -45,12 +45,15 @@ from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT, freed_is_overwrit
 BEST: Final = "namespaces+landlock+seccomp"
 WITHOUT_NAMESPACES: Final = "landlock+seccomp"
 OPENED: Final = "rows opened in the host"  # commitments are checked there: ADR 0044
-# Nothing of the parent's environment reaches a recipe but where Python finds modules,
-# and what makes its allocators overwrite what is freed: a receipt speaks of both.
+# Nothing of the parent's environment reaches a recipe but where Python finds modules, and,
+# for workers that stay, what makes their allocators overwrite what is freed.
 _INHERITED: Final = (
     "PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "CUDA_VISIBLE_DEVICES",
-    *ALLOCATOR_ENVIRONMENT,
 )  # fmt: skip
+_TUNABLES: Final = "GLIBC_TUNABLES"
+# What a step frees the next one takes. Else it goes back to the kernel and comes again page
+# by page, cleared each time: half a step's time on a CPU (ADR 0045).
+_KEEP_HEAP: Final = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776"
 _OWN: Final = {
     "HOME": SCRATCH,
     "TMPDIR": SCRATCH,
@@ -70,6 +73,8 @@ class RecipeExecutor:
         entry: Path of the recipe inside it.
         text: Where a recipe's prints go, if the agreement lets them out.
         limits: Of each task.
+        overwrite_freed: Whether workers overwrite what they free as this process does: for one
+            that stays. The memory of one that does a single task ends with it.
         wanted: Parts of the sandbox; fewer are for tests.
         tell: Gets the sandbox's word once it is known.
         measure: Gets the event of each of the bundle's modules before it first runs.
@@ -83,6 +88,7 @@ class RecipeExecutor:
         *,
         text: TextIO | None = None,
         limits: TaskLimits = _NO_OTHERS,
+        overwrite_freed: bool = False,
         wanted: str = BEST,
         tell: Callable[[str], None] = lambda word: None,
         measure: Measure = unmeasured,
@@ -95,6 +101,8 @@ class RecipeExecutor:
             files, entry, bundle, ModuleLog(files, measure), text, clock
         )
         self._wanted = wanted
+        self._overwrites = overwrite_freed
+        self._environment = _environment(overwrite_freed=overwrite_freed)
         self._tell = tell
         self._lock = threading.Lock()
         self._sandbox = ""
@@ -105,7 +113,7 @@ class RecipeExecutor:
         self._scrubbed: tuple[ScrubbedPart, ...] = ()
         self._task: TaskProcess | None = None
         try:
-            self._process, self._control = _start(wanted)
+            self._process, self._control = _start(wanted, self._environment)
         except BaseException:
             bundle.close()
             raise
@@ -232,7 +240,9 @@ class RecipeExecutor:
             kept = [
                 part for part in Confinement.parse(self._wanted).parts if part in parts
             ]
-            self._process, self._control = _start(Confinement(kept).word)
+            self._process, self._control = _start(
+                Confinement(kept).word, self._environment
+            )
             word = self._read_waiting()
         if word is None:
             raise killed("its process does not start")
@@ -252,7 +262,8 @@ class RecipeExecutor:
             return None
         told = from_bytes(raw, Waiting)
         assert isinstance(told, Waiting)
-        if freed_is_overwritten() and not told.overwrites:
+        asked = self._overwrites and freed_is_overwritten()
+        if asked and not told.overwrites:
             raise killed("it keeps what it frees, and this process does not")
         self._gpus, self._no_gpu = told.gpus, told.no_gpu
         return Confinement.parse(told.sandbox).word
@@ -268,9 +279,17 @@ def pack_bundle(files: Mapping[str, bytes]) -> bytes:
     )
 
 
-def _start(wanted: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _environment(*, overwrite_freed: bool) -> dict[str, str]:
+    names = (*_INHERITED, *(ALLOCATOR_ENVIRONMENT if overwrite_freed else ()))
+    found = {k: v for k, v in os.environ.items() if k in names} | _OWN
+    tunables = filter(None, (found.get(_TUNABLES), _KEEP_HEAP))
+    return found | {_TUNABLES: ":".join(tunables)}
+
+
+def _start(
+    wanted: str, environment: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {k: v for k, v in os.environ.items() if k in _INHERITED} | _OWN
     module = "sealift.train.worker.zygote"
     with theirs:
         try:
