@@ -68,7 +68,7 @@ class ScrubSummary:
     Attributes:
         regions: Every region of the visit's pool; and of a GPU, named as torch does, what the
             recipe's process says that it overwrote there before it ended.
-        freed_memory_overwritten: Whether the allocator overwrites what is freed.
+        freed_memory_overwritten: Whether the accelerator's own process overwrites what it frees.
         verified: Whether every byte that was read back was zero.
     """
 
