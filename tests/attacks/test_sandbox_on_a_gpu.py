@@ -50,6 +50,37 @@ def test_namespaces_show_a_gpu_where_there_is_one() -> None:
     assert none["read a fact"] == "ENOENT"
 
 
+def test_folders_of_the_drivers_library_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that the linker looks in, and the one that the driver's library really lies in."""
+    folders = [
+        tmp_path / name for name in ("named", "linked", "real", "keys", "cached")
+    ]
+    for each in folders:
+        each.mkdir()
+    named, linked, real, keys, cached = folders
+    (named / "libown.so.1").touch()
+    (real / "libcuda.so.1").touch()
+    (linked / "libcuda.so.1").symlink_to(real / "libcuda.so.1")
+    (keys / "party.key").touch()
+    (cached / "libcuda.so.1").touch()
+    cache = tmp_path / "ld.so.cache"
+    cache.write_bytes(
+        b"glibc-ld\x00libcuda.so.1\x00%s/libcuda.so.1\x00" % bytes(cached)
+    )
+    monkeypatch.setattr(inventory, "_LINKERS_CACHE", str(cache))
+    searched = f"{named}:{linked}:{keys}:{tmp_path / 'none'}::relative"
+    monkeypatch.setenv("LD_LIBRARY_PATH", searched)
+    monkeypatch.setattr(inventory, "NVIDIA", os.devnull)
+    shown = inventory.readable()
+    assert {str(each) for each in folders} & set(shown) == {
+        str(each) for each in (named, linked, real, cached)
+    }
+    monkeypatch.setattr(inventory, "NVIDIA", "/dev/nowhere")  # as everywhere else
+    assert not {str(each) for each in folders} & set(inventory.readable())
+
+
 def found_by(name: str, word: str, *, gpu: bool) -> dict[str, str]:
     parts = demand(word).split("+") if word else []
     found: dict[str, str] = look(name, *parts, GPU="yes" if gpu else "")
