@@ -43,9 +43,15 @@ OTHER_SOCKETS = {
     "tcp": (socket.AF_INET, socket.SOCK_STREAM),
     "tcp 6": (socket.AF_INET6, socket.SOCK_STREAM),
     "netlink": (socket.AF_NETLINK, socket.SOCK_RAW),
+    "packets": (socket.AF_INET, PACKETS),
 }
 OF_A_PROCESS = ("environ", "mem", "maps", "status", "cmdline", "comm", "task", "fd")
 ROOTS = ("/proc", inventory.PROCESSES)
+MORE_OF_ITSELF = (
+    *(f"/proc/self/{name}" for name in ("environ", "mem", "fd", "net", "mountinfo")),
+    "/proc/self/autogroup",  # of a session's processes together; whoever owns it sets it
+    f"{inventory.PROCESSES}/self/maps",
+)
 
 
 def confined(parts: Sequence[str]) -> None:
@@ -191,10 +197,8 @@ def processes_with_a_gpu(parts: Sequence[str]) -> object:
                 for path in (f"{each}/task/{forker}/comm" for each in tasks)
             },
             "more of itself": {
-                name: tried(
-                    lambda name=name: os.open(f"/proc/self/{name}", os.O_RDONLY)
-                )
-                for name in ("environ", "mem", "fd", "net", "mountinfo", "autogroup")
+                path: tried(lambda path=path: os.close(os.open(path, os.O_RDONLY)))
+                for path in MORE_OF_ITSELF
             },
         }
 
