@@ -106,11 +106,13 @@ def test_no_other_part_keeps_a_gpus_worker_from_its_name(word: str) -> None:
 
 
 def test_without_a_filter_all_of_it_is_done() -> None:
-    """The control of the tests above; a socket that nobody has accepted takes no word."""
+    """The control of the tests above; a socket that nobody has accepted takes no word, and
+    not every machine has every family."""
     found = found_by("sockets_with_a_gpu", "", gpu=True)
     assert {name for name, answer in found.items() if answer != "done"} <= {
         "send",
         "tcp 6",
+        "packets",
     }
 
 
