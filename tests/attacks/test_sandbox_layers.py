@@ -165,32 +165,3 @@ def test_a_native_join_ends_under_the_filter() -> None:
     """It waits at a futex that others could meet; it is told to look again."""
     demand("seccomp")
     assert look("join_a_thread", "seccomp") == [0, 0, [1]]
-
-
-def test_landlock_opens_a_gpu_to_who_computes_on_one() -> None:
-    demand("landlock")
-    found = look("with_a_gpu", "landlock", GPU="yes")
-    assert found["open"] == found["read a fact"] == "done"
-    assert found["its command"] == "ENOTTY"  # the device's own answer
-    others = look("with_a_gpu", "landlock", GPU="")
-    assert others["open"] == others["read a fact"] == "EACCES"
-
-
-def test_the_filter_lets_a_gpus_commands_through_to_who_computes_on_one() -> None:
-    demand("seccomp")
-    found = look("with_a_gpu", "seccomp", GPU="yes")
-    assert found["its command"] == "ENOTTY"
-    assert found["another command"] == "EPERM"
-    assert found["a pipe"] == "done"
-    others = look("with_a_gpu", "seccomp", GPU="")
-    assert others["its command"] == others["a pipe"] == "EPERM"
-    alone = look("with_a_gpu", GPU="")  # the control
-    assert alone["its command"] == alone["another command"] == "ENOTTY"
-
-
-def test_namespaces_show_a_gpu_where_there_is_one() -> None:
-    demand("namespaces")
-    shown = look("world_with_a_gpu")
-    assert set(shown.values()) == {"done"}
-    none = look("world_with_a_gpu", NVIDIA="/dev/nowhere")
-    assert none["read a fact"] == "ENOENT"

@@ -132,6 +132,19 @@ def test_a_gpu_that_fails_is_a_finding():
     assert (found.state, found.found) == ("missing", "none that can be used: no card")
 
 
+def test_a_device_file_that_a_recipe_would_miss_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(probegpu, "NVIDIA", "/dev/null")
+    monkeypatch.setattr(probegpu, "UVM", str(tmp_path / "uvm"))
+    found = gpu_findings()["GPU files"]
+    assert found.found == f"{tmp_path / 'uvm'} is missing"
+    assert "nvidia-modprobe -u -c=0" in found.advice
+    (tmp_path / "uvm").touch()
+    assert "GPU files" not in gpu_findings()
+    monkeypatch.setattr(probegpu, "NVIDIA", "/dev/nowhere")
+    (tmp_path / "uvm").unlink()
+    assert "GPU files" not in gpu_findings()
+
+
 def gpu_findings_of_error(error):
     def opens():
         raise error

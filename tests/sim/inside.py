@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import importlib
 import json
 import os
 import resource
@@ -21,7 +22,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sealift.train.sandbox import confine as confining
 from sealift.train.sandbox import kernel as limits
 from sealift.train.sandbox import landlock, namespaces, seccomp
 from sealift.train.sandbox.confine import Confinement, confine_worker
@@ -106,36 +106,6 @@ def files(parts: Sequence[str]) -> object:
         "list the root": tried(lambda: os.listdir("/")),
         "write a null device": tried(lambda: Path(os.devnull).write_bytes(b"x")),
     }
-
-
-def with_a_gpu(parts: Sequence[str]) -> object:
-    """A device of every machine, and a fact, as if they were a GPU's."""
-    confine_worker(Confinement(parts), (), MEMORY_BYTES, gpu=bool(os.environ["GPU"]))
-
-    def command(number: int) -> None:
-        with open("/dev/full", "r+b", buffering=0) as file:
-            if LIBC.ioctl(file.fileno(), number, None) == -1:
-                raise OSError(ctypes.get_errno(), "refused")
-
-    return {
-        "open": tried(lambda: os.close(os.open("/dev/full", os.O_RDWR))),
-        "its command": tried(lambda: command(0xC020462A)),  # NV_ESC_RM_CONTROL
-        "another command": tried(lambda: command(0xC0204635)),  # NV_ESC_RM_SHARE
-        "read a fact": tried(Path("/proc/devices").read_bytes),
-        "a pipe": tried(os.pipe),
-    }
-
-
-def world_with_a_gpu(_parts: Sequence[str]) -> object:
-    """What is shown where there is one; ``/dev/full`` and ``/proc/devices`` are its."""
-
-    def there() -> object:
-        return {
-            "open": tried(lambda: os.close(os.open("/dev/full", os.O_RDWR))),
-            "read a fact": tried(Path("/proc/devices").read_bytes),
-        }
-
-    return in_a_world(there, [])
 
 
 def connections(parts: Sequence[str]) -> object:
@@ -232,12 +202,20 @@ def world(_parts: Sequence[str]) -> object:
 
 def in_a_world(look_there: Callable[[], object], places: Sequence[str]) -> object:
     """In namespaces alone: no Landlock, no filter, every capability."""
+
+    def there() -> object:
+        namespaces.enter_root(places)
+        namespaces.take_own()
+        return look_there()
+
     namespaces.leave_world()
+    return in_a_child(there)
+
+
+def in_a_child(look_there: Callable[[], object]) -> Any:
     source, sink = os.pipe()
     if (child := os.fork()) == 0:
         try:
-            namespaces.enter_root(places)
-            namespaces.take_scratch()
             os.write(sink, json.dumps(look_there()).encode())
             os._exit(0)
         except BaseException:
@@ -327,10 +305,10 @@ def join_a_thread(parts: Sequence[str]) -> object:
 
 def main() -> None:
     name, parts = sys.argv[1], [part for part in sys.argv[2].split(",") if part]
-    if "with_a_gpu" in name:
-        confining.GPU_FILES = namespaces.GPU_FILES = {"/dev/full": ""}
-        namespaces.NVIDIA = os.environ.get("NVIDIA", "/dev/full")
-    answer = globals()[name](parts)
+    looks = globals()
+    if name.endswith("with_a_gpu"):
+        looks = vars(importlib.import_module("tests.sim.withagpu"))
+    answer = looks[name](parts)
     with contextlib.suppress(BrokenPipeError):
         os.write(1, json.dumps(answer).encode())
     os._exit(0)

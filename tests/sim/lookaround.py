@@ -46,7 +46,7 @@ def descriptors() -> dict[int, str]:
 def known_calls() -> set[int]:
     """Of a worker without a GPU."""
     numbers = inventory.MACHINES[platform.machine()].numbers
-    others = inventory.names_in(inventory.GPU_CALLS)
+    others = inventory.names_in(inventory.GPU_CALLS | inventory.GPU_LIMITED)
     return {number for name, number in numbers.items() if name not in others}
 
 
@@ -65,7 +65,8 @@ def unexplained_calls(known: set[int]) -> list[int]:
 
 def explained_paths(places: Iterable[str]) -> set[str]:
     rows = (*places, *inventory.MACHINE_FACTS, *inventory.DEVICES, inventory.SCRATCH)
-    return {*rows, *inventory.GPU_FILES, *inventory.GPU_FACTS}
+    facts = (*inventory.GPU_FACTS, *inventory.OF_ITSELF, inventory.PROCESSES)
+    return {*rows, *inventory.GPU_FILES, *facts}
 
 
 def unexplained_paths(explained: set[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import subprocess
 import sys
@@ -21,10 +22,12 @@ from sealift.train.loop.faults import Fault
 from sealift.train.loop.tasks import DeviceScrub, Given, SliceTask
 from sealift.train.loop.told import Told
 from sealift.train.loop.trainer import Trainer
+from sealift.train.worker import devices, process
 from sealift.train.worker import executor as module
 from sealift.train.worker.devices import Gpu
 from sealift.train.worker.executor import OPENED, RecipeExecutor
 from sealift.train.worker.messages import Done, TaskAnswers
+from sealift.train.worker.process import StartWorker
 from sealift.train.worker.requests import Request
 from sealift.train.worker.taskprocess import TaskLimits, TaskProcess
 from tests.unit.train.recipes import PLAIN, SETTINGS
@@ -135,6 +138,34 @@ def test_no_result_counts_without_that_word() -> None:
         with pytest.raises(JobError) as caught:
             task._read(TaskAnswers(A_TASK, Given()), Done((), ()))
         assert caught.value.code == "recipe-garbled"
+
+
+def test_cuda_finds_nothing_in_a_worker_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where no part of the sandbox would keep it from a GPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    asks = 'import os\nprint("shown:", os.environ["CUDA_VISIBLE_DEVICES"])\n' + PLAIN
+    text = io.StringIO()
+    files = {"recipe.py": asks.encode()}
+    with RecipeExecutor(files, "recipe.py", text=text, wanted="none") as executor:
+        Trainer(executor, SETTINGS).build()
+        assert "shown: \n" in text.getvalue()
+        # A worker with a GPU keeps what its accelerator was given.
+        monkeypatch.setattr(
+            process, "StartWorker", lambda most, _: StartWorker(most, True)
+        )
+        Trainer(executor, SETTINGS).build()
+    assert "shown: 3,5\n" in text.getvalue()
+
+
+def test_a_device_says_why_it_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "NVIDIA", "/dev/null")
+    with RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor:
+        executor.compute_on("auto")
+        assert executor.device() == f"cpu (GPU not usable: {executor._no_gpu})"
+        executor.compute_on("cpu")
+        assert executor.device() == "cpu"
 
 
 def test_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from sealift.train.loop.faults import Fault, believable, explain
 from sealift.train.loop.placement import HERE, Placement
 from sealift.train.loop.tasks import DeviceScrub
 from sealift.train.loop.trainer import Trainer
-from sealift.train.worker.devices import Gpu, choose_device, find_gpus
+from sealift.train.worker import devices
+from sealift.train.worker.devices import Gpu, choose_device, find_gpus, say_cpu
 from sealift.train.worker.executor import RecipeExecutor
 from tests.sim.inplace import InPlace
 from tests.sim.otherdevice import NAME, OtherDevice, in_a_process
@@ -236,6 +238,36 @@ def test_devices_are_those_of_torch() -> None:
     assert len(found) == torch.cuda.device_count()
     assert bool(found) is not bool(why)
     assert not torch.cuda.is_initialized()
+
+
+def test_a_gpu_that_is_there_and_cannot_be_used_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(devices, "NVIDIA", str(tmp_path / "nvidiactl"))
+    assert say_cpu("auto", (), "error 304") == "cpu"  # a machine without one
+    (tmp_path / "nvidiactl").touch()
+    assert (
+        say_cpu("auto", (), "error\x1b 304") == r"cpu (GPU not usable: error\x1b 304)"
+    )
+    assert len(say_cpu("auto", (), "x" * 1000)) < 230
+    assert say_cpu("cpu", (), "error 304") == say_cpu("auto", GPUS, "") == "cpu"
+
+
+def test_one_gpu_that_computes_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another may be in use by somebody who does not share it."""
+    asked: list[str] = []
+
+    def ones(_size: int, device: str) -> torch.Tensor:
+        asked.append(device)
+        if device != "cuda:1":
+            raise RuntimeError("busy or unavailable")
+        return torch.zeros(1)
+
+    monkeypatch.setattr(torch, "ones", ones)
+    devices._compute_somewhere(range(3))
+    assert asked == ["cuda:0", "cuda:1"]
+    with pytest.raises(RuntimeError, match="busy"):
+        devices._compute_somewhere(range(1))
 
 
 def test_where_a_gpus_memory_is_said() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from sealift.train.sandbox import seccomp
 from sealift.train.sandbox.inventory import (
     ALLOWED,
+    CALLS,
     GPU_CALLS,
-    LIMITED,
     MACHINES,
     RM_COMMANDS,
     UVM_COMMANDS,
@@ -76,6 +77,8 @@ def decide(
                 value &= operand
             case 0x15:
                 at += if_true if value == operand else if_false
+            case 0x05:
+                at += operand
             case 0x35:
                 at += if_true if value >= operand else if_false
             case 0x06:
@@ -226,6 +229,66 @@ def test_what_is_refused_without_a_gpu_is_refused_with_one(machine: Machine) -> 
     assert more == {machine.numbers[name] for name in names_in(GPU_CALLS)}
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "allowed"),
+    [
+        ("socket", (1, 5, 0), True),  # AF_UNIX, SOCK_SEQPACKET
+        (
+            "socket",
+            (1, 5 | 0x80000 | 0x800, 0),
+            True,
+        ),  # closed in programs; not waiting
+        ("socket", (1, 1, 0), False),  # a stream
+        ("socket", (1, 2, 0), False),  # datagrams
+        ("socket", (1, 3, 0), False),
+        *[("socket", (family, 5, 0), False) for family in (0, 2, 10, 16, 17, 38, 40)],
+        ("setsockopt", (9, 1, 16), True),  # SO_PASSCRED
+        ("setsockopt", (9, 1, 8), False),  # SO_RCVBUF
+        ("setsockopt", (9, 1, 26), False),  # a filter program
+        ("setsockopt", (9, 6, 16), False),
+        ("bind", (9, 4096, 110), True),  # the whole of a struct sockaddr_un
+        ("bind", (9, 4096, 8), True),
+        ("bind", (9, 4096, 30), True),
+        ("bind", (9, 4096, 2), False),  # a name by the kernel's counter
+        ("bind", (9, 4096, 7), False),
+        ("bind", (9, 4096, 128), False),
+        ("prctl", (15,), True),  # PR_SET_NAME
+        ("prctl", (4,), False),  # PR_SET_DUMPABLE
+        ("prctl", (22,), False),  # another filter
+        ("prctl", (0x59616D61,), False),  # who may trace it
+    ],
+)
+def test_limited_calls_of_a_gpus_worker(
+    machine: Machine, name: str, arguments: tuple[int, ...], allowed: bool
+) -> None:
+    number = machine.numbers[name]
+    answer = decide(machine, number, *arguments, gpu=True)
+    assert answer == (ALLOW if allowed else EPERM)
+    assert decide(machine, number, *arguments) == EPERM
+
+
+def test_a_gpus_worker_talks_to_nobody(machine: Machine) -> None:
+    kinds = {"accept": (43, 202), "accept4": (288, 242), "sendto": (44, 206),
+        "recvfrom": (45, 207), "socketpair": (53, 199), "getsockname": (51, 204),
+        "getpeername": (52, 205), "shutdown": (48, 210), "getsockopt": (55, 209),
+        "connect": (42, 203), "sendmsg": (46, 211), "recvmsg": (47, 212)}  # fmt: skip
+    column = int(machine is MACHINES["aarch64"])
+    for numbers in kinds.values():
+        assert decide(machine, numbers[column], 1, 5, 16, gpu=True) == EPERM
+
+
+def test_a_program_has_room_for_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison jumps 255 instructions at most; a call may have more ways than that."""
+    many = dict.fromkeys(range(0x4000, 0x4100), "a row")
+    monkeypatch.setattr(seccomp, "UVM_COMMANDS", many)
+    for kind in MACHINES.values():
+        steps = program(kind, PID, gpu=True)
+        assert max(max(step[1:3]) for step in steps) < 256
+        assert len(steps) < 4096  # BPF_MAXINSNS
+        assert decide(kind, kind.numbers["ioctl"], 9, 0x40FF, gpu=True) == ALLOW
+        assert decide(kind, kind.numbers["ioctl"], 9, 0x4100, gpu=True) == EPERM
+
+
 def test_who_joins_a_thread_asks_again(machine: Machine) -> None:
     """A shared futex in a library's page is met by other processes, too."""
     futex = machine.numbers["futex"]
@@ -235,10 +298,10 @@ def test_who_joins_a_thread_asks_again(machine: Machine) -> None:
 
 
 def test_every_call_has_numbers_and_a_reason() -> None:
-    names = [*names_in(ALLOWED), *names_in(LIMITED), *names_in(GPU_CALLS)]
+    names = [name for table in CALLS for name in names_in(table)]
     assert len(set(names)) == len(names)
     assert set(names) == set(MACHINES["x86_64"].numbers)
-    reasons = (*ALLOWED, *LIMITED, *GPU_CALLS)
+    reasons = [reason for table in CALLS for reason in table]
     assert all(
         map(str.strip, (*reasons, *RM_COMMANDS.values(), *UVM_COMMANDS.values()))
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from sealift.channel.cuda.bindings import open_driver
@@ -24,6 +25,7 @@ from sealift.channel.cuda.staging import HostBlock
 from sealift.channel.select import shows_gpu
 from sealift.cli.doctor.probe import Figure, Finding, say_rate, say_time
 from sealift.errors import SealiftError, UnavailableError
+from sealift.train.sandbox.inventory import NVIDIA, UVM
 from sealift.train.worker.devices import other_processes
 
 # README and SECURITY say the same.
@@ -39,6 +41,7 @@ _CROSSINGS: Final = 200
 
 def look_at_gpu(open_gpu: Callable[[], Driver] = open_driver) -> Iterator[Finding]:
     """The GPU, if it can be opened: what it is, pinned memory, rates, toll."""
+    yield from _look_at_files()  # before opening it makes what is missing
     try:
         driver = open_gpu()
     except UnavailableError as error:
@@ -63,6 +66,18 @@ def look_at_gpu(open_gpu: Callable[[], Driver] = open_driver) -> Iterator[Findin
         yield Finding("GPU", state, state="limits", figures={"error": error.code})
     finally:
         driver.close()
+
+
+def _look_at_files() -> Iterator[Finding]:
+    """Whether a recipe's process, which can make no device file, will find all of them."""
+    if Path(NVIDIA).exists() and not Path(UVM).exists():
+        yield Finding(
+            "GPU files",
+            f"{UVM} is missing",
+            "recipes compute on the CPU: in their sandbox nothing can make it",
+            "As root: nvidia-modprobe -u -c=0, at each start; and run nvidia-persistenced",
+            "limits",
+        )
 
 
 def look_at_protection(

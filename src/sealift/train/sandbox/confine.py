@@ -21,7 +21,9 @@ from sealift.train.sandbox.inventory import (
     GPU_FACTS,
     GPU_FILES,
     MACHINE_FACTS,
+    OF_ITSELF,
     SCRATCH,
+    THREADS_OF_ITS_OWN,
 )
 
 Part = Literal["namespaces", "landlock", "seccomp"]
@@ -97,8 +99,11 @@ def confine_worker(
     """
     parts, rights = confinement.parts, _rights(places, gpu=gpu)
     if "namespaces" in parts:
-        namespaces.take_scratch()
+        namespaces.take_own(gpu=gpu)
         rights[SCRATCH] = landlock.ALL
+    elif gpu and "landlock" in parts:
+        # A rule is about a folder's place in memory, which the kernel keeps while it is in use.
+        os.chdir(THREADS_OF_ITS_OWN)
     limits.limit_use(memory_bytes)
     limits.hide_memory()
     if parts:
@@ -126,6 +131,7 @@ def _rights(places: Sequence[str], *, gpu: bool) -> dict[str, int]:
     rights = dict.fromkeys((*places, *MACHINE_FACTS, *DEVICES), landlock.READ)
     rights["/dev/null"] |= landlock.WRITE_FILE
     if gpu:
-        rights |= dict.fromkeys(GPU_FACTS, landlock.READ)
+        rights |= dict.fromkeys((*GPU_FACTS, *OF_ITSELF), landlock.READ)
         rights |= dict.fromkeys(GPU_FILES, landlock.DEVICE)
+        rights[THREADS_OF_ITS_OWN] |= landlock.WRITE_FILE
     return rights

@@ -10,12 +10,12 @@ Numbers are the kernel's (``asm/unistd.h``): x86-64, then AArch64; ``-`` for non
 
 Below the tables: where Python, its libraries and this package live. Of this package's
 parent folder nothing but the package is shown: in a working copy it stands among keys,
-tables and other people's files. The libraries that are in use are kept in memory, so that
-reading them shows nothing: which pages of a file are in memory is state that all processes
-share, and whoever times a read learns it. The process that forks workers has all pages of
-its libraries read before the first, and locked where it may lock them; what a worker reads
-of them later changes nothing. Other files that a recipe may read are not covered
-(SECURITY.md).
+tables and other people's files. The libraries that the process which forks workers has
+loaded are kept in memory, so that reading them shows nothing: which pages of a file are in
+memory is state that all processes share, and whoever times a read learns it. That process
+has all their pages read before the first worker, and locked where it may lock them; what a
+worker reads of them later changes nothing. Other files that a recipe may read are not
+covered, nor the libraries that a worker loads by itself, as CUDA's are (SECURITY.md).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -58,16 +59,28 @@ DEVICES: Final[Mapping[str, str]] = {
 # For a task that computes on a GPU, and no other. A machine has some of them, or none.
 MOST_GPUS: Final = 16
 NVIDIA: Final = "/dev/nvidiactl"
+UVM: Final = "/dev/nvidia-uvm"
 GPU_FILES: Final[Mapping[str, str]] = {
     NVIDIA: "the driver: which GPUs there are, and the objects of a client",
-    "/dev/nvidia-uvm": "one address space for this process and its GPU",
+    UVM: "one address space for this process and its GPU",
+    "/dev/nvidia-uvm-tools": "opened with it, or CUDA does not begin; no command of its own",
 } | {f"/dev/nvidia{number}": "a GPU: memory and queues" for number in range(MOST_GPUS)}
 GPU_FACTS: Final[Mapping[str, str]] = {
-    "/proc/driver/nvidia/params": "whether CUDA may make device files: it may not",
+    "/proc/driver/nvidia/params": "whether CUDA should make device files: here it cannot",
     "/proc/devices": "which number the driver's files have",
-    "/proc/modules": "whether the driver is there",
+    "/sys/module/nvidia/initstate": "whether the driver is there",
+    "/sys/module/nvidia_uvm/initstate": "the same of the part for address spaces",
     "/sys/devices/system/memory/block_size_bytes": "how the GPU's memory may be mapped",
     "/sys/devices/system/node": "which memory is near which cores",
+}
+# The kernel's word on the worker itself, of all that it says of processes: bound from there
+# for a worker with a GPU, and for no other.
+PROCESSES: Final = "/processes"
+THREADS_OF_ITS_OWN: Final = "/proc/self/task"
+OF_ITSELF: Final[Mapping[str, str]] = {
+    "/proc/self/maps": "where the stack of its first thread ends",
+    "/proc/self/status": "which memory is near the cores that it may use",
+    THREADS_OF_ITS_OWN: "CUDA names its threads, or does not begin",
 }
 LIBRARIES: Final[Mapping[str, str]] = dict.fromkeys(
     ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"),
@@ -127,6 +140,14 @@ LIMITED: Final[Mapping[str, str]] = {
 GPU_CALLS: Final[Mapping[str, str]] = {
     "threads of CUDA wake each other": "pipe2 293 59, eventfd2 290 19",
     "which memory is near": "get_mempolicy 239 236",
+    "nobody comes: what is accepted there, no call gives": "listen 50 201",
+}
+# With certain arguments only, as ``LIMITED``.
+GPU_LIMITED: Final[Mapping[str, str]] = {
+    "CUDA keeps a name of its own in its network's namespace, for descriptors that it would "
+    "pass on; nothing connects, sends or receives": """
+        socket 41 198, setsockopt 54 208, bind 49 200""",
+    "the name of the calling thread": "prctl 157 167",
 }
 # Commands of ``ioctl``. Those of the driver have the letter F, and sizes by version.
 # Source: NVIDIA open-gpu-kernel-modules, nv-ioctl-numbers.h, nv_escape.h, uvm_ioctl.h.
@@ -160,12 +181,16 @@ UVM_COMMANDS: Final[Mapping[int, str]] = {
     **dict.fromkeys((33, 34, 66, 73), "memory of the GPU at an address"),
     **dict.fromkeys((37, 38), "a GPU of the address space"),
     39: "whether the GPU reads ordinary memory",
-    **dict.fromkeys((42, 45), "where a range should lie"),
+    42: "where a range should lie",
+    45: "a range has no copies for who only reads: so begins memory that both sides use",
     65: "a region that kernels start kernels from",
     68: "memory for the words that queues wait for",
     72: "whether an address is one of these",
     75: "memory ends with its process",
 }
+
+
+CALLS: Final = ALLOWED, LIMITED, GPU_CALLS, GPU_LIMITED
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +212,7 @@ def _rows(table: Mapping[str, str]) -> list[list[str]]:
 
 
 def _numbers(column: int) -> dict[str, int]:
-    words = _rows(ALLOWED) + _rows(LIMITED) + _rows(GPU_CALLS)
+    words = [row for table in CALLS for row in _rows(table)]
     return {each[0]: int(each[column]) for each in words if each[column] != "-"}
 
 
@@ -211,6 +236,12 @@ CACHES: Final = {
 }
 
 
+_SEARCHED: Final = "LD_LIBRARY_PATH"
+_LINKERS_CACHE: Final = "/etc/ld.so.cache"
+_DRIVERS_LIBRARY: Final = "libcuda.so.1"
+_DRIVERS_FOLDER: Final = rb"(/[^\0]*)/libcuda\.so\.1\0"
+
+
 def readable() -> dict[str, str]:
     """Files and folders, none within another, as they are named and where they are.
 
@@ -220,6 +251,8 @@ def readable() -> dict[str, str]:
     found = dict(LIBRARIES)
     found |= dict.fromkeys(_mapped(), "shared libraries that this process runs on")
     found |= dict.fromkeys(_linked(), "shared libraries that came with Python")
+    if Path(NVIDIA).exists():
+        found |= dict.fromkeys(_with_cuda(), "where the dynamic linker finds CUDA")
     paths = [path for path in sys.path if path and not _holds(path, package)]
     found |= dict.fromkeys(paths, "where Python looks for modules")
     found |= dict.fromkeys(installed_places(), "modules that a recipe may import")
@@ -232,6 +265,22 @@ def readable() -> dict[str, str]:
 def _linked() -> list[str]:
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix}
     return [f"{prefix}/{name}" for prefix in prefixes for name in ("lib", "lib64")]
+
+
+def _with_cuda() -> set[str]:
+    """Folders of ``LD_LIBRARY_PATH`` that hold libraries, and those of the driver's own."""
+    named = [
+        each for each in os.environ.get(_SEARCHED, "").split(":") if each[:1] == "/"
+    ]
+    found = {each for each in named if any(Path(each).glob("*.so*"))}
+    with suppress(OSError):
+        known = re.findall(_DRIVERS_FOLDER, Path(_LINKERS_CACHE).read_bytes())
+        named += [os.fsdecode(each) for each in known]
+    libraries = [f"{each}/{_DRIVERS_LIBRARY}" for each in named]
+    drivers = [each for each in libraries if os.path.exists(each)]
+    return found | set(
+        map(os.path.dirname, (*drivers, *map(os.path.realpath, drivers)))
+    )
 
 
 def _holds(path: str, package: Path) -> bool:

@@ -15,6 +15,7 @@ import socket
 import stat
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,10 @@ from sealift.train.sandbox.inventory import (
     GPU_FILES,
     MACHINE_FACTS,
     NVIDIA,
+    OF_ITSELF,
+    PROCESSES,
     SCRATCH,
+    THREADS_OF_ITS_OWN,
 )
 from sealift.train.sandbox.kernel import SCRATCH_BYTES, call, mount, system_call
 
@@ -42,6 +46,9 @@ _NO_ACCESS_TIME, _ACCESS_TIMES = 0x10, 0x70  # MOUNT_ATTR_*: one of several choi
 _BIND, _RECURSIVE, _PRIVATE = 1 << 12, 1 << 14, 1 << 18
 _REMOUNT = 1 << 5
 _DETACH: Final = 2
+_NO_PROGRAMS: Final = 8  # MS_NOEXEC
+# Processes alone, nothing of the machine; and of those only who one may trace.
+_PROCESSES_ALONE: Final = "subset=pid,hidepid=ptraceable"
 _MOUNT_SETATTR, _PIVOT_ROOT = 442, {"x86_64": 155, "aarch64": 41}
 _HERE, _WHOLE_TREE = 0x1000, 0x8000  # AT_EMPTY_PATH, AT_RECURSIVE
 _BASE: Final = "/dev"  # a folder that every machine has, to build the new root on
@@ -80,7 +87,8 @@ def enter_root(places: Iterable[str]) -> None:
     socket.sethostname("sealift")
     mount("", "/", "", _RECURSIVE | _PRIVATE)
     # Opened first: the new root hides whatever lies below its own folder.
-    facts = (*MACHINE_FACTS, *(GPU_FACTS if Path(NVIDIA).exists() else ()))
+    has_gpu = Path(NVIDIA).exists()
+    facts = (*MACHINE_FACTS, *(GPU_FACTS if has_gpu else ()))
     sources = _opened(*places, *facts)
     devices = _opened(*DEVICES, *GPU_FILES)
     mount("sealift", _BASE, "tmpfs", _NO_SETUID, f"mode=755,size={_ROOT_BYTES}")
@@ -88,6 +96,8 @@ def enter_root(places: Iterable[str]) -> None:
         _show(source, path, _READ_ONLY | _NO_SETUID | _NO_DEVICES)
     for path, source in devices.items():
         _show(source, path, _READ_ONLY | _NO_SETUID)
+    if has_gpu:
+        _mount_processes()
     Path(_BASE + SCRATCH).mkdir(exist_ok=True)
     _mount_scratch(_BASE + SCRATCH)
     _become_root(_BASE)
@@ -97,15 +107,38 @@ def _opened(*paths: str) -> dict[str, int]:
     return {path: os.open(path, os.O_PATH) for path in paths if Path(path).exists()}
 
 
-def take_scratch() -> None:
+def take_own(*, gpu: bool = False) -> None:
     """An empty scratch folder for this process alone, gone with it.
+
+    Args:
+        gpu: Whether it also needs what the kernel says of it.
 
     Raises:
         OSError: where the kernel refuses.
     """
     call("unshare", _NEW_MOUNTS)
     _mount_scratch(SCRATCH)
+    if os.path.ismount(PROCESSES):
+        for path in OF_ITSELF if gpu else ():
+            mount(PROCESSES + path.removeprefix("/proc"), path, "", _BIND)
+        call("umount2", PROCESSES.encode(), _DETACH)
     os.chdir(SCRATCH)
+
+
+def _mount_processes() -> None:
+    """Of this world, for ``take_own``; now, as a user may only while he still sees all.
+
+    Where a container has covered some of that, there is none: then CUDA does not begin, and
+    who asks for GPUs is told so. Tasks on the CPU need none.
+    """
+    Path(_BASE + PROCESSES).mkdir()
+    Path(_BASE + THREADS_OF_ITS_OWN).mkdir(parents=True)
+    for path in OF_ITSELF:
+        if path != THREADS_OF_ITS_OWN:
+            Path(_BASE + path).touch()
+    flags = _NO_SETUID | _NO_DEVICES | _NO_PROGRAMS
+    with suppress(OSError):
+        mount("proc", _BASE + PROCESSES, "proc", flags, _PROCESSES_ALONE)
 
 
 def _mount_scratch(folder: str) -> None:

@@ -34,6 +34,9 @@ ALLOW: Final = 0x7FFF0000
 KILL: Final = 0x80000000
 ERRNO: Final = 0x00050000
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
+_GO_ON: Final = (
+    0x05  # so many instructions further: a comparison's own jumps have 8 bits
+)
 _NUMBER_AT, _MACHINE_AT, _ARGUMENTS_AT = 0, 4, 16
 _X32_BIT: Final = 0x40000000
 _FILTER_MODE: Final = 2
@@ -44,6 +47,16 @@ _ANSWERED: Final = 0x5401, 0x5413, 0x5451  # TCGETS, TIOCGWINSZ, FIOCLEX
 # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC: of a description nothing is set.
 _DESCRIPTOR: Final = 0, 1, 2, 3, 1030
 _SET_FLAGS: Final = 4  # F_SETFL: CUDA's pipes do not block
+_SOCKETS_OF_FILES, _PACKETS, _KIND = (
+    1,
+    5,
+    0xF,
+)  # AF_UNIX, SOCK_SEQPACKET; above are flags
+_OF_SOCKETS, _PASS_CREDENTIALS = 1, 16  # SOL_SOCKET, SO_PASSCRED
+# A name has 8 to 127 bytes with its family. A shorter one could ask the kernel for the next
+# of its own counter, which older kernels keep for the whole machine.
+_LENGTHS, _LONGER = (8, 16, 32, 64), 0xFFFFFF80
+_SET_NAME: Final = 15  # PR_SET_NAME
 _ANY_SIZE: Final = 0xC000FFFF  # of a driver's command: its size has 14 bits in between
 _BOTH_WAYS: Final = 0xC0000000
 # MADV_DONTNEED, FREE, DONTFORK, HUGEPAGE, NOHUGEPAGE, DONTDUMP. Not PAGEOUT, COLD or
@@ -89,7 +102,8 @@ def program(
     found += [(_LOAD, 0, 0, _NUMBER_AT), (_AT_LEAST, 0, 1, _X32_BIT)]
     found += [_give(ERRNO | errno.ENOSYS)]
     # First: of a call that is always allowed the kernel asks no program again.
-    for name, choices in _limits(process, gpu=gpu).items():
+    limits = _limits(process, gpu=gpu) | (_limits_of_a_gpu() if gpu else {})
+    for name, choices in limits.items():
         if name in machine.numbers:
             refusal = _OTHERWISE.get(name, errno.EPERM)
             found += _limited(machine.numbers[name], choices, refusal)
@@ -142,6 +156,16 @@ def _limits(process: int, *, gpu: bool) -> dict[str, Sequence[Sequence[Demand]]]
     }
 
 
+def _limits_of_a_gpu() -> dict[str, Sequence[Sequence[Demand]]]:
+    """What CUDA calls when it begins, and nothing that moves a byte."""
+    return {
+        "socket": [[Demand(0, _SOCKETS_OF_FILES), Demand(1, _PACKETS, _KIND)]],
+        "setsockopt": [[Demand(1, _OF_SOCKETS), Demand(2, _PASS_CREDENTIALS)]],
+        "bind": [[Demand(2, each, each | _LONGER)] for each in _LENGTHS],
+        "prctl": [[Demand(0, _SET_NAME)]],
+    }
+
+
 def _commands(gpu: bool) -> list[list[Demand]]:
     """To a GPU's driver; one of its own has both directions and any size."""
     if not gpu:
@@ -158,7 +182,7 @@ def _limited(
     for demands in choices:
         body += _demand_all(demands)
     body.append(_give(ERRNO | refusal))
-    return [(_EQUAL, 0, len(body), number), *body]
+    return [(_EQUAL, 1, 0, number), (_GO_ON, 0, 0, len(body)), *body]
 
 
 def _demand_all(demands: Sequence[Demand]) -> list[Instruction]:

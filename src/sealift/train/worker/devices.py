@@ -14,9 +14,11 @@ from typing import Any, Final
 
 from sealift.channel.cuda.bindings import nvml
 from sealift.errors import UnavailableError, visible
+from sealift.train.sandbox.inventory import NVIDIA, UVM
 
 CPU: Final = "cpu"
 MAX_NAMES_BYTES: Final = 1 << 16
+MAX_WHY: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +34,15 @@ class Gpu:
     uuid: str
 
 
-def find_gpus() -> tuple[tuple[Gpu, ...], str]:
+def find_gpus(
+    confine: Callable[[], None] = lambda: None,
+) -> tuple[tuple[Gpu, ...], str]:
     """The GPUs, in torch's order; and why there are none.
 
     Asked in a process of its own: one that has asked can fork none that computes there.
+
+    Args:
+        confine: Called there first, so that what is found is what is left to a worker.
     """
     import torch
 
@@ -45,7 +52,7 @@ def find_gpus() -> tuple[tuple[Gpu, ...], str]:
     child = os.fork()
     if child == 0:
         try:
-            os.write(writer, json.dumps(_asked()).encode())
+            os.write(writer, json.dumps(_asked(confine)).encode())
         finally:
             os._exit(0)
     os.close(writer)
@@ -56,15 +63,34 @@ def find_gpus() -> tuple[tuple[Gpu, ...], str]:
     return tuple(Gpu(*each) for each in found), why
 
 
-def _asked() -> tuple[list[tuple[str, str]], str]:
+def _asked(confine: Callable[[], None]) -> tuple[list[tuple[str, str]], str]:
     import torch
 
     try:
+        confine()
         torch.cuda.init()
-        found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+        numbers = range(torch.cuda.device_count())
+        found = [torch.cuda.get_device_properties(number) for number in numbers]
+        _compute_somewhere(numbers)
         return [(each.name, f"GPU-{each.uuid}") for each in found], ""
     except Exception as error:  # no driver, one too old, or whatever it says
-        return [], f"{error}".partition("\n")[0][:200]
+        said = f"{error}".partition("\n")[0][:MAX_WHY]
+        lacking = os.path.exists(NVIDIA) and not os.path.exists(UVM)
+        return [], f"{UVM} is missing; {said}" if lacking else said
+
+
+def _compute_somewhere(numbers: Sequence[int]) -> None:
+    """A kernel on the first GPU that takes one: another may be somebody else's alone."""
+    import torch
+
+    for number in numbers:
+        try:
+            torch.ones(1, device=f"cuda:{number}").add_(1).cpu()
+        except RuntimeError:
+            if number == numbers[-1]:
+                raise
+        else:
+            return
 
 
 def other_processes(
@@ -88,6 +114,13 @@ def other_processes(
             "the NVIDIA driver does not answer", why=error, code="no-gpu"
         ) from None
     return found
+
+
+def say_cpu(wanted: str, gpus: Sequence[Gpu], why: str) -> str:
+    """The CPU as a job's device: why, where one on a GPU would have been chosen."""
+    if wanted == "auto" and not gpus and os.path.exists(NVIDIA):
+        return f"{CPU} (GPU not usable: {visible(why)[:MAX_WHY]})"
+    return CPU
 
 
 def choose_device(

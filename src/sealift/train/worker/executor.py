@@ -27,7 +27,13 @@ from sealift.train.loop.states import TensorBytes, pack_tensors
 from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.sandbox.inventory import SCRATCH
-from sealift.train.worker.devices import CPU, Gpu, choose_device, other_processes
+from sealift.train.worker.devices import (
+    CPU,
+    Gpu,
+    choose_device,
+    other_processes,
+    say_cpu,
+)
 from sealift.train.worker.messages import from_bytes
 from sealift.train.worker.process import (
     FAREWELL_S,
@@ -108,6 +114,7 @@ class RecipeExecutor:
         self._sandbox = ""
         self._gpus: tuple[Gpu, ...] = ()
         self._no_gpu = ""
+        self._cpu = CPU
         self._gpu: Gpu | None = None
         self._others: int | None = None  # the most that were seen beside ours
         self._scrubbed: tuple[ScrubbedPart, ...] = ()
@@ -133,10 +140,12 @@ class RecipeExecutor:
     def device(self) -> str:
         """Where tasks compute; of a GPU its name, who was seen there besides, and how rows come.
 
+        Of a CPU that was chosen for want of a GPU that works: what it lacks.
+
         Not in the midst of a task: its process would be taken for another's.
         """
         if self._gpu is None:
-            return CPU
+            return self._cpu
         self._count_others()
         others = "other processes unknown"
         if self._others is not None:
@@ -163,6 +172,7 @@ class RecipeExecutor:
         assert self.sandbox  # by now it is known which devices it shows
         device = choose_device(wanted, self._gpus, self._no_gpu, rank=rank)
         self._equipment = replace(self._equipment, device=device)
+        self._cpu = say_cpu(wanted, self._gpus, self._no_gpu)
         number = device.partition(":")[2]
         self._gpu = self._gpus[int(number)] if number else None
         self._others = None

@@ -95,7 +95,9 @@ class Zygote:
         pin_libraries()
         self._installed = installed_places()
         confinement = _best_of(self._wanted, self._places)
-        gpus, why = find_gpus()
+        gpus, why = find_gpus(
+            lambda: confine_worker(confinement, self._places, TRIAL_BYTES, gpu=True)
+        )
         self._tell(Waiting(confinement.word, freed_is_overwritten(), gpus, why))
         while True:
             raw, descriptors = receive_with(self._control)
@@ -116,6 +118,8 @@ class Zygote:
             self._control.close()
             limits.end_with_parent(zygote)
             close_gate(self._installed, bytecode=f"{SCRATCH}/bytecode")
+            if not order.gpu:  # what the job did not give it does not take by mistake
+                os.environ["CUDA_VISIBLE_DEVICES"] = ""
             run_worker(descriptors, confinement, self._places, order)
         for descriptor in descriptors:
             os.close(descriptor)

@@ -1,0 +1,244 @@
+"""Looks of ``tests.sim.inside`` where there is a GPU, or what stands in for one.
+
+An ordinary device is its file, and what CUDA does when it begins is done by hand: the kernel
+says what it gets, and what of it a worker on the CPU gets.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+from sealift.train.sandbox import confine as confining
+from sealift.train.sandbox import inventory, namespaces
+from sealift.train.sandbox import kernel as limits
+from sealift.train.sandbox.confine import Confinement, confine_worker
+from sealift.train.sandbox.inventory import readable
+from sealift.train.sandbox.kernel import mount
+from sealift.train.worker import devices
+from tests.sim.inside import LIBC, MEMORY_BYTES, in_a_child, in_a_world, tried
+
+FILE = "/dev/full"
+confining.GPU_FILES = namespaces.GPU_FILES = {FILE: ""}
+namespaces.NVIDIA = os.environ.get("NVIDIA", FILE)
+if os.environ.get("REFUSED"):  # a kind of file system
+
+    def refuse(source: str, target: str, kind: str, *more: object) -> None:
+        if kind == os.environ["REFUSED"]:
+            raise PermissionError(errno.EPERM, "refused")
+        mount(source, target, kind, *more)
+
+    namespaces.mount = refuse
+ON_A_GPU = bool(os.environ.get("GPU"))
+PACKETS = socket.SOCK_SEQPACKET
+OTHER_SOCKETS = {
+    "stream": (socket.AF_UNIX, socket.SOCK_STREAM),
+    "datagram": (socket.AF_UNIX, socket.SOCK_DGRAM),
+    "tcp": (socket.AF_INET, socket.SOCK_STREAM),
+    "tcp 6": (socket.AF_INET6, socket.SOCK_STREAM),
+    "netlink": (socket.AF_NETLINK, socket.SOCK_RAW),
+    "packets": (socket.AF_INET, PACKETS),
+}
+OF_A_PROCESS = ("environ", "mem", "maps", "status", "cmdline", "comm", "task", "fd")
+ROOTS = ("/proc", inventory.PROCESSES)
+MORE_OF_ITSELF = (
+    *(f"/proc/self/{name}" for name in ("environ", "mem", "fd", "net", "mountinfo")),
+    "/proc/self/autogroup",  # of a session's processes together; whoever owns it sets it
+    f"{inventory.PROCESSES}/self/maps",
+)
+
+
+def confined(parts: Sequence[str]) -> None:
+    confine_worker(Confinement(parts), (), MEMORY_BYTES, gpu=ON_A_GPU)
+
+
+def in_a_worker(parts: Sequence[str], look_there: Callable[[], object]) -> object:
+    """Forked as the process does it that forks workers; locked in by these parts alone."""
+
+    def worker() -> object:
+        confined(parts)
+        return look_there()
+
+    return in_the_forker(parts, lambda: in_a_child(worker))
+
+
+def in_the_forker(parts: Sequence[str], look_there: Callable[[], object]) -> object:
+    """In the process that forks workers."""
+
+    def first() -> object:
+        namespaces.enter_root(places)
+        limits.hide_memory()
+        return look_there()
+
+    if "namespaces" not in parts:
+        return in_a_child(look_there)
+    places = tuple(readable())
+    namespaces.leave_world()
+    return in_a_child(first)
+
+
+def with_a_gpu(parts: Sequence[str]) -> object:
+    """A device of every machine, and a fact, as if they were a GPU's."""
+    confined(parts)
+
+    def command(number: int) -> None:
+        with open(FILE, "r+b", buffering=0) as file:
+            if LIBC.ioctl(file.fileno(), number, None) == -1:
+                raise OSError(ctypes.get_errno(), "refused")
+
+    return {
+        "open": tried(lambda: os.close(os.open(FILE, os.O_RDWR))),
+        "its command": tried(lambda: command(0xC020462A)),  # NV_ESC_RM_CONTROL
+        "another command": tried(lambda: command(0xC0204635)),  # NV_ESC_RM_SHARE
+        "read a fact": tried(Path("/proc/devices").read_bytes),
+        "a pipe": tried(os.pipe),
+    }
+
+
+def world_with_a_gpu(_parts: Sequence[str]) -> object:
+    """What is shown where there is one; ``/dev/full`` and ``/proc/devices`` are its."""
+
+    def there() -> object:
+        return {
+            "open": tried(lambda: os.close(os.open(FILE, os.O_RDWR))),
+            "read a fact": tried(Path("/proc/devices").read_bytes),
+        }
+
+    return in_a_world(there, [])
+
+
+def sockets_with_a_gpu(parts: Sequence[str]) -> object:
+    """What CUDA does with a socket when it begins, and what it does not."""
+    name = b"\0cuda-uvmfd-%d" % os.getpid()
+
+    def make(*kind: int) -> None:
+        socket.socket(*kind).close()
+
+    def there() -> object:
+        found = {"make": tried(lambda: make(socket.AF_UNIX, PACKETS))}
+        for kind, what in OTHER_SOCKETS.items():
+            found[kind] = tried(lambda what=what: make(*what))
+        if found["make"] != "done":
+            return found
+        kind = PACKETS | socket.SOCK_NONBLOCK
+        ours, other = (socket.socket(socket.AF_UNIX, kind) for _ in range(2))
+        return found | {
+            "credentials": tried(
+                lambda: ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            ),
+            "bind": tried(lambda: ours.bind(name)),
+            "a name by the kernel": tried(lambda: other.bind("")),
+            "listen": tried(ours.listen),
+            "connect": tried(lambda: other.connect(name)),
+            "accept": tried(ours.accept),
+            "send": tried(lambda: other.sendto(b"x", name)),
+            "who it is": tried(ours.getsockname),
+        }
+
+    return in_a_worker(parts, there)
+
+
+def read(path: str) -> None:
+    if not Path(path).read_bytes():
+        raise OSError(errno.ENODATA, "an empty file")
+
+
+def rename(path: str) -> None:
+    with open(path, "r+b", buffering=0) as file:  # as the C library opens it
+        file.write(b"mark")
+
+
+def name_another_thread() -> None:
+    """Named by who made it, as CUDA's are; read where it says so itself."""
+    may_end, numbers = threading.Event(), list[int]()
+
+    def run() -> None:
+        numbers.append(threading.get_native_id())
+        may_end.wait()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        while not numbers:
+            pass
+        comm = f"/proc/self/task/{numbers[0]}/comm"
+        rename(comm)
+        if Path(comm).read_bytes() != b"mark\n":
+            raise OSError(errno.EIO, "another name")
+    finally:
+        may_end.set()
+        thread.join()
+
+
+def processes_with_a_gpu(parts: Sequence[str]) -> object:
+    """The kernel's word on this process, and on the one that forks workers."""
+
+    def there() -> object:
+        forker = os.getppid()
+        folders = [f"{root}/{forker}" for root in ROOTS]
+        tasks = [*folders, "/proc/self"]
+        return {
+            "of a thread": tried(name_another_thread),
+            "by a call": tried(lambda: demand(LIBC.prctl(15, b"mark", 0, 0, 0))),
+            "maps": tried(lambda: read("/proc/self/maps")),
+            "status": tried(lambda: read("/proc/self/status")),
+            "of the forker": {
+                path: tried(lambda path=path: os.close(os.open(path, os.O_RDONLY)))
+                for path in (f"{f}/{name}" for f in folders for name in OF_A_PROCESS)
+            },
+            "names of the forker": {
+                path: tried(lambda path=path: rename(path))
+                for path in (f"{each}/task/{forker}/comm" for each in tasks)
+            },
+            "more of itself": {
+                path: tried(lambda path=path: os.close(os.open(path, os.O_RDONLY)))
+                for path in MORE_OF_ITSELF
+            },
+        }
+
+    return in_a_worker(parts, there)
+
+
+def demand(result: int) -> None:
+    if result == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def paths_with_a_gpu(_parts: Sequence[str]) -> object:
+    """What a worker has that no row explains, with a GPU's file among the rows."""
+    from tests.sim import lookaround
+
+    inventory.GPU_FILES = {FILE: ""}  # type: ignore[misc]
+    explained = lookaround.explained_paths(readable())
+    fewer = explained - {inventory.PROCESSES}
+    return in_a_worker(
+        ["namespaces"],
+        lambda: [lookaround.unexplained_paths(each) for each in (explained, fewer)],
+    )
+
+
+def trial_with_a_gpu(parts: Sequence[str]) -> object:
+    """How GPUs are looked for, by a torch whose driver needs what the table lacks."""
+    import torch
+
+    needed = os.environ["NEEDED"]
+    torch.backends.cuda.is_built = lambda: True
+    torch.cuda.init = lambda: os.close(os.open(needed, os.O_RDONLY))
+    torch.cuda.device_count = lambda: 1
+    torch.cuda.get_device_properties = lambda _number: SimpleNamespace(
+        name="X", uuid="1"
+    )
+    devices._compute_somewhere = lambda numbers: None
+
+    def there() -> object:
+        found, why = devices.find_gpus(lambda: confined(parts))
+        return [[each.uuid for each in found], why]
+
+    return in_the_forker(parts, there)
