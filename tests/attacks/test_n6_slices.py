@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _sqlite3
+import io
 import mmap
 import os
 import shutil
@@ -84,6 +85,46 @@ def test_a_file_that_both_slices_have_open_carries_them() -> None:
         only = CARRIER.replace("range(64)", f"[{shared.fileno()}]")
         before, after = carried(in_place(only))
     assert after != before
+
+
+NUMBERED = """
+import os, threading
+from torch import nn
+def build():
+    for _ in range(7):
+        thread = threading.Thread(target=print)
+        thread.start()
+        thread.join()
+    print("number", os.getpid())
+    return nn.Linear(4, 2)
+def configure_optimizers(model):
+    from torch.optim import SGD
+    return SGD(model.parameters(), lr=0.1)
+"""
+
+
+def numbers(wanted: str) -> list[str]:
+    """What two slices say of their own number as processes."""
+    text = io.StringIO()
+    with RecipeExecutor(
+        {"recipe.py": NUMBERED.encode()}, "recipe.py", text=text, wanted=wanted
+    ) as executor:
+        if executor.sandbox != wanted:
+            pytest.skip(f"this machine lacks {wanted}")
+        for _ in range(2):
+            Trainer(executor, TrainingSettings(seed=1, batch_rows=2)).build()
+    return [line for line in text.getvalue().splitlines() if "number" in line]
+
+
+def test_a_slice_does_not_learn_how_many_threads_another_had() -> None:
+    first, second = numbers("namespaces+landlock+seccomp")
+    assert first == second
+
+
+def test_the_machines_own_count_would_tell() -> None:
+    """The control: without a world of its own there is one count for all."""
+    first, second = numbers("landlock+seccomp")
+    assert first != second
 
 
 WORKER_SAYS = """

@@ -149,7 +149,7 @@ def zygote(_parts: Sequence[str]) -> object:
     ours, theirs = socket.socketpair()
     theirs.close()
     recipeworker.warm_up = lambda: None
-    zygote.Zygote(ours, Confinement([]), ()).serve()
+    zygote.Zygote(ours, Confinement([]), (), None).serve()
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     locked = next(line for line in lines if line.startswith("VmLck"))
     return {

@@ -194,11 +194,3 @@ def require_absent(path: Path) -> None:
     """
     if path.exists():
         raise UsageError(f"{path} exists", code="exists")
-
-
-def say_sandbox(sandbox: str) -> None:
-    """A recipe is code of another party: say what keeps it in."""
-    from sealift.train.sandbox.confine import Confinement
-
-    line = Confinement.parse(sandbox).say()
-    say(line)

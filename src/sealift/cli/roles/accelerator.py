@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.evidence import Attester, measuring
-from sealift.cli.console import say_sandbox
+from sealift.cli.console import say
 from sealift.cli.roles import (
     add_host_arguments,
     add_role_arguments,
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     with (
         StateFolder(args.state or setup.folder / "state" / setup.job.name) as folder,
         RecipeExecutor(
-            files, entry, text=text, tell=say_sandbox, measure=measuring(attester)
+            files, entry, text=text, tell=say, measure=measuring(attester)
         ) as executor,
         direct_host_of(args, setup.sink) as direct_host,
     ):

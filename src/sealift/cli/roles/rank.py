@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sealift.attest.evidence import Attester
 from sealift.cli.arguments import Parser
-from sealift.cli.console import say_sandbox, show
+from sealift.cli.console import say, show
 from sealift.cli.roles import direct_host_of
 from sealift.session.direct import PathDialler
 from sealift.train.job.rejoin import Rejoining
@@ -68,7 +68,7 @@ def run_rank(args: argparse.Namespace, setup: RoleSetup, attester: Attester) -> 
             dialler=PathDialler(local=not args.relay_only, places=args.dial),
             clock=boot_clock,
             must_resume=args.must_resume,
-            tell=say_sandbox,
+            tell=say,
         ) as process,
     ):
         rejoining.run(lambda joined: process.serve(rejoining.dial_s, joined))

@@ -11,7 +11,7 @@ from typing import Any
 from sealift.attest.evidence import measuring
 from sealift.attest.level import Level
 from sealift.channel.transport.tcp import TcpListener
-from sealift.cli.console import print_result, say, say_sandbox
+from sealift.cli.console import print_result, say
 from sealift.cli.roles import add_role_arguments, set_up_role
 from sealift.cli.roles.attester import add_attester_arguments, evidence_places
 from sealift.cli.signals import on_second_signal
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
             files,
             code.entry,
             overwrite_freed=True,  # of one client's rows, before another's come
-            tell=say_sandbox,
+            tell=say,
             measure=measuring(attester),
         ) as executor,
         relay.local_client(name) as client,

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from sealift.attest.level import Level
 from sealift.cli.arguments import Parser
-from sealift.cli.console import say_sandbox
+from sealift.cli.console import say
 from sealift.cli.judging import add_judging_arguments, wall_clock
 from sealift.cli.roles.attester import add_attester_arguments
 from sealift.cli.roles.history import History
@@ -253,7 +253,7 @@ def _executor(
         agreement.agreement.code.entry,
         text=text,
         limits=most,
-        tell=say_sandbox,
+        tell=say,
     )
 
 

@@ -34,9 +34,7 @@ ALLOW: Final = 0x7FFF0000
 KILL: Final = 0x80000000
 ERRNO: Final = 0x00050000
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
-_GO_ON: Final = (
-    0x05  # so many instructions further: a comparison's own jumps have 8 bits
-)
+_GO_ON: Final = 0x05  # so many instructions: a comparison's own jumps have 8 bits
 _NUMBER_AT, _MACHINE_AT, _ARGUMENTS_AT = 0, 4, 16
 _X32_BIT: Final = 0x40000000
 _FILTER_MODE: Final = 2
@@ -47,11 +45,8 @@ _ANSWERED: Final = 0x5401, 0x5413, 0x5451  # TCGETS, TIOCGWINSZ, FIOCLEX
 # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC: of a description nothing is set.
 _DESCRIPTOR: Final = 0, 1, 2, 3, 1030
 _SET_FLAGS: Final = 4  # F_SETFL: CUDA's pipes do not block
-_SOCKETS_OF_FILES, _PACKETS, _KIND = (
-    1,
-    5,
-    0xF,
-)  # AF_UNIX, SOCK_SEQPACKET; above are flags
+# AF_UNIX; SOCK_SEQPACKET, and the bits of a kind: what is above are flags.
+_SOCKETS_OF_FILES, _PACKETS, _KIND = 1, 5, 0xF
 _OF_SOCKETS, _PASS_CREDENTIALS = 1, 16  # SOL_SOCKET, SO_PASSCRED
 # A name has 8 to 127 bytes with its family. A shorter one could ask the kernel for the next
 # of its own counter, which older kernels keep for the whole machine.

@@ -82,7 +82,8 @@ class RecipeExecutor:
         overwrite_freed: Whether workers overwrite what they free as this process does: for one
             that stays. The memory of one that does a single task ends with it.
         wanted: Parts of the sandbox; fewer are for tests.
-        tell: Gets the sandbox's word once it is known.
+        tell: Gets a line once it is known what keeps recipes in, and once they compute elsewhere
+            than on the CPU, or do not although a GPU is there.
         measure: Gets the event of each of the bundle's modules before it first runs.
         clock: Monotonic seconds.
     """
@@ -96,7 +97,7 @@ class RecipeExecutor:
         limits: TaskLimits = _NO_OTHERS,
         overwrite_freed: bool = False,
         wanted: str = BEST,
-        tell: Callable[[str], None] = lambda word: None,
+        tell: Callable[[str], None] = lambda line: None,
         measure: Measure = unmeasured,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -134,7 +135,7 @@ class RecipeExecutor:
         """
         if not self._sandbox:
             self._sandbox = self._await_zygote()
-            self._tell(self._sandbox)
+            self._tell(Confinement.parse(self._sandbox).say())
         return self._sandbox
 
     def device(self) -> str:
@@ -176,7 +177,8 @@ class RecipeExecutor:
         number = device.partition(":")[2]
         self._gpu = self._gpus[int(number)] if number else None
         self._others = None
-        self._count_others()
+        if (chosen := self.device()) != CPU:
+            self._tell(f"recipes compute on {chosen}")
 
     def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         """Do one task; see ``Workplace``.

@@ -44,7 +44,7 @@ def main() -> int:
     control = socket.socket(fileno=int(sys.argv[1]))
     wanted = Confinement.parse(sys.argv[2])
     limits.die_first()
-    places = tuple(readable())
+    places, numbers = tuple(readable()), None
     if "namespaces" in wanted.parts:
         try:
             namespaces.leave_world()
@@ -55,11 +55,12 @@ def main() -> int:
             control.close()
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        numbers = namespaces.open_numbers()
         try:
             namespaces.enter_root(places)
         except OSError:
             return NO_NAMESPACES
-    Zygote(control, wanted, places).serve()
+    Zygote(control, wanted, places, numbers).serve()
     return 0
 
 
@@ -73,12 +74,18 @@ class Zygote:
         control: To the parent.
         wanted: Parts of the sandbox to have if they are to be had.
         places: What a worker may read.
+        numbers: Of ``namespaces.open_numbers``.
     """
 
     def __init__(
-        self, control: socket.socket, wanted: Confinement, places: Sequence[str]
+        self,
+        control: socket.socket,
+        wanted: Confinement,
+        places: Sequence[str],
+        numbers: int | None,
     ) -> None:
         self._control = control
+        self._numbers = numbers
         self._places = places
         self._wanted = wanted
         self._installed: Sequence[str] = ()
@@ -111,6 +118,8 @@ class Zygote:
     def _run(
         self, confinement: Confinement, order: StartWorker, descriptors: list[int]
     ) -> None:
+        if self._numbers is not None:  # else its own tells how many the last one had
+            os.pwrite(self._numbers, b"1", 0)
         zygote, worker = os.getpid(), os.fork()
         if worker == 0:
             from sealift.train.worker.recipeworker import run_worker
