@@ -24,7 +24,7 @@ MAX_RANKS = 16  # of a group (spec/collective.md)
 
 
 class Role(StrEnum):
-    """What a process does in a job (DESIGN section 2)."""
+    """What a process does in a job."""
 
     ORCHESTRATOR = "orchestrator"
     ACCELERATOR = "accelerator"
@@ -111,7 +111,7 @@ class _RandomId:
 
 
 class Handle(_RandomId):
-    """Names a buffer of the accelerator; never an address (DESIGN 5.5)."""
+    """Names a buffer of the accelerator; never an address."""
 
     @classmethod
     def generate(cls) -> Handle:

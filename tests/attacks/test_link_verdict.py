@@ -1,4 +1,4 @@
-"""A failing verdict: no optimizer step, no plaintext, no detail (rules M3, DESIGN 5.1)."""
+"""A failing verdict: no optimizer step, no plaintext, no detail (rule M3)."""
 
 from __future__ import annotations
 

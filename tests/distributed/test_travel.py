@@ -1,4 +1,4 @@
-"""``travel`` over real processes equals ``local`` bit for bit (DESIGN 5.8)."""
+"""``travel`` over real processes equals ``local`` bit for bit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Assurance levels, trust tiers, and the trust vector that a tier comes from.
 
-A level is what kept whom out (DESIGN section 3); a tier is the verdict on one piece of
+A level is what kept whom out; a tier is the verdict on one piece of
 evidence in the words of EAR (draft-ietf-rats-ear, AR4SI trust vector): the worst of eight
 claims, each -128..127. 2..31 and -32..-2 are affirming, 32..95 and -96..-33 warn, 96..127
 and -128..-97 are contraindicated, -1..1 say nothing. ``development`` protects from nobody:

@@ -1,6 +1,6 @@
 """What every benchmark writes: rows, ratios, and what in them is real; and how it repeats.
 
-The format is the same for all (DESIGN section 6), so that results can be compared over
+The format is the same for all, so that results can be compared over
 commits and machines. Arms of one comparison run in turn, again and again, and a figure is
 a median, so that what else the machine does meanwhile meets all of them alike.
 """
@@ -35,7 +35,7 @@ class BenchReport:
         real: What was measured on this machine.
         modelled: What was computed from a model, each with its source.
         recorded: What was read from files of other machines.
-        ratios: Named as in DESIGN section 6.
+        ratios: By name.
     """
 
     bench: str

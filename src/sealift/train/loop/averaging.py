@@ -5,7 +5,7 @@ were before, times its share of all rows; a bound shortens a change whose norm o
 model is larger. Contributions are added in the order of slices, by a group of ranks or
 here, and every slice goes on from the same state. Whole numbers (counters) are the
 largest of anybody's. So ``local`` with as many slices as there are ranks computes the same
-bits (DESIGN 5.8). Where gradients were added up in every step, weights and optimizer are the
+bits. Where gradients were added up in every step, weights and optimizer are the
 same everywhere and are demanded to be; what no gradient belongs to (buffers) has its mean.
 Not here: that a contribution is what training made of a slice's rows.
 """

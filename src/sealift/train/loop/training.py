@@ -1,6 +1,6 @@
 """The one loop: rows of one slice in, weights changed, sums out. Every plan uses it.
 
-Bit-identical in the sense of DESIGN 5.8: order and random streams depend on (seed,
+Bit-identical: order and random streams depend on (seed,
 epoch, resources, first rows, step) alone, and slices come in the schedule's order. So a
 run does not depend on how many numbers another slice or another model drew before it.
 Noise for differential privacy never comes from these streams (rule H12). Each slice

@@ -1,6 +1,6 @@
 """The ``local`` plan: one process, one loop, the schedule of ``travel``.
 
-The reference that the other plans are compared with, bit for bit (DESIGN 5.8): the same
+The reference that the other plans are compared with, bit for bit: the same
 slices in the same order through the same ``Trainer``. Rows come from sealed files
 whose keys the caller holds, so it is for a party that owns everything the job reads.
 """
