@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,7 +16,7 @@ from sealift.errors import JobError, UnavailableError
 from sealift.train.loop.faults import NOT_OVERWRITTEN
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker import executor as module
-from sealift.train.worker.devices import Gpu
+from sealift.train.worker.devices import Gpu, other_processes
 from sealift.train.worker.executor import OPENED, RecipeExecutor
 from tests.sim.madeup_gpu import HOST
 from tests.unit.train.recipes import PLAIN, SETTINGS
@@ -93,3 +96,49 @@ def test_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         assert executor.device() == unknown
         executor.compute_on("cpu")
         assert executor.device() == "cpu"
+
+
+class Nvml:
+    """What a driver says of two GPUs; a process may compute and draw."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *, mps: bool = True) -> None:
+        self._mps = mps
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> int:  # noqa: N802
+        return number
+
+    def nvmlDeviceGetUUID(self, gpu: int) -> str:  # noqa: N802
+        return f"GPU-{gpu}"
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: int) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=os.getpid()), SimpleNamespace(pid=70 + gpu)]
+
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, gpu: int) -> list[Any]:  # noqa: N802
+        if not self._mps:
+            raise self.NVMLError("Not Supported")
+        return [SimpleNamespace(pid=80)] * gpu
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, gpu: int) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=70), SimpleNamespace(pid=90)]
+
+
+def test_everybody_on_a_gpu_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "readlink", lambda path: "pid:[4026531836]")
+    assert other_processes(Nvml) == {"GPU-0": (70, 90), "GPU-1": (70, 71, 80, 90)}
+    with pytest.raises(UnavailableError, match="Not Supported"):
+        other_processes(lambda: Nvml(mps=False))
+
+
+def test_in_a_container_nobody_is_said_to_be_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others' processes have no number there, so the driver names none of them."""
+    monkeypatch.setattr(os, "readlink", lambda path: "pid:[4026532555]")
+    with pytest.raises(UnavailableError, match="PID namespace"):
+        other_processes(Nvml)

@@ -10,20 +10,30 @@ from typing import Any
 import pytest
 import torch
 
+from sealift.attest.development import DevelopmentAttester
+from sealift.data.schedule.visits import Stop
 from sealift.errors import IntegrityError, JobError, SealiftError
+from sealift.ids import Role, VisitId
 from sealift.lab.worlds.consortium import make_consortium
-from sealift.release.receipt import ScrubSummary
+from sealift.release.receipt import (
+    InstanceProof,
+    ScrubSummary,
+    instance_bound,
+    verify_receipt,
+)
 from sealift.train.loop import placement as placement_module
 from sealift.train.loop.faults import NOT_OVERWRITTEN, RecipeError
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.handout import Handout
 from sealift.train.output.sealing import hidden_fault
 from sealift.train.worker.executor import RecipeExecutor
+from sealift.travel.accelerator.setup import Loaded
+from sealift.travel.settings import TravelSettings
 from tests.sim import madeup_gpu
 from tests.sim.madeup_gpu import CLEAN, FAILS, HOST, PART, compute_there
 from tests.unit.train.joints import cargo
 from tests.unit.train.recipes import PLAIN, SETTINGS
-from tests.unit.train.test_model_to import made
+from tests.unit.train.test_model_to import INSTANCE, made
 
 RAISES = "raise ValueError"
 
@@ -132,6 +142,27 @@ def test_a_hidden_error_says_it_as_well() -> None:
     error.left = ""
     agreement = handout._agreement.agreement
     assert str(hide(handout, error, told)) == str(hidden_fault(agreement))
+
+
+def test_a_receipt_is_signed_over_that_account() -> None:
+    """Also a rank's, which signs whatever became of its work."""
+    consortium = make_consortium()
+    attester = DevelopmentAttester(consortium.attester, role=Role.ACCELERATOR)
+    bound = instance_bound(INSTANCE.public_key, consortium.verified().digest)
+    handout = made(consortium)
+    handout._proof = InstanceProof(attester.collect(bound), "development")
+    handout._travel = TravelSettings()
+    stop = Stop(0, "ada", "ada-train", "train", 0, 20)
+
+    def signed() -> ScrubSummary:
+        loaded = Loaded(0, 0)
+        found = handout.receipt_for(VisitId.generate(), stop, loaded, {}, HOST)
+        return verify_receipt(found).scrub
+
+    assert signed() == HOST  # control
+    _error, account = ended(FAILS, RAISES)
+    handout._report = lambda scrub: account
+    assert signed() == ScrubSummary(HOST.regions, True, verified=False)
 
 
 def hide(handout: Handout, error: RecipeError, told: list[Any]) -> JobError:
