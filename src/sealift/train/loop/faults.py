@@ -108,17 +108,14 @@ CUDA_SAYS: Final = {each: kind for kind, said in _SAID.items() for each in said}
 GPU_FAULTS: Final[Mapping[str, tuple[str, str, str]]] = {
     "lost": ("the GPU failed while it computed", "", "device-lost"),
     "no-code": (
-        "this torch has no code for the GPU",
-        "it was built for other kinds",
-        "no-device",
+        "this torch has no code for the GPU", "it was built for other kinds", "no-device"
     ),
     "busy": (
         "the GPU takes no more processes",
-        "its compute mode is exclusive and another one has it, or it is prohibited",
-        "no-device",
+        "its compute mode is exclusive, or prohibits all", "no-device",
     ),
     "not-begun": ("the GPU could not be begun with", "", "no-device"),
-}
+}  # fmt: skip
 RULES: Final = (
     "not true or false",
     "not finite",

@@ -314,11 +314,9 @@ class WorkerEnd:
             self._say(message, 0, 0, 0)
 
     def await_end(self, answer: object = None) -> None:
-        """Give the last answer, unless nobody hears it, and wait until the parent hangs up."""
-        with suppress(PeerError), self._turn:
-            if answer is not None and not self._over:
-                self._say(answer, 0, 0, 0)
-            self._await()
+        """Give the last answer, if it is still heard; then wait until the parent hangs up."""
+        with suppress(PeerError):
+            self.await_order(after=None if self._over else answer)
 
     def _await(self) -> None:
         self._over = True
