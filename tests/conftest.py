@@ -15,6 +15,8 @@ import importlib
 import importlib.util
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,11 +41,12 @@ LACKS = "this machine lacks "
 def _lacks_gpu() -> str | None:
     if not Path("/dev/nvidiactl").exists():
         return "an NVIDIA GPU (no /dev/nvidiactl)"
-    try:
-        torch = importlib.import_module("torch")
-    except ImportError:
-        return "torch"
-    return None if torch.cuda.is_available() else "a torch build for its NVIDIA GPU"
+    # In a process of its own: one that has asked can fork none that computes there.
+    ask = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    asked = subprocess.run(
+        [sys.executable, "-c", ask], check=False, capture_output=True
+    )
+    return "a torch build for its NVIDIA GPU" if asked.returncode else None
 
 
 def _lacks_tpm() -> str | None:

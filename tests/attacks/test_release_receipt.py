@@ -10,6 +10,7 @@ import pytest
 
 from sealift.attest.development import DevelopmentAttester
 from sealift.attest.level import Level
+from sealift.cli.receipt import _receipt_facts, sum_facts
 from sealift.codec import encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, MalformedError, PolicyError, RefusedError
@@ -62,6 +63,28 @@ def test_truthful_receipt_survives_the_disk(
     loaded = load_receipt(tmp_path / "receipt.json")
     assert verify_receipt(loaded, consortium.verified()) == signed.body
     assert loaded.body.scrub.scrubbed_bytes == 640
+
+
+def test_a_gpus_part_is_told_apart(
+    consortium: Consortium, heads: tuple[SignedTreeHead, ...]
+) -> None:
+    """The control of the claims about it: such a receipt holds, and adds nothing up."""
+    instance = SigningKey.generate()
+    receipt = with_regions(
+        draft_receipt(consortium, instance, heads),
+        ScrubbedPart("buffer", 640, 0),
+        ScrubbedPart("cuda:0", 4096, 0),
+    )
+    found = verify_receipt(sign_receipt(receipt, instance), consortium.verified())
+    assert (found.scrub.scrubbed_bytes, found.scrub.told_bytes) == (640, 4096)
+    said = sum_facts([found, found], "")["scrub"]
+    assert said == (
+        "1280 bytes, 0 not zero when read back; of GPUs 8192 bytes, by the word of the "
+        "recipe's process"
+    )
+    assert "in 1 region, 0 not zero" in _receipt_facts(found, "")["scrub"]
+    failed = replace(found, scrub=replace(found.scrub, verified=False))
+    assert sum_facts([found, failed], "")["scrub"].endswith("1 scrub did not hold")
 
 
 CHANGES: dict[str, Callable[[Receipt], Receipt]] = {
@@ -131,6 +154,10 @@ def test_evidence_of_another_role_makes_no_receipt(
 
 
 # Signed by a genuine accelerator that says something else than the agreement.
+def with_regions(receipt: Receipt, *regions: ScrubbedPart) -> Receipt:
+    return replace(receipt, scrub=ScrubSummary(regions, True, True))
+
+
 CLAIMS: dict[str, tuple[Callable[[Receipt], Receipt], str]] = {
     "a better level": (lambda r: replace(r, level=Level.TEE), "receipt-level"),
     "another holder": (lambda r: replace(r, holder="bern"), "foreign-receipt"),
@@ -153,6 +180,18 @@ CLAIMS: dict[str, tuple[Callable[[Receipt], Receipt], str]] = {
     ),
     "no scrub": (
         lambda r: replace(r, scrub=replace(r.scrub, verified=False)),
+        "scrub",
+    ),
+    "what a recipe's process says of a GPU, for the rows' own memory": (
+        lambda r: with_regions(
+            r, ScrubbedPart("buffer", 639, 0), ScrubbedPart("cuda:0", 10**15, 0)
+        ),
+        "scrub",
+    ),
+    "a GPU whose scrub failed": (
+        lambda r: with_regions(
+            r, ScrubbedPart("buffer", 640, 0), ScrubbedPart("cuda:0", 4096, 1)
+        ),
         "scrub",
     ),
     "no head of the holder's log": (

@@ -57,6 +57,9 @@ class Elsewhere(Tensor):
         made.here = here
         return made
 
+    def data_ptr(self) -> int:
+        return self.here.data_ptr()
+
     def __repr__(self) -> str:
         return f"Elsewhere({tuple(self.shape)})"
 
@@ -72,12 +75,29 @@ class OtherDevice(TorchDispatchMode):
 
     Attributes:
         ran: How often each operation ran there.
+        calls: How often each call was watched, by its name.
+        here: Of watched calls, what had or made tensors of the CPU: call, operation, shape.
     """
 
     def __init__(self) -> None:
         super().__init__()
         _setup_privateuseone_for_python_backend(NAME)  # nothing takes it back
         self.ran: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
+        self.here: list[tuple[str, str, tuple[int, ...]]] = []
+        self._call = ""
+
+    def watch(self, name: str, call: Callable[..., T], *parts: Any) -> T:
+        """Call it, and note each operation in it that is not on that device alone.
+
+        Numbers may be the CPU's: a tensor without dimensions, as a GPU takes them, too.
+        """
+        before, self._call = self._call, name
+        self.calls[name] += 1
+        try:
+            return call(*parts)
+        finally:
+            self._call = before
 
     def __enter__(self) -> Self:
         for each in _EXACT:
@@ -93,8 +113,17 @@ class OtherDevice(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         found = _run(func, args, kwargs or {})
+        leaves = tree_leaves((args, kwargs, found))
         if any(isinstance(each, Elsewhere) for each in tree_leaves(found)):
             self.ran[str(func)] += 1
+        if self._call:
+            self.here += [
+                (self._call, str(func), tuple(each.shape))
+                for each in leaves
+                if isinstance(each, Tensor)
+                and not isinstance(each, Elsewhere)
+                and each.dim()
+            ]
         return found
 
 

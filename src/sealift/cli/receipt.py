@@ -42,7 +42,12 @@ from sealift.release.log.heads import (
     read_head,
     verify_log,
 )
-from sealift.release.receipt import Receipt, load_receipt, verify_receipt
+from sealift.release.receipt import (
+    Receipt,
+    ScrubSummary,
+    load_receipt,
+    verify_receipt,
+)
 from sealift.train.job.checkpointfile import file_digest
 from sealift.train.output.manifest import head_of, prove_releases
 from sealift.train.output.runreceipt import Line, RunReceipt, open_run, verify_run
@@ -270,9 +275,19 @@ def sum_facts(receipts: Sequence[Receipt], statement: str) -> dict[str, Any]:
         f"{sum(each.sealed_bytes for each in receipts)} sealed",
         "level": ", ".join(sorted({each.level for each in receipts})),
         "scrub": f"{sum(each.scrubbed_bytes for each in scrubs)} bytes, "
-        f"{sum(each.nonzero_bytes for each in scrubs)} not zero when read back",
+        f"{sum(each.nonzero_bytes for each in scrubs)} not zero when read back"
+        + _told(scrubs),
         "verified": statement,
     }
+
+
+def _told(scrubs: Sequence[ScrubSummary]) -> str:
+    found = sum(each.told_bytes for each in scrubs)
+    said = (
+        f"; of GPUs {found} bytes, by the word of the recipe's process" if found else ""
+    )
+    left = sum(not each.verified for each in scrubs)
+    return said + (f"; {count(left, 'scrub')} did not hold" if left else "")
 
 
 def receipt_statement(receipt: Receipt, *, complete: bool) -> str:
@@ -286,6 +301,7 @@ def receipt_statement(receipt: Receipt, *, complete: bool) -> str:
 
 def _receipt_facts(receipt: Receipt, statement: str) -> dict[str, Any]:
     scrub = receipt.scrub
+    own = [each for each in scrub.regions if not each.told]
     phases = ", ".join(f"{name} {s:.3f}" for name, s in receipt.phases_s.items())
     last = receipt.first_row + receipt.rows - 1
     return {
@@ -300,8 +316,8 @@ def _receipt_facts(receipt: Receipt, statement: str) -> dict[str, Any]:
         "seconds": phases,
         "cargo": cargo_promise(receipt.buffers, receipt.mixed),
         "level": receipt.level,
-        "scrub": f"{scrub.scrubbed_bytes} bytes in {count(len(scrub.regions), 'region')}, "
-        f"{scrub.nonzero_bytes} not zero when read back",
+        "scrub": f"{scrub.scrubbed_bytes} bytes in {count(len(own), 'region')}, "
+        f"{scrub.nonzero_bytes} not zero when read back" + _told([scrub]),
         "log heads": ", ".join(str(head.body.size) for head in receipt.heads) or "none",
         "verified": statement,
     }

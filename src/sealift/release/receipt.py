@@ -60,6 +60,11 @@ class ScrubbedPart:
     size_bytes: int
     nonzero_bytes: int
 
+    @property
+    def told(self) -> bool:
+        """Whether it is a GPU's: a process that runs a recipe said that it overwrote it."""
+        return self.name.startswith("cuda:")
+
 
 @dataclass(frozen=True, slots=True)
 class ScrubSummary:
@@ -69,7 +74,7 @@ class ScrubSummary:
         regions: Every region of the visit's pool; and of a GPU, named as torch does, what the
             recipe's process says that it overwrote there before it ended.
         freed_memory_overwritten: Whether the accelerator's own process overwrites what it frees.
-        verified: Whether every byte that was read back was zero.
+        verified: Whether every byte that was read back was zero, and nothing was left out.
     """
 
     regions: tuple[ScrubbedPart, ...]
@@ -78,8 +83,13 @@ class ScrubSummary:
 
     @property
     def scrubbed_bytes(self) -> int:
-        """Bytes overwritten and read back."""
-        return sum(region.size_bytes for region in self.regions)
+        """Bytes overwritten and read back by who reports it; a GPU's are not."""
+        return sum(each.size_bytes for each in self.regions if not each.told)
+
+    @property
+    def told_bytes(self) -> int:
+        """Bytes of a GPU, by the word of a recipe's process."""
+        return sum(each.size_bytes for each in self.regions if each.told)
 
     @property
     def nonzero_bytes(self) -> int:

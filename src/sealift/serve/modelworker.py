@@ -4,7 +4,8 @@ One thing at a time is asked of it. Questions go into memory that it can only re
 answers are copied out before they are looked at. What leaves of them are the form's
 fields, rounded, and nothing else (rule H8): shapes follow from the number of rows asked,
 numbers must be finite and within their bounds. A worker that fails in its recipe goes
-on; one that dies, garbles or takes too long is replaced, with the model opened anew.
+on, if its device still computes; one that dies, garbles, takes too long or lost its GPU is
+replaced, with the model opened anew.
 ``close`` ends it, and overwrites what it was given.
 """
 
@@ -29,6 +30,7 @@ from sealift.ids import Buffer
 from sealift.train.job.settings import ServingTable
 from sealift.train.loop.faults import Fault, believable, explain
 from sealift.train.output.modelform import Fields, ModelForm
+from sealift.train.worker.devices import CPU
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.messages import (
     ServeAnswer,
@@ -76,7 +78,9 @@ def let_out_rows(rows: bytearray, fields: Fields) -> bytearray:
 LOAD_S: Final = 120.0
 MAX_RESTARTS: Final = 20
 RESTARTS_S: Final = 600.0  # within which there are so many: who kills it can do no more
-FATAL: Final = frozenset({"recipe-killed", "recipe-timeout", "recipe-garbled"})
+FATAL: Final = frozenset(
+    {"recipe-killed", "recipe-timeout", "recipe-garbled", "device-lost"}
+)
 
 
 _LIVE: weakref.WeakSet[ModelWorker] = weakref.WeakSet()
@@ -92,7 +96,7 @@ class ModelWorker:
         settings: Of the process: rows, time and threads of a step.
         lost: Told what went wrong when no worker can be had any more.
         clock: Monotonic seconds.
-        sink: Gets ``serve.restarted``.
+        sink: Gets ``serve.restarted`` and ``serve.unscrubbed``.
     """
 
     def __init__(
@@ -128,7 +132,9 @@ class ModelWorker:
             JobError: if the recipe does not load, or builds another model.
             IntegrityError, UnavailableError: if the model cannot be opened.
         """
-        self._worker = _Worker(self._executor, self._open_model, self._terms)
+        self._worker = _Worker(
+            self._executor, self._open_model, self._terms, self._sink
+        )
 
     def predict(self, parts: Sequence[Buffer], rows: int) -> bytearray:
         """Answer rows of one or several questions, in order.
@@ -189,7 +195,7 @@ class ModelWorker:
         try:
             return self._worker.do(step, expected)
         except SealiftError as error:
-            if error.code in FATAL:
+            if error.code in FATAL or not self._worker.computes():
                 self._end_worker()
             raise
 
@@ -246,6 +252,7 @@ class _Worker:
         executor: RecipeExecutor,
         open_model: Callable[[], SharedBuffer],
         terms: _Terms,
+        sink: Sink,
     ) -> None:
         self._settings = terms.settings
         with ExitStack() as stack:
@@ -253,7 +260,7 @@ class _Worker:
             self._area = stack.enter_context(closing(Area(terms.area_bytes)))
             text = stack.enter_context(closing(TextTap(self._equipment.text)))
             self._process = WorkerProcess(control, self._equipment, self._area)
-            stack.callback(self._process.end, 0.0)
+            stack.callback(self._end, sink)
             model = stack.enter_context(overwritten(open_model()))
             files = [model.descriptor, terms.room.descriptor]
             try:
@@ -280,9 +287,23 @@ class _Worker:
         """Overwrite the answers that lie here."""
         self._area.overwrite()
 
+    def computes(self) -> bool:
+        """Whether its device still does: after some errors a GPU does nothing more."""
+        if self._equipment.device != CPU:
+            try:
+                self.do(ServeStep(work="prove"), (0,))
+            except SealiftError:
+                return False
+        return True
+
     def close(self) -> None:
         """End the process."""
         self._stack.close()
+
+    def _end(self, sink: Sink) -> None:
+        self._process.part(0.0)
+        if left := self._process.left:
+            emit(sink, "serve.unscrubbed", device=self._equipment.device, line=left)
 
     def _converse(self, order: object, expected: Sequence[int], within_s: float) -> int:
         self._process.allow(within_s)

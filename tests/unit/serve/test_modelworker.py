@@ -18,9 +18,11 @@ from sealift.serve.modelworker import (
     ModelWorker,
 )
 from sealift.train.job.settings import ServingTable
+from sealift.train.loop.faults import NOT_OVERWRITTEN
 from sealift.train.loop.recipe import Recipe
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.recipeworker import ServedModel
+from tests.sim import madeup_gpu
 from tests.sim.served import FORM, rows
 
 RECIPE = b"""
@@ -163,3 +165,70 @@ def test_a_model_built_of_sums_cannot_be_served_and_says_why(more: bytes) -> Non
     tolerant = build.replace(b"sums['rows']", b"sums.get('rows', 2)")
     served._recipe = Recipe({"r.py": b"import torch\n" + tolerant}, "r.py")
     assert served._build().in_features == 2
+
+
+SHAKEN = """
+ALIVE = [True]
+
+def build():
+    return nn.Linear(2, 2, bias=False)
+
+def predict(model, batch):
+    first = int(batch["x"][0, 0])
+    if first in (1, 2):
+        ALIVE[0] = first == 1
+        raise ValueError
+    if first == 3:
+        raise torch.AcceleratorError("CUDA error: unspecified launch failure")
+    return {"y": model(batch["x"])}
+"""
+WAIT = "if not ALIVE[0]: raise torch.AcceleratorError('CUDA error: device-side assert')"
+
+
+def shaken(scrub: str, firsts: list[float]) -> list[tuple[str, dict[str, object]]]:
+    """Events of a server on a made-up GPU: a wrong question each, and a right one after it."""
+    told: list[tuple[str, dict[str, object]]] = []
+    text = "import torch\nfrom torch import nn\n"
+    text += madeup_gpu.lines(scrub, WAIT) + SHAKEN
+    with RecipeExecutor({"recipe.py": text.encode()}, "recipe.py") as executor:
+        madeup_gpu.compute_there(executor)
+        model = host(executor, weights())
+        model._sink = lambda event: told.append((event.kind, dict(event.fields)))
+        model.start()
+        for first in firsts:
+            with pytest.raises(SealiftError) as caught:
+                ask(model, first)
+            told.append((caught.value.code, {}))
+            assert np.array_equal(ask(model, 7.0), 2 * rows(7.0))
+        model.close()
+    return told
+
+
+def test_a_model_whose_gpu_does_no_more_is_loaded_again() -> None:
+    again = ("serve.restarted", {"number": 1})
+    assert shaken(madeup_gpu.CLEAN, [1.0]) == [("recipe-error", {})]  # it goes on
+    assert shaken(madeup_gpu.CLEAN, [2.0]) == [("recipe-error", {}), again]
+    assert shaken(madeup_gpu.CLEAN, [3.0]) == [("device-lost", {}), again]
+
+
+def test_a_model_that_ends_overwrites_its_gpus_memory_or_that_is_said() -> None:
+    left = {"device": madeup_gpu.DEVICE, "line": NOT_OVERWRITTEN}
+    assert shaken(madeup_gpu.CLEAN, []) == []
+    assert shaken(madeup_gpu.FAILS, []) == [("serve.unscrubbed", left)]
+    ends = [("serve.unscrubbed", left), ("device-lost", {})]
+    ends += [("serve.restarted", {"number": 1}), ("serve.unscrubbed", left)]
+    assert shaken(madeup_gpu.FAILS, [3.0]) == ends
+
+
+def test_a_model_that_does_not_load_overwrites_it_too() -> None:
+    told: list[str] = []
+    for scrub in (madeup_gpu.CLEAN, madeup_gpu.FAILS):
+        text = madeup_gpu.lines(scrub).encode() + RECIPE
+        with RecipeExecutor({"recipe.py": text}, "recipe.py") as executor:
+            madeup_gpu.compute_there(executor)
+            model = host(executor, weights(3))
+            model._sink = lambda event: told.append(event.kind)
+            with pytest.raises(JobError, match="another model"):
+                model.start()
+            model.close()
+    assert told == ["serve.unscrubbed"]  # of the second

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import io
+import os
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from sealift.errors import (
-    IntegrityError,
-    JobError,
-    MalformedError,
-    UnavailableError,
-)
-from sealift.release.receipt import ScrubbedPart
-from sealift.train.loop.faults import Fault
-from sealift.train.loop.tasks import DeviceScrub, Given, SliceTask
-from sealift.train.loop.told import Told
+from sealift.errors import JobError, UnavailableError
+from sealift.train.loop.faults import NOT_OVERWRITTEN
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker import devices, process
 from sealift.train.worker import executor as module
-from sealift.train.worker.devices import Gpu
+from sealift.train.worker.devices import Gpu, other_processes
 from sealift.train.worker.executor import OPENED, RecipeExecutor
-from sealift.train.worker.messages import Done, TaskAnswers
 from sealift.train.worker.process import StartWorker
-from sealift.train.worker.requests import Request
-from sealift.train.worker.taskprocess import TaskLimits, TaskProcess
+from tests.sim.madeup_gpu import HOST
 from tests.unit.train.recipes import PLAIN, SETTINGS
 
-A_TASK = SliceTask(work="rehearse", slice=0, settings=SETTINGS, models=(), parts=())
 SLEEPING = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
@@ -73,71 +64,19 @@ def test_a_job_computes_on_a_device_that_its_process_has() -> None:
         assert executor.device() == "cpu"
 
 
-def test_a_task_that_fails_says_what_stayed_on_its_gpu() -> None:
-    """A worker that was given a GPU that is not there: it cannot overwrite anything."""
+def test_a_gpu_that_is_not_there_is_no_fault_of_a_recipe() -> None:
     with RecipeExecutor({"recipe.py": PLAIN.encode()}, "recipe.py") as executor:
         trainer = Trainer(executor, SETTINGS)
+        assert executor.sandbox
         executor._equipment = replace(executor._equipment, device="cuda:0")
-        with pytest.raises(JobError, match="on cuda:0 was not overwritten") as caught:
+        with pytest.raises(UnavailableError, match="could not be begun with") as caught:
             trainer.build()
-        assert caught.value.code == "recipe-error"  # its own word, and no mere end
-        assert executor.scrubbed() == ()
+        assert caught.value.code == "no-device"
+        assert NOT_OVERWRITTEN in str(caught.value)
+        assert not executor.report(HOST).verified
         executor.compute_on("cpu")
         trainer.build()  # the control
-
-
-class Saying:
-    """A worker that says what it likes."""
-
-    def __init__(self, *words: object) -> None:
-        self._words = list(words)
-
-    def hear(self, *_kinds: type) -> Request:
-        return Request(self._words.pop(0), b"")
-
-    def tell(self, message: object = None, buffer: bytes = b"") -> None:
-        assert message is None
-
-
-def told(device: str, *words: object) -> tuple[ScrubbedPart, ...]:
-    with (
-        RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor,
-        ExitStack() as end,
-    ):
-        equipment = replace(executor._equipment, device=device)
-        task = TaskProcess(executor._control, equipment, TaskLimits(), end)
-        task._process.end(0.0)
-        task._process = Saying(*words, Fault(kind="error"))  # type: ignore[assignment]
-        task._serve(TaskAnswers(A_TASK, Given()), Told())
-        return task.scrubbed
-
-
-def test_what_a_worker_says_of_its_gpus_memory() -> None:
-    assert told("cuda:1", DeviceScrub(4096, 0)) == (ScrubbedPart("cuda:1", 4096, 0),)
-    with pytest.raises(IntegrityError, match="7 bytes were not zero") as caught:
-        told("cuda:1", DeviceScrub(4096, 7))
-    assert caught.value.code == "scrub"
-    odd = DeviceScrub(4096, 4097), DeviceScrub(4096, -1), DeviceScrub(-1, 0)
-    for each in odd:
-        with pytest.raises(MalformedError):
-            told("cuda:1", each)
-    with pytest.raises(MalformedError):
-        told("cpu", DeviceScrub(4096, 0))
-    with pytest.raises(MalformedError):
-        told("cuda:1", DeviceScrub(4096, 0), DeviceScrub(4096, 0))
-
-
-def test_no_result_counts_without_that_word() -> None:
-    with (
-        RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor,
-        ExitStack() as end,
-    ):
-        equipment = replace(executor._equipment, device="cuda:1")
-        task = TaskProcess(executor._control, equipment, TaskLimits(), end)
-        task._process.end(0.0)
-        with pytest.raises(JobError) as caught:
-            task._read(TaskAnswers(A_TASK, Given()), Done((), ()))
-        assert caught.value.code == "recipe-garbled"
+        assert executor.report(HOST) == HOST
 
 
 def test_cuda_finds_nothing_in_a_worker_on_the_cpu(
@@ -174,14 +113,65 @@ def test_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor:
         executor._gpus = (Gpu("NVIDIA H100", "GPU-1"), Gpu("NVIDIA H200", "GPU-2"))
         executor.compute_on("cuda:1")
+        unknown = f"cuda:1 NVIDIA H200, other processes unknown, {OPENED}"
+        assert executor.device() == unknown
+        seen: dict[str, tuple[int, ...]] = {"GPU-1": (5,), "GPU-2": ()}
+        monkeypatch.setattr(module, "other_processes", lambda: seen)
         assert (
-            executor.device()
-            == f"cuda:1 NVIDIA H200, other processes unknown, {OPENED}"
-        )
+            executor.device() == unknown
+        )  # nobody said who was there at the beginning
+        executor.compute_on("cuda:1")
         for running, said in (((), "no"), ((7, 8), "2"), ((7,), "2"), ((), "2")):
-            found = {"GPU-1": (5,), "GPU-2": running}
-            monkeypatch.setattr(module, "other_processes", lambda found=found: found)
+            seen["GPU-2"] = running
             told = executor.device()
             assert told == f"cuda:1 NVIDIA H200, {said} other processes, {OPENED}"
+        del seen["GPU-2"]  # as a part of a GPU has a name of its own
+        assert executor.device() == unknown
         executor.compute_on("cpu")
         assert executor.device() == "cpu"
+
+
+class Nvml:
+    """What a driver says of two GPUs; a process may compute and draw."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *, mps: bool = True) -> None:
+        self._mps = mps
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> int:  # noqa: N802
+        return number
+
+    def nvmlDeviceGetUUID(self, gpu: int) -> str:  # noqa: N802
+        return f"GPU-{gpu}"
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: int) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=os.getpid()), SimpleNamespace(pid=70 + gpu)]
+
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, gpu: int) -> list[Any]:  # noqa: N802
+        if not self._mps:
+            raise self.NVMLError("Not Supported")
+        return [SimpleNamespace(pid=80)] * gpu
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, gpu: int) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=70), SimpleNamespace(pid=90)]
+
+
+def test_everybody_on_a_gpu_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "readlink", lambda path: "pid:[4026531836]")
+    assert other_processes(Nvml) == {"GPU-0": (70, 90), "GPU-1": (70, 71, 80, 90)}
+    with pytest.raises(UnavailableError, match="Not Supported"):
+        other_processes(lambda: Nvml(mps=False))
+
+
+def test_in_a_container_nobody_is_said_to_be_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others' processes have no number there, so the driver names none of them."""
+    monkeypatch.setattr(os, "readlink", lambda path: "pid:[4026532555]")
+    with pytest.raises(UnavailableError, match="PID namespace"):
+        other_processes(Nvml)

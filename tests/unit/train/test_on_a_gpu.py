@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-import torch
 
+from sealift.errors import UnavailableError
 from sealift.train.loop.trainer import Trainer
 from sealift.train.sandbox.confine import NONE
 from sealift.train.worker.devices import find_gpus, other_processes
 from sealift.train.worker.executor import BEST, RecipeExecutor
 from tests.sim.inside import demand
+from tests.sim.madeup_gpu import HOST
 from tests.sim.served import rows
 from tests.unit.serve.test_modelworker import RECIPE, ask, host, weights
 from tests.unit.train.joints import cargo
@@ -34,25 +37,29 @@ PROBE = """
 import sys, torch
 mark = torch.tensor(list(bytes.fromhex(sys.argv[1])), dtype=torch.uint8, device="cuda")
 found = 0
-if sys.argv[2] == "first":  # the control: what was freed in a process is found in it
-    before = mark.repeat(1 << 20)
-    del before
 free, _total = torch.cuda.mem_get_info()
 held = []
 for _ in range(int(free * 0.8) >> 26):
     held.append(torch.empty(1 << 26, dtype=torch.uint8, device="cuda"))
-held.append(torch.empty(len(mark) << 20, dtype=torch.uint8, device="cuda"))
 for each in held:
     rows = each[: len(each) // len(mark) * len(mark)].view(-1, len(mark))
     for part in rows.split(1 << 20):
         found += int((part == mark).all(dim=1).sum())
 print(found)
 """
+# The control: a process that overwrites nothing, as it is killed.
+KILLED = """
+import os, signal, sys, torch
+mark = torch.tensor(list(bytes.fromhex(sys.argv[1])), dtype=torch.uint8, device="cuda")
+kept = mark.repeat(1 << 26)
+torch.cuda.synchronize()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
-def probe(mark: bytes, when: str = "after") -> int:
+def probe(mark: bytes) -> int:
     ran = subprocess.run(
-        [sys.executable, "-c", PROBE, mark.hex(), when],
+        [sys.executable, "-c", PROBE, mark.hex()],
         capture_output=True,
         check=True,
         text=True,
@@ -80,12 +87,13 @@ def test_it_trains_there(wanted: str) -> None:
             executor.compute_on(device)
             trainer = Trainer(executor, SETTINGS)
             trainer.work([cargo("north", 40)])
-            (part,) = executor.scrubbed() or (None,)
+            told = executor.report(HOST)
             states.append(trainer.digest())
-        assert (part is None) is (device == "cpu")
-        if part is not None:
-            assert part.name == "cuda:0"
-            assert part.size_bytes >= 2 << 20
+        assert told.verified
+        assert (told == HOST) is (device == "cpu")
+        if device != "cpu":
+            assert told.regions[-1].name == "cuda:0"
+            assert told.regions[-1].size_bytes >= 2 << 20
     assert states[0] == states[1]  # on one kind of GPU, with one driver
 
 
@@ -95,7 +103,11 @@ def test_rows_are_not_found_by_the_next_process() -> None:
         executor.compute_on("cuda")
         Trainer(executor, SETTINGS).work([cargo("north", 40)])
     assert probe(mark) == 0
-    assert probe(mark, "first") > 0
+    other = bytes(reversed(mark))
+    killed = subprocess.run([sys.executable, "-c", KILLED, other.hex()], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    if not probe(other):
+        pytest.skip("this driver clears what it takes back: the probe cannot tell")
 
 
 def test_it_answers_there() -> None:
@@ -113,6 +125,9 @@ def test_the_driver_names_who_computes_there() -> None:
     found, why = find_gpus()
     assert found
     assert not why
+    if os.readlink("/proc/self/ns/pid") != "pid:[4026531836]":
+        with pytest.raises(UnavailableError, match="PID namespace"):
+            other_processes()
+        return
     assert {each.uuid for each in found} <= set(other_processes())
-    torch.zeros(1, device="cuda")
     assert all(isinstance(each, tuple) for each in other_processes().values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,13 @@ import pytest
 import torch
 
 from sealift.collective.group import SealedGroup
-from sealift.errors import JobError, SealiftError, UnavailableError
+from sealift.errors import JobError, UnavailableError
 from sealift.ids import Digest
 from sealift.train.loop import placement as placement_module
 from sealift.train.loop.buckets import Array
-from sealift.train.loop.faults import Fault, believable, explain
 from sealift.train.loop.placement import HERE, Placement
-from sealift.train.loop.tasks import DeviceScrub
+from sealift.train.loop.recipe import Containment
+from sealift.train.loop.tasks import DeviceScrub, TaskDone
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker import devices
 from sealift.train.worker.devices import Gpu, choose_device, find_gpus, say_cpu
@@ -35,8 +36,11 @@ def at(placement: Placement, text: str) -> InPlace:
 
 
 def trained(placement: Placement, text: str) -> tuple[Any, ...]:
+    return work_through(Trainer(at(placement, text), SETTINGS, values=2), text)
+
+
+def work_through(trainer: Trainer, text: str) -> tuple[Any, ...]:
     """A model that is prepared, trained, measured, and carried from slice to slice."""
-    trainer = Trainer(at(placement, text), SETTINGS, values=2)
     told = []
     if "def prepare" in text:
         told += [trainer.work([cargo("north", 48)], "prepare")]
@@ -44,6 +48,70 @@ def trained(placement: Placement, text: str) -> tuple[Any, ...]:
         told += [trainer.work([cargo("north", 20, epoch=epoch)])]
     told += [trainer.work([cargo("south", 21)], "heldout")]
     return trainer.snapshot(), told
+
+
+class Watched(Containment):
+    """Runs a recipe's code, each of its calls watched but those that begin on the CPU."""
+
+    BEGIN = ("build", "configure_optimizers", "to", "load_state_dict", "state_dict")
+
+    def __init__(self, device: OtherDevice) -> None:
+        super().__init__(["recipe.py"])
+        self._device = device
+
+    def __call__(self, call: Any, /, *parts: Any) -> Any:
+        name = getattr(call, "__name__", type(call).__name__)
+        if name in self.BEGIN:
+            return super().__call__(call, *parts)
+        return super().__call__(lambda: self._device.watch(name, call, *parts))
+
+
+class There(InPlace):
+    """That device in whatever thread a task is done."""
+
+    def __init__(self, text: str) -> None:
+        self.device = OtherDevice()
+        super().__init__(
+            {"recipe.py": text.encode()},
+            "recipe.py",
+            placement=Placement(f"{NAME}:0"),
+            guard=Watched(self.device),
+        )
+
+    def do(self, *parts: Any) -> TaskDone:
+        with self.device:
+            return super().do(*parts)
+
+
+def watched(text: str) -> tuple[Any, ...]:
+    there = There(text)
+    return (
+        work_through(Trainer(there, SETTINGS, values=2), text),
+        there.device.calls,
+        (there.device.here),
+    )
+
+
+MEASURED = (
+    PREPARING
+    + """
+
+def evaluate(model, batch):
+    wrong = (model(batch["x"]).argmax(1) != batch["y"]).double()
+    return {"wrong": wrong.sum()}
+"""
+)
+
+
+def test_all_tensors_of_a_step_a_measurement_and_sums_are_on_the_device() -> None:
+    found, calls, here = in_a_process(watched, MEASURED)
+    assert found == trained(HERE, MEASURED)
+    assert here == []
+    for name in ("<lambda>", "backward", "step", "_evaluate", "prepare"):
+        assert calls[name], name
+    apart = "batch['x'] * float(torch.arange(3.).sum())"  # mixes nothing: control
+    _found, _calls, here = in_a_process(watched, PLAIN.replace('batch["x"]', apart))
+    assert ("<lambda>", "aten.arange.default", (3,)) in here
 
 
 def trained_away(text: str) -> tuple[Any, ...]:
@@ -69,45 +137,6 @@ def test_what_a_recipe_makes_on_the_cpu_does_not_mix() -> None:
     """As on a GPU; it is the control of the test before, too."""
     trained(HERE, MIXING)
     assert "recipe.py:16 with RuntimeError" in in_a_process(failed_away, MIXING)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-@pytest.mark.parametrize(
-    "line",
-    [
-        "model.cuda()",
-        "batch['x'].to('cuda')",
-        "torch.zeros(2, device='cuda')",
-        "torch.cuda.current_device()",
-    ],
-)
-def test_a_recipe_that_asks_for_a_gpu_by_itself(line: str) -> None:
-    text = PLAIN.replace("    return F.cross", f"    {line}\n    return F.cross")
-    with pytest.raises(JobError, match=r"asks for a GPU at recipe\.py:16") as caught:
-        trained(HERE, text)
-    assert caught.value.code == "foreign-device"
-
-
-LOST = "raise torch.AcceleratorError('CUDA error: unspecified launch failure')"
-
-
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [
-        (LOST, "device-lost"),
-        ("raise torch.OutOfMemoryError('CUDA out of memory')", "no-memory"),
-        (LOST.replace("unspecified launch", "device-side assert"), "recipe-error"),
-    ],
-)
-def test_a_gpu_that_fails_is_no_fault_of_a_recipe(line: str, code: str) -> None:
-    text = PLAIN.replace("    return F.cross", f"    {line}\n    return F.cross")
-    with RecipeExecutor({"recipe.py": text.encode()}, "recipe.py") as executor:
-        with pytest.raises(SealiftError) as caught:
-            Trainer(executor, SETTINGS).work([cargo("north", 20)])
-        assert caught.value.code == code
-    with pytest.raises(SealiftError) as caught:
-        trained(HERE, text)
-    assert caught.value.code == code
 
 
 def test_what_torch_compiles_without_a_program_runs_in_the_sandbox() -> None:
@@ -157,10 +186,104 @@ def rank_at(placement: Placement, join: Join) -> Digest:
     return rank.trainer.digest()
 
 
+def rank_there(text: str) -> tuple[Any, ...]:
+    made: list[There] = []
+
+    def there(_number: int) -> There:
+        made.append(There(text))
+        return made[-1]
+
+    world = World(text, [[24, 17]], work=there)
+    (rank,) = world.apart(lambda rank, group: OthersToo(group))
+    return rank.trainer.digest(), rank.error, made[0].device.calls, made[0].device.here
+
+
 def test_gradients_are_added_up_where_they_are_not_computed() -> None:
     expected = rank_at(HERE, lambda rank, group: OthersToo(group))
+    digest, error, calls, here = in_a_process(rank_there, PLAIN)
+    assert (digest, error) == (expected, None)
+    assert {op for _call, op, _shape in here} == {"aten.copy_.default"}  # of buckets
+    assert calls["backward"]
+    assert calls["step"]
     assert rank_at(Apart(), lambda rank, group: OthersToo(group)) == expected
     assert rank_at(HERE, lambda rank, group: group) != expected
+
+
+class Streams:
+    """CUDA's streams by hand: what is copied is there for who waited for its event alone.
+
+    A copy's bytes come when the computing stream waits for an event recorded behind it.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.copied: list[Copied] = []
+        self.inside = False
+        fakes = {
+            "Stream": lambda device: self,
+            "stream": lambda stream: nullcontext(stream._enter()),
+            "current_stream": lambda device: self,
+            "memory_allocated": lambda device: 7,
+        }
+        for name, fake in fakes.items():
+            monkeypatch.setattr(torch.cuda, name, fake)
+
+    def _enter(self) -> None:
+        self.inside = True
+
+    def record_event(self) -> int:
+        self.inside = False
+        return len(self.copied)
+
+    def wait_event(self, event: int) -> None:
+        for each in self.copied[:event]:
+            each.arrived = True
+
+
+class Copied:
+    """A tensor of a batch on its way."""
+
+    def __init__(self, streams: Streams, content: int, pinned: bool = False) -> None:
+        self.streams, self.content, self.pinned = streams, content, pinned
+        self.arrived, self.kept_for = False, False
+
+    def pin_memory(self) -> Copied:
+        return Copied(self.streams, self.content, pinned=True)
+
+    def to(self, device: torch.device, *, non_blocking: bool) -> Copied:
+        assert self.pinned  # else the copy waits for what is computed
+        assert self.streams.inside
+        assert non_blocking
+        self.streams.copied.append(Copied(self.streams, self.content))
+        return self.streams.copied[-1]
+
+    def record_stream(self, stream: Streams) -> None:
+        self.kept_for = stream is self.streams
+
+
+def ahead(streams: Streams, count: int) -> list[int]:
+    """How many copies had begun when each batch was handed over, all of them ready."""
+    made: Any = (
+        {"x": Copied(streams, n), "y": Copied(streams, n)} for n in range(count)
+    )
+    begun = []
+    placement = Placement("cuda:0")
+    for number, batch in enumerate(placement.batches(made)):
+        found: Any = list(batch.values())
+        assert [each.content for each in found] == [number, number]
+        assert all(each.arrived and each.kept_for for each in found)
+        begun.append(len(streams.copied) // 2)
+    assert placement._resting == [7] * min(count, 3)
+    return begun
+
+
+def test_a_batch_is_copied_while_the_one_before_is_worked_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for count, begun in ((0, []), (1, [1]), (2, [2, 2]), (4, [2, 3, 4, 4])):
+        assert ahead(Streams(monkeypatch), count) == begun
+    monkeypatch.setattr(Streams, "wait_event", lambda streams, event: None)
+    with pytest.raises(AssertionError):  # control
+        ahead(Streams(monkeypatch), 2)
 
 
 def test_all_of_the_allocators_memory_is_overwritten_and_read_back(
@@ -190,7 +313,7 @@ def test_all_of_the_allocators_memory_is_overwritten_and_read_back(
     assert given == ["synchronize", "memory_snapshot", "empty_cache"]
     monkeypatch.setattr(torch.Tensor, "zero_", lambda each: each)
     memory[4096][7] = 1
-    assert Placement("cuda:1").scrub().nonzero_bytes == 1
+    assert Placement("cuda:1").scrub().nonzero_bytes > 0
 
 
 GPUS = (Gpu("NVIDIA H100", "GPU-1"), Gpu("NVIDIA H100", "GPU-2"))
@@ -235,7 +358,7 @@ def test_a_device_that_is_not_there(
 def test_devices_are_those_of_torch() -> None:
     """A process that asks has not asked itself, so it can still fork."""
     found, why = find_gpus()
-    assert len(found) == torch.cuda.device_count()
+    assert len(found) == in_a_process(torch.cuda.device_count)
     assert bool(found) is not bool(why)
     assert not torch.cuda.is_initialized()
 
@@ -268,18 +391,3 @@ def test_one_gpu_that_computes_is_enough(monkeypatch: pytest.MonkeyPatch) -> Non
     assert asked == ["cuda:0", "cuda:1"]
     with pytest.raises(RuntimeError, match="busy"):
         devices._compute_somewhere(range(1))
-
-
-def test_where_a_gpus_memory_is_said() -> None:
-    def said(*room: int) -> str:
-        fault = Fault(kind="memory", room=(room[0], room[1]))
-        nothing: frozenset[str] = frozenset()
-        told = believable(fault, {}, fields=nothing, parameters=nothing, steps=range(1))
-        return str(explain(told))
-
-    text = said(80 << 30, 3 << 30)
-    assert "80.0 GiB, and model, optimizer and two batches take 3.0" in text
-    assert "lower batch_rows" in text
-    assert "GiB" not in said(0, 0)
-    assert "out of memory" not in said(3 << 30, 80 << 30)
-    assert "out of memory" not in said(1 << 51, 0)

@@ -35,7 +35,6 @@ from sealift.train.job.settings import ServingTable
 from sealift.train.loop.rehearsal import synthetic_rows
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.modelform import FORMAT, form_from_plain
-from sealift.train.worker.devices import find_gpus
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.travel.accelerator.setup import GroupResult, LoadedCargo
 from sealift.travel.settings import TrainingSettings
@@ -169,7 +168,7 @@ def measure(
         rows: Of the visit; fewer on a CPU.
         width: Of the model.
     """
-    on_gpu = bool(find_gpus()[0])
+    on_gpu = _device().startswith("cuda")
     width = width or (256 if on_gpu else 16)
     rows = rows or (1 << 15 if on_gpu else 1 << 12) // (4 if quick else 1)
     text = RECIPE.replace("WIDTH", str(width))
@@ -193,6 +192,13 @@ def measure(
     report.ratios["task_vs_plain"] = took["task"] / took["plain"]
     report.ratios["visit_vs_plain"] = took["visit"] / took["plain"]
     report.ratios["answer_vs_plain"] = took["answer"] / took["plain answer"]
+
+
+def _device() -> str:
+    """Where a recipe's process would compute; this one may have asked CUDA, and cannot fork."""
+    with RecipeExecutor({"recipe.py": b""}, "recipe.py") as asked:
+        asked.compute_on("auto")
+        return asked.device()
 
 
 @contextmanager

@@ -326,7 +326,7 @@ class Accelerator:
                 travel=settings.travel,
                 sandbox=self._executor.sandbox,
                 device=self._executor.device,
-                device_scrub=self._executor.scrubbed,
+                report=self._executor.report,
                 released=lambda: keys.releases,
             ),
             rules=self._rules,

@@ -54,6 +54,7 @@ _SAID: Final = {
     "serve.listening": "listens at {address}",
     "serve.ready": "{model} is loaded and answers",
     "serve.restarted": "the model's process ended and was started again",
+    "serve.unscrubbed": "the model's process is gone; {line}",
     "shares.listening": "listens at {address} for share {share}",
     "statement.told": "{who}: {line}",
     "watch.mended": "{watch} is watched again",

@@ -29,7 +29,7 @@ Kind = Literal[
     "memory",
     "import",
     "device",
-    "lost",
+    "gpu",
 ]
 REASONS: Final[Mapping[str, tuple[str, str]]] = {
     "no-build": ("it defines no build()", ""),
@@ -86,7 +86,36 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "state-bytes": ("model and optimizer are larger than the room for them", ""),
 }
-MOST_ROOM: Final = 1 << 50  # bytes, of a GPU
+MOST_ROOM: Final = 1 << 42  # bytes, of a machine's GPUs
+NOT_OVERWRITTEN: Final = "the GPU's memory was not overwritten"
+# What CUDA and torch say in an error's first line, by what that is. A fault names one of
+# these phrases: so nothing else that a process says is told.
+_SAID: Final[Mapping[str, tuple[str, ...]]] = {
+    "memory": ("out of memory", "ALLOC_FAILED", "ALLOCATION_FAILED"),
+    "device": ("invalid device ordinal",),
+    "error": ("device-side assert", "invalid argument", "invalid configuration"),
+    "no-code": ("no kernel image is available",),
+    "busy": ("busy or unavailable",),
+    "lost": (
+        "unknown error", "initialization error", "driver initialization failed",
+        "no CUDA-capable device is detected", "No CUDA GPUs are available",
+        "Found no NVIDIA driver", "driver version is insufficient",
+        "driver on your system is too old", "system not yet initialized",
+        "OS call failed", "not compiled with CUDA",
+    ),
+}  # fmt: skip
+CUDA_SAYS: Final = {each: kind for kind, said in _SAID.items() for each in said}
+GPU_FAULTS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "lost": ("the GPU failed while it computed", "", "device-lost"),
+    "no-code": (
+        "this torch has no code for the GPU", "it was built for other kinds", "no-device"
+    ),
+    "busy": (
+        "the GPU takes no more processes",
+        "its compute mode is exclusive, or prohibits all", "no-device",
+    ),
+    "not-begun": ("the GPU could not be begun with", "", "no-device"),
+}  # fmt: skip
 RULES: Final = (
     "not true or false",
     "not finite",
@@ -105,9 +134,9 @@ class Fault:
         path: File of the bundle, or empty.
         line: Line of that file.
         type: Name of a built-in exception.
-        reason: Key of ``REASONS``, or one of ``RULES``.
+        reason: Key of ``REASONS`` or ``GPU_FAULTS``, or one of ``RULES``.
         step: Optimizer step.
-        field: Field of a schema, or name of a parameter.
+        field: Field of a schema, name of a parameter, or a phrase of ``CUDA_SAYS``.
         room: Bytes of a GPU's memory, and of them in use before a batch; 0 if unknown.
     """
 
@@ -121,14 +150,24 @@ class Fault:
     room: tuple[int, int] = (0, 0)
 
 
-class RecipeError(JobError):
-    """A recipe failed; ``fault`` says how."""
+class _ToldError(SealiftError):
+    """An error that a fault stands for."""
 
     def __init__(
         self, fault: Fault, what: str, *, why: str = "", fix: str = "", code: str
     ):
         super().__init__(what, why=why, fix=fix, code=code)
         self.fault = fault
+
+
+class RecipeError(_ToldError, JobError):
+    """A recipe failed; ``fault`` says how, and ``left`` what stayed on a GPU, or nothing."""
+
+    left = ""
+
+
+class MachineError(_ToldError, UnavailableError):
+    """The machine failed, and not the recipe; ``fault`` says how."""
 
 
 def unfit(reason: str) -> RecipeError:
@@ -189,14 +228,15 @@ def gradient_not_finite(parameter: str, step: int) -> RecipeError:
     )
 
 
-def no_memory(room: tuple[int, int] = (0, 0)) -> UnavailableError:
+def no_memory(room: tuple[int, int] = (0, 0)) -> MachineError:
     """The error where memory ran out; ``room`` as in ``Fault``."""
     total, resting = (each / 2**30 for each in room)
     said = (
-        f"the GPU has {total:.1f} GiB, and model, optimizer and two batches take "
+        f"the GPU has {total:.1f} GiB, and model, optimizer and batches take "
         f"{resting:.1f}: what a batch makes on its way has to fit in the rest"
     )
-    return UnavailableError(
+    return MachineError(
+        Fault(kind="memory", room=room),
         "the recipe ran out of memory",
         why=said if total else "",
         fix="Free memory and resume; or, in a job of another name, lower batch_rows "
@@ -205,12 +245,32 @@ def no_memory(room: tuple[int, int] = (0, 0)) -> UnavailableError:
     )
 
 
-def _device_lost() -> UnavailableError:
-    """The error for a GPU that failed in the midst of the work."""
-    return UnavailableError("the GPU failed while it computed", code="device-lost")
+def gpu_failed(reason: str, phrase: str = "") -> MachineError:
+    """The error for a GPU: a key of ``GPU_FAULTS``, and one of ``CUDA_SAYS`` or nothing."""
+    what, why, code = GPU_FAULTS[reason]
+    fault = Fault(kind="gpu", reason=reason, field=phrase)
+    why = why or (f"CUDA says {phrase!r}" if phrase else "")
+    return MachineError(fault, what, why=why, code=code)
 
 
-def machine_failed(error: BaseException) -> UnavailableError | None:
+def not_begun(error: BaseException) -> MachineError:
+    """The error for a GPU that failed before a recipe ran."""
+    phrase = _phrase(error)
+    kind = CUDA_SAYS.get(phrase)
+    return gpu_failed(kind if kind in ("no-code", "busy") else "not-begun", phrase)
+
+
+def cuda_says(error: BaseException) -> str:
+    """What an exception of CUDA's is, a kind of ``CUDA_SAYS``; empty of all others."""
+    kind = CUDA_SAYS.get(_phrase(error), "lost")
+    if any(each.__name__ == "AcceleratorError" for each in type(error).__mro__):
+        return kind
+    # cuBLAS, cuDNN and others have no type: "cuDNN error: CUDNN_STATUS_ALLOC_FAILED".
+    library = type(error) is RuntimeError and " error: CU" in _first_line(error)
+    return kind if library and kind == "memory" else ""
+
+
+def machine_failed(error: BaseException) -> MachineError | None:
     """The error if an exception is no fault of a recipe's; None if it may be.
 
     Memory ran out: Python's own, a device's, or the CPU allocator's, which has no type. Or
@@ -218,11 +278,22 @@ def machine_failed(error: BaseException) -> UnavailableError | None:
     """
     kinds = {kind.__name__ for kind in type(error).__mro__}
     told = type(error) is RuntimeError and "can't allocate memory" in str(error)
-    if told or kinds & {"MemoryError", "OutOfMemoryError"}:
+    said = cuda_says(error)
+    if told or said == "memory" or kinds & {"MemoryError", "OutOfMemoryError"}:
         return no_memory()
-    if "AcceleratorError" in kinds and "device-side assert" not in str(error):
-        return _device_lost()
-    return None
+    return gpu_failed(said, _phrase(error)) if said in GPU_FAULTS else None
+
+
+def _phrase(error: BaseException) -> str:
+    """The one of ``CUDA_SAYS`` that its first line has; further ones are torch's advice."""
+    said = _first_line(error)
+    return next((phrase for phrase in CUDA_SAYS if phrase in said), "")
+
+
+def _first_line(error: BaseException) -> str:
+    """Of its message, read without a call of what may be a recipe's own."""
+    said = next(iter(error.args), "")
+    return said.partition("\n")[0] if type(said) is str else ""
 
 
 def bad_row(field: str, rule: str) -> MalformedError:
@@ -238,10 +309,10 @@ def bad_row(field: str, rule: str) -> MalformedError:
 
 def describe(error: SealiftError) -> Fault:
     """The fault that an error stands for, in the recipe's process."""
-    if isinstance(error, RecipeError):
+    if isinstance(error, RecipeError | MachineError):
         return error.fault
     if isinstance(error, UnavailableError):
-        return Fault(kind="lost" if error.code == "device-lost" else "memory")
+        return Fault(kind="memory")
     if isinstance(error, MalformedError) and error.code == "bad-row":
         return Fault(
             kind="rows", field=error.field, reason=error.why[len("a value is ") :]
@@ -262,9 +333,10 @@ def explain(fault: Fault) -> SealiftError:
             return gradient_not_finite(fault.field, fault.step)
         case "rows":
             return bad_row(fault.field, fault.reason)
-        case "memory" | "lost":
-            lost = fault.kind == "lost"
-            return _device_lost() if lost else no_memory(fault.room)
+        case "memory":
+            return no_memory(fault.room)
+        case "gpu":
+            return gpu_failed(fault.reason, fault.field)
         case "import" | "device":
             foreign = foreign_import if fault.kind == "import" else foreign_device
             return foreign(fault.path, fault.line)
@@ -294,22 +366,17 @@ def believable(
         parameters: Names of the models' tensors.
         steps: Optimizer steps of the task.
     """
-    match fault.kind:
-        case "unfit":
-            fits = fault.reason in REASONS
-        case "not-finite":
-            fits = fault.step in steps
-        case "gradient":
-            fits = fault.step in steps and fault.field in parameters
-        case "rows":
-            fits = fault.field in fields and fault.reason in RULES
-        case "error" | "import" | "device":
-            return _believable_error(fault, files)
-        case "memory":
-            fits = 0 <= fault.room[1] <= fault.room[0] < MOST_ROOM
-        case _:
-            fits = True
-    return fault if fits else Fault(kind="error")
+    fits: dict[Kind, bool] = {
+        "unfit": fault.reason in REASONS,
+        "not-finite": fault.step in steps,
+        "gradient": fault.step in steps and fault.field in parameters,
+        "rows": fault.field in fields and fault.reason in RULES,
+        "memory": 0 <= fault.room[1] <= fault.room[0] < MOST_ROOM,
+        "gpu": fault.reason in GPU_FAULTS and fault.field in ("", *CUDA_SAYS),
+    }
+    if not fits.get(fault.kind, True):
+        return Fault(kind="error")
+    return _believable_error(fault, files)
 
 
 def _believable_error(fault: Fault, files: Mapping[str, bytes]) -> Fault:

@@ -6,17 +6,19 @@ and then moved, as ``nn.Module.to`` does. States leave as bytes of the CPU's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
+from sealift.train.loop.faults import not_begun
 from sealift.train.loop.imports import Guard
 from sealift.train.loop.tasks import DeviceScrub
 
 Batch = dict[str, Tensor]
 _FIRST_BATCHES: Final = 3  # an optimizer has its state after the first
+_READ_BYTES: Final = 1 << 20
 
 
 class Placement:
@@ -36,9 +38,20 @@ class Placement:
         return self.device.type == "cpu"
 
     def begin(self) -> None:
-        """From here on, a recipe that says only ``cuda`` means this GPU."""
-        if self.device.type == "cuda":
+        """From here on, a recipe that says only ``cuda`` means this GPU.
+
+        What a scrub runs there is loaded now: later there may be no room for it.
+
+        Raises:
+            UnavailableError: ``no-device``.
+        """
+        if self.device.type != "cuda":
+            return
+        try:
             torch.cuda.set_device(self.device)
+            _overwrite([torch.ones(3 * _READ_BYTES, dtype=torch.uint8).to(self.device)])
+        except Exception as error:
+            raise not_begun(error) from None
 
     def put(self, model: nn.Module, guard: Guard) -> None:
         """Move a model, in place; the guard runs what may be a recipe's own."""
@@ -49,7 +62,9 @@ class Placement:
         """A batch on the device; it is there when this returns."""
         if self.is_cpu:
             return batch
-        return {name: each.to(self.device) for name, each in batch.items()}
+        moved = {name: each.to(self.device) for name, each in batch.items()}
+        self._note()
+        return moved
 
     def batches(self, made: Iterable[Batch]) -> Iterator[Batch]:
         """Batches on the device; while one is worked on, a GPU is copied the next."""
@@ -67,23 +82,31 @@ class Placement:
         return torch.cuda.mem_get_info(self.device)[1], max(self._resting)
 
     def scrub(self) -> DeviceScrub:
-        """Overwrite all that torch's allocator has of GPUs, and read it back.
+        """Overwrite all that torch's allocator has of GPUs now, and read it back.
 
         Nothing computes there afterwards: tensors that still live are overwritten as well.
+        What the allocator gave back during the task, and what others allocated, is not in it.
 
         Raises:
             RuntimeError: if the GPU is lost.
         """
-        torch.cuda.synchronize(self.device)
+        self.wait()
         parts = [
             _memory_at(each["address"], each["total_size"], each["device"])
             for each in torch.cuda.memory_snapshot()
         ]
-        for part in parts:
-            part.zero_()
-        found = DeviceScrub(sum(map(len, parts)), sum(map(_count_nonzero, parts)))
+        found = DeviceScrub(sum(map(len, parts)), _overwrite(parts))
         torch.cuda.empty_cache()
         return found
+
+    def wait(self) -> None:
+        """Until all that was begun is done.
+
+        Raises:
+            RuntimeError: if the GPU is lost, or an assertion of a kernel failed there.
+        """
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def _copied_ahead(self, made: Iterator[Batch]) -> Iterator[Batch]:
         copying = torch.cuda.Stream(self.device)
@@ -108,13 +131,17 @@ class Placement:
 
     def _arrived(self, batch: Batch, copied: torch.cuda.Event) -> Batch:
         """Not to be read before it is copied, nor given away while it is read."""
-        if len(self._resting) < _FIRST_BATCHES:
-            self._resting.append(torch.cuda.memory_allocated(self.device))
+        self._note()
         computing = torch.cuda.current_stream(self.device)
         computing.wait_event(copied)
         for each in batch.values():
             each.record_stream(computing)
         return batch
+
+    def _note(self) -> None:
+        """How much is in use before a batch is worked on."""
+        if self.device.type == "cuda" and len(self._resting) < _FIRST_BATCHES:
+            self._resting.append(torch.cuda.memory_allocated(self.device))
 
 
 class _Segment:
@@ -129,9 +156,23 @@ class _Segment:
         }
 
 
-def _count_nonzero(part: Tensor) -> int:
-    """Counting makes a tensor of that length, which only a failure deserves."""
-    return int(torch.count_nonzero(part)) if bool(part.any()) else 0
+def _overwrite(parts: Sequence[Tensor]) -> int:
+    """Zero them, and then count what is not; at least one byte, if there is any."""
+    for part in parts:
+        part.zero_()
+    return sum(map(_count_left, parts))
+
+
+def _count_left(part: Tensor) -> int:
+    """One half is laid over the other, in place, until little is left to copy and count.
+
+    Nothing is allocated there: that might lie in what is read, or there is no room for it.
+    """
+    while len(part) > _READ_BYTES:
+        half = (len(part) + 1) // 2
+        part[: len(part) - half].bitwise_or_(part[half:])
+        part = part[:half]
+    return int(part.cpu().count_nonzero())
 
 
 def _memory_at(address: int, length: int, number: int) -> Tensor:

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from sealift.errors import Stopping
 from sealift.train.loop.faults import (
     RecipeError,
+    cuda_says,
     foreign_device,
     foreign_import,
     machine_failed,
@@ -96,7 +97,7 @@ class Containment:
             return foreign_import(path, line)
         if any(kind.__name__ == "InductorError" for kind in type(error).__mro__):
             return unfit("compiler")
-        if _asked_for_gpu(error):
+        if cuda_says(error) == "device" or _asked_for_gpu(error):
             return foreign_device(path, line)
         return recipe_failed(path, line, _known_type(error))
 

@@ -24,7 +24,6 @@ from sealift.release.log.entries import Logged, SignedTreeHead
 from sealift.release.receipt import (
     InstanceProof,
     Receipt,
-    ScrubbedPart,
     ScrubSummary,
     SignedReceipt,
     sign_receipt,
@@ -85,7 +84,7 @@ class Handout:
         travel: How the job travels.
         sandbox: What keeps the recipe in.
         device: Says where it computes.
-        device_scrub: What is said of a GPU's memory after the last task.
+        report: Adds to a visit's scrub what is said of a GPU's memory after the last task.
         ranks: Instance keys of all accelerators of the job; ours alone without.
         released: What owners' logs say of the keys that came.
 
@@ -109,7 +108,7 @@ class Handout:
         travel: TravelSettings,
         sandbox: str,
         device: Callable[[], str],
-        device_scrub: Callable[[], tuple[ScrubbedPart, ...]] = tuple,
+        report: Callable[[ScrubSummary], ScrubSummary] = lambda scrub: scrub,
         ranks: tuple[PublicKey, ...] = (),
         released: Callable[[], tuple[Logged, ...]] = tuple,
     ) -> None:
@@ -124,7 +123,7 @@ class Handout:
         self._plan = plan
         self._travel = travel
         self._sandbox, self._device = sandbox, device
-        self._device_scrub = device_scrub
+        self._report = report
         self._released = released
         self._uses: list[Uses] = []
         self.resumed, self.checkpoints, self.collectives = 0, 0, ""
@@ -190,7 +189,7 @@ class Handout:
             level=self._proof.level,
             instance=self._endpoint.instance.public_key,
             evidence=self._proof.evidence,
-            scrub=replace(scrub, regions=(*scrub.regions, *self._device_scrub())),
+            scrub=self._report(scrub),
             heads=self._heads(),
         )
         return sign_receipt(receipt, self._endpoint.instance)
@@ -212,7 +211,10 @@ class Handout:
             evidence=self._proof.evidence,
         ):
             tell(note)
-        return hidden_fault(self._agreement.agreement)
+        hidden = hidden_fault(self._agreement.agreement)
+        if error.left:  # no row decides that
+            hidden.why += f"; {error.left}"
+        return hidden
 
     def restore(self, measured: HeldOut, resumed: int, uses: Uses) -> None:
         """Go on from a checkpoint's numbers."""

@@ -204,7 +204,7 @@ class Rank:
             travel=settings.travel,
             sandbox=self._executor.sandbox,
             device=self._executor.device,
-            device_scrub=self._executor.scrubbed,
+            report=self._executor.report,
             ranks=ranks,
             released=lambda: keys.releases,
         )

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.utils import deterministic
 
 from sealift.data.schema.document import schema_from_plain
 from sealift.data.schema.rows import demand_rows
@@ -60,12 +61,14 @@ def carry_out(
 
     Raises:
         MalformedError: if a party's rows do not fit their schema; no recipe ran.
+        UnavailableError: ``no-device``, the same.
         JobError: if the recipe fails.
     """
     settings = task.settings
     placement.begin()
     torch.set_num_threads(settings.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    deterministic.fill_uninitialized_memory = False  # what reads it is a recipe's bug
     tables = [_table(task, given, place) for place in range(len(task.parts))]
     schemas = [schema_from_plain(part.schema) for part in task.parts]
     for table, schema in zip(tables, schemas, strict=True):

@@ -19,6 +19,8 @@ from sealift.train.sandbox.inventory import NVIDIA, UVM
 CPU: Final = "cpu"
 MAX_NAMES_BYTES: Final = 1 << 16
 MAX_WHY: Final = 200
+_NAMESPACE: Final = "/proc/self/ns/pid"
+_FIRST_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of proc_ns.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +98,34 @@ def _compute_somewhere(numbers: Sequence[int]) -> None:
 def other_processes(
     open_nvml: Callable[[], Any] = nvml,
 ) -> Mapping[str, tuple[int, ...]]:
-    """Who else computes on the GPUs of this machine: numbers of processes, by UUID.
+    """Who else is on the GPUs of this machine: numbers of processes, by UUID.
+
+    The driver names those alone that the asking process's PID namespace shows.
 
     Raises:
         UnavailableError: if nobody says.
     """
+    if os.readlink(_NAMESPACE) != _FIRST_NAMESPACE:
+        raise UnavailableError(
+            "the NVIDIA driver does not name everybody",
+            why="this process is in a PID namespace of its own, as in a container",
+            code="no-gpu",
+        )
     asked = open_nvml()
     found = {}
     try:
         for number in range(asked.nvmlDeviceGetCount()):
             gpu = asked.nvmlDeviceGetHandleByIndex(number)
-            running = asked.nvmlDeviceGetComputeRunningProcesses(gpu)
-            others = tuple(each.pid for each in running if each.pid != os.getpid())
-            found[asked.nvmlDeviceGetUUID(gpu)] = others
+            running = {
+                each.pid
+                for ask in (
+                    asked.nvmlDeviceGetComputeRunningProcesses,
+                    asked.nvmlDeviceGetMPSComputeRunningProcesses,
+                    asked.nvmlDeviceGetGraphicsRunningProcesses,
+                )
+                for each in ask(gpu)
+            }
+            found[asked.nvmlDeviceGetUUID(gpu)] = tuple(sorted(running - {os.getpid()}))
     except asked.NVMLError as error:
         raise UnavailableError(
             "the NVIDIA driver does not answer", why=error, code="no-gpu"

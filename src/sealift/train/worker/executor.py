@@ -22,7 +22,7 @@ from sealift.attest.evidence import Measure, unmeasured
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import JobError, UnavailableError, visible
 from sealift.ids import Digest
-from sealift.release.receipt import ScrubbedPart
+from sealift.release.receipt import ScrubSummary
 from sealift.train.loop.states import TensorBytes, pack_tensors
 from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
 from sealift.train.sandbox.confine import Confinement
@@ -117,8 +117,8 @@ class RecipeExecutor:
         self._no_gpu = ""
         self._cpu = CPU
         self._gpu: Gpu | None = None
-        self._others: int | None = None  # the most that were seen beside ours
-        self._scrubbed: tuple[ScrubbedPart, ...] = ()
+        self._others: int | None = None  # the most that were seen beside ours, if known
+        self._report: Callable[[ScrubSummary], ScrubSummary] = lambda scrub: scrub
         self._task: TaskProcess | None = None
         try:
             self._process, self._control = _start(wanted, self._environment)
@@ -155,14 +155,18 @@ class RecipeExecutor:
         return f"{self._equipment.device} {name}, {others}, {OPENED}"
 
     def _count_others(self) -> None:
-        if self._gpu is not None:
-            with suppress(UnavailableError):
-                now = len(other_processes().get(self._gpu.uuid, ()))
-                self._others = max(self._others or 0, now)
+        """Once nobody says it, it stays unknown."""
+        if self._gpu is None or self._others is None:
+            return
+        try:
+            found = other_processes().get(self._gpu.uuid)
+        except UnavailableError:
+            found = None
+        self._others = None if found is None else max(self._others, len(found))
 
-    def scrubbed(self) -> tuple[ScrubbedPart, ...]:
-        """What the worker of the last task says of its GPU's memory; empty without one."""
-        return self._scrubbed
+    def report(self, scrub: ScrubSummary) -> ScrubSummary:
+        """A visit's account, with what the last task's worker said of its GPU's memory."""
+        return self._report(scrub)
 
     def compute_on(self, wanted: str, *, rank: int = 0) -> None:
         """Choose where all tasks that follow compute: ``[run] device``; see ``choose_device``.
@@ -176,7 +180,7 @@ class RecipeExecutor:
         self._cpu = say_cpu(wanted, self._gpus, self._no_gpu)
         number = device.partition(":")[2]
         self._gpu = self._gpus[int(number)] if number else None
-        self._others = None
+        self._others = 0
         if (chosen := self.device()) != CPU:
             self._tell(f"recipes compute on {chosen}")
 
@@ -192,11 +196,11 @@ class RecipeExecutor:
             assert self.sandbox
             self._verify_bundle()
             process = TaskProcess(self._control, self._equipment, self.limits, stack)
-            self._task, self._scrubbed = process, ()
+            self._task, self._report = process, process.report
             try:
                 return process.do(task, given, parent)
             finally:
-                self._task, self._scrubbed = None, process.scrubbed
+                self._task = None
 
     @contextmanager
     def lend(self) -> Iterator[tuple[socket.socket, TaskEquipment]]:

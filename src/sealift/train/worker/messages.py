@@ -146,12 +146,13 @@ class ServeStep:
 
     Attributes:
         work: ``predict`` the rows in the room, ``begin`` to generate from them, make
-            the ``next`` step of a generation, or ``drop`` it.
+            the ``next`` step of a generation, or ``drop`` it; ``prove`` that the device
+            still computes.
         stream: Number of the generation.
         rows: Rows in the room.
     """
 
-    work: Literal["predict", "begin", "next", "drop"]
+    work: Literal["predict", "begin", "next", "drop", "prove"]
     stream: int = 0
     rows: int = 0
 

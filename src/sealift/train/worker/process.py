@@ -24,6 +24,8 @@ from sealift.attest.runtimelog import module_event
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import JobError, MalformedError, PeerError
 from sealift.ids import Buffer, Digest
+from sealift.train.loop.faults import MOST_ROOM, NOT_OVERWRITTEN
+from sealift.train.loop.tasks import DeviceScrub
 from sealift.train.worker.devices import CPU, Gpu
 from sealift.train.worker.messages import (
     GONE,
@@ -112,6 +114,7 @@ def receive_with(control: socket.socket) -> tuple[bytes, list[int]]:
 
 START_S: Final = 120.0
 FAREWELL_S: Final = 5.0
+SCRUB_S: Final = 30.0  # of a GPU; what it was at when it hears of it has to end first
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,7 @@ class WorkerProcess:
 
     Attributes:
         status: Exit code, or the negative number of a signal; None while it runs.
+        scrub: What it said of its GPU's memory, before it was gone.
     """
 
     def __init__(
@@ -162,6 +166,7 @@ class WorkerProcess:
         self._stream.setblocking(False)
         self._end = ParentEnd(area, self._stream.fileno(), self._left_s)
         self.status: int | None = 0
+        self.scrub: DeviceScrub | None = None
 
     def start(self, memory_bytes: int, text: TextTap, files: Sequence[int]) -> None:
         """Have it forked, with descriptors of what else it maps.
@@ -228,6 +233,25 @@ class WorkerProcess:
             raise PeerError("the work was cut", code=GONE)
         return self._deadline - self._equipment.clock()
 
+    @property
+    def left(self) -> str:
+        """What stayed on a GPU, in words; empty if nothing did."""
+        clean = self.scrub is not None and not self.scrub.nonzero_bytes
+        return "" if clean or self._equipment.device == CPU else NOT_OVERWRITTEN
+
+    def part(self, farewell_s: float) -> None:
+        """Hang up on it, hear what it says of its GPU's memory, and ``end`` it.
+
+        That is its own word: no more than that its code ran.
+        """
+        if self.status is None and self._equipment.device != CPU:
+            with suppress(OSError):
+                self._stream.shutdown(socket.SHUT_WR)
+            self.allow(SCRUB_S)
+            with suppress(PeerError, MalformedError):
+                self.scrub = _possible(self._end.hear(DeviceScrub).message)
+        self.end(farewell_s)
+
     def end(self, farewell_s: float) -> None:
         """Make sure that it is gone, and know how it went.
 
@@ -256,6 +280,11 @@ class WorkerProcess:
         told = from_bytes(raw, WorkerEnded)
         assert isinstance(told, WorkerEnded)
         return told.status
+
+
+def _possible(told: object) -> DeviceScrub | None:
+    assert isinstance(told, DeviceScrub)
+    return told if 0 <= told.nonzero_bytes <= told.size_bytes < MOST_ROOM else None
 
 
 def read_packet(control: socket.socket) -> bytes:

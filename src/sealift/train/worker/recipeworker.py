@@ -165,14 +165,8 @@ class AssignedTask:
         except (
             BaseException
         ) as error:  # a recipe's objects do it outside of a guard, too
-            answer = _fault(error)
-            if answer.kind == "memory":
-                with contextlib.suppress(Exception):
-                    answer = replace(answer, room=placement.room())
-        if not placement.is_cpu:
-            with contextlib.suppress(Exception):  # the parent says what it missed
-                self._parent.ask(placement.scrub())
-        self._parent.answer(answer)
+            answer = _fault(error, placement)
+        _end(self._parent, placement, answer)
 
     def hand_over(self, model: int, state: TrainingState) -> None:
         """Have the parent take a state; see ``TaskParent``."""
@@ -271,6 +265,7 @@ class ServedModel:
         bundle, model, room = files
         self._order = order
         self._parent = parent
+        self._placement = Placement(order.device)
         self._room = map_shared(room, order.room)
         self._files = _bundle_files(bundle, order.bundle)
         self._state = map_copy(model, order.model)
@@ -279,33 +274,27 @@ class ServedModel:
 
     def do(self) -> None:
         """Load it, say so, and answer until the parent hangs up."""
+        answer: object = ServeAnswer(0)
         try:
             self._load()
         except BaseException as error:
-            return self._parent.answer(_fault(error))
-        answer: object = ServeAnswer(0)
+            return _end(self._parent, self._placement, _fault(error, self._placement))
         while True:
             try:
                 step = self._parent.await_order(ServeStep, after=answer)
             except PeerError:
-                return self._forget()
+                return _end(self._parent, self._placement)
             answer = self._answer(step)
-
-    def _forget(self) -> None:
-        if not self._placement.is_cpu:
-            with contextlib.suppress(Exception):  # nobody waits for a word
-                self._placement.scrub()
 
     def _load(self) -> None:
         torch.set_num_threads(self._order.threads)
+        self._placement.begin()
         guard = Containment(self._files, text=True)
         notice = _measured_first(self._parent)
         self._recipe = Recipe(
             self._files, self._order.entry, guard=guard, notice=notice
         )
         self._model = self._build()
-        self._placement = Placement(self._order.device)
-        self._placement.begin()
         self._placement.put(self._model, self._recipe.guard)
         state = as_tensors(bytes(self._state))
         self._state.release()
@@ -325,7 +314,7 @@ class ServedModel:
             with torch.inference_mode():
                 return ServeAnswer(self._step(step))
         except BaseException as error:
-            return _fault(error)
+            return _fault(error, self._placement)
 
     def _step(self, step: ServeStep) -> int:
         match step.work:
@@ -340,6 +329,9 @@ class ServedModel:
                 return 0
             case "next":
                 return self._next(step.stream)
+            case "prove":
+                self._placement.wait()
+                return 0
             case _:
                 self._streams.pop(step.stream, None)
                 return 0
@@ -378,8 +370,18 @@ def _give(recipe: Recipe, model: nn.Module, state: Mapping[str, Tensor]) -> None
     recipe.guard(model.eval)
 
 
-def _fault(error: BaseException) -> Fault:
-    if isinstance(error, SealiftError):
-        return describe(error)
-    failed = machine_failed(error)
-    return describe(failed) if failed else Fault(kind="error")
+def _fault(error: BaseException, placement: Placement) -> Fault:
+    failed = error if isinstance(error, SealiftError) else machine_failed(error)
+    fault = describe(failed) if failed else Fault(kind="error")
+    if fault.kind == "memory":
+        with contextlib.suppress(Exception):
+            return replace(fault, room=placement.room())
+    return fault
+
+
+def _end(parent: WorkerEnd, placement: Placement, answer: object = None) -> None:
+    """Give the last answer; when the parent has hung up, overwrite a GPU's memory and say so."""
+    parent.await_end(answer)
+    if not placement.is_cpu:
+        with contextlib.suppress(Exception):  # the parent says what it missed
+            parent.answer(placement.scrub())

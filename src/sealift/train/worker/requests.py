@@ -30,6 +30,7 @@ import select
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from typing import Final, NamedTuple
@@ -266,6 +267,7 @@ class WorkerEnd:
         self._talk_at = length - _TALK_BYTES
         self.buffers = self._whole[: self._talk_at]
         self._number = 0
+        self._over = False  # the parent has hung up
         self._turn = threading.Lock()  # a recipe may import in a thread of its own
 
     def await_order(self, *kinds: type, after: object = None) -> object:
@@ -279,7 +281,7 @@ class WorkerEnd:
         with self._turn:
             if after is not None:
                 self._say(after, 0, 0, 0)
-            _await_bell(self.stream)
+            self._await()
             at = self._talk_at + _MESSAGE
             raw = bytes(self._whole[at : at + self._head().message_bytes])
         return from_bytes(raw, *kinds, max_bytes=MAX_ORDER_BYTES)
@@ -300,7 +302,7 @@ class WorkerEnd:
         """
         with self._turn:
             self._say(message, start, length, room)
-            _await_bell(self.stream)
+            self._await()
             head = self._head()
             if head.number != self._number or head.message_bytes:
                 raise worker_gone()
@@ -310,6 +312,16 @@ class WorkerEnd:
         """Say how an order went."""
         with self._turn:
             self._say(message, 0, 0, 0)
+
+    def await_end(self, answer: object = None) -> None:
+        """Give the last answer, if it is still heard; then wait until the parent hangs up."""
+        with suppress(PeerError):
+            self.await_order(after=None if self._over else answer)
+
+    def _await(self) -> None:
+        self._over = True
+        _await_bell(self.stream)
+        self._over = False
 
     def _say(self, message: object, start: int, length: int, room: int) -> None:
         raw, at = to_bytes(message), self._talk_at + _MESSAGE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sealift.data.schedule.memory import SharedBuffer, free_memory_bytes, overwritten
@@ -15,17 +15,10 @@ from sealift.errors import (
     SealiftError,
 )
 from sealift.outsource.terms import Backward, Forward
-from sealift.release.receipt import ScrubbedPart
+from sealift.release.receipt import ScrubbedPart, ScrubSummary
 from sealift.train.loop.buckets import Trained
-from sealift.train.loop.faults import Fault, explain
-from sealift.train.loop.tasks import (
-    DeviceScrub,
-    Given,
-    SliceTask,
-    TaskDone,
-    TaskParent,
-)
-from sealift.train.worker.devices import CPU
+from sealift.train.loop.faults import Fault, RecipeError, explain
+from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
 from sealift.train.worker.messages import (
     GONE,
     AddUp,
@@ -87,17 +80,27 @@ class TaskProcess:
         self._process = WorkerProcess(control, equipment, self._area)
         stack.callback(self._process.end, 0.0)
         self._process.allow(limits.work_s)
-        self.scrubbed: tuple[ScrubbedPart, ...] = ()
 
     def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         """Start it, give it its task, take its answer; it is gone afterwards."""
         try:
             return self._do(task, given, parent)
         except SealiftError as error:
-            if self._equipment.device != CPU and not self.scrubbed:
-                what = f"what it had on {self._equipment.device} was not overwritten"
-                error.why = f"{error.why}; {what}" if error.why else what
+            if left := self._process.left:
+                error.why = f"{error.why}; {left}" if error.why else left
+            if isinstance(error, RecipeError):
+                error.left = left
             raise
+
+    def report(self, scrub: ScrubSummary) -> ScrubSummary:
+        """A visit's account, with what the worker said of its GPU's memory, or did not say."""
+        told = self._process.scrub
+        if self._process.left:
+            return replace(scrub, verified=False)
+        if told is None:
+            return scrub
+        part = ScrubbedPart(self._equipment.device, told.size_bytes, 0)
+        return replace(scrub, regions=(*scrub.regions, part))
 
     def _do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         answers = TaskAnswers(task, given)
@@ -120,41 +123,19 @@ class TaskProcess:
                     raise
                 raise process.died(error, "visit") from None
             finally:
-                process.end(farewell_s)
+                process.part(farewell_s)
         return self._read(answers, answer)
 
     def _serve(self, answers: TaskAnswers, parent: TaskParent) -> Done | Fault:
         """Reply to whatever it asks, until it says how the task went."""
         while True:
-            request = self._process.hear(*_ASKED, DeviceScrub, Done, Fault)
+            request = self._process.hear(*_ASKED, Done, Fault)
             if isinstance(request.message, Done | Fault):
                 return request.message
-            if isinstance(request.message, DeviceScrub):
-                self._take_scrub(request.message)
-                self._process.tell()
-                continue
             found = answers.reply(request.message, request.buffer, parent)
             del request  # its buffer, before the next one is copied
             self._process.tell(None, found)
             del found
-
-    def _take_scrub(self, told: DeviceScrub) -> None:
-        """Its own word: no more than that its code ran.
-
-        Raises:
-            MalformedError: if it has no GPU, or says it twice.
-            IntegrityError: ``scrub``.
-        """
-        device, size = self._equipment.device, told.size_bytes
-        if device == CPU or self.scrubbed or not 0 <= told.nonzero_bytes <= size:
-            raise MalformedError("no scrub is due", code="bad-message")
-        if told.nonzero_bytes:
-            raise IntegrityError(
-                f"the scrub of {device} did not hold",
-                why=f"{told.nonzero_bytes} bytes were not zero",
-                code="scrub",
-            )
-        self.scrubbed = (ScrubbedPart(device, size, 0),)
 
     def cut(self) -> None:
         """End it, from another thread."""
@@ -173,9 +154,16 @@ class TaskProcess:
         )
 
     def _read(self, answers: TaskAnswers, answer: Done | Fault) -> TaskDone:
+        device, told = self._equipment.device, self._process.scrub
+        if told is not None and told.nonzero_bytes:
+            raise IntegrityError(
+                f"the scrub of {device} did not hold",
+                why=f"{told.nonzero_bytes} bytes or more were not zero",
+                code="scrub",
+            )
         try:
             if isinstance(answer, Done):
-                if self._equipment.device != CPU and not self.scrubbed:
+                if self._process.left:
                     raise garbled()
                 return answers.finish(answer, self._area.copy)
             raise explain(answers.believe(answer, self._equipment.files))

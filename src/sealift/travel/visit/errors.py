@@ -51,7 +51,7 @@ _CODES: Final[Mapping[type[SealiftError], tuple[str, ...]]] = {
     RefusedError: ("server-refuses",),
     UnavailableError: (
         "buffer-too-large", "checkpoint-missing", "no-descriptors", "no-memory",
-        "disk-full", "cannot-write",
+        "disk-full", "cannot-write", "no-device", "device-lost",
     ),
     StaleError: (
         "checkpoint-stale", "checkpoint-rolled-back",
