@@ -20,6 +20,7 @@ from sealift.cli.doctor import probe
 from sealift.cli.doctor.probe import Finding, Probe
 from sealift.cli.main import main
 from sealift.errors import UnavailableError
+from sealift.train.worker import devices
 from sealift.train.worker.devices import other_processes
 from tests.sim.cuda_engines import model_gpu
 from tests.sim.cuda_standin import StandInDriver
@@ -80,10 +81,14 @@ def nvml(*counts: int) -> SimpleNamespace:
         nvmlDeviceGetComputeRunningProcesses=lambda number: [
             SimpleNamespace(pid=pid) for pid in running[number]
         ],
+        nvmlDeviceGetMPSComputeRunningProcesses=lambda number: [],
+        nvmlDeviceGetGraphicsRunningProcesses=lambda number: [],
     )
 
 
-def test_who_else_computes_on_a_gpu_is_told():
+def test_who_else_computes_on_a_gpu_is_told(monkeypatch):
+    here = os.readlink("/proc/self/ns/pid")
+    monkeypatch.setattr(devices, "_FIRST_NAMESPACE", here)  # also in a container
     first, second, never = probegpu.look_at_company(
         partial(other_processes, lambda: nvml(2))
     )

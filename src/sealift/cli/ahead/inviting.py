@@ -9,8 +9,7 @@ from sealift.cli.ahead import looks
 from sealift.cli.ahead.dryrun import Checks
 from sealift.cli.ahead.network import Network
 from sealift.cli.judging import wall_clock
-from sealift.cli.meeting.guest import read_invitation
-from sealift.cli.meeting.place import Place
+from sealift.cli.meeting.place import Place, read_invitation
 from sealift.data.sources.csvfiles.structure import look_at
 from sealift.data.sources.problems import Problems
 from sealift.errors import UnavailableError

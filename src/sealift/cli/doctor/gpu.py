@@ -30,8 +30,8 @@ from sealift.train.worker.devices import other_processes
 
 # README and SECURITY say the same.
 NOT_RUN: Final = (
-    "not run on a GPU: training, evaluation, answers, the sandbox and the scrub there, and "
-    "the kernels that open records"
+    "not run on a GPU: training, evaluation, answers, sums over ranks, servers of shares, "
+    "the sandbox and the scrub there, and the kernels that open records"
 )
 _NBYTES: Final = 64 << 20
 _REPEATS: Final = 5

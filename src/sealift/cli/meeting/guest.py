@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 from sealift.cli.console import YES, ask_line, has_terminal, say
 from sealift.cli.judging import wall_clock
-from sealift.cli.meeting.place import Place, add_ask_argument
+from sealift.cli.meeting.place import Place, add_ask_argument, read_invitation
 from sealift.cli.meeting.question import ask_categories, tell_terms
 from sealift.cli.vault import OwnersVault
 from sealift.cli.view import add_view_argument
@@ -35,7 +35,7 @@ from sealift.errors import (
 from sealift.ids import Digest
 from sealift.meet.door import Conversation
 from sealift.meet.guest import Guest
-from sealift.meet.invitation import Invitation, parse_invitation
+from sealift.meet.invitation import Invitation
 from sealift.meet.messages import (
     Agree,
     Ask,
@@ -150,17 +150,6 @@ def _demand_this_meeting(place: Place, invitation: Invitation) -> None:
                 fix="Use a folder with nothing in it but the table",
                 code="other-meeting",
             )
-
-
-def read_invitation(text: str) -> Invitation:
-    """The invitation of a line, or of the file that it names.
-
-    Raises:
-        MalformedError: code ``bad-invitation``.
-    """
-    if Path(text).is_file():
-        text = read_whole(Path(text), 1 << 16).decode("utf-8", "replace")
-    return parse_invitation(text)
 
 
 @dataclass

@@ -15,12 +15,24 @@ from sealift.crypto.identity import (
     load_identity,
     save_identity,
 )
-from sealift.release.files import read_secret_line, write_whole
+from sealift.meet.invitation import Invitation, parse_invitation
+from sealift.release.files import read_secret_line, read_whole, write_whole
 
 
 def add_ask_argument(parser: Parser) -> None:
     """Add ``--passphrase``."""
     parser.add_flag("--passphrase", "ask for the key's passphrase; no file keeps it")
+
+
+def read_invitation(text: str) -> Invitation:
+    """The invitation of a line, or of the file that it names.
+
+    Raises:
+        MalformedError: code ``bad-invitation``.
+    """
+    if Path(text).is_file():
+        text = read_whole(Path(text), 1 << 16).decode("utf-8", "replace")
+    return parse_invitation(text)
 
 
 @dataclass

@@ -380,8 +380,10 @@ def _fault(error: BaseException, placement: Placement) -> Fault:
 
 
 def _end(parent: WorkerEnd, placement: Placement, answer: object = None) -> None:
-    """Give the last answer; when the parent has hung up, overwrite a GPU's memory and say so."""
-    parent.await_end(answer)
+    """Give the last answer; with a GPU, once the parent hung up, overwrite its memory and say so."""
     if not placement.is_cpu:
+        parent.await_end(answer)
         with contextlib.suppress(Exception):  # the parent says what it missed
             parent.answer(placement.scrub())
+    elif answer is not None:
+        parent.answer(answer)
