@@ -287,7 +287,7 @@ def _told(scrubs: Sequence[ScrubSummary]) -> str:
         f"; of GPUs {found} bytes, by the word of the recipe's process" if found else ""
     )
     left = sum(not each.verified for each in scrubs)
-    return said + (f"; {count(left, 'scrub')} did not hold" if left else "")
+    return said + (f"; {count(left, 'scrub')} not verified" if left else "")
 
 
 def receipt_statement(receipt: Receipt, *, complete: bool) -> str:

@@ -324,6 +324,11 @@ class _Worker:
     def _explain(self, fault: Fault) -> SealiftError:
         files = self._equipment.files
         believed = believable(
-            fault, files, fields=frozenset(), parameters=frozenset(), steps=range(0)
+            fault,
+            files,
+            fields=frozenset(),
+            parameters=frozenset(),
+            steps=range(0),
+            gpu=self._equipment.device != CPU,
         )
         return explain(believed)

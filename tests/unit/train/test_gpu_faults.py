@@ -18,6 +18,7 @@ from sealift.train.loop.faults import (
 from sealift.train.loop.placement import HERE, Placement
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker.executor import RecipeExecutor
+from tests.sim.madeup_gpu import compute_there, lines
 from tests.unit.train.joints import cargo
 from tests.unit.train.recipes import PLAIN, SETTINGS
 from tests.unit.train.test_placement import trained
@@ -111,18 +112,25 @@ def test_what_a_gpu_says_is_told_apart(line: str, code: str, said: str) -> None:
 
 
 def test_a_gpu_that_fails_is_no_fault_of_a_recipe() -> None:
-    """In the sandbox, too, where it is told as a fault and checked."""
-    lost = failing(cuda("unspecified launch failure"))
-    with RecipeExecutor({"recipe.py": lost.encode()}, "recipe.py") as executor:
+    """In the sandbox, too, where it is told as a fault and checked; on the CPU it is no such."""
+    lost = (lines() + failing(cuda("unspecified launch failure"))).encode()
+    with RecipeExecutor({"recipe.py": lost}, "recipe.py") as executor:
+        trainer = Trainer(executor, SETTINGS)
         with pytest.raises(SealiftError) as caught:
-            Trainer(executor, SETTINGS).work([cargo("north", 20)])
+            trainer.work([cargo("north", 20)])
+        assert caught.value.code == "recipe-error"
+        compute_there(executor)
+        with pytest.raises(SealiftError) as caught:
+            trainer.work([cargo("north", 20)])
         assert caught.value.code == "device-lost"
 
 
-def believed(fault: Fault) -> SealiftError:
+def believed(fault: Fault, gpu: bool = True) -> SealiftError:
     nothing: frozenset[str] = frozenset()
     return explain(
-        believable(fault, {}, fields=nothing, parameters=nothing, steps=range(1))
+        believable(
+            fault, {}, fields=nothing, parameters=nothing, steps=range(1), gpu=gpu
+        )
     )
 
 
@@ -131,10 +139,20 @@ def test_no_words_but_cudas_own_are_told_of_a_gpu() -> None:
         assert str(believed(error.fault)) == str(error)  # control
     for odd in (
         Fault(kind="gpu", reason="lost", field="row 7 is 0.25"),
+        Fault(kind="gpu", reason="not-begun", field="row 7 is 0.25"),
         Fault(kind="gpu", reason="row 7 is 0.25"),
         Fault(kind="gpu"),
+        Fault(kind="gpu", reason="busy", field="unknown error"),
     ):
         assert "the recipe failed at its edge with Exception" in str(believed(odd))
+
+
+def test_without_a_gpu_nothing_is_told_of_one() -> None:
+    lost = gpu_failed("lost").fault
+    assert "failed at its edge" in str(believed(lost, gpu=False))
+    full = Fault(kind="memory", room=(80 << 30, 7 << 30))
+    assert "GiB" in str(believed(full))  # control
+    assert "GiB" not in str(believed(full, gpu=False))
 
 
 @pytest.mark.parametrize(

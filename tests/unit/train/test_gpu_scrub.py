@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +17,7 @@ import torch
 
 from sealift.attest.development import DevelopmentAttester
 from sealift.data.schedule.visits import Stop
-from sealift.errors import IntegrityError, JobError, SealiftError
+from sealift.errors import IntegrityError, JobError, PeerError, SealiftError
 from sealift.ids import Role, VisitId
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.receipt import (
@@ -23,10 +28,14 @@ from sealift.release.receipt import (
 )
 from sealift.train.loop import placement as placement_module
 from sealift.train.loop.faults import NOT_OVERWRITTEN, RecipeError
+from sealift.train.loop.tasks import DeviceScrub
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.handout import Handout
 from sealift.train.output.sealing import hidden_fault
 from sealift.train.worker.executor import RecipeExecutor
+from sealift.train.worker.messages import Done, Importing, to_bytes
+from sealift.train.worker.process import WorkerEnded, WorkerProcess
+from sealift.train.worker.requests import Area, WorkerEnd
 from sealift.travel.accelerator.setup import Loaded
 from sealift.travel.settings import TravelSettings
 from tests.sim import madeup_gpu
@@ -128,6 +137,38 @@ def test_a_task_that_its_parent_ends_is_heard(monkeypatch: pytest.MonkeyPatch) -
         assert (NOT_OVERWRITTEN in str(error)) is not verified
         assert account.verified is verified
         assert (PART in account.regions) is verified
+
+
+def test_a_worker_that_was_at_something_else_is_heard_out() -> None:
+    """It asks first, as it did not know yet that nobody listens."""
+    control, zygote = socket.socketpair()
+    with (
+        RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor,
+        closing(Area(4096)) as area,
+        control,
+        zygote,
+    ):
+        equipment = replace(executor._equipment, device="cuda:0")
+        process = WorkerProcess(control, equipment, area)
+        process.status, process._started = None, True
+        stream = process._theirs.detach()
+        worker = WorkerEnd(stream, os.dup(area.descriptor))
+
+        def go_on() -> None:
+            time.sleep(0.2)
+            with pytest.raises(PeerError):
+                worker.ask(Importing("recipe.py"))
+            worker.await_end(Done((), ()))  # not said: nobody hears it
+            worker.answer(DeviceScrub(4096, 0))
+            os.close(stream)
+
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        zygote.send(to_bytes(WorkerEnded(0)))
+        process.part(1.0)
+        thread.join()
+        assert process.scrub == DeviceScrub(4096, 0)
+        assert not process.left
 
 
 def test_a_hidden_error_says_it_as_well() -> None:

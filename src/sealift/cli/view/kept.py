@@ -175,9 +175,11 @@ def _of_this_run(path: Path, verified: VerifiedAgreement) -> Receipt | None:
 def _say_visits(visits: list[Receipt]) -> str:
     scrubbed = sum(each.scrub.scrubbed_bytes for each in visits)
     left = sum(each.scrub.nonzero_bytes for each in visits)
+    open_ = sum(not each.scrub.verified for each in visits)
     return (
         f"{len(visits)}, of {sum(each.rows for each in visits)} rows in all; "
         f"{scrubbed} bytes scrubbed, {left} not zero when read back"
+        + (f"; {count(open_, 'scrub')} not verified" if open_ else "")
     )
 
 

@@ -356,6 +356,7 @@ def believable(
     fields: frozenset[str],
     parameters: frozenset[str],
     steps: range,
+    gpu: bool,
 ) -> Fault:
     """What of a fault can be so; the rest becomes a plain error without a place.
 
@@ -365,21 +366,28 @@ def believable(
         fields: Names of the schemas' fields.
         parameters: Names of the models' tensors.
         steps: Optimizer steps of the task.
+        gpu: Whether it computed on one.
     """
+    if fault.kind == "memory" and not gpu:
+        fault = Fault(kind="memory")
+    said = CUDA_SAYS.get(fault.field, "") if fault.field else fault.reason
     fits: dict[Kind, bool] = {
         "unfit": fault.reason in REASONS,
         "not-finite": fault.step in steps,
         "gradient": fault.step in steps and fault.field in parameters,
         "rows": fault.field in fields and fault.reason in RULES,
         "memory": 0 <= fault.room[1] <= fault.room[0] < MOST_ROOM,
-        "gpu": fault.reason in GPU_FAULTS and fault.field in ("", *CUDA_SAYS),
+        "gpu": gpu
+        and fault.reason in GPU_FAULTS
+        and bool(said)
+        and fault.reason in (said, "not-begun"),
     }
     if not fits.get(fault.kind, True):
         return Fault(kind="error")
-    return _believable_error(fault, files)
+    return _believable_place(fault, files)
 
 
-def _believable_error(fault: Fault, files: Mapping[str, bytes]) -> Fault:
+def _believable_place(fault: Fault, files: Mapping[str, bytes]) -> Fault:
     lines = files.get(fault.path, b"").count(b"\n") + 1
     if fault.path not in files or not 1 <= fault.line <= lines:
         fault = replace(fault, path="", line=0)

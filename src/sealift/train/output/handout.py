@@ -212,7 +212,7 @@ class Handout:
         ):
             tell(note)
         hidden = hidden_fault(self._agreement.agreement)
-        if error.left:  # no row decides that
+        if error.left:  # one bit of the worker's more: SECURITY.md
             hidden.why += f"; {error.left}"
         return hidden
 

@@ -268,11 +268,12 @@ def _linked() -> list[str]:
 
 
 def _with_cuda() -> set[str]:
-    """Folders of ``LD_LIBRARY_PATH`` that hold libraries, and those of the driver's own."""
+    """Folders of ``LD_LIBRARY_PATH`` that hold CUDA's libraries, and the driver's own."""
     named = [
         each for each in os.environ.get(_SEARCHED, "").split(":") if each[:1] == "/"
     ]
-    found = {each for each in named if any(Path(each).glob("*.so*"))}
+    kinds = ("libcu*.so*", "libnv*.so*", "libnccl*.so*")
+    found = {e for e in named if any(any(Path(e).glob(kind)) for kind in kinds)}
     with suppress(OSError):
         known = re.findall(_DRIVERS_FOLDER, Path(_LINKERS_CACHE).read_bytes())
         named += [os.fsdecode(each) for each in known]

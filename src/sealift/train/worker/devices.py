@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +21,7 @@ from sealift.train.sandbox.inventory import NVIDIA, UVM
 CPU: Final = "cpu"
 MAX_NAMES_BYTES: Final = 1 << 16
 MAX_WHY: Final = 200
+ANSWER_S: Final = 60.0
 _NAMESPACE: Final = "/proc/self/ns/pid"
 _FIRST_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of proc_ns.h
 
@@ -59,9 +62,12 @@ def find_gpus(
             os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
-        raw = pipe.read(MAX_NAMES_BYTES)
+        told = bool(select.select([pipe], [], [], ANSWER_S)[0])
+        raw = pipe.read(MAX_NAMES_BYTES) if told else b""
+    os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    found, why = json.loads(raw) if raw else ([], "its driver ended the process")
+    silent = "its driver ended the process" if told else "its driver does not answer"
+    found, why = json.loads(raw) if raw else ([], silent)
     return tuple(Gpu(*each) for each in found), why
 
 

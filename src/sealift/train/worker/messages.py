@@ -281,7 +281,7 @@ class TaskAnswers:
             at += len(content)
         return TaskDone(states=tuple(states), statistics=self._sums(done, at, copy))
 
-    def believe(self, fault: Fault, files: Mapping[str, bytes]) -> Fault:
+    def believe(self, fault: Fault, files: Mapping[str, bytes], *, gpu: bool) -> Fault:
         """What of a fault can be so."""
         fields = {
             str(field.get("name", ""))
@@ -298,6 +298,7 @@ class TaskAnswers:
             files,
             fields=frozenset(fields),
             parameters=frozenset(state.model() if state else ()),
+            gpu=gpu,
             steps=steps,
         )
 

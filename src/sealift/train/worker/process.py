@@ -166,6 +166,7 @@ class WorkerProcess:
         self._stream.setblocking(False)
         self._end = ParentEnd(area, self._stream.fileno(), self._left_s)
         self.status: int | None = 0
+        self._started = False
         self.scrub: DeviceScrub | None = None
 
     def start(self, memory_bytes: int, text: TextTap, files: Sequence[int]) -> None:
@@ -179,7 +180,7 @@ class WorkerProcess:
             descriptors = [theirs.fileno(), *(each.descriptor for each in shared)]
             order = to_bytes(StartWorker(memory_bytes, self._equipment.device != CPU))
             send_with(self._control, order, [*descriptors, *files])
-        self.status = None
+        self.status, self._started = None, True
 
     def allow(self, within_s: float) -> None:
         """Whatever is asked from now on has to be answered within so many seconds."""
@@ -237,7 +238,8 @@ class WorkerProcess:
     def left(self) -> str:
         """What stayed on a GPU, in words; empty if nothing did."""
         clean = self.scrub is not None and not self.scrub.nonzero_bytes
-        return "" if clean or self._equipment.device == CPU else NOT_OVERWRITTEN
+        had = self._started and self._equipment.device != CPU
+        return NOT_OVERWRITTEN if had and not clean else ""
 
     def part(self, farewell_s: float) -> None:
         """Hang up on it, hear what it says of its GPU's memory, and ``end`` it.
@@ -247,10 +249,26 @@ class WorkerProcess:
         if self.status is None and self._equipment.device != CPU:
             with suppress(OSError):
                 self._stream.shutdown(socket.SHUT_WR)
-            self.allow(SCRUB_S)
-            with suppress(PeerError, MalformedError):
-                self.scrub = _possible(self._end.hear(DeviceScrub).message)
+            # Who ends it before its answer does not wait long.
+            self.scrub = self._hear_scrub(SCRUB_S if farewell_s else FAREWELL_S)
         self.end(farewell_s)
+
+    def _hear_scrub(self, within_s: float) -> DeviceScrub | None:
+        """Its last word, if it is one on a GPU's memory; what it rang for before is not read."""
+        deadline = self._equipment.clock() + within_s
+        with suppress(OSError):
+            while (left_s := deadline - self._equipment.clock()) > 0:
+                self._stream.settimeout(left_s)
+                if not self._stream.recv(64):
+                    break
+        try:
+            raw = self._area.read_message(self._area.read_head().message_bytes)
+            told = from_bytes(raw, DeviceScrub)
+        except MalformedError:
+            return None
+        assert isinstance(told, DeviceScrub)
+        possible = 0 <= told.nonzero_bytes <= told.size_bytes < MOST_ROOM
+        return told if possible else None
 
     def end(self, farewell_s: float) -> None:
         """Make sure that it is gone, and know how it went.
@@ -280,11 +298,6 @@ class WorkerProcess:
         told = from_bytes(raw, WorkerEnded)
         assert isinstance(told, WorkerEnded)
         return told.status
-
-
-def _possible(told: object) -> DeviceScrub | None:
-    assert isinstance(told, DeviceScrub)
-    return told if 0 <= told.nonzero_bytes <= told.size_bytes < MOST_ROOM else None
 
 
 def read_packet(control: socket.socket) -> bytes:

@@ -8,15 +8,13 @@ back in. Orders come the same way.
 
 The parent believes nothing (rule N10): it copies head, message and buffer once each into
 memory of its own, and checks and uses those copies. Requests are numbered, so that a bell
-without a new one ends the task. An area's size is sealed, so that it cannot shrink under
-the parent's eyes. It is made for one worker and never used again: what one wrote, the
-next does not find. Pages exist once they are written. The parent reads and overwrites it
-through a mapping of its own, which nothing that a worker does to a descriptor takes away.
+without a new one ends the task. An area's size is sealed, so that it cannot shrink. It is
+made for one worker and never used again: what one wrote, the next does not find. The
+parent has a mapping of its own, which nothing done to a descriptor takes away.
 
 A worker maps it without Python's own ``mmap``, which keeps a duplicate of the descriptor
-for as long as the mapping lives; a recipe would find it, and with it what belongs to the
-file that is open and not to this process: its offset and its flags (rule N6). Mappings
-end with the process.
+as long as the mapping lives: a recipe would find it, and with it the offset and flags of
+the open file (rule N6). Mappings end with the process.
 """
 
 from __future__ import annotations
@@ -315,8 +313,10 @@ class WorkerEnd:
 
     def await_end(self, answer: object = None) -> None:
         """Give the last answer, if it is still heard; then wait until the parent hangs up."""
-        with suppress(PeerError):
-            self.await_order(after=None if self._over else answer)
+        with suppress(PeerError), self._turn:
+            if answer is not None and not self._over:
+                self._say(answer, 0, 0, 0)
+            self._await()
 
     def _await(self) -> None:
         self._over = True

@@ -19,6 +19,7 @@ from sealift.release.receipt import ScrubbedPart, ScrubSummary
 from sealift.train.loop.buckets import Trained
 from sealift.train.loop.faults import Fault, RecipeError, explain
 from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
+from sealift.train.worker.devices import CPU
 from sealift.train.worker.messages import (
     GONE,
     AddUp,
@@ -166,7 +167,8 @@ class TaskProcess:
                 if self._process.left:
                     raise garbled()
                 return answers.finish(answer, self._area.copy)
-            raise explain(answers.believe(answer, self._equipment.files))
+            gpu = device != CPU
+            raise explain(answers.believe(answer, self._equipment.files, gpu=gpu))
         except MalformedError as error:
             if error.code in ("bad-row", "bundle-hides-module"):
                 raise

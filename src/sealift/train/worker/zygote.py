@@ -119,7 +119,8 @@ class Zygote:
         self, confinement: Confinement, order: StartWorker, descriptors: list[int]
     ) -> None:
         if self._numbers is not None:  # else its own tells how many the last one had
-            os.pwrite(self._numbers, b"1", 0)
+            with suppress(OSError):  # not where the kernel lets nobody
+                os.pwrite(self._numbers, b"1", 0)
         zygote, worker = os.getpid(), os.fork()
         if worker == 0:
             from sealift.train.worker.recipeworker import run_worker
