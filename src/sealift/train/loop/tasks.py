@@ -167,7 +167,7 @@ class DeviceScrub:
 
     Attributes:
         size_bytes: All that torch's allocator had of it.
-        nonzero_bytes: Of them, what was not zero when it was read back.
+        nonzero_bytes: Of them, what was not zero when it was read back, or fewer; 0 if all was.
     """
 
     size_bytes: int

@@ -171,7 +171,7 @@ def open_rank(
         dialler: Which places of earlier ranks may be dialled.
         clock: Seconds that also count while the machine sleeps.
         must_resume: Whether the job must not begin from the beginning.
-        tell: Gets the sandbox's word.
+        tell: Gets lines: what keeps recipes in, and where they compute.
 
     Raises:
         SealiftError: if anything of it cannot be had.
