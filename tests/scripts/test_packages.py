@@ -189,7 +189,8 @@ def test_who_owns_data_needs_no_torch(packages: Packages, tmp_path: Path) -> Non
     )  # fmt: skip
     (tmp_path / "invitation").write_text(invited.to_text())
     refused = run(commands / "sealift", "join", "invitation", "t.npz", **here)
-    assert "`sealift join` needs torch" in refused.stderr  # before anything is signed
+    # Before anything is signed.
+    assert "`sealift join INVITATION` needs torch" in refused.stderr
     (tmp_path / "t.csv").write_text("x;y\n1,5;a\n2,5;a\n")
     drafted = done(commands / "sealift", "data", "schema", "t.csv", **here)
     assert 'name = "x"\ndtype = "float32"' in drafted
@@ -216,5 +217,5 @@ def test_few_packages_are_needed_beyond_torchs_own() -> None:
 
 def test_the_first_screen_says_what_to_install() -> None:
     first = (ROOT / "README.md").read_text().splitlines()[:24]
-    assert any(line.startswith("pip install sealift ") for line in first)
-    assert any(line.startswith("pip install 'sealift[train]'") for line in first)
+    assert any(line.startswith("pip install . ") for line in first)
+    assert any(line.startswith("pip install '.[train]'") for line in first)

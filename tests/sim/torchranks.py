@@ -5,8 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
-import socket
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,28 +92,35 @@ def on_ranks(world: int, work: Work, *, killed: int = 0) -> list[Any]:
         killed: How many of the last ranks end without an answer; all others end well.
     """
     context = multiprocessing.get_context("spawn")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    said = variables() | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     answers = context.Queue()
-    children = [
-        context.Process(target=_rank, args=(rank, world, said, work, answers))
-        for rank in range(world)
-    ]
-    # A recipe that another test ran in this process took the folder off the path.
-    with patch.object(sys, "path", [str(ROOT), *sys.path]):
+    # A file, and no port: another process might have that before the first rank does.
+    with tempfile.TemporaryDirectory() as folder:
+        store = f"file://{folder}/store"
+        children = [
+            context.Process(
+                target=_rank, args=(rank, world, variables(), work, answers, store)
+            )
+            for rank in range(world)
+        ]
+        # A recipe that another test ran in this process took the folder off the path.
+        with patch.object(sys, "path", [str(ROOT), *sys.path]):
+            for child in children:
+                child.start()
+        left = children[: world - killed]
+        found = dict(answers.get(timeout=300) for _ in left)
         for child in children:
-            child.start()
-    left = children[: world - killed]
-    found = dict(answers.get(timeout=300) for _ in left)
-    for child in children:
-        child.join()
+            child.join()
     assert not any(child.exitcode for child in left)
     return [found[rank] for rank in range(len(left))]
 
 
 def _rank(
-    rank: int, world: int, said: dict[str, str], work: Work, answers: Any
+    rank: int,
+    world: int,
+    said: dict[str, str],
+    work: Work,
+    answers: Any,
+    store: str,
 ) -> None:
     os.environ.update(said)
     import torch
@@ -122,7 +129,7 @@ def _rank(
     import sealift.integrations.process_group  # noqa: F401 - as scripts do
 
     torch.set_num_threads(1)
-    dist.init_process_group("sealift", rank=rank, world_size=world)
+    dist.init_process_group("sealift", store, rank=rank, world_size=world)
     try:
         answers.put((rank, work(rank)))
     except BaseException as error:
