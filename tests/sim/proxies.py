@@ -41,17 +41,18 @@ class LittleProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.place = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
 
     def environment(self, credentials: str = "") -> dict[str, str]:
         at = f"{credentials}@" if credentials else ""
         return {"HTTPS_PROXY": f"http://{at}{self.place}", "NO_PROXY": ""}
 
     def close(self) -> None:
-        for each in (self._listener, *self._open):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        _end(self._listener)
+        self._acceptor.join()  # it may have one that it was just given
+        for each in self._open:
+            _end(each)
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -92,6 +93,12 @@ class LittleProxy:
         self._open.append(far)
         threading.Thread(target=_carry, args=(far, near), daemon=True).start()
         _carry(near, far)
+
+
+def _end(sock: socket.socket) -> None:
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()
 
 
 def _carry(source: socket.socket, target: socket.socket) -> None:
