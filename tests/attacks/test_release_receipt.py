@@ -84,7 +84,7 @@ def test_a_gpus_part_is_told_apart(
     )
     assert "in 1 region, 0 not zero" in _receipt_facts(found, "")["scrub"]
     failed = replace(found, scrub=replace(found.scrub, verified=False))
-    assert sum_facts([found, failed], "")["scrub"].endswith("1 scrub did not hold")
+    assert sum_facts([found, failed], "")["scrub"].endswith("1 scrub not verified")
 
 
 CHANGES: dict[str, Callable[[Receipt], Receipt]] = {

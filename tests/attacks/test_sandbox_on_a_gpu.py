@@ -60,7 +60,8 @@ def test_folders_of_the_drivers_library_are_shown(
     for each in folders:
         each.mkdir()
     named, linked, real, keys, cached = folders
-    (named / "libown.so.1").touch()
+    (named / "libnvrtc.so.13").touch()
+    (keys / "libown.so.1").touch()  # no library of CUDA: a folder of somebody's
     (real / "libcuda.so.1").touch()
     (linked / "libcuda.so.1").symlink_to(real / "libcuda.so.1")
     (keys / "party.key").touch()
