@@ -140,7 +140,7 @@ def test_what_a_recipe_makes_on_the_cpu_does_not_mix() -> None:
 
 
 def test_what_torch_compiles_without_a_program_runs_in_the_sandbox() -> None:
-    said = '"aot_eager", or on a GPU "cudagraphs"'
+    said = 'backend="aot_eager", or not at all'
     for backend, fails in (("aot_eager", False), ("inductor", True)):
         call = f"torch.compile(model, backend={backend!r})(batch['x'])"
         text = PLAIN.replace("    return F.cross", f"    {call}\n    return F.cross")

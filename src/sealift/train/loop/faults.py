@@ -82,7 +82,7 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "compiler": (
         "torch.compile asks for a compiler, and a recipe starts no program",
-        'Compile with backend="aot_eager", or on a GPU "cudagraphs"; or not at all',
+        'Compile with backend="aot_eager", or not at all',
     ),
     "state-bytes": ("model and optimizer are larger than the room for them", ""),
 }

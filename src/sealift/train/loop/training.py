@@ -1,8 +1,8 @@
 """The one loop: rows of one slice in, weights changed, sums out. Every plan uses it.
 
-Bit-identical: order and random streams depend on (seed,
-epoch, resources, first rows, step) alone, and slices come in the schedule's order. So a
-run does not depend on how many numbers another slice or another model drew before it.
+Bit-identical: order and random streams depend on (seed, epoch, resources, first rows,
+step) alone, and slices come in the schedule's order. So a run does not depend on how many
+numbers another slice or another model drew before it.
 Noise for differential privacy never comes from these streams (rule H12). Each slice
 builds the model anew and goes on from the state that the last one left.
 Every call that may run a recipe's code goes through the recipe's guard.

@@ -269,11 +269,10 @@ def _linked() -> list[str]:
 
 def _with_cuda() -> set[str]:
     """Folders of ``LD_LIBRARY_PATH`` that hold CUDA's libraries, and the driver's own."""
-    named = [
-        each for each in os.environ.get(_SEARCHED, "").split(":") if each[:1] == "/"
-    ]
+    searched = os.environ.get(_SEARCHED, "").split(":")
+    named = [each for each in searched if each[:1] == "/"]
     kinds = ("libcu*.so*", "libnv*.so*", "libnccl*.so*")
-    found = {e for e in named if any(any(Path(e).glob(kind)) for kind in kinds)}
+    found = {path for path in named for kind in kinds if any(Path(path).glob(kind))}
     with suppress(OSError):
         known = re.findall(_DRIVERS_FOLDER, Path(_LINKERS_CACHE).read_bytes())
         named += [os.fsdecode(each) for each in known]

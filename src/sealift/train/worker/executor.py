@@ -58,7 +58,7 @@ _INHERITED: Final = (
 )  # fmt: skip
 _TUNABLES: Final = "GLIBC_TUNABLES"
 # What a step frees the next one takes. Else it goes back to the kernel and comes again page
-# by page, cleared each time: half a step's time on a CPU (ADR 0045).
+# by page, cleared each time: a quarter of a step on a CPU (ADR 0045).
 _KEEP_HEAP: Final = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776"
 _OWN: Final = {
     "HOME": SCRATCH,
