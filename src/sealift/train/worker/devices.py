@@ -62,7 +62,7 @@ def find_gpus(
             os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
-        told = bool(select.select([pipe], [], [], ANSWER_S)[0])
+        told = select.select([pipe], [], [], ANSWER_S)[0]
         raw = pipe.read(MAX_NAMES_BYTES) if told else b""
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
