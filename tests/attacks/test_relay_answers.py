@@ -49,7 +49,9 @@ def test_answers_that_a_stranger_does_not_take_are_its_own(
         threading.Thread(target=answer, daemon=True).start()
         wait_until(lambda: waiting_bytes(relay) > relay_module.ADDRESS_BYTES)
         asking.send(opening.encode())  # and is heard no more
-        wait_until(lambda: [each.address for each in relay._held] == ["127.0.0.1"])
+        wait_until(
+            lambda: [each.address for each in list(relay._held)] == ["127.0.0.1"]
+        )
         with closing(south.open("holder-north", 60)) as asked:
             asked.send(b"still here?")
             answering = north.accept(60)
