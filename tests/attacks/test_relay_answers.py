@@ -73,7 +73,7 @@ def test_whoever_had_a_name_before_it_was_vouched_for_speaks_under_it_no_more() 
         relay.vouch(genuine.open("broker-north", 60).id)
         broker.accept(60)
         with pytest.raises(PeerError) as caught:
-            early.open("broker-north", 5)
+            early.open("broker-north", 60)
         assert caught.value.code == "name-taken"
-        genuine.open("broker-north", 5)
-        assert broker.accept(5).peer_name == "accelerator"
+        genuine.open("broker-north", 60)
+        assert broker.accept(60).peer_name == "accelerator"

@@ -193,7 +193,7 @@ def test_browsers_that_went_away_make_room(page: Viewed) -> None:
             with client.stream("GET", "/events") as stream:
                 assert stream.status_code == 200
                 next(told(stream))
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 300
             while time.monotonic() < deadline:
                 if client.get("/").status_code == 200:
                     break

@@ -60,7 +60,7 @@ def _answer(transport: TcpTransport, way: str) -> None:
     try:
         if way == "hangs up":
             return
-        transport.receive(5.0)  # what it wants to be called
+        transport.receive(60.0)  # what it wants to be called
         if way == "garbage":
             transport.send(b"220 mail.example ESMTP")
         elif way == "refuses":

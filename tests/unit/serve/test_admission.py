@@ -91,7 +91,7 @@ def test_nobody_is_let_in_before_the_model_is_there() -> None:
 
 def refusal(client: TcpTransport) -> str:
     with pytest.raises(PeerError) as caught:
-        raise_abort(unpack(client.receive(5))[1])
+        raise_abort(unpack(client.receive(60))[1])
     return caught.value.why
 
 
@@ -121,4 +121,4 @@ def test_so_many_of_one_address_and_no_more() -> None:
 
 def test_a_long_first_frame_is_refused() -> None:
     with house() as made, pytest.raises(PeerError):
-        made.knock(bytes(1 << 20)).receive(5)
+        made.knock(bytes(1 << 20)).receive(60)

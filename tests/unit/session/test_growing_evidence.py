@@ -97,7 +97,7 @@ def test_a_bad_new_entry_ends_the_session(
     here, there = cast.sessions()
     attester.entries += b"!"
     with pytest.raises(SealiftError) as refusal:
-        both(here.rekey, lambda: there.receive(5))
+        both(here.rekey, lambda: there.receive(60))
     assert refusal.value.code == "bad"
 
 
@@ -116,5 +116,5 @@ def test_a_gap_is_refused(cast: Cast, attester: GrowingAttester) -> None:
     attester.continue_from = lambda earlier, bound: attester._show(bound, 4)  # type: ignore[method-assign]
     attester.entries += b"!e"
     with pytest.raises(SealiftError) as refusal:
-        both(here.rekey, lambda: there.receive(5))
+        both(here.rekey, lambda: there.receive(60))
     assert refusal.value.code == "list-gap"

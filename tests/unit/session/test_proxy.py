@@ -40,7 +40,7 @@ def refusal(
 ) -> SealiftError:
     use(monkeypatch, proxy.environment(given))
     with pytest.raises(SealiftError) as caught:
-        RelayClient.dial(FAR, "hospital-a", timeout_s=5).close()
+        RelayClient.dial(FAR, "hospital-a", timeout_s=60).close()
     return caught.value
 
 
@@ -138,7 +138,7 @@ def test_no_proxy_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         gone = proxy.environment()
     use(monkeypatch, gone)
     with pytest.raises(PeerError) as caught:
-        dial_relay(FAR, timeout_s=5)
+        dial_relay(FAR, timeout_s=60)
     assert caught.value.code == "proxy-unreachable"
 
 
@@ -148,7 +148,7 @@ def test_what_the_relay_says_at_once_is_not_lost(
     """Bytes behind the proxy's header are the relay's."""
     with little_proxy(answer=OPEN + b"\r\n\0\0\0\2ab\0\0\0\1c") as proxy:
         use(monkeypatch, proxy.environment())
-        transport = dial_relay(FAR, timeout_s=5)
+        transport = dial_relay(FAR, timeout_s=60)
         assert [transport.receive(60), transport.receive(60)] == [b"ab", b"c"]
         transport.close()
 
@@ -157,7 +157,7 @@ def test_the_date_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     date = b"Date: Tue, 24 Nov 2026 10:00:00 GMT\r\n\r\n"
     with little_proxy(answer=OPEN + date) as proxy:
         use(monkeypatch, proxy.environment())
-        transport = dial_relay(FAR, timeout_s=5)
+        transport = dial_relay(FAR, timeout_s=60)
         assert transport.date == "Tue, 24 Nov 2026 10:00:00 GMT"
         transport.close()
 
@@ -166,7 +166,7 @@ def test_an_address_cannot_write_headers(monkeypatch: pytest.MonkeyPatch) -> Non
     with little_proxy() as proxy:
         use(monkeypatch, proxy.environment())
         with pytest.raises(PeerError):
-            dial_relay(("a\r\nProxy-Authorization: x", 1), timeout_s=5)
+            dial_relay(("a\r\nProxy-Authorization: x", 1), timeout_s=60)
     assert not [each for each in proxy.requests if each]
 
 

@@ -92,7 +92,7 @@ def test_rekey_wants_evidence_again(cast: Cast) -> None:
     here, there = cast.sessions()
     there._endpoint = replace(cast.accelerator, attester=None)
     with pytest.raises(SealiftError):
-        both(lambda: here.rekey(2), lambda: there.receive(2))
+        both(lambda: here.rekey(60), lambda: there.receive(60))
     with pytest.raises(PeerError):
         here.send(b"")
 
@@ -116,7 +116,7 @@ def renewal_error(here: Session, there: Session) -> SealiftError:
     thread = threading.Thread(target=receive_quietly, args=(there,))
     thread.start()
     with pytest.raises(SealiftError) as refusal:
-        here.rekey(2)
+        here.rekey(60)
     thread.join(300)
     return refusal.value
 
@@ -130,7 +130,7 @@ def test_rekey_steps_out_of_turn_are_refused(pair: Pair) -> None:
 
 def receive_quietly(session: Session) -> None:
     with suppress(SealiftError):
-        session.receive(2)
+        session.receive(60)
 
 
 def test_a_rekey_cannot_be_flooded(pair: Pair) -> None:
