@@ -37,7 +37,8 @@ hashlib.pbkdf2_hmac("sha256", b"", b"", 500_000_000)
 STARTS = """
 with signals.stop_postponed():
     print("ready", flush=True)
-    time.sleep(0.5)
+    while not signals._State.postponed:
+        time.sleep(0.01)
     print("started", flush=True)
 print("never", flush=True)
 """
