@@ -10,6 +10,7 @@ import pytest
 
 from sealift.cli.ahead import looks
 from sealift.cli.main import main
+from tests.sim.ownaddress import own_address
 
 RECIPE = """
 import torch
@@ -58,8 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def free() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return f"127.0.0.1:{found.getsockname()[1]}"
+    return own_address()
 
 
 Host = Callable[..., tuple[int, str]]

@@ -25,6 +25,7 @@ from sealift.errors import (
     UsageError,
 )
 from tests.sim.jobworld import Wishes, fresh_world
+from tests.sim.ownaddress import own_address
 
 pytestmark = pytest.mark.distributed
 SOURCE = str(Path(sealift.__file__).parent.parent)
@@ -53,12 +54,6 @@ def build():
 SCHEMA = '[[fields]]\nname = "kind"\ndtype = "int64"\nclasses = 2\n'
 
 
-def free_address() -> str:
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{place.getsockname()[1]}"
-
-
 def wait_until(listening: bool, address: str) -> None:
     """Until somebody listens there, or nobody."""
     where, _, port = address.partition(":")
@@ -84,7 +79,7 @@ class Two:
         for home in (self.north, self.south):
             home.mkdir()
             (home / "train.csv").write_text(f"kind\n{rows}")
-        self.address = free_address()
+        self.address = own_address()
         self.said: list[str] = []
 
     def call(self) -> Meeting:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from sealift.lab.demo.tasks.digits import digits_parts
+from tests.sim.ownaddress import own_address
 from tests.sim.typed import Typed
 
 pytestmark = [pytest.mark.distributed, pytest.mark.long]
@@ -80,9 +80,7 @@ class Parties:
                 rows.writerow([*columns, "digit"])
                 for pixels, label in zip(part.pixels, part.label, strict=True):
                     rows.writerow([*map(int, pixels), int(label)])
-        with socket.socket() as place:
-            place.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{place.getsockname()[1]}"
+        self.address = own_address()
         self.typed: list[Typed] = []
         self.invitations: dict[str, str] = {}
 

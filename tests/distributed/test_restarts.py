@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -27,6 +26,7 @@ from tests.sim.jobworld import (
     identities,
     write_job,
 )
+from tests.sim.ownaddress import own_address
 
 pytestmark = pytest.mark.distributed
 
@@ -59,18 +59,17 @@ def write(world: World, wishes: Wishes) -> None:
     write_job(world, wishes)
     text = world.job.read_text()
     world.job.write_text(
-        text.replace("127.0.0.1:0", f"127.0.0.1:{port_of(world)}").replace(
+        text.replace("127.0.0.1:0", address_of(world)).replace(
             "batch_rows = 64", "batch_rows = 1024"
         )
     )
 
 
-def port_of(world: World) -> int:
-    kept = world.path / "port"
+def address_of(world: World) -> str:
+    kept = world.path / "address"
     if not kept.exists():
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            kept.write_text(str(free.getsockname()[1]))
-    return int(kept.read_text())
+        kept.write_text(own_address())
+    return kept.read_text()
 
 
 def orchestrate(run: JobRun, *module: str) -> Running:
@@ -82,8 +81,8 @@ def orchestrate(run: JobRun, *module: str) -> Running:
     role = run.start(
         "orchestrator", "orchestrator", run.world.job, *words, module=module
     )
-    event = role.wait_event("orchestrator.listening")
-    run.address = f"127.0.0.1:{event.fields['port']}"
+    role.wait_event("orchestrator.listening")
+    run.address = address_of(run.world)
     return role
 
 

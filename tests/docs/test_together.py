@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import re
 import shlex
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.sim.ownaddress import own_address
 from tests.sim.typed import Typed
 
 pytestmark = [pytest.mark.distributed, pytest.mark.long]
@@ -63,9 +63,7 @@ def test_four_commands_from_the_readme(tmp_path: Path, typed: list[Typed]) -> No
     for number, name in enumerate(OWNERS):
         (tmp_path / name).mkdir()
         write_rows(tmp_path / name / "train.csv", number)
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{place.getsockname()[1]}"
+    address = own_address()
     words = [address if ":7420" in each else each for each in command("host")]
     host = Typed(tmp_path / "host", *words)
     typed.append(host)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,16 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_text import SOURCE
+from tests.sim.ownaddress import own_address
 from tests.sim.terminals import Box, read_boxes, session
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial" / "three-parties.md"
-PORT = "7410"  # of the tutorial's job
+ADDRESS = "127.0.0.1:7410"  # of the tutorial's job
 PARTIES = ("north", "east", "south")
-
-
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return str(probe.getsockname()[1])
 
 
 def environment(place: Path) -> Mapping[str, str]:
@@ -45,7 +40,7 @@ def environment(place: Path) -> Mapping[str, str]:
 def test_every_box_is_typed_and_says_so(tmp_path: Path) -> None:
     if shutil.which("swtpm_setup") is None:
         pytest.skip("there is no swtpm")
-    text = TUTORIAL.read_text().replace(PORT, free_port())
+    text = TUTORIAL.read_text().replace(ADDRESS, own_address())
     boxes = read_boxes(text)
     place = tmp_path / "t"
     place.mkdir()

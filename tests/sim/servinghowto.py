@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import shlex
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from safetensors.torch import save_file
 
 from sealift.cli.main import main
 from sealift.release.files import PASSPHRASE_VARIABLE
+from tests.sim.ownaddress import own_address
 from tests.sim.terminals import FENCE
 
 HOWTO: Final = Path(__file__).parents[2] / "docs/howto/serve-a-model.md"
@@ -54,11 +54,6 @@ def generate(model, batch):
 """
 
 
-def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
 def make_layer() -> torch.nn.Linear:
     torch.manual_seed(5)
     return torch.nn.Linear(64, 10)
@@ -85,7 +80,7 @@ class ServingHowTo:
     """A folder in which the page is followed."""
 
     path: Path
-    address: str = field(default_factory=free_address)
+    address: str = field(default_factory=own_address)
     lease: str = ""  # of the model's owner's rule
 
     def adapted(self, text: str) -> str:
