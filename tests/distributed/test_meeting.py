@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -170,6 +171,9 @@ def test_four_commands_and_three_answers(parties: Parties) -> None:
     assert "yes, as they say: north, east, south" in proved.text
     assert "north's log continues" in proved.text
     assert (parties.folder / "host" / "report.html").is_file()
+    again = parties.join("north", answers=())
+    assert again.end() == 0, again.text
+    assert "the job has ended" in again.text
     secrets = set(parties.invitations.values())
     assert not any(each in owner.text for each in secrets for owner in owners.values())
 
@@ -206,17 +210,17 @@ def test_killed_and_typed_again_it_goes_on(parties: Parties) -> None:
     assert weights(parties)
 
 
-def test_killed_in_the_midst_of_the_job_it_makes_the_same_model(
+def test_ended_in_the_midst_of_the_job_it_makes_the_same_model(
     tmp_path: Path, made: Callable[[Path, int], Parties]
 ) -> None:
-    """Every party once, each at another round; and beside it a run without kills."""
+    """Every party, each at another round, by a kill or Ctrl-C; and beside it a calm run."""
     parties = made(tmp_path / "killed", 300)
     host = parties.host("--invite", *OWNERS)
     owners = {name: parties.join(name) for name in OWNERS}
-    for number, victim in enumerate(("north", "host", "south", "east")):
-        host.wait_text(f"train epoch {60 * number + 5} of")
-        killed = host if victim == "host" else owners[victim]
-        killed.kill()
+    for number, victim in enumerate(("north", "host", "south", "host", "east")):
+        host.wait_text(f"train epoch {50 * number + 5} of")
+        ended = host if victim == "host" else owners[victim]
+        ended.interrupt() if number in {2, 3} else ended.kill()
         if victim == "host":
             host = parties.host()
         else:
@@ -257,6 +261,21 @@ def test_a_table_that_does_not_fit_stays_at_home(parties: Parties) -> None:
     assert north.end() == 6, north.text[-2000:]
     assert "no column 'digit'" in north.text
     assert "label" not in host.text
+    host.kill()
+    moved = parties.type("host", "host", "digits", "--listen", own_address())
+    assert moved.end() == 2, moved.text
+    assert f"the invitations say {parties.address}" in moved.text
+
+
+def test_without_its_port_a_host_invites_nobody(parties: Parties) -> None:
+    words = ["host", "digits", "--listen", parties.address, "--invite", *OWNERS]
+    where, _, port = parties.address.partition(":")
+    with socket.create_server((where, int(port))):
+        host = parties.type("host", *words)
+        assert host.end() == 3, host.text
+    assert "[port-in-use]" in host.text
+    assert "sealift-invitation-" not in host.text
+    assert not (parties.folder / "host" / "meeting.db").exists()
 
 
 def test_a_passphrase_that_is_asked_for_is_in_no_file(parties: Parties) -> None:

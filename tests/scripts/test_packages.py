@@ -168,14 +168,14 @@ def test_who_owns_data_needs_no_torch(packages: Packages, tmp_path: Path) -> Non
     )
     read = run(commands / "python", "-c", script, **here)
     assert read.stdout == "100\n"
-    assert "pip install 'sealift[train]'" in read.stderr
+    assert "pip install '.[train]'" in read.stderr
     for noun in ("join", "broker", "orchestrator", "agreement", "doctor", "receipt"):
         done(commands / "sealift", noun, "--help")
     refused = run(commands / "sealift", "demo", **here)
     assert refused.returncode == 3
     assert refused.stderr == (
         "sealift: `sealift demo` needs torch, which is not installed. "
-        "Run: pip install 'sealift[demo]' [extra-missing]\n"
+        "In Sealift's folder, run: pip install '.[demo]' [extra-missing]\n"
     )
     job = 'name = "j"\nagreement = "a.json"\nbundle = "b"\nplan = "ddp"\n'
     (tmp_path / "job.toml").write_text(job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 import threading
@@ -59,6 +60,12 @@ class Typed:
     def kill(self) -> None:
         """Without a chance to do anything; its children go with it."""
         self.process.kill()
+        self.process.wait(WAIT_S)
+        self._reader.join(5)
+
+    def interrupt(self) -> None:
+        """Ctrl-C, which everything hears that this command started."""
+        os.killpg(self.process.pid, signal.SIGINT)
         self.process.wait(WAIT_S)
         self._reader.join(5)
 

@@ -254,7 +254,7 @@ def _without_torch(noun: str) -> UnavailableError:
     extra = "demo" if noun == "demo" else "train"
     return UnavailableError(
         f"`sealift {noun}` needs torch, which is not installed",
-        fix=f"Run: pip install 'sealift[{extra}]'",
+        fix=f"In Sealift's folder, run: pip install '.[{extra}]'",
         code="extra-missing",
     )
 

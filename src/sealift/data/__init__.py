@@ -36,6 +36,6 @@ def __getattr__(name: str) -> object:
             raise
         raise UnavailableError(
             f"{name} needs torch, which is not installed",
-            fix="Run: pip install 'sealift[train]'",
+            fix="In Sealift's folder, run: pip install '.[train]'",
             code="extra-missing",
         ) from None

@@ -185,7 +185,7 @@ def _file_system(url: str, options: StorageOptions) -> tuple[Any, str]:
     try:
         core = importlib.import_module("fsspec.core")
     except ImportError:
-        raise _missing(scheme, "pip install 'sealift[urls]'") from None
+        raise _missing(scheme, "pip install '.[urls]' in Sealift's folder") from None
     try:
         files, path = core.url_to_fs(url, **_bounded(scheme, options))
     except ImportError as error:

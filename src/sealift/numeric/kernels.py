@@ -187,7 +187,7 @@ def compiled_kernels(folder: Path | None = None) -> Kernels:
         raise UnavailableError(
             "kernels cannot be compiled here",
             why=error,
-            fix="Run: pip install 'sealift[outsource]'",
+            fix="In Sealift's folder, run: pip install '.[outsource]'",
             code="extra-missing",
         ) from None
     return Kernels(compiled.loops(folder))

@@ -171,7 +171,7 @@ def test_a_rank_that_left_before_the_start_is_not_taken_for_another() -> None:
         agreement, settings, sessions=sessions, sink=discard
     )
     outputs = cast(Any, SimpleNamespace(clear=lambda: None))
-    with pytest.raises(PeerError, match="rank 0 did not arrive in time"):
+    with pytest.raises(PeerError, match=r"rank 0 \(ada\) did not arrive in time"):
         orchestrator.run(StartJob("digits", b""), outputs)
     assert closed == list(accelerator_names(3))
 

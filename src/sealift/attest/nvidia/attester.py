@@ -50,7 +50,7 @@ def open_nvml() -> Any:
         raise UnavailableError(
             "NVIDIA GPUs cannot be asked here",
             why="nvidia-ml-py is not installed",
-            fix="pip install 'sealift[nvidia]'",
+            fix="In Sealift's folder, run: pip install '.[nvidia]'",
             code="extra-missing",
         ) from None
     _ask(nvml, "nvmlInit")

@@ -355,6 +355,6 @@ def _etree() -> Any:
         raise UnavailableError(
             "reference manifests of NVIDIA cannot be read here",
             why="lxml is not installed",
-            fix="pip install 'sealift[nvidia]'",
+            fix="In Sealift's folder, run: pip install '.[nvidia]'",
             code="extra-missing",
         ) from None

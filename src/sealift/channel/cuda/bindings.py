@@ -103,7 +103,7 @@ def _missing(package: str, error: ImportError) -> UnavailableError:
     return UnavailableError(
         "NVIDIA GPUs cannot be used here",
         why=f"{package} cannot be imported ({error})",
-        fix="pip install 'sealift[cuda]'",
+        fix="In Sealift's folder, run: pip install '.[cuda]'",
         code="extra-missing",
     )
 

@@ -86,7 +86,7 @@ def look_at_torch() -> str:
     if find_spec("torch") is None:
         raise UnavailableError(
             "training needs torch, which is not installed",
-            fix="Run: pip install 'sealift[train]'",
+            fix="In Sealift's folder, run: pip install '.[train]'",
             code="extra-missing",
         )
     return "installed"

@@ -148,7 +148,7 @@ def look_at_compilers(
         meaning = "the kernels are compiled at first use, in each process"
         yield Finding(name, said, meaning, state="good", figures={"compilers": said})
     else:
-        advice = "pip install 'sealift[cuda]' brings NVRTC"
+        advice = "pip install '.[cuda]', in Sealift's folder, brings NVRTC"
         meaning = "the kernels of the GPU engine cannot be made here"
         yield Finding(name, "none", meaning, advice, "missing")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from sealift.cli.console import YES, ask_line, has_terminal, say
 from sealift.cli.judging import wall_clock
@@ -70,6 +70,7 @@ from sealift.release.agreement.signed import load_verified, save_signed
 from sealift.release.agreement.starter import MAX_USES
 from sealift.release.files import make_folder, read_whole, write_whole
 from sealift.train.job.talk import Talk
+from sealift.travel.visit.messages import RUN_RECEIPT_NAME
 
 PAUSE_S: Final = 0.5
 DIAL_S: Final = 5.0
@@ -213,12 +214,17 @@ class _Meeting:
                 return None
             case Over(code, party, why):
                 who = f"{party}: " if party else ""
-                raise RefusedError(f"{who}{why}", code=code)
+                ours = code == "meeting-declined" and party == self.place.name
+                fix = "Type the same command again to be asked again" if ours else ""
+                raise RefusedError(f"{who}{why}", fix=fix, code=code)
         return Ask()
 
     def _warn(self, contested: bool) -> None:
         if contested and not self._warned:
-            self._talk.say("somebody else came with your invitation, and was refused")
+            self._talk.say(
+                "somebody came with your invitation from another folder or machine, and "
+                "was refused; if that was not you, tell the host by telephone"
+            )
             self._talk.say("compare the words with the others by telephone")
         self._warned |= contested
 
@@ -378,9 +384,13 @@ class _Meeting:
         self._talk.say("all have signed: agreement.json. The job begins")
 
 
-def _take_part(place: Place, *, view: bool) -> NoReturn:
+def _take_part(place: Place, *, view: bool) -> None:
     """Become the long command, which anybody may type again."""
     load_verified(place["agreement.json"])
+    if place[RUN_RECEIPT_NAME].exists():
+        say("the job has ended: `sealift receipt verify` says what the receipt proves")
+        print(RUN_RECEIPT_NAME)
+        return
     place.identity()  # asks, where no file has the passphrase
     words = ["join", "job.toml", "--key", place.key.name]
     words += ["--passphrase-file", place.passphrase]

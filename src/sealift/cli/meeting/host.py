@@ -147,20 +147,18 @@ def _open_book(args: argparse.Namespace, place: Place) -> Book:
     """The meeting's; a new one for those who are invited.
 
     Raises:
-        UsageError: nobody is invited, or others than before.
+        UsageError: nobody is invited, or others than before, or to another place.
+        UnavailableError: ``port-in-use``.
     """
     path = place["meeting.db"]
     names = _demand_names(args)
     if path.exists():
         book = Book.open(path)
-        invited = [each.name for each in book.seats()]
-        if names and names != invited:
+        try:
+            _demand_same(args, book, names)
+        except UsageError:
             book.close()
-            raise UsageError(
-                f"{', '.join(invited)} are invited here",
-                fix="Call another meeting in an empty folder",
-                code="other-meeting",
-            )
+            raise
     elif not names:
         raise UsageError(
             "nobody is invited",
@@ -168,11 +166,35 @@ def _open_book(args: argparse.Namespace, place: Place) -> Book:
             code="nobody-invited",
         )
     else:
+        Relay.listen(*parse_address(args.listen)).close()  # else nobody is invited
         book = Book.create(path, invitations_for(args, place.identity(), names))
     for seat in book.seats():
         print(f"{seat.name}  {seat.invitation.to_text()}", flush=True)
     say("mail each party its line: it is a secret until that party has used it")
     return book
+
+
+def _demand_same(args: argparse.Namespace, book: Book, names: list[str]) -> None:
+    """What is in the invitations stays.
+
+    Raises:
+        UsageError: ``other-meeting``.
+    """
+    seats = book.seats()
+    invited, address = [each.name for each in seats], seats[0].invitation.addresses[0]
+    if names and names != invited:
+        raise UsageError(
+            f"{', '.join(invited)} are invited here",
+            fix="Call another meeting in an empty folder",
+            code="other-meeting",
+        )
+    if (args.address or args.listen) != address:
+        raise UsageError(
+            f"the invitations say {address}",
+            fix=f"Give --listen or --address {address}, or call another meeting in an "
+            "empty folder",
+            code="other-meeting",
+        )
 
 
 def _demand_names(args: argparse.Namespace) -> list[str]:
@@ -290,7 +312,7 @@ def _line(event: Event) -> str:
                 "list them, and type this command again"
             )
         case "guest.declined":
-            return f"{name} said no: {event.fields['line']}"
+            return f"{name} said no; when it comes again, all are asked again"
     return ""
 
 

@@ -19,7 +19,7 @@ from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.cli.view.report import REPORT_NAME, make_report
 from sealift.codec import encode
 from sealift.data.schedule.visits import Stop
-from sealift.errors import PolicyError
+from sealift.errors import PolicyError, Stopping
 from sealift.events import emit
 from sealift.ids import Role
 from sealift.release.files import read_whole
@@ -112,14 +112,18 @@ def _orchestrate(
     door.start()
     if folder.complete:
         return _say_farewell(setup, folder, sessions, client, endpoint)
-    outcome, receipt = "failed", b""
+    dismiss = partial(dismiss_brokers, client, endpoint, setup.agreement)
     try:
         outputs = _Outputs(folder, setup, history)
         start = StartJob(setup.job.name, encode(setup.job.settings))
         receipt = _orchestrator(setup, sessions).run(start, outputs).receipt
-        outcome = "finished"
-    finally:
-        dismiss_brokers(client, endpoint, setup.agreement, outcome, receipt=receipt)
+    except Exception:
+        dismiss("failed")
+        raise
+    except Stopping:  # as if killed: the others dial again, for the same command again
+        relay.close()
+        raise
+    dismiss("finished", receipt=receipt)
     return outputs.summary
 
 

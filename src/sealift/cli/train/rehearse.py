@@ -98,6 +98,11 @@ def _failed(error: BaseException, doing: str) -> JobError:
     fix = ""
     if doing == ONE_ROW:
         fix = "A visit may end with one: say drop_last = true in the job's [training]"
+    elif isinstance(error, IndexError):
+        fix = (
+            "Rows were made up by the schema: a column of labels or of places in a "
+            "table needs `classes`, their number"
+        )
     return JobError(
         f"the recipe failed with {type(error).__name__}{doing and f' at {doing}'}",
         why="see above",

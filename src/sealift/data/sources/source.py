@@ -178,6 +178,6 @@ def require(module: str, *, extra: str, what: str) -> Any:
         raise UnavailableError(
             f"{what} needs a package that is not installed",
             why=error,
-            fix=f"Run: pip install 'sealift[{extra}]'",
+            fix=f"In Sealift's folder, run: pip install '.[{extra}]'",
             code="extra-missing",
         ) from None

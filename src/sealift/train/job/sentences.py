@@ -28,6 +28,7 @@ QUIET: Final = frozenset(
     }
 )
 _SAID: Final = {
+    "accelerator.lost": "{line}; waits {wait_s:g} s for whoever was lost",
     "broker.failed": "{peer} got no answer: {rule}",
     "broker.ready": "{broker} waits for accelerators that prove themselves",
     "checkpoint.committed": "checkpoint {number} of {job} stands in the log",

@@ -215,7 +215,9 @@ def _compared(_receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     compared = verified.agreement.compared
     if compared is None:
         return "no meeting: keys as the agreement has them"
-    return f"yes, as they say: {', '.join(compared)}" if compared else "no"
+    others = [n for n in verified.agreement.data_owners if n not in compared]
+    said = f"yes, as they say: {', '.join(compared)}" if compared else "no"
+    return f"{said}; not: {', '.join(others)}" if compared and others else said
 
 
 def _code(_receipt: RunReceipt, verified: VerifiedAgreement) -> str:

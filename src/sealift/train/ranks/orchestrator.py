@@ -19,12 +19,11 @@ from sealift.events import Sink, emit, metric_fields
 from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.session import Session
-from sealift.train.ranks.rankedjob import LOST
+from sealift.train.ranks.rankedjob import LOST, ON_AGAIN
 from sealift.travel.orchestrator.job import (
     LAST_WORDS_S,
     Outputs,
     RunSummary,
-    dismiss_roles,
     receipt_part,
 )
 from sealift.travel.orchestrator.sessions import LiveSessions
@@ -83,20 +82,11 @@ class GroupOrchestrator:
             JobError: if the recipe failed.
         """
         wait_s = self._settings.run.gather_s
-        outcome = "failed"
-        try:
-            while True:
-                try:
-                    summary = self._run(self._gather(wait_s), start, outputs)
-                except PeerError as error:
-                    wait_s = self._await_others(error)
-                else:
-                    outcome = "finished"
-                    return summary
-        finally:
-            dismiss_roles(
-                self._sessions, self._agreement, outcome, accelerators=self._names
-            )
+        while True:
+            try:
+                return self._run(self._gather(wait_s), start, outputs)
+            except PeerError as error:
+                wait_s = self._await_others(error)
 
     def _gather(self, wait_s: float) -> list[Session]:
         until_s = time.monotonic() + wait_s
@@ -106,10 +96,16 @@ class GroupOrchestrator:
             try:
                 ranks.append(self._sessions.wait_for(Role.ACCELERATOR, name, left_s))
             except PeerError as error:
-                error.what = f"rank {rank} did not arrive in time"
+                error.what = f"{self._say(rank)} did not arrive in time"
+                error.fix = ON_AGAIN
                 raise
         emit(self._sink, "job.gathered", ranks=len(ranks))
         return ranks
+
+    def _say(self, rank: int) -> str:
+        agreement = self._agreement.agreement
+        owner = f" ({agreement.data_owners[rank]})" if agreement.rows_at_home else ""
+        return f"rank {rank}{owner}"
 
     def _run(
         self, ranks: list[Session], start: StartJob, outputs: Outputs

@@ -46,7 +46,7 @@ from sealift.train.loop.slices import resources_of_slice
 from sealift.train.output.handout import Handout
 from sealift.train.plans import PLANS
 from sealift.train.plans.local import SealedTables, opened_tables
-from sealift.train.ranks.rankedjob import RankedJob, as_lost
+from sealift.train.ranks.rankedjob import ON_AGAIN, RankedJob, as_lost
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.taskprocess import TaskLimits
 from sealift.travel.accelerator.rules import VisitRules
@@ -148,7 +148,13 @@ class Rank:
             circuit, self._endpoint, expect_orchestrator(self._agreement)
         ) as control:
             joined()
-            start = receive_message(control, StartJob, Finished, timeout_s=None)
+            try:
+                start = receive_message(control, StartJob, Finished, timeout_s=None)
+            except PeerError as error:
+                if error.code == "session-closed":
+                    error.what = "the orchestrator ended before the job went on"
+                    error.fix = ON_AGAIN
+                raise
             if isinstance(start, StartJob):
                 self._serve(control, start)
 

@@ -152,17 +152,16 @@ class Orchestrator:
         agreed = self._agreement.agreement.travel_rule
         check_seconds(self._settings.run.lease_s, agreed.lease_s)
         check_cargo(self._settings.travel, agreed)
-        outcome, receipt = "failed", b""
+        dismiss = partial(dismiss_roles, self._sessions, self._agreement)
         try:
             self._gather()
             summary = self._travel(start, outputs)
-            outcome, receipt = "finished", summary.receipt
-        except SealiftError as error:
-            if error.code in _MISSED:
+        except Exception as error:  # no stop: the same command again finds all of them
+            if isinstance(error, SealiftError) and error.code in _MISSED:
                 error.fix = _say_causes(self._tally, self._absent) or error.fix
+            dismiss("failed")
             raise
-        finally:
-            dismiss_roles(self._sessions, self._agreement, outcome, receipt=receipt)
+        dismiss("finished", receipt=summary.receipt)
         return summary
 
     def _gather(self) -> None:

@@ -95,7 +95,7 @@ def test_without_nvidias_packages_all_of_it_imports_and_says_what_to_install():
     assert run.returncode == 0, run.stderr
     first, second = run.stdout.splitlines()
     assert first.startswith("extra-missing 3 NVIDIA GPUs cannot be used here")
-    assert "pip install 'sealift[cuda]'" in first
+    assert "pip install '.[cuda]'" in first
     assert second == "host: asked for by name"
 
 

@@ -114,7 +114,7 @@ def load_images() -> tuple[Array, Array]:
         raise UnavailableError(
             "the demo's digits need scikit-learn",
             why=error,
-            fix="pip install 'sealift[demo]'",
+            fix="In Sealift's folder, run: pip install '.[demo]'",
             code="extra-missing",
         ) from error
     return rows[:, :-1], rows[:, -1].astype(np.int64)
