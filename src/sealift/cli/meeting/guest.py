@@ -134,6 +134,7 @@ def run(args: argparse.Namespace) -> int:
                 raise UsageError(f"there is no {each}", code="cannot-read")
         _Meeting(args, invitation, place).attend()
     _take_part(place, view=args.view)
+    return 0
 
 
 def _demand_this_meeting(place: Place, invitation: Invitation) -> None:
@@ -222,10 +223,9 @@ class _Meeting:
     def _warn(self, contested: bool) -> None:
         if contested and not self._warned:
             self._talk.say(
-                "somebody came with your invitation from another folder or machine, and "
-                "was refused; if that was not you, tell the host by telephone"
+                "somebody came with your invitation, from another folder or machine, and "
+                "was refused; if that was not you, compare the words by telephone"
             )
-            self._talk.say("compare the words with the others by telephone")
         self._warned |= contested
 
     def _keep(self, **changes: Any) -> None:

@@ -176,7 +176,14 @@ def _say_farewell(
     wait_s = min(setup.job.run.rejoin_s, FAREWELL_WAIT_S)
     receipt = read_whole(folder.path / RUN_RECEIPT_NAME, MAX_RUN_RECEIPT_BYTES)
     agreement = setup.agreement
-    dismiss_roles(sessions, agreement, "finished", wait_s=wait_s, receipt=receipt)
+    dismiss_roles(
+        sessions,
+        agreement,
+        "finished",
+        wait_s=wait_s,
+        accelerators=accelerator_names(agreement.agreement.ranks),
+        receipt=receipt,
+    )
     dismiss_brokers(
         client, endpoint, agreement, "finished", wait_s=BACK_S, receipt=receipt
     )
