@@ -29,7 +29,7 @@ from sealift.travel.settings import TrainingSettings
 
 DAY_S: Final = 86_400
 LEASE_S: Final = 120.0
-REJOIN_S: Final = 600  # a person comes back to a machine that stopped
+AWAY_S: Final = 600  # a person comes back to a machine that stopped
 _ROWS: Final = 16  # of each owner, and behind each number that leaves, at the least
 _OWN: Final = (
     "name", "agreement", "bundle", "output", "orchestrator", "plan", "slices",
@@ -140,7 +140,7 @@ def _job(folder: Path, name: str, guests: int, address: str) -> str:
         raise MalformedError(
             f"job.toml has {own[0]}", why="the host says that", code="bad-field"
         )
-    run = "" if "run" in plain else f"[run]\nrejoin_s = {REJOIN_S}\n"
+    run = "" if "run" in plain else f"[run]\ngather_s = {AWAY_S}\nrejoin_s = {AWAY_S}\n"
     job = (
         f'name = "{name}"\nagreement = "agreement.json"\nbundle = "recipe"\n'
         f'output = "run"\norchestrator = "{address}"\nplan = "ddp"\n\n{text}\n'

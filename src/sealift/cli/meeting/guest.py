@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.cli.console import YES, ask_line, has_terminal, say
+from sealift.cli.console import YES, ask_line, has_terminal, say, show
 from sealift.cli.judging import wall_clock
 from sealift.cli.meeting.place import Place, add_ask_argument, read_invitation
 from sealift.cli.meeting.question import ask_categories, tell_terms
@@ -215,7 +215,7 @@ class _Meeting:
                 return None
             case Over(code, party, why):
                 who = f"{party}: " if party else ""
-                ours = code == "meeting-declined" and party == self.place.name
+                ours = (code, party) == ("meeting-declined", self.place.name)
                 fix = "Type the same command again to be asked again" if ours else ""
                 raise RefusedError(f"{who}{why}", fix=fix, code=code)
         return Ask()
@@ -389,7 +389,7 @@ def _take_part(place: Place, *, view: bool) -> None:
     load_verified(place["agreement.json"])
     if place[RUN_RECEIPT_NAME].exists():
         say("the job has ended: `sealift receipt verify` says what the receipt proves")
-        print(RUN_RECEIPT_NAME)
+        show({"receipt": RUN_RECEIPT_NAME}, as_json=not sys.stdout.isatty(), width=9)
         return
     place.identity()  # asks, where no file has the passphrase
     words = ["join", "job.toml", "--key", place.key.name]

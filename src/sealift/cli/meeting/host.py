@@ -191,8 +191,8 @@ def _demand_same(args: argparse.Namespace, book: Book, names: list[str]) -> None
     if (args.address or args.listen) != address:
         raise UsageError(
             f"the invitations say {address}",
-            fix=f"Give --listen or --address {address}, or call another meeting in an "
-            "empty folder",
+            fix="Give the same --listen and --address as then, or call another meeting "
+            "in an empty folder",
             code="other-meeting",
         )
 
@@ -312,7 +312,7 @@ def _line(event: Event) -> str:
                 "list them, and type this command again"
             )
         case "guest.declined":
-            return f"{name} said no; when it comes again, all are asked again"
+            return f"{name} said no; its command, typed again, asks it again"
     return ""
 
 
@@ -333,8 +333,8 @@ def _train(args: argparse.Namespace, place: Place, host: Host) -> int:
     words = ["train", "job.toml", "--key", place.key.name]
     words += ["--passphrase-file", place.passphrase]
     try:
-        if place["run"].exists():
-            return 0
+        if place["run"].exists() and not place[".run.running"].exists():
+            return 0  # else not everybody has heard that it is complete
         return _command([*words, "--orchestrator", args.listen])
     finally:
         over.set()
@@ -358,7 +358,7 @@ def _command(words: list[str]) -> int:
         )
     try:
         code = process.wait()
-    except BaseException:  # asked to stop: so is it, and it tells the others
+    except BaseException:  # asked to stop: so is it
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_S)

@@ -41,7 +41,7 @@ from sealift.travel.visit.messages import (
 )
 
 FAREWELL_WAIT_S: Final = 10.0  # for roles that lost an orchestrator that was killed
-BACK_S: Final = 1.0  # for a broker, when everybody else had that time already
+BACK_S: Final = 3.0  # for a broker, which dials again ten times a second
 
 
 def add_parser(subparsers: Any) -> None:
@@ -100,6 +100,7 @@ def _orchestrate(
     sessions = LiveSessions(clock=time.monotonic)
     client = stack.enter_context(relay.local_client())
     stack.callback(sessions.close)
+    stack.push(partial(_cut_if_stopped, relay))
     door = Acceptor(
         client,
         endpoint,
@@ -120,11 +121,16 @@ def _orchestrate(
     except Exception:
         dismiss("failed")
         raise
-    except Stopping:  # as if killed: the others dial again, for the same command again
-        relay.close()
-        raise
     dismiss("finished", receipt=receipt)
     return outputs.summary
+
+
+def _cut_if_stopped(
+    relay: Relay, _kind: object, error: BaseException | None, _trace: object
+) -> None:
+    """As if killed: the others dial again, until the same command is given again."""
+    if isinstance(error, Stopping):
+        relay.close()
 
 
 def _orchestrator(
@@ -176,6 +182,9 @@ def _say_farewell(
     wait_s = min(setup.job.run.rejoin_s, FAREWELL_WAIT_S)
     receipt = read_whole(folder.path / RUN_RECEIPT_NAME, MAX_RUN_RECEIPT_BYTES)
     agreement = setup.agreement
+    dismiss_brokers(  # before ranks, which end their brokers
+        client, endpoint, agreement, "finished", wait_s=BACK_S, receipt=receipt
+    )
     dismiss_roles(
         sessions,
         agreement,
@@ -183,9 +192,6 @@ def _say_farewell(
         wait_s=wait_s,
         accelerators=accelerator_names(agreement.agreement.ranks),
         receipt=receipt,
-    )
-    dismiss_brokers(
-        client, endpoint, agreement, "finished", wait_s=BACK_S, receipt=receipt
     )
     return summary
 

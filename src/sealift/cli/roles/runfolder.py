@@ -27,6 +27,7 @@ from sealift.codec import decode, encode
 from sealift.errors import (
     MalformedError,
     SealiftError,
+    Stopping,
     UnavailableError,
     UsageError,
 )
@@ -117,6 +118,9 @@ class RunFolder:
     def __exit__(self, _kind: object, error: object, _trace: object) -> None:
         self._remove_partials()
         left = self._partials()
+        if isinstance(error, Stopping) and (self.path / MANIFEST_NAME).is_file():
+            self._marker.leave()  # as if killed: not everybody heard that it is complete
+            return
         left += self._marker.remove()
         if error is not None:
             self._remove_above()
@@ -325,6 +329,10 @@ class _Marker:
         finally:
             self._file.close()
         return []
+
+    def leave(self) -> None:
+        """It stays, and says to whoever comes that this process did not end."""
+        self._file.close()
 
     def _hold(self) -> None:
         try:

@@ -24,6 +24,7 @@ from sealift.travel.orchestrator.job import (
     LAST_WORDS_S,
     Outputs,
     RunSummary,
+    dismiss_roles,
     receipt_part,
 )
 from sealift.travel.orchestrator.sessions import LiveSessions
@@ -82,11 +83,16 @@ class GroupOrchestrator:
             JobError: if the recipe failed.
         """
         wait_s = self._settings.run.gather_s
-        while True:
-            try:
-                return self._run(self._gather(wait_s), start, outputs)
-            except PeerError as error:
-                wait_s = self._await_others(error)
+        try:
+            while True:
+                try:
+                    return self._run(self._gather(wait_s), start, outputs)
+                except PeerError as error:
+                    wait_s = self._await_others(error)
+        except Exception:
+            names = self._names
+            dismiss_roles(self._sessions, self._agreement, "failed", accelerators=names)
+            raise
 
     def _gather(self, wait_s: float) -> list[Session]:
         until_s = time.monotonic() + wait_s

@@ -151,12 +151,17 @@ class Rank:
             try:
                 start = receive_message(control, StartJob, Finished, timeout_s=None)
             except PeerError as error:
-                if error.code == "session-closed":
-                    error.what = "the orchestrator ended before the job went on"
-                    error.fix = ON_AGAIN
+                if error.code == "session-closed":  # with no word of an end: it is cut
+                    error.code = "session-truncated"
                 raise
             if isinstance(start, StartJob):
                 self._serve(control, start)
+            elif start.outcome != "finished":
+                raise JobError(
+                    "the job failed",
+                    why="the orchestrator's output says how",
+                    fix=ON_AGAIN,
+                )
 
     def _serve(self, control: Session, start: StartJob) -> None:
         with ExitStack() as stack:

@@ -56,7 +56,7 @@ KEPT_WAIT_S: Final = 60.0  # for the orchestrator to have synced the output
 _NO_QUARANTINE: Final = 1  # rows are opened by the reader of the rank's own files
 LOST: Final = "rank-lost"
 ON_AGAIN: Final = (
-    "Type every party's command again: the job goes on from its checkpoint"
+    "Type every party's command again: it goes on from its checkpoint, if it had one"
 )
 
 

@@ -343,7 +343,7 @@ def dismiss_roles(
     outcome: str,
     *,
     wait_s: float = 0.0,
-    accelerators: Sequence[str] = accelerator_names(),
+    accelerators: Sequence[str] = (),
     receipt: bytes = b"",
 ) -> None:
     """Tell every holder, and wait until it has heard: the relay ends with us.
@@ -352,15 +352,13 @@ def dismiss_roles(
         sessions: Who is here.
         agreement: Verified; names the holders.
         outcome: ``finished`` or ``failed``.
-        wait_s: How long to wait for those who may be coming back, and then also tell
-            an accelerator that waits for a job.
-        accelerators: Their names.
+        wait_s: How long to wait for those who may be coming back.
+        accelerators: Names of those that are told as well: they wait for a job.
         receipt: Of the run, for the holders.
     """
     finished = Finished(outcome, agreement.digest)
     expected = [(Role.HOLDER, holder) for holder in agreement.agreement.holders]
-    if wait_s:
-        expected += [(Role.ACCELERATOR, name) for name in accelerators]
+    expected += [(Role.ACCELERATOR, name) for name in accelerators]
     until, told = time.monotonic() + wait_s, []
     for role, name in expected:
         with suppress(SealiftError):
