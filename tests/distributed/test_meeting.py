@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
+from sealift.cli.roles.runfolder import RunName
+from sealift.codec import encode
 from sealift.lab.demo.tasks.digits import digits_parts
+from sealift.release.agreement.signed import load_verified
 from tests.sim.ownaddress import own_address
 from tests.sim.typed import Typed
 
@@ -232,6 +235,28 @@ def test_ended_in_the_midst_of_the_job_it_makes_the_same_model(
     for each in [host, *(calm.join(name) for name in OWNERS)]:
         assert each.end() == 0, each.text[-3000:]
     assert weights(parties) == weights(calm)
+
+
+def test_killed_when_its_run_is_there_all_hear_of_it(parties: Parties) -> None:
+    """A host that had the model, and had not told everybody."""
+    host = parties.host("--invite", *OWNERS)
+    for each in [*(parties.join(name) for name in OWNERS), host]:
+        assert each.end() == 0, each.text[-3000:]
+    home = parties.folder / "host"
+    name = RunName("digits", load_verified(home / "agreement.json").digest)
+    (home / ".run.running").write_bytes(encode(name))
+    (home / "model.safetensors").unlink()
+    for owner in ("north", "south"):
+        (parties.folder / owner / "receipt.json").unlink()
+    north = parties.join("north", answers=())
+    host = parties.host()
+    for each in (north, parties.join("south", answers=()), host):
+        assert each.end() == 0, each.text[-3000:]
+    receipts = {
+        (parties.folder / each / "receipt.json").read_bytes() for each in OWNERS
+    }
+    assert receipts == {(home / "receipt.json").read_bytes()}
+    assert weights(parties)
 
 
 def test_a_no_stops_all_by_name(parties: Parties) -> None:
