@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +118,9 @@ def test_check_says_a_line_for_each(desk: Desk, relay: Relay) -> None:
     assert said.signs["evidence"] == "--"  # an owner with a holder shows none
     assert "north-train, north-heldout" in said.line("data")
     assert desk.files() == before
+    until_s = time.monotonic() + 60  # it has left, which the relay hears in its turn
+    while relay.names and time.monotonic() < until_s:
+        time.sleep(0.01)
     assert relay.names == frozenset()
 
 

@@ -173,5 +173,5 @@ def test_without_the_package_or_the_driver_it_says_so(
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", absent)
-    with pytest.raises(UnavailableError, match=r"sealift\[nvidia\]"):
+    with pytest.raises(UnavailableError, match=r"\.\[nvidia\]"):
         open_nvml()

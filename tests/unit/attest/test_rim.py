@@ -315,5 +315,5 @@ def test_without_lxml_it_says_so(
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", absent)
-    with pytest.raises(UnavailableError, match=r"sealift\[nvidia\]"):
+    with pytest.raises(UnavailableError, match=r"\.\[nvidia\]"):
         read(signed)

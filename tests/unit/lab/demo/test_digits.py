@@ -53,7 +53,7 @@ def test_without_scikit_learn_it_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sealift.lab.demo.tasks.digits.find_spec", lambda name: None)
-    with pytest.raises(UnavailableError, match=r"pip install 'sealift\[demo\]'"):
+    with pytest.raises(UnavailableError, match=r"pip install '\.\[demo\]'"):
         digits_parts()
 
 
