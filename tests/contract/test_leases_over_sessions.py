@@ -289,7 +289,7 @@ def test_who_gave_its_lease_back_is_given_no_rows(line: Line, host: Host) -> Non
         watch.start()
         with watch.visit(stopped.set):
             give_back_lease(session)
-            assert stopped.wait(300)
+            assert stopped.wait(LASTS_S + 5)
             with pytest.raises(StaleError, match="no lease"):
                 watch.require_good()
 

@@ -75,7 +75,7 @@ def test_an_honest_one_goes_on(job: LiveJob, tmp_path: Path) -> None:
 
 def test_revoked_by_one_owner_it_ends(job: LiveJob, tmp_path: Path) -> None:
     job.brokers["ada"].leases.revoke(instance(job), "ima-not-allowed")
-    assert job.process.wait(300) == 5
+    assert job.process.wait(BEAT_S + 10) == 5
     assert job.process.stderr is not None
     assert "lease-lost" in job.process.stderr.read()
     assert rules(tmp_path, "ada") == ["ima-not-allowed"]
@@ -84,7 +84,7 @@ def test_revoked_by_one_owner_it_ends(job: LiveJob, tmp_path: Path) -> None:
 def test_one_that_stands_still_is_revoked(job: LiveJob, tmp_path: Path) -> None:
     os.kill(job.process.pid, signal.SIGSTOP)
     for owner in ("ada", "bern"):
-        assert await_rule(tmp_path, owner, 300) == ["heartbeat-missing"]
+        assert await_rule(tmp_path, owner, BEAT_S + 10) == ["heartbeat-missing"]
     os.kill(job.process.pid, signal.SIGCONT)
     with pytest.raises(SealiftError):
         job.provision(job.grant("ada"))

@@ -81,7 +81,7 @@ def test_bad_news_and_silence_end_the_flow(word: LeaseStatus | SealiftError) -> 
     broker, stopped = OwnBroker(GOOD), threading.Event()
     with watching(broker) as lease, lease.visit(stopped.set) as require:
         broker.change(word)
-        assert stopped.wait(300)
+        assert stopped.wait(LEASE.lease_s + MARGIN_S + 5)
         with pytest.raises(StaleError):
             require()
 
