@@ -117,3 +117,12 @@ def test_a_recipe_that_fails(
     code, out = host("--invite", "north")
     assert (code, refused(out)) == (7, ["recipe-error"])
     assert "the time is not known" in out
+
+
+def test_a_label_without_its_number_is_explained(folder: Path, host: Host) -> None:
+    schema = folder / "recipe" / "schema.toml"
+    schema.write_text(schema.read_text().replace("classes = 2\n", ""))
+    code, out = host("--invite", "north", "east")
+    assert (code, refused(out)) == (7, ["recipe-error"])
+    assert "IndexError" in out
+    assert "needs `classes`" in out

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from sealift.cli.main import main
 from sealift.codec import encode
 from sealift.release.agreement.signed import save_signed
 from sealift.release.log.heads import HeadStore
+from sealift.train.output import runreceipt
 from sealift.train.output.runreceipt import sign_run
 from tests.sim.owners import make_broker
 from tests.sim.paperwork import release_once
@@ -202,3 +205,19 @@ def test_options_of_a_run_are_not_for_visits(said: Said, tmp_path: Path) -> None
     (tmp_path / "visit.json").write_bytes(b"{}")
     words = said("--model", "model.safetensors", file="visit.json", rc=2)
     assert "are for the receipt of a run" in words
+
+
+@pytest.mark.parametrize(
+    ("compared", "line"),
+    [
+        (None, "no meeting: keys as the agreement has them"),
+        ((), "no"),
+        (("ada",), "yes, as they say: ada; not: bern"),
+        (("ada", "bern"), "yes, as they say: ada, bern"),
+    ],
+)
+def test_who_did_not_compare_words_is_named(compared: object, line: str) -> None:
+    agreement = SimpleNamespace(compared=compared, data_owners=("ada", "bern"))
+    verified: Any = SimpleNamespace(agreement=agreement)
+    receipt: Any = None  # nothing of it is asked
+    assert runreceipt._compared(receipt, verified) == line

@@ -118,7 +118,7 @@ def _orchestrate(
         outputs = _Outputs(folder, setup, history)
         start = StartJob(setup.job.name, encode(setup.job.settings))
         receipt = _orchestrator(setup, sessions).run(start, outputs).receipt
-    except Exception:
+    except Exception:  # no stop, of which nobody hears
         dismiss("failed")
         raise
     dismiss("finished", receipt=receipt)
