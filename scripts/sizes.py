@@ -1,4 +1,4 @@
-"""Print files, lines and function lengths per room; fail over 400 lines a file.
+"""Print files, lines and function lengths per room; fail over 800 lines a file.
 
 Lines are what an editor shows. Code lines leave out blanks, comments and docstrings;
 a function's length is its code lines with the signature, without nested functions.
@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 800
 MAX_POSITIONAL = 5
 SHOWN_LONGEST = 5
 IGNORED_TOKENS = {
