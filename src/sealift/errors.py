@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import unicodedata
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -286,6 +287,49 @@ def visible(text: str) -> str:
         char if char.isprintable() or char == "\t" else ascii(char)[1:-1]
         for char in text
     )
+
+
+# Letters that are drawn as blanks: Hangul fillers.
+_BLANK_LETTERS: Final = frozenset("\u115f\u1160\u3164\uffa0")
+_IN_WORDS: Final = str.maketrans("", "", "_.-")
+QUOTED_COLUMNS: Final = 60
+
+
+def quote_foreign(text: str, limit: int = QUOTED_COLUMNS) -> str:
+    """Text from another party as one short piece of a line on a terminal.
+
+    The piece has no control, bidirectional, invisible or combining character (they are
+    written as escapes), no two spaces in a row, and so few columns that it cannot wrap
+    into a line of its own. One word of letters, digits, ``_``, ``.`` and ``-`` stands as it is; other
+    text stands in quotation marks, so that readers see where it begins and ends.
+
+    Args:
+        text: As the other party sent it.
+        limit: The most columns of it that are shown; ``...`` behind the quotation marks
+            says that there is more.
+    """
+    start = text[: limit * 8]  # what follows is not shown in any case
+    words = " ".join(unicodedata.normalize("NFC", start).split())
+    shown, left = "", limit
+    for char in words:
+        piece = char if _is_harmless(char) else ascii(char)[1:-1]
+        piece = f"\\{char}" if char in '"\\' else piece
+        left -= len(piece) + (unicodedata.east_asian_width(char) in "WF")
+        if left < 0:
+            break
+        shown += piece
+    cut = left < 0 or len(start) < len(text)
+    if shown and not cut and shown.translate(_IN_WORDS).isalnum():
+        return shown
+    return f'"{shown}"{"..." if cut else ""}'
+
+
+def _is_harmless(char: str) -> bool:
+    """Whether it is drawn where it stands, as itself: ASCII, and letters from left to right."""
+    if char.isascii():
+        return char.isprintable()
+    letter = char.isalnum() and unicodedata.bidirectional(char) == "L"
+    return letter and char not in _BLANK_LETTERS
 
 
 # Errors about files of this machine, whose lines name places on it.

@@ -15,6 +15,7 @@ from sealift.errors import (
     RefusedError,
     SealiftError,
     UsageError,
+    quote_foreign,
 )
 
 CLASSES = {
@@ -108,3 +109,28 @@ def test_authentication_error_takes_no_detail() -> None:
     with pytest.raises(TypeError):
         AuthenticationError("tag of record 7")  # type: ignore[call-arg]
     assert str(AuthenticationError()) == str(AuthenticationError())
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("age", "age"),
+        ("Gr\u00f6\u00dfe", "Gr\u00f6\u00dfe"),
+        ("e\u0301", "\u00e9"),  # composed, so that nothing is drawn over a letter
+        ("", '""'),
+        ("blood  \t\n pressure", '"blood pressure"'),
+        ('a" or "b\\', '"a\\" or \\"b\\\\"'),
+        ("x\x1b[2J", '"x\\x1b[2J"'),
+        ("\u202ereversed", '"\\u202ereversed"'),
+        ("\u05e9", '"\\u05e9"'),
+        ("a\u200bb", '"a\\u200bb"'),
+        ("a\u0301\u0302", '"\u00e1\\u0302"'),
+        ("\u3164", '"\\u3164"'),  # a letter that is drawn as a blank
+        ("a" * 60, "a" * 60),
+        ("a" * 61, f'"{"a" * 60}"...'),
+        ("\u5b57" * 31, f'"{"\u5b57" * 30}"...'),  # two columns each
+        (" " * 10_000 + "verified", '""...'),
+    ],
+)
+def test_text_of_others_stays_one_short_piece_of_a_line(text: str, shown: str) -> None:
+    assert quote_foreign(text) == shown
