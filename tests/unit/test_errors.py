@@ -128,7 +128,7 @@ def test_authentication_error_takes_no_detail() -> None:
         ("\u3164", '"\\u3164"'),  # a letter that is drawn as a blank
         ("a" * 60, "a" * 60),
         ("a" * 61, f'"{"a" * 60}"...'),
-        ("\u5b57" * 31, f'"{"\u5b57" * 30}"...'),  # two columns each
+        ("\u5b57" * 31, '"' + "\u5b57" * 30 + '"...'),  # two columns each
         (" " * 10_000 + "verified", '""...'),
     ],
 )
