@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.sim import durations, lockorder, runfolder
+from tests.sim import durations, failures, lockorder, runfolder
 from tests.sim.browser import CHROMIUM
 from tests.sim.vectors import vectors_folder
 
@@ -141,12 +141,14 @@ def real_passphrase_cost() -> Iterator[int]:
 
 
 FOLDER = pytest.StashKey[Path]()
+FAILURES = pytest.StashKey[failures.Recorder]()
 LEFT = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Durations are recorded on a quiet machine, by who asks for it."""
+    """Durations are recorded on a quiet machine, by who asks for it; failures by CI."""
     parser.addoption("--record-durations", action="store_true", help="for next runs")
+    parser.addoption("--failures", metavar="FILE", help="for scripts/rerun.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -156,6 +158,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[FOLDER] = runfolder.begin()
     if config.getoption("--record-durations"):
         config.pluginmanager.register(durations.Recorder())
+    if path := config.getoption("--failures"):
+        config.stash[FAILURES] = failures.Recorder(Path(path))
+        config.pluginmanager.register(config.stash[FAILURES])
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -191,10 +196,11 @@ def _refuse_hidden_skip(report: Any) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     """In CI, turn a skip without a lacking machine into a failure."""
     report = yield
     _refuse_hidden_skip(report)
+    report.starts_processes = failures.starts_processes(item)
     return report
 
 
@@ -215,6 +221,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     session.config.stash[LEFT] = left
     if left and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = runfolder.LEFT_BEHIND
+    if FAILURES in session.config.stash:
+        session.config.stash[FAILURES].write(session.exitstatus, left)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

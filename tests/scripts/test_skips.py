@@ -23,12 +23,17 @@ CONFIGURATION = "[pytest]\nmarkers =\n    tpm\n"
 
 
 def run_pytest(
-    folder: Path, test: str, ci: str, *, options: tuple[str, ...] = ()
+    folder: Path,
+    test: str,
+    ci: str,
+    *,
+    options: tuple[str, ...] = (),
+    configuration: str = CONFIGURATION,
 ) -> tuple[int, str]:
     """Run one test file under this project's conftest; return status and last line."""
     shutil.copy(ROOT / "tests/conftest.py", folder)
     (folder / "test_one.py").write_text(test)
-    (folder / "pytest.ini").write_text(CONFIGURATION)
+    (folder / "pytest.ini").write_text(configuration)
     run = subprocess.run(
         [
             sys.executable,
