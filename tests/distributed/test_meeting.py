@@ -99,8 +99,13 @@ class Parties:
 
     def join(self, name: str, answers: tuple[tuple[str, str], ...] = YES) -> Typed:
         """An owner's command."""
-        words = [self.invitations[name], "train.csv", "--heldout", "heldout.csv"]
+        self.save(name)
+        words = ["invitation.txt", "train.csv", "--heldout", "heldout.csv"]
         return self.type(name, "join", *words, answers=answers)
+
+    def save(self, name: str) -> None:
+        """What an owner does with its mail."""
+        (self.folder / name / "invitation.txt").write_text(self.invitations[name])
 
     def type(
         self, name: str, *words: str, answers: tuple[tuple[str, str], ...] = ()
@@ -306,7 +311,8 @@ def test_without_its_port_a_host_invites_nobody(parties: Parties) -> None:
 def test_a_passphrase_that_is_asked_for_is_in_no_file(parties: Parties) -> None:
     asked = (("passphrase of", "open-sesame"), ("once more", "open-sesame"))
     host = parties.host("--invite", "north", "east", "--passphrase", answers=asked)
-    words = [parties.invitations["north"], "train.csv", "--heldout", "heldout.csv"]
+    parties.save("north")
+    words = ["invitation.txt", "train.csv", "--heldout", "heldout.csv"]
     north = parties.type(
         "north", "join", *words, "--passphrase", answers=(*asked, *YES)
     )

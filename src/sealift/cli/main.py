@@ -150,13 +150,13 @@ def parser_adder(noun: str) -> Callable[[Any], None]:
 
 
 def _is_invitation(word: str) -> bool:
-    """Whether it is an invitation, or a file with one."""
+    """Whether it is an invitation, a file with one, or standard input."""
     beginning = "sealift-invitation-"
-    if word.startswith(beginning) or word == "INVITATION":  # in front of --help
+    if word.startswith(beginning) or word in {"-", "INVITATION"}:  # or before --help
         return True
     try:
         with open(word, encoding="ascii") as file:
-            return file.read(len(beginning)) == beginning
+            return file.read(256).lstrip().startswith(beginning)
     except (OSError, ValueError):
         return False
 

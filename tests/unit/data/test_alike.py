@@ -21,8 +21,8 @@ def table(owner: str, *fields: dict[str, Any]) -> Resource:
     return replace(resource(owner, 8), schema={"fields": list(fields)})
 
 
-def test_bounds_and_descriptions_are_each_owners_own() -> None:
-    other = {**AGE, "min": 0, "max": 99, "description": "years"}
+def test_bounds_descriptions_and_columns_are_each_owners_own() -> None:
+    other = {**AGE, "min": 0, "max": 99, "description": "years", "column": "Age 0"}
     demand_alike([table("north", AGE, SEX), table("east", other, SEX)])
     demand_alike([])
 

@@ -131,3 +131,16 @@ def test_a_bound_of_rounds_is_not_left_out_of_steps(tmp_path: Path) -> None:
     PLANS["local"].check_terms(
         JobSettings(slices=replace(both, max_norm=0.0)), agreement
     )
+
+
+def test_owners_of_few_rows_each_have_a_slice(tmp_path: Path) -> None:
+    """Where each owner's rows are a slice, nothing is cut, and one cell is enough."""
+    world = fresh_world(tmp_path, Wishes(epochs=1))
+    agreement = load_verified(world.agreement).agreement
+    small = tuple(replace(each, cell_rows=each.rows) for each in agreement.resources)
+    one_cell = replace(agreement, resources=small)
+    PLANS["local"].check_terms(JobSettings(slices=SlicesSettings(count=2)), one_cell)
+    shared = JobSettings(slices=SlicesSettings(count=2, rows="share"))
+    with pytest.raises(UsageError, match="1 cells") as caught:
+        PLANS["local"].check_terms(shared, one_cell)
+    assert caught.value.code == "slices-differ"

@@ -106,7 +106,11 @@ def add_parser(subparsers: Any) -> None:
         "declares, says what signing means, asks, and takes part. All of it lies in the "
         "folder in which this is typed; typed again there, it goes on.",
     )
-    parser.add_argument("invitation", metavar="INVITATION", help="the line, or a file")
+    parser.add_argument(
+        "invitation",
+        metavar="INVITATION",
+        help="a file with the line; - reads it from standard input",
+    )
     parser.add_path("data", metavar="DATA", help="this owner's rows, a .csv file")
     parser.add_path("--heldout", metavar="FILE", help="rows that are measured on only")
     add_view_argument(parser)

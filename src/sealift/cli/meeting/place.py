@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from sealift.cli.arguments import Parser
 from sealift.cli.console import read_passphrase, say
@@ -15,8 +17,10 @@ from sealift.crypto.identity import (
     load_identity,
     save_identity,
 )
-from sealift.meet.invitation import Invitation, parse_invitation
+from sealift.meet.invitation import PREFIX, Invitation, parse_invitation
 from sealift.release.files import read_secret_line, read_whole, write_whole
+
+_MAX_READ: Final = 1 << 16
 
 
 def add_ask_argument(parser: Parser) -> None:
@@ -25,13 +29,22 @@ def add_ask_argument(parser: Parser) -> None:
 
 
 def read_invitation(text: str) -> Invitation:
-    """The invitation of a line, or of the file that it names.
+    """The invitation in a file, from standard input for ``-``, or the line itself.
 
     Raises:
         MalformedError: code ``bad-invitation``.
+        UnavailableError: the file cannot be read.
     """
-    if Path(text).is_file():
-        text = read_whole(Path(text), 1 << 16).decode("utf-8", "replace")
+    if text.startswith(PREFIX):
+        say(
+            "every user of this machine can read this invitation in the list of processes; "
+            "save it in a file and name the file"
+        )
+    elif text == "-":
+        source = sys.stdin  # at a terminal, answers follow on it
+        text = source.readline(_MAX_READ) if source.isatty() else source.read(_MAX_READ)
+    else:
+        text = read_whole(Path(text), _MAX_READ).decode("utf-8", "replace")
     return parse_invitation(text)
 
 

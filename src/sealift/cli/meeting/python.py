@@ -25,6 +25,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -128,7 +129,7 @@ def join(
     """Take part in a meeting and its job, as ``sealift join``; what that prints.
 
     Args:
-        invitation: The line, or a file with it.
+        invitation: A file with the line; or the line, which then crosses a pipe.
         data: This owner's rows, a .csv file.
         folder: This owner's, where it is typed.
         heldout: Rows that are measured on only.
@@ -143,14 +144,17 @@ def join(
         RefusedError: ``meeting-declined``, if a party, this one too, said no.
         SealiftError: whatever else the command said, with its exit code.
     """
-    words: list[Word] = ["join", invitation, data, *_typed({"heldout": heldout})]
+    line = str(invitation)
+    secret = line if line.startswith("sealift-invitation-") else ""  # else it is a file
+    given = "-" if secret else invitation
+    words: list[Word] = ["join", given, data, *_typed({"heldout": heldout})]
     if not callable(sign):
-        return _result([*words, *_typed({"sign_if": sign})], folder, talk)
+        return _result([*words, *_typed({"sign_if": sign})], folder, talk, secret)
     answer: Mapping[str, Option] = {}
     while True:
         heard = _Heard(talk or _say)
         try:
-            return _result([*words, *_typed(answer)], folder, heard)
+            return _result([*words, *_typed(answer)], folder, heard, secret)
         except UsageError as error:
             if error.code != "not-confirmed" or not heard.question:
                 raise
@@ -187,9 +191,11 @@ def _typed(options: Mapping[str, Option]) -> Iterator[str]:
             yield from (f"{option}={each}" for each in several)
 
 
-def _result(words: Sequence[Word], folder: Word, talk: Talk | None) -> dict[str, Any]:
+def _result(
+    words: Sequence[Word], folder: Word, talk: Talk | None, given: str = ""
+) -> dict[str, Any]:
     """Run a command to its end; the line of JSON that it prints last."""
-    command = _Command(words, folder, talk)
+    command = _Command(words, folder, talk, given)
     try:
         printed = command.wait()
     finally:
@@ -227,11 +233,20 @@ class _Command:
     The kernel ends the child with the thread that started it, so that thread is one of
     ours and stays until the child has ended, whatever becomes of the caller's.
 
+    Args:
+        words: Behind ``sealift``.
+        folder: Where it is typed.
+        talk: Gets each line for people.
+        given: What it reads from standard input, in one line.
+
     Raises:
         UnavailableError: ``cannot-read``, if there is no such folder.
     """
 
-    def __init__(self, words: Sequence[Word], folder: Word, talk: Talk | None) -> None:
+    def __init__(
+        self, words: Sequence[Word], folder: Word, talk: Talk | None, given: str = ""
+    ) -> None:
+        self._given = given
         self.printed: list[str] = []
         self._name = f"sealift {words[0]}"
         self._talk = talk or _say
@@ -288,7 +303,7 @@ class _Command:
                 [sys.executable, "-P", "-m", "sealift", *words],
                 cwd=folder,
                 env={**os.environ, **followed()},
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 encoding="utf-8",
@@ -302,6 +317,9 @@ class _Command:
             started.set()
         reader = threading.Thread(target=self._read, args=(process,), daemon=True)
         reader.start()
+        assert process.stdin is not None, "it is a pipe"
+        with suppress(BrokenPipeError), process.stdin as given:
+            given.write(self._given)
         assert process.stderr is not None, "it is a pipe"
         with process.stderr:
             for line in process.stderr:

@@ -1,8 +1,8 @@
 """Whether tables of several owners can be learned from as one.
 
 Rows of one batch are of one form, and a number must mean the same in all of them: fields,
-dtypes, shapes, classes, categories, what an empty cell counts as. Bounds and descriptions
-may differ: each table is held to its own.
+dtypes, shapes, classes, categories, what an empty cell counts as. Bounds, descriptions and what
+a column is called in its owner's file may differ: each table is held to its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sealift.data.schema.schema import Field
 from sealift.errors import MalformedError
 from sealift.release.agreement import Resource
 
-_OWN: Final = ("description", "finite", "max", "min")  # each table's own
+_OWN: Final = ("column", "description", "finite", "max", "min")  # each table's own
 
 
 def demand_alike(resources: Sequence[Resource]) -> None:
