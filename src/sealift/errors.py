@@ -30,9 +30,12 @@ import unicodedata
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 CATALOGUE: Final = Path(__file__).with_suffix(".toml")
+
+
+_T = TypeVar("_T")
 
 
 class SealiftError(Exception):
@@ -342,3 +345,17 @@ def is_about_peer(error: SealiftError) -> bool:
     """Whether an error's line may be told to a peer: it is about what the peer did."""
     told = isinstance(error, (RefusedError, MalformedError))
     return told and error.code not in _OWN_FILES
+
+
+def require_value(value: _T | None, why: str = "it is there by now") -> _T:
+    """The value. That it is missing would be a bug of ours, at any level of optimization."""
+    if value is None:
+        raise AssertionError(why)
+    return value
+
+
+def require_kind(value: object, kind: type[_T]) -> _T:
+    """The value. That it is of another class would be a bug of ours."""
+    if not isinstance(value, kind):
+        raise AssertionError(f"{type(value).__name__} is not {kind.__name__}")
+    return value

@@ -149,3 +149,19 @@ def seal_for_serving(sealing: Sealing, folder: Path, content: bytes) -> None:
     elsewhere = folder / "elsewhere"
     assert refused(run, out=elsewhere).endswith("[key-exists]")  # in the vault
     assert not elsewhere.exists()
+
+
+def test_a_run_without_asserts_ends_in_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`PYTHONOPTIMIZE` takes the asserts out of every role; nothing may hang on one."""
+    wishes = Wishes(epochs=1)
+    model = train_here(fresh_world(tmp_path / "local", wishes)).weights.to_text()
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    with job_run(fresh_world(tmp_path / "train", wishes)) as run:
+        roles = run.train(), run.holder("north"), run.holder("east")
+        assert summary(roles[0])["weights"] == model
+        assert [summary(each)["receipts"] for each in roles[1:]] == [
+            2,
+            2,
+        ]  # heldout, too

@@ -23,7 +23,7 @@ from sealift.attest.level import Level, Tier, parse_accept, say_level
 from sealift.attest.reference import Basis, ReferenceValues
 from sealift.attest.runtimelog import measured_modules
 from sealift.attest.verifier import Check, Claims, Examine, Kind, check, require_passed
-from sealift.errors import EvidenceError, PolicyError, UsageError
+from sealift.errors import EvidenceError, PolicyError, UsageError, require_value
 from sealift.ids import Digest
 
 _TEE: Final = frozenset({Level.TEE, Level.UNTRUSTED_GPU})
@@ -131,8 +131,7 @@ class AttestationResult:
     @property
     def level(self) -> Level:
         """The assurance level that was accepted."""
-        assert self.claims.level is not None, "an appraiser accepts levels only"
-        return self.claims.level
+        return require_value(self.claims.level, "an appraiser accepts levels only")
 
     @property
     def standing(self) -> str:

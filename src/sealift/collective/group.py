@@ -43,7 +43,7 @@ from sealift.collective.tensors import (
     flat_view,
     segments_of,
 )
-from sealift.errors import PeerError, SealiftError, UsageError
+from sealift.errors import PeerError, SealiftError, UsageError, require_value
 from sealift.ids import Buffer
 
 MAX_RANKS: Final = 16
@@ -384,7 +384,7 @@ class SealedGroup:
             if first:
                 self._failed = error
             reason = self._failed
-        assert reason is not None
+        reason = require_value(reason)
         if first:
             self._abort()
         return reason

@@ -24,7 +24,7 @@ from sealift.collective.charter import EPOCH_BYTES, Charter, demand_same_view
 from sealift.collective.group import SealedGroup
 from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey
-from sealift.errors import MalformedError, PeerError
+from sealift.errors import MalformedError, PeerError, require_kind
 from sealift.ids import Digest
 from sealift.session.direct import DirectOffer, PathDialler, PathName
 from sealift.session.directhost import DirectHost
@@ -245,9 +245,7 @@ class GroupMeeting:
             raise MalformedError(
                 f"a rank says {name[:40]!r}, not {kind.__name__!r}", code="bad-message"
             )
-        word = from_plain(kind, plain)
-        assert isinstance(word, kind)
-        return word
+        return require_kind(from_plain(kind, plain), kind)
 
 
 def _say(session: Session, word: object) -> None:

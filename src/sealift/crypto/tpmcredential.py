@@ -95,7 +95,8 @@ def _share_seed(
     key = load_der_public_key(endorsement.to_spki())
     if isinstance(key, ec.EllipticCurvePublicKey):
         return _agree_on_seed(key, name_hash)
-    assert isinstance(key, rsa.RSAPublicKey), "an RsaKey holds an RSA key"
+    if not isinstance(key, rsa.RSAPublicKey):
+        raise AssertionError("an RsaKey holds an RSA key")
     seed = secrets.token_bytes(digest_bytes(name_hash))
     algorithm = hash_algorithm(name_hash)
     oaep = padding.OAEP(padding.MGF1(algorithm), algorithm, _IDENTITY)

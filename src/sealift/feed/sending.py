@@ -25,7 +25,7 @@ from sealift.channel.record.opener import scrub
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.channel.transport.unixsocket import dial_path
 from sealift.crypto.identity import Identity
-from sealift.errors import PeerError
+from sealift.errors import PeerError, require_value
 from sealift.feed.form import (
     BatchField,
     BatchForm,
@@ -270,8 +270,7 @@ def offer(
         undo.callback(connection.close)
         door = FeedDoor(agreement, folder, owner, session.peer, began_s)
         door.require()
-        result = session.peer.result
-        assert result is not None, "nothing is fed without evidence"
+        result = require_value(session.peer.result, "nothing is fed without evidence")
         seen = Seen(result.standing, agreement.agreement.code.digest, agreement.digest)
         with handshake_with(whom):
             consent = hand_over(connection, proposal, HANDSHAKE_S)

@@ -25,7 +25,7 @@ from torch.autograd import Variable
 from sealift.collective.announcement import Reduction
 from sealift.collective.group import SealedGroup
 from sealift.collective.tensors import Array
-from sealift.errors import UsageError
+from sealift.errors import UsageError, require_value
 
 _REDUCTIONS: Final = {
     dist.ReduceOp.SUM: Reduction.SUM,
@@ -223,8 +223,7 @@ def sealed_all_reduce(
 
     ``model.register_comm_hook(None, sealed_all_reduce)``.
     """
-    group = group or dist.group.WORLD
-    assert group is not None
+    group = require_value(group or dist.group.WORLD)
     buffer = bucket.buffer().div_(group.size())
     future = dist.all_reduce(buffer, group=group, async_op=True).get_future()
     return cast(

@@ -14,7 +14,13 @@ from typing import Final
 
 from sealift.crypto.identity import Identity
 from sealift.crypto.sign import PublicKey
-from sealift.errors import MalformedError, PeerError, RefusedError, SealiftError
+from sealift.errors import (
+    MalformedError,
+    PeerError,
+    RefusedError,
+    SealiftError,
+    require_value,
+)
 from sealift.events import Sink, emit
 from sealift.ids import Role
 from sealift.meet.book import Book
@@ -220,7 +226,7 @@ def _dial(invitation: Invitation, identity: Identity, dial_s: float) -> RelayCli
         stranger = f"new-{secrets.token_hex(8)}"
         with suppress(PeerError):
             return RelayClient.dial(place, stranger, dial_s)
-    assert failed is not None, "an invitation has an address"
+    failed = require_value(failed, "an invitation has an address")
     raise failed
 
 

@@ -18,6 +18,7 @@ from sealift.errors import (
     AuthenticationError,
     MalformedError,
     SealiftError,
+    require_value,
 )
 from sealift.meet.book import Book, Seat
 from sealift.meet.messages import (
@@ -134,7 +135,7 @@ class Host:
             signed = self.agreement()
         except SealiftError as error:
             return Over(error.code, "", str(error)[:500])
-        assert signed is not None, "everybody said yes"
+        signed = require_value(signed, "everybody said yes")
         if name not in signed.signatures:
             return Check(terms, consents)
         return _wait(seat, signed.missing) if signed.missing else Signed(signed)
@@ -206,7 +207,7 @@ class Reception:
             self._require_invited(message, seat)
         except AuthenticationError:
             return NOT_INVITED
-        assert seat is not None, "it was invited"
+        seat = require_value(seat, "it was invited")
         if not book.bind(card.name, card):
             book.contest(card.name)
             why = "another key came with this invitation before"

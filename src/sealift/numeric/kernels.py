@@ -69,7 +69,8 @@ class Kernels:
             noise: Of it come the numbers ``n`` of 16 bits (``keystream.py``).
         """
         _same_size(x, out)
-        assert 0 < limit <= MOST_LIMIT
+        if not 0 < limit <= MOST_LIMIT:
+            raise ValueError(f"a limit of {limit}")
         one = float(1 << NOISE_BITS)
         self.loops.quantize(x, scale * one, limit * one, noise, out)
 
@@ -127,24 +128,24 @@ class Kernels:
 
     def split(self, values: U32, basis: Basis, out: I8) -> None:
         """Centred residues of each number: ``out`` is (moduli, numbers)."""
-        assert out.shape == (len(basis.moduli), values.size)
+        _require_shape(out.shape, (len(basis.moduli), values.size))
         self.loops.split(values, basis, out)
 
     def recombine(self, sums: I32, basis: Basis, out: U32) -> None:
         """The number below Q that is ``sums[i]`` modulo each modulus."""
-        assert sums.shape == (len(basis.moduli), out.size)
+        _require_shape(sums.shape, (len(basis.moduli), out.size))
         self.loops.recombine(sums, basis, out)
 
     def batch_sums(self, q: Integers, rho: I32) -> I64:
         """``rho`` (3, N) times ``q`` (N, rest), modulo 2**64."""
-        assert rho.shape == (REPETITIONS, q.shape[0])
+        _require_shape(rho.shape, (REPETITIONS, q.shape[0]))
         out = np.empty((REPETITIONS, q.shape[1]), np.int64)
         self.loops.batch_sums(q, rho, out)
         return out
 
     def channel_dots(self, q: Integers, r: I32) -> I64:
         """``r`` (3, C) times the rows of ``q`` (rows, C), modulo 2**64: (3, rows)."""
-        assert r.shape == (REPETITIONS, q.shape[1])
+        _require_shape(r.shape, (REPETITIONS, q.shape[1]))
         out = np.empty((REPETITIONS, q.shape[0]), np.int64)
         self.loops.channel_dots(q, r, out)
         return out
@@ -158,8 +159,7 @@ class Kernels:
         Returns:
             (3, kernel height, kernel width), modulo 2**64.
         """
-        assert outer.shape[:2] == inner.shape[:2]
-        assert outer.shape[2:] == window.out(*inner.shape[2:])
+        _require_shape(outer.shape, inner.shape[:2] + window.out(*inner.shape[2:]))
         out = np.empty((outer.shape[0], *window.kernel), np.int64)
         self.loops.tap_sums(outer, inner, window, out)
         return out
@@ -217,4 +217,10 @@ def _draw(stream: Keystream, size: int, block: Callable[[Words, slice], int]) ->
 
 
 def _same_size(*arrays: npt.NDArray[Any]) -> None:
-    assert len({each.size for each in arrays}) == 1
+    if len({each.size for each in arrays}) != 1:
+        raise ValueError(f"arrays of {[each.size for each in arrays]} numbers")
+
+
+def _require_shape(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    if shape != expected:
+        raise ValueError(f"an array of {shape}, not {expected}")

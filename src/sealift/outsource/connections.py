@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.crypto.sign import SIGNATURE_BYTES, PublicKey, Signed
-from sealift.errors import PeerError, RefusedError, SealiftError
+from sealift.errors import PeerError, RefusedError, SealiftError, require_value
 from sealift.ids import Buffer, Digest
 from sealift.numeric.loops import U32, Answers
 from sealift.outsource.masked import SHARES, Share
@@ -163,14 +163,11 @@ class ServerConnection:
 
     @property
     def _wire(self) -> Pipe:
-        assert self._pipe is not None  # announced
-        return self._pipe
+        return require_value(self._pipe)
 
     @property
     def _identity(self) -> PublicKey:
-        found = self._session.peer.identity
-        assert found is not None  # the policy demands one
-        return found
+        return require_value(self._session.peer.identity)
 
     @contextmanager
     def naming(self) -> Iterator[None]:

@@ -103,8 +103,9 @@ class Multiplier:
         place: Place,
         against: tuple[tuple[Direction, Operand], ...] = (),
     ) -> Operand:
-        assert values.dtype == np.float32
-        assert values.shape == place.layer.shape(place.tensor)
+        shape = place.layer.shape(place.tensor)
+        if values.dtype != np.float32 or values.shape != shape:
+            raise ValueError(f"{values.dtype} of {values.shape} for {place.tensor}")
         found = self._quantizer.operand(values, place, against)
         if not found.finite and not self._odd:
             self._odd = f"{place.tensor} of {place.layer.name}"

@@ -26,6 +26,8 @@ from sealift.errors import (
     PolicyError,
     SealiftError,
     UnavailableError,
+    require_kind,
+    require_value,
 )
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
@@ -207,8 +209,7 @@ class ServedJob:
         """What it announces, accepted; or refused, and the refusal told."""
         raw = self._session.receive(ANNOUNCE_S)
         try:
-            found = parse_word(raw, Announces)
-            assert isinstance(found, Announces)
+            found = require_kind(parse_word(raw, Announces), Announces)
             traces = self._check(found)
         except SealiftError as error:
             self._session.send(encode_word(Refuses(error.code, str(error)[:300])))
@@ -322,8 +323,9 @@ class ServedJob:
             step=step,
             answers=Digest(self._hasher.digest()),
         )
-        assert self._server.endpoint.identity is not None
-        return sign_document(answered, self._server.endpoint.identity).signature
+        return sign_document(
+            answered, require_value(self._server.endpoint.identity)
+        ).signature
 
 
 def _job_bytes(traces: Traces, products: ShareProducts) -> int:

@@ -25,6 +25,7 @@ from sealift.errors import (
     SealiftError,
     StaleError,
     UsageError,
+    require_value,
 )
 from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -319,8 +320,9 @@ class CheckpointLedger:
     def _catch_up(self) -> None:
         """A broker takes no deposit before the checkpoint before counts there too."""
         for owner in sorted(self._behind):
-            assert self._mark is not None, "somebody is behind something"
-            self._commit(owner, self._mark)
+            self._commit(
+                owner, require_value(self._mark, "somebody is behind something")
+            )
 
     def _commit_where_possible(self, mark: CheckpointMark) -> SealiftError | None:
         failure: SealiftError | None = None

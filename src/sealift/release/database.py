@@ -24,6 +24,7 @@ from sealift.errors import (
     SealiftError,
     UnavailableError,
     UsageError,
+    require_value,
     unreadable,
 )
 from sealift.release.files import write_failed
@@ -296,8 +297,7 @@ class GroupCommit(Generic[C, R]):
                 self._commit_all()
         if mine.error is not None:
             raise mine.error
-        assert mine.outcome is not None, "a commit gives an outcome for each change"
-        return mine.outcome
+        return require_value(mine.outcome, "a commit gives an outcome for each change")
 
     def _commit_all(self) -> None:
         batch = [self._queue.popleft() for _ in range(len(self._queue))]

@@ -202,7 +202,8 @@ def prove_instance(endpoint: Endpoint, agreement: VerifiedAgreement) -> Instance
 
 def sign_receipt(receipt: Receipt, instance: Signer) -> SignedReceipt:
     """Sign with the instance key that the receipt names."""
-    assert receipt.instance == instance.public_key, "a receipt names its signer"
+    if receipt.instance != instance.public_key:
+        raise ValueError("a receipt names its signer")
     return sign_document(receipt, instance)
 
 

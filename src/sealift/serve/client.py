@@ -30,6 +30,8 @@ from sealift.errors import (
     PeerError,
     UnavailableError,
     UsageError,
+    require_kind,
+    require_value,
 )
 from sealift.ids import Role
 from sealift.serve.clientpolicy import (
@@ -223,8 +225,7 @@ class Client:
         try:
             while not final:
                 packet = self._pending.await_answer(id_, timeout_s)
-                header = packet.header
-                assert isinstance(header, Answered)
+                header = require_kind(packet.header, Answered)
                 if header.number != number:
                     raise unexpected("tokens are missing")
                 number, final = number + 1, header.final
@@ -302,8 +303,9 @@ def meet(
 
 def _appraised(session: Session, policy: ClientPolicy) -> AttestationResult:
     """What its evidence proved, if that will do for this client (also once renewed)."""
-    result = session.peer.result
-    assert result is not None, "a session without evidence was refused"
+    result = require_value(
+        session.peer.result, "a session without evidence was refused"
+    )
     policy.require_level(result.level)
     require_code(result, policy)
     return result

@@ -20,7 +20,7 @@ from sealift.attest.referenceset import (
 )
 from sealift.crypto.identity import Identity, load_card
 from sealift.crypto.sign import PublicKey
-from sealift.errors import PolicyError
+from sealift.errors import PolicyError, require_value
 from sealift.ids import Digest
 from sealift.release.agreement import Resource
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
@@ -232,10 +232,9 @@ def what_was_seen(
     result: AttestationResult, policy: ClientPolicy, welcome: Welcome
 ) -> Seen:
     """What stands in evidence and greeting, both compared with the agreement."""
-    assert result.claims.code_bundle is not None, "it was compared"
     return Seen(
         level=result.standing,
-        code=result.claims.code_bundle,
+        code=require_value(result.claims.code_bundle, "it was compared"),
         agreement=policy.agreement.digest,
         model=welcome.model,
         content=welcome.content,

@@ -15,7 +15,13 @@ from contextlib import suppress
 from typing import Final
 
 from sealift.data.schema.rows import demand_rows
-from sealift.errors import MalformedError, PeerError, SealiftError, visible
+from sealift.errors import (
+    MalformedError,
+    PeerError,
+    SealiftError,
+    require_kind,
+    visible,
+)
 from sealift.ids import Buffer
 from sealift.serve.batching import Question
 from sealift.serve.protocol import (
@@ -207,7 +213,7 @@ class ClientSession:
         self._put(answered, rows, pad=pad)
 
     def _refuse(self, id_: int, error: Exception) -> None:
-        assert isinstance(error, SealiftError)
+        error = require_kind(error, SealiftError)
         if self._close(id_):
             self._put(_refusal(id_, error))
 

@@ -24,7 +24,14 @@ import numpy as np
 from sealift.channel.record.opener import scrub
 from sealift.data.schedule.memory import SharedBuffer, free_memory_bytes, overwritten
 from sealift.data.schema.rows import demand_rows, numpy_dtype
-from sealift.errors import JobError, MalformedError, PeerError, SealiftError
+from sealift.errors import (
+    JobError,
+    MalformedError,
+    PeerError,
+    SealiftError,
+    require_kind,
+    require_value,
+)
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer
 from sealift.train.job.settings import ServingTable
@@ -142,10 +149,9 @@ class ModelWorker:
         Raises:
             JobError: what is wrong with the recipe; ``answer-refused``.
         """
-        assert self._form.outputs is not None
         self._fill(parts)
         self._do(ServeStep(work="predict", rows=rows), rows)
-        return self._take(self._form.outputs, rows)
+        return self._take(require_value(self._form.outputs), rows)
 
     def begin(self, stream: int, payload: Buffer, rows: int) -> None:
         """Begin to generate from rows; raises like ``predict``."""
@@ -154,9 +160,8 @@ class ModelWorker:
 
     def next(self, stream: int, rows: int) -> bytearray | None:
         """The next tokens of a generation, or None at its end; raises like ``predict``."""
-        assert self._form.tokens is not None
         found = self._do(ServeStep(work="next", stream=stream), rows, 0)
-        return self._take(self._form.tokens, rows) if found else None
+        return self._take(require_value(self._form.tokens), rows) if found else None
 
     def drop(self, stream: int) -> None:
         """Forget a generation that nobody wants any more."""
@@ -184,18 +189,17 @@ class ModelWorker:
             at += len(part)
 
     def _take(self, fields: Fields, rows: int) -> bytearray:
-        assert self._worker is not None
-        content = self._worker.copy(rows * fields.schema.row_bytes)
+        content = require_value(self._worker).copy(rows * fields.schema.row_bytes)
         return let_out_rows(content, fields)
 
     def _do(self, step: ServeStep, *expected: int) -> int:
         if self._worker is None:
             self._restart()
-        assert self._worker is not None
+        worker = require_value(self._worker)
         try:
-            return self._worker.do(step, expected)
+            return worker.do(step, expected)
         except SealiftError as error:
-            if error.code in FATAL or not self._worker.computes():
+            if error.code in FATAL or not worker.computes():
                 self._end_worker()
             raise
 
@@ -316,7 +320,7 @@ class _Worker:
             raise self._process.died(error, "batch") from None
         if isinstance(found, Fault):
             raise self._explain(found)
-        assert isinstance(found, ServeAnswer)
+        found = require_kind(found, ServeAnswer)
         if found.rows not in expected:
             raise garbled()
         return found.rows

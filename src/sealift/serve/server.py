@@ -20,7 +20,7 @@ from typing import Final
 from sealift import __version__
 from sealift.data.schema.card import ResourceCard
 from sealift.data.staging import SealedPaths
-from sealift.errors import SealiftError, UnavailableError
+from sealift.errors import SealiftError, UnavailableError, require_value
 from sealift.events import Sink, emit
 from sealift.ids import Role
 from sealift.release.agreement import KeyLease, Resource
@@ -156,9 +156,8 @@ class Server:
                 emit(self._sink, "serve.health", **self.health())
 
     def _work(self) -> None:
-        assert self._scheduler is not None
         try:
-            self._scheduler.run()
+            require_value(self._scheduler).run()
         except BaseException as error:  # a bug of ours: nobody would be answered
             self._lose(error)
 
@@ -196,11 +195,12 @@ class Server:
         self, session: Session, client: object, identity: object = None
     ) -> None:
         """Answer a client in its established session; places are its identity's."""
-        assert self._scheduler is not None, "clients are let in once the model is there"
         client_session = ClientSession(
             session,
             client,
-            self._scheduler,
+            require_value(
+                self._scheduler, "clients are let in once the model is there"
+            ),
             self._subject.form,
             settings=self._settings,
             clock=self._clock,
@@ -314,8 +314,7 @@ class Server:
 
     def _close(self, worker: threading.Thread) -> None:
         """Finish what is under way, if it ends soon; refuse the rest; tell everybody."""
-        assert self._scheduler is not None
-        self._scheduler.stop(stopping())
+        require_value(self._scheduler).stop(stopping())
         worker.join(FINISH_S)
         if worker.is_alive():
             self._executor.interrupt()

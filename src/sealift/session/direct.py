@@ -35,7 +35,13 @@ from sealift.channel.transport.transport import (
 from sealift.channel.transport.unixsocket import dial_local
 from sealift.crypto.hash import keyed_hash, verify_equal
 from sealift.crypto.keys import SecretKey
-from sealift.errors import AuthenticationError, MalformedError, PeerError, SealiftError
+from sealift.errors import (
+    AuthenticationError,
+    MalformedError,
+    PeerError,
+    SealiftError,
+    require_value,
+)
 
 PROOF_S: Final = 3.0
 DIAL_S: Final = 2.0
@@ -169,8 +175,7 @@ def _send(sock: socket.socket, message: bytes, deadline: Deadline) -> None:
 
 
 def _set_timeout(sock: socket.socket, deadline: Deadline) -> None:
-    left_s = deadline.remaining_s()
-    assert left_s is not None
+    left_s = require_value(deadline.remaining_s())
     if left_s <= 0:
         raise TimeoutError
     sock.settimeout(left_s)

@@ -25,7 +25,7 @@ from sealift.attest.tpm.keys import LoadedKey, WrappedKey
 from sealift.attest.tpm.structures import HASH_NUMBER, TpmReader, sized
 from sealift.crypto.hash import HashName, digest, digest_bytes
 from sealift.crypto.sign import PublicKey
-from sealift.errors import MalformedError, UnavailableError, UsageError
+from sealift.errors import MalformedError, UnavailableError, UsageError, require_value
 from sealift.ids import Digest
 
 _SELECT_BYTES: Final = 3
@@ -80,11 +80,15 @@ def quote(
         UnavailableError: ``tpm-restless``.
     """
     numbers = sorted(set(pcrs))
-    assert key.public.scheme is not None, "an attestation key names its scheme"
     for _ in range(_ATTEMPTS):
         values = read_registers(client, bank, numbers)
         raw, signature = _quote_once(client, key, extra, _selection(bank, numbers))
-        joined = digest(key.public.scheme.hash, *(values[n] for n in numbers))
+        joined = digest(
+            require_value(
+                key.public.scheme, "an attestation key names its scheme"
+            ).hash,
+            *(values[n] for n in numbers),
+        )
         if joined == parse_quote(raw).pcr_digest:
             return Quoted(raw, signature, values)
     raise UnavailableError(

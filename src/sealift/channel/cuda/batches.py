@@ -27,6 +27,7 @@ from sealift.errors import (
     SealiftError,
     UnavailableError,
     UsageError,
+    require_value,
 )
 
 _THREADS: Final = 128
@@ -145,8 +146,7 @@ class CudaVerdicts:
         with self._lock:
             self._ask()
         if self._answer is None:
-            assert self._failed is not None
-            raise self._failed
+            raise require_value(self._failed)
         return self._answer
 
     def _ask(self) -> None:

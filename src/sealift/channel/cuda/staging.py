@@ -18,7 +18,7 @@ from typing import Any, Final
 from sealift.channel.cuda.driver import CudaError, Driver
 from sealift.channel.cuda.plan import RECORD_BYTES
 from sealift.channel.record.opener import scrub
-from sealift.errors import SealiftError
+from sealift.errors import SealiftError, require_value
 from sealift.ids import Buffer
 
 _FIRST_BYTES: Final = 32 << 10
@@ -212,22 +212,21 @@ class Table:
 
     def send(self, stream: Any) -> None:
         """Queue the one crossing: the table, and verdicts that say no."""
-        assert self._block is not None
         nbytes = self._text_bytes + self._num_records
-        self._driver.copy_to_device(self._device, self._block.address, nbytes, stream)
+        self._driver.copy_to_device(
+            self._device, require_value(self._block).address, nbytes, stream
+        )
 
     def fetch_verdicts(self, stream: Any) -> None:
         """Queue the way back of the verdicts."""
-        assert self._block is not None
-        to = self._block.address + self._text_bytes
+        to = require_value(self._block).address + self._text_bytes
         origin = self._device + self._text_bytes
         self._driver.copy_to_host(to, origin, self._num_records, stream)
 
     def verdicts(self) -> bytes:
         """One byte a record, once they were fetched."""
-        assert self._block is not None
         end = self._text_bytes + self._num_records
-        return bytes(self._block.view[self._text_bytes : end])
+        return bytes(require_value(self._block).view[self._text_bytes : end])
 
     def close(self) -> None:
         """Give the room back."""

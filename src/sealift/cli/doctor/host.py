@@ -169,7 +169,8 @@ def _works(part: str) -> bool:
 
 def _copying(source: bytearray, target: bytearray, nbytes: int) -> Callable[[], object]:
     a, b = ((ctypes.c_char * len(each)).from_buffer(each) for each in (target, source))
-    assert nbytes <= min(len(a), len(b))
+    if nbytes > min(len(a), len(b)):
+        raise ValueError("both ends hold fewer bytes")
     return lambda: ctypes.memmove(a, b, nbytes)
 
 

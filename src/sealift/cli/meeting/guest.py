@@ -31,6 +31,7 @@ from sealift.errors import (
     PolicyError,
     RefusedError,
     UsageError,
+    require_value,
 )
 from sealift.ids import Digest
 from sealift.meet.door import Conversation
@@ -341,13 +342,11 @@ class _Meeting:
 
     def _sealed(self) -> tuple[Resource, ...]:
         """The tables, sealed in this folder; once."""
-        declared = self._kept.declaration
-        assert declared is not None, "the card is about it"
+        declared = require_value(self._kept.declaration, "the card is about it")
         schema = schema_from_plain(declared.schema, source="the host's schema")
         make_folder(self.place["sealed"])
         vault = OwnersVault(self.place["vault.db"], self._identity)
-        assert self._kept.card is not None, "it was brought"
-        rule = self._kept.card.body.rule
+        rule = require_value(self._kept.card, "it was brought").body.rule
         found = []
         for part, source in (("train", self.args.data), ("heldout", self.args.heldout)):
             if source is None:

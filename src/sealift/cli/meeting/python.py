@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from sealift.cli.signals import GRACE_S, followed
-from sealift.errors import UsageError, unreadable
+from sealift.errors import UsageError, require_value, unreadable
 from sealift.train.job.roleprocesses import error_said
 
 Word = str | Path
@@ -280,8 +280,9 @@ class _Command:
         self._thread.join()
         if self._failure is not None:
             raise self._failure
-        assert self._process is not None, "it was started, or there is a failure"
-        if code := self._process.returncode:
+        if code := require_value(
+            self._process, "it was started, or there is a failure"
+        ).returncode:
             raise error_said(self._name, self._last, code)
         return self.printed
 
@@ -317,12 +318,10 @@ class _Command:
             started.set()
         reader = threading.Thread(target=self._read, args=(process,), daemon=True)
         reader.start()
-        assert process.stdin is not None, "it is a pipe"
-        with suppress(BrokenPipeError), process.stdin as given:
+        with suppress(BrokenPipeError), require_value(process.stdin) as given:
             given.write(self._given)
-        assert process.stderr is not None, "it is a pipe"
-        with process.stderr:
-            for line in process.stderr:
+        with require_value(process.stderr) as stderr:
+            for line in stderr:
                 self._hear(line.rstrip("\n"), process)
         reader.join()
         process.wait()
@@ -338,9 +337,8 @@ class _Command:
             process.terminate()
 
     def _read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None, "it is a pipe"
-        with process.stdout:
-            for line in process.stdout:
+        with require_value(process.stdout) as stdout:
+            for line in stdout:
                 with self._changed:
                     self.printed.append(line.rstrip("\n"))
                     self._changed.notify_all()

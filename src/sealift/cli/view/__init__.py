@@ -24,7 +24,7 @@ from sealift.cli.console import say
 from sealift.cli.judging import wall_clock
 from sealift.cli.signals import followed
 from sealift.cli.view.kept import Papers
-from sealift.errors import PeerError, UnavailableError, UsageError
+from sealift.errors import PeerError, UnavailableError, UsageError, require_value
 from sealift.release.files import write_whole
 from sealift.train.job.journal import SUFFIX, JournalReader
 from sealift.train.sandbox import landlock
@@ -109,10 +109,10 @@ def view_beside(folder: Path, job: str, *, wanted: bool) -> Iterator[None]:
     process = subprocess.Popen(  # noqa: S603 - ourselves
         words, env={**os.environ, **followed()}, stderr=subprocess.PIPE
     )
-    assert process.stderr is not None, "it was asked for"
-    sys.stderr.write(process.stderr.readline().decode())  # before other lines begin
+    stderr = require_value(process.stderr, "it was asked for")
+    sys.stderr.write(stderr.readline().decode())  # before other lines begin
     sys.stderr.flush()
-    rest = threading.Thread(target=_pass_on, args=(process.stderr,), daemon=True)
+    rest = threading.Thread(target=_pass_on, args=(stderr,), daemon=True)
     rest.start()
     try:
         yield
@@ -217,8 +217,7 @@ class _Server:
         self._write(json.dumps({"name": name, "html": html}))
 
     def _write(self, line: str) -> None:
-        pipe = self._process.stdin
-        assert pipe is not None, "it was asked for"
+        pipe = require_value(self._process.stdin, "it was asked for")
         try:
             pipe.write(line + "\n")
             pipe.flush()
@@ -230,8 +229,7 @@ class _Server:
 
     def __exit__(self, *exc: object) -> None:
         with suppress(OSError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+            require_value(self._process.stdin).close()
         try:
             self._process.wait(5.0)
         except subprocess.TimeoutExpired:

@@ -30,7 +30,12 @@ from sealift.data.loader.windows import (
 from sealift.data.loader.worker import SpawnedOpener
 from sealift.data.schedule.order import OrderOptions
 from sealift.data.shards.shardset import ShardSet
-from sealift.errors import AuthenticationError, UnavailableError, UsageError
+from sealift.errors import (
+    AuthenticationError,
+    UnavailableError,
+    UsageError,
+    require_value,
+)
 
 WorkerKind = Literal["thread", "process"]
 Engine = DeviceEngine | Literal["auto", "host"]
@@ -226,13 +231,11 @@ def _host_rows(shards: ShardSet, order: OrderOptions, options: MemoryOptions) ->
         rows = torch.frombuffer(view, dtype=torch.uint8).view(-1, schema.row_bytes)
         return column_views(rows, schema)
 
-    assert options.device is not None
+    device = require_value(options.device)
     why = (
-        "asked for by name"
-        if options.engine == "host"
-        else f"for batches on {options.device}"
+        "asked for by name" if options.engine == "host" else f"for batches on {device}"
     )
-    return Rows(memory, columns, f"host: {why}", options.device)
+    return Rows(memory, columns, f"host: {why}", device)
 
 
 def _opener(shards: ShardSet, arena: WindowArena) -> Opener:

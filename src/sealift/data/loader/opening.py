@@ -20,7 +20,7 @@ from sealift.channel.device.device import Verdicts
 from sealift.channel.record.commitment import VerifiedLeaves
 from sealift.data.schedule.order import Run
 from sealift.data.shards.shard import OpenShards, Shard
-from sealift.errors import AuthenticationError, SealiftError
+from sealift.errors import AuthenticationError, SealiftError, require_value
 
 OPEN_SHARDS: Final = 32  # open files per thread or process
 GROUP_BYTES: Final = 2 << 20  # what one call opens, at least
@@ -128,8 +128,7 @@ class OpenerPool:
 
     def open_here(self, extents: Sequence[Extent]) -> None:
         """Open them in the caller's thread; see ``Opener``."""
-        assert self._own is not None
-        self._own.open(extents)
+        require_value(self._own).open(extents)
 
     def close(self) -> None:
         """End the threads, then close every opener. Idempotent."""

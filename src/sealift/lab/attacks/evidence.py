@@ -17,7 +17,7 @@ from sealift.attest.tpm.evidence import TpmBody
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey, SigningKey
-from sealift.errors import SealiftError
+from sealift.errors import SealiftError, require_value
 from sealift.ids import Digest, Role
 from sealift.lab.attacks.world import AttackWorld, Change, refusal
 from sealift.release.client import prove_lease
@@ -128,9 +128,9 @@ def other_program(world: AttackWorld) -> str:
     """(P1) The host ran a program that nobody agreed to."""
 
     def change(tpm: TpmReferences) -> TpmReferences:
-        assert tpm.ima is not None
-        *kept, _ = tpm.ima.allow.items()
-        return replace(tpm, ima=replace(tpm.ima, allow=dict(kept)))
+        ima = require_value(tpm.ima)
+        *kept, _ = ima.allow.items()
+        return replace(tpm, ima=replace(ima, allow=dict(kept)))
 
     return world.broker.ask(change=_tpm(change))
 
@@ -139,8 +139,8 @@ def measures_too_little(world: AttackWorld) -> str:
     """(N8) Nothing on the list is forbidden, and what should watch the host never ran."""
 
     def change(tpm: TpmReferences) -> TpmReferences:
-        assert tpm.ima is not None
-        return replace(tpm, ima=replace(tpm.ima, must=(*tpm.ima.must, WATCHER)))
+        ima = require_value(tpm.ima)
+        return replace(tpm, ima=replace(ima, must=(*ima.must, WATCHER)))
 
     return world.broker.ask(change=_tpm(change))
 
@@ -169,8 +169,9 @@ def stale_quote(world: AttackWorld) -> str:
 def _tpm(change: Callable[[TpmReferences], TpmReferences]) -> Change:
     def changed(ours: Appraiser) -> Appraiser:
         values = ours.references
-        assert values.tpm is not None
-        return replace(ours, references=replace(values, tpm=change(values.tpm)))
+        return replace(
+            ours, references=replace(values, tpm=change(require_value(values.tpm)))
+        )
 
     return changed
 

@@ -23,7 +23,7 @@ from sealift.channel.record.opener import Place, RecordOpener, Slot
 from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.hash import sha256
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.errors import AuthenticationError, MalformedError
+from sealift.errors import AuthenticationError, MalformedError, require_value
 from sealift.ids import Buffer
 from sealift.lab.attacks.world import ADA, BERN, CANARY, AttackWorld, train
 from sealift.lab.worlds.holders import InterposedSession
@@ -104,8 +104,7 @@ class RecordingSession(InterposedSession):
 def next_visit(world: AttackWorld) -> str:
     """The former holder's key, and what a public ratchet makes of it, on later frames."""
     former, later = _record(world), _record(world, BERN)
-    assert former.visit_key is not None, "the visit was verified"
-    key = former.visit_key.twin()
+    key = require_value(former.visit_key, "the visit was verified").twin()
     for _ in range(STEPS + 1):
         if _authenticates(key, later):
             return ""

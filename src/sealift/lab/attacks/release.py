@@ -19,6 +19,7 @@ from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import Label, SecretKey
 from sealift.crypto.sign import SigningKey, sign_document
+from sealift.errors import require_value
 from sealift.ids import Digest, Role
 from sealift.lab.attacks.world import (
     ADA,
@@ -166,9 +167,10 @@ def _decide(
         not_after=int(now_s()) + DAY_S,
     ).verified()
     own = world.endpoint
-    assert own.attester is not None
     bound = instance_bound(own.instance.public_key, verified.digest)
-    result = verified.appraiser().appraise(own.attester.collect(bound), bound)
+    result = verified.appraiser().appraise(
+        require_value(own.attester).collect(bound), bound
+    )
     peer = VerifiedPeer(
         role=Role.ACCELERATOR,
         name="accelerator-0",
@@ -320,6 +322,4 @@ def as_signed(world: AttackWorld) -> bool:
 
 
 def _receipt(world: AttackWorld) -> SignedReceipt:
-    receipt = world.visit().receipt
-    assert receipt is not None, "the honest visit gets its receipt"
-    return receipt
+    return require_value(world.visit().receipt, "the honest visit gets its receipt")

@@ -16,6 +16,7 @@ from typing import Final
 from sealift.codec import encode
 from sealift.crypto.sign import SigningKey
 from sealift.data.schedule.visits import BufferChoice
+from sealift.errors import require_value
 from sealift.ids import Buffer, Digest, Handle
 from sealift.lab.attacks.world import (
     ADA,
@@ -287,12 +288,17 @@ def _rebuilt(
     handle: Handle | None = None,
 ) -> bytes:
     """The same frame with another record or handle and a MAC that fits."""
-    assert session.visit_key is not None, "frames are built with it"
     place = Placement(
         frame.sequence, frame.record_index, frame.offset, frame.length, skip=0
     )
     handle = handle or frame.handle
-    return build_frame(session.visit_key, session.lease, place, record, handle)
+    return build_frame(
+        require_value(session.visit_key, "frames are built with it"),
+        session.lease,
+        place,
+        record,
+        handle,
+    )
 
 
 def _hostile(world: AttackWorld, attack: str) -> str:

@@ -21,7 +21,7 @@ from sealift.attest.policy import Appraiser
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.channel.transport.transport import Transport
 from sealift.crypto.keys import KEY_BYTES, SecretKey
-from sealift.errors import SealiftError
+from sealift.errors import SealiftError, require_value
 from sealift.lab.worlds.brokers import open_broker
 from sealift.lab.worlds.consortium import ONE_HOLDER, make_consortium, make_resource
 from sealift.lab.worlds.memorytransport import memory_pair
@@ -97,8 +97,7 @@ class Visited:
     @property
     def refusal(self) -> str:
         """Stable name of the refusal; empty if the visit was verified."""
-        assert self.ended is not None, "the visit ran"
-        return self.ended.reason
+        return require_value(self.ended, "the visit ran").reason
 
 
 class AttackWorld(VisitWorld):
@@ -264,8 +263,7 @@ class BrokerWorld:
         shown = self.host_endpoint(attester or self.host.attester)
         policy = expect_at_broker(self.agreement, "accelerator-0")
         if change is not None:
-            assert policy.appraiser is not None
-            policy = replace(policy, appraiser=change(policy.appraiser))
+            policy = replace(policy, appraiser=change(require_value(policy.appraiser)))
         try:
             with self.box.session(shown, policy) as session:
                 self.collect(session)

@@ -319,7 +319,8 @@ def fill(sock: socket.socket, room: memoryview) -> None:
     filled = 0
     while filled < len(room):
         count = sock.recv_into(room[filled:])
-        assert count, "the other end stays until everything is there"
+        if not count:
+            raise EOFError("the other end closed before everything was there")
         filled += count
 
 

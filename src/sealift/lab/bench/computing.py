@@ -154,7 +154,8 @@ class World(VisitWorld):
         bringing.start()
         ended = hosted.run(signed)
         bringing.join()
-        assert ended.outcome == "verified", ended
+        if ended.outcome != "verified":
+            raise ValueError(f"the visit was not verified: {ended}")
 
 
 def measure(

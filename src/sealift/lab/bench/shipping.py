@@ -105,7 +105,8 @@ def ship(
         left = total_bytes
         while left:
             count = file.readinto(chunk[: min(left, CHUNK_BYTES)])
-            assert count, "the file is as long as it was made"
+            if not count:
+                raise EOFError("the file is shorter than it was made")
             sock.sendall(chunk[:count])
             left -= count
         fill(sock, memoryview(bytearray(len(DONE))))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sealift.crypto.identity import load_identity
 from sealift.crypto.sign import PublicKey
-from sealift.errors import IntegrityError, SealiftError
+from sealift.errors import IntegrityError, SealiftError, require_value
 from sealift.lab.demo.outcome import REFUSAL_OF, CheckedLog, Verdict
 from sealift.lab.worlds import cheating, holders
 from sealift.lab.worlds.folder import MODEL_OWNER, OWNERS, World
@@ -126,12 +126,12 @@ def _check_shown_logs(
     """Each owner's log continues the head in the manifest, and shows the release to its rank."""
     from sealift.train.output.manifest import head_of, prove_releases
 
-    assert verdict.manifest is not None, "the model was opened"
+    manifest = require_value(verdict.manifest, "the model was opened")
     for owner in OWNERS:
         path, key = world.home(owner).log, verified.party(owner).sign
-        head = head_of(verdict.manifest, key)
+        head = head_of(manifest, key)
         log = _check_log(owner, key, path, {"the manifest": head})
-        prove_releases(verdict.manifest, log.entries)
+        prove_releases(manifest, log.entries)
         verdict.logs.append(log)
     verdict.log_verified = True
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.keys import Label, SecretKey
+from sealift.errors import require_value
 from sealift.events import emit
 from sealift.ids import Buffer, Handle
 from sealift.release.receipt import SignedReceipt
@@ -132,7 +133,6 @@ class HostileSession(InterposedSession):
 
     def _moved(self, raw: bytes) -> bytes:
         """The same record, properly authenticated, behind the end of the lease."""
-        assert self.visit_key is not None, "frames are built with it"
         frame = parse_frame(raw)
         place = Placement(
             sequence=frame.sequence,
@@ -141,7 +141,12 @@ class HostileSession(InterposedSession):
             length=frame.length,
             skip=0,
         )
-        return build_frame(self.visit_key, self.lease, place, frame.record)
+        return build_frame(
+            require_value(self.visit_key, "frames are built with it"),
+            self.lease,
+            place,
+            frame.record,
+        )
 
 
 def build_frame(

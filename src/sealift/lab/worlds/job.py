@@ -274,7 +274,8 @@ def _set_terms(document: str, **terms: object) -> str:
     for name, value in terms.items():
         line = rf"(?m)^{name} = \S.*?(?=$|   )"
         document, count = re.subn(line, f"{name} = {json.dumps(value)}", document)
-        assert count == 1, f"the starter document has one line for {name}"
+        if count != 1:
+            raise LookupError(f"the starter document has {count} lines for {name}")
     return document
 
 
@@ -300,7 +301,8 @@ def _add_host(document: str, references: TpmReferences) -> str:
         (r"heartbeat_s = [\d.]+(?=   )", f"heartbeat_s = {HEARTBEAT_S}"),
     ):
         document, count = re.subn(f"(?m)^{line}", value, document)
-        assert count, f"the starter document has no {line}"
+        if not count:
+            raise LookupError(f"the starter document has no {line}")
     return document
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from sealift.errors import JobError, PeerError, SealiftError
+from sealift.errors import JobError, PeerError, SealiftError, require_value
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.loops import F32
 from sealift.outsource.multiplier import Multiplier, Products
@@ -106,8 +106,7 @@ class Door:
 
     @property
     def _begun(self) -> Multiplier:
-        assert self._multiplier is not None
-        return self._multiplier
+        return require_value(self._multiplier)
 
     @contextmanager
     def _watching(self) -> Iterator[None]:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sealift.crypto.identity import Identity, load_identity
-from sealift.errors import UsageError
+from sealift.errors import UsageError, require_kind
 from sealift.numeric.kernels import Kernels, best_kernels
 from sealift.outsource.convert import STATE, Route, convert, copied, restore, why_not
 from sealift.outsource.own.door import Door, Reach
@@ -248,8 +248,7 @@ def outsource(
     model.__dict__[STATE] = own
     name, parents = f"Outsourced{plain.__name__}", (OutsourcedModel, type(model))
     model.__class__ = type(name, parents, {"plain": plain, "__doc__": plain.__doc__})
-    assert isinstance(model, OutsourcedModel)
-    return model
+    return require_kind(model, OutsourcedModel)
 
 
 def _start(started: dict[str, float], name: str, *_: object) -> None:

@@ -19,7 +19,7 @@ from sealift.attest.level import Level, parse_accept
 from sealift.attest.reference import ReferenceValues
 from sealift.codec import MAX_INTEGER, encode
 from sealift.crypto.sign import PublicKey
-from sealift.errors import PolicyError
+from sealift.errors import PolicyError, require_value
 from sealift.ids import Digest, check_name
 from sealift.release.agreement.resources import (
     GroupRule,
@@ -202,15 +202,13 @@ class Agreement:
     def output_rule(self) -> OutputRule:
         """What may leave; raises PolicyError ``other-purpose`` unless it trains."""
         self.require_about("train")
-        assert self.output is not None
-        return self.output
+        return require_value(self.output)
 
     @property
     def travel_rule(self) -> TravelRule:
         """How to visit; raises PolicyError ``other-purpose`` unless it trains."""
         self.require_about("train")
-        assert self.travel is not None
-        return self.travel
+        return require_value(self.travel)
 
     @property
     def ranks(self) -> int:

@@ -15,7 +15,7 @@ from typing import Final
 from sealift.attest.policy import AttestationResult
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import Label
-from sealift.errors import IntegrityError, PolicyError, SealiftError
+from sealift.errors import IntegrityError, PolicyError, SealiftError, require_value
 from sealift.events import Sink, emit
 from sealift.release.agreement import Resource
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -246,8 +246,9 @@ class KeyReleases:
         self, peer: VerifiedPeer, resource: Resource, proven_at_s: float
     ) -> None:
         if resource.lease is not None:
-            assert peer.result is not None, "leases are for who showed evidence"
-            attester = peer.result.claims.attester
+            attester = require_value(
+                peer.result, "leases are for who showed evidence"
+            ).claims.attester
             self._leases.grant(peer.instance, resource.lease, proven_at_s, attester)
 
     def _append_asked(

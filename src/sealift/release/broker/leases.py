@@ -22,7 +22,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from sealift.crypto.sign import PublicKey
-from sealift.errors import PolicyError, SealiftError
+from sealift.errors import PolicyError, SealiftError, require_value
 from sealift.release.agreement import KeyLease, Resource
 from sealift.release.broker.messages import (
     HEARTBEAT_MISSING,
@@ -216,13 +216,12 @@ class KeyLeases:
         """
         peer = asker.peer
         if request.action == "ask":
-            assert request.instance is not None
             if peer.identity != self._owner:
                 raise PolicyError(
                     "only the owner's own holder may ask where an instance stands",
                     code="not-the-owner",
                 )
-            return self._wait(request.instance, request.wait_s)
+            return self._wait(require_value(request.instance), request.wait_s)
         if peer.result is None:
             raise PolicyError(
                 "a lease is about a peer that showed evidence", code="evidence-missing"

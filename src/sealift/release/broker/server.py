@@ -25,6 +25,7 @@ from sealift.errors import (
     StaleError,
     UnavailableError,
     is_about_peer,
+    require_value,
 )
 from sealift.events import Sink, discard, unfailing
 from sealift.ids import Digest
@@ -262,8 +263,9 @@ class Broker:
         if request.begin is not None:
             credential = self._enroller.begin(request.begin, session.th2)
             return BrokerAnswer(credential=credential)
-        assert request.answer is not None
-        signed = self._enroller.finish(request.answer, session.peer, session.th2)
+        signed = self._enroller.finish(
+            require_value(request.answer), session.peer, session.th2
+        )
         return BrokerAnswer(enrolment=signed)
 
     def _answer_checkpoint(

@@ -29,7 +29,7 @@ from sealift.channel.transport.transport import (
     peer_closed,
     peer_timeout,
 )
-from sealift.errors import PeerError, SealiftError
+from sealift.errors import PeerError, SealiftError, require_value
 from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Buffer
 from sealift.session.relay.client import RelayClient
@@ -120,8 +120,7 @@ class Relay:
     @property
     def address(self) -> tuple[str, int]:
         """Host and port to dial."""
-        assert self._listener is not None
-        return self._listener.address
+        return require_value(self._listener).address
 
     @property
     def names(self) -> frozenset[str]:
@@ -222,10 +221,9 @@ class Relay:
         self.close()
 
     def _accept(self) -> None:
-        assert self._listener is not None
         while not self._closing.is_set():
             try:
-                self.attach(self._listener.accept_socket(None))
+                self.attach(require_value(self._listener).accept_socket(None))
             except PeerError:
                 # Closed, or a peer that left before it was accepted; or no descriptor
                 # is left, which lasts.

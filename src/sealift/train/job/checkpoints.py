@@ -21,6 +21,7 @@ from sealift.errors import (
     PolicyError,
     UnavailableError,
     UsageError,
+    require_value,
     unreadable,
 )
 from sealift.events import Sink, discard, emit
@@ -158,8 +159,7 @@ class Checkpoints(Generic[P]):
         find_checkpoint(self._folder.path, mark.number, mark.sealed)
         key = self._patiently(lambda: self._ledger.open_key(mark))
         self._latest = mark.number, key
-        found = self.latest()
-        assert found is not None, "it was opened just now"
+        found = require_value(self.latest(), "it was opened just now")
         emit(
             self._sink,
             "checkpoint.restored",

@@ -34,6 +34,7 @@ from sealift.errors import (
     SealiftError,
     UnavailableError,
     UsageError,
+    require_value,
 )
 from sealift.events import Event
 from sealift.release.files import handed_on
@@ -306,7 +307,7 @@ class RoleProcesses:
 
 
 def _lines(stream: IO[str] | None) -> Iterator[str]:
-    assert stream is not None, "both streams are pipes"
+    stream = require_value(stream, "both streams are pipes")
     with stream:
         yield from stream
 

@@ -17,7 +17,7 @@ from sealift.attest.level import Level
 from sealift.codec import decode, encode
 from sealift.crypto.sign import Signed
 from sealift.data.schedule.visits import BufferChoice
-from sealift.errors import SealiftError, UsageError
+from sealift.errors import SealiftError, UsageError, require_value
 from sealift.events import Sink, emit
 from sealift.ids import Digest
 from sealift.numeric.kernels import best_kernels
@@ -135,7 +135,6 @@ class ShareServers:
 
     def _dial(self, settings: JobSettings, traces: Traces) -> Connections:
         agreement, servers = self._agreement.agreement, settings.servers
-        assert agreement.servers is not None, "the plan demands them"
         places = [
             ServerPlace(
                 share=share,
@@ -143,7 +142,9 @@ class ShareServers:
                 address=parse_address(servers.addresses[share]),
                 policy=expect_share_server(self._agreement, party),
             )
-            for share, party in agreement.servers.parties.items()
+            for share, party in require_value(
+                agreement.servers, "the plan demands them"
+            ).parties.items()
         ]
         found = Connections.dial(
             self._endpoint,

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sealift.errors import JobError
+from sealift.errors import JobError, require_value
 from sealift.ids import Digest
 from sealift.train.loop.states import (
     MODEL,
@@ -227,7 +227,7 @@ ELEMENT_KINDS: Final = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
 
 
 def _bytes_of(tensor: TensorBytes, numbers: Array | None) -> TensorBytes:
-    assert numbers is not None, "every tensor is averaged or counted"
+    numbers = require_value(numbers, "every tensor is averaged or counted")
     if tensor.dtype == "BF16":  # to the nearest, ties to even
         bits = numbers.astype(np.float32).view(np.uint32)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16

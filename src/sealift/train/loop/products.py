@@ -24,6 +24,7 @@ from sealift.errors import (
     MalformedError,
     SealiftError,
     UnavailableError,
+    require_value,
 )
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.loops import F32
@@ -177,10 +178,10 @@ class RehearsedSteps:
     def settle(self) -> bool:
         """The trace is whole; one kind of step has one, whatever the rows' schema."""
         self._demand_begun()
-        assert self._recorder is not None
+        recorder = require_value(self._recorder)
         self._multiplier.settle()
         try:
-            trace, self._recorder = self._recorder.trace(), None
+            trace, self._recorder = recorder.trace(), None
         except MalformedError as error:
             raise other_operations(error.why) from None
         if self._found.setdefault(self._kind, trace) != trace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from sealift.errors import require_value
 from sealift.ids import Buffer
 from sealift.train.loop.buckets import Bucket, Trained
 from sealift.train.loop.states import Settled, TrainingState
@@ -79,8 +80,9 @@ class Told:
 
     def add_up(self, bucket: Bucket, gradient: Buffer) -> Buffer:
         """See ``StepSums.add_up``."""
-        assert self._sums is not None, "only a slice of a group is asked to add up"
-        return self._sums.add_up(bucket, gradient)
+        return require_value(
+            self._sums, "only a slice of a group is asked to add up"
+        ).add_up(bucket, gradient)
 
 
 def plain_names(told: Mapping[str, float]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from typing import Self
 
 from sealift.data.schedule.visits import Group as StopGroup
 from sealift.data.schema.alike import demand_alike
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, require_value
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose
 from sealift.train.loop.faults import unfit
@@ -394,5 +394,4 @@ def parts_of(cargo: Sequence[LoadedCargo]) -> tuple[TaskPart, ...]:
 
 def _state(found: TrainingState | None) -> TrainingState:
     """The state that a task which builds or trains ends with."""
-    assert found is not None, "whoever builds or trains has a state in the end"
-    return found
+    return require_value(found, "whoever builds or trains has a state in the end")

@@ -15,7 +15,13 @@ from typing import Final
 
 from sealift.codec import decode, encode
 from sealift.crypto.identity import Identity
-from sealift.errors import IntegrityError, PolicyError, UnavailableError, UsageError
+from sealift.errors import (
+    IntegrityError,
+    PolicyError,
+    UnavailableError,
+    UsageError,
+    require_value,
+)
 from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole, write_whole
@@ -242,11 +248,10 @@ def _require_named(
 
 
 def _model_name(manifest: RunManifest, sealed: Digest) -> ModelName:
-    assert manifest.weights is not None, "the run made a model"
     return ModelName(
         job=manifest.job,
         agreement=manifest.agreement,
-        weights=manifest.weights,
+        weights=require_value(manifest.weights, "the run made a model"),
         sealed=sealed,
         instance=manifest.instance,
     )

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from sealift.errors import MalformedError, PeerError, SealiftError
+from sealift.errors import MalformedError, PeerError, SealiftError, require_kind
 from sealift.events import Sink, emit, metric_fields
 from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -232,5 +232,4 @@ def _first_cause(
     first = causes[0]
     if isinstance(first, Failed):
         return FailedError(first)
-    assert isinstance(first, SealiftError)
-    return first
+    return require_kind(first, SealiftError)

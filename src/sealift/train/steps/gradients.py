@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, require_value
 from sealift.ids import Buffer
 from sealift.train.loop.buckets import Array, Bucket, Trained, cut_buckets
 from sealift.train.loop.faults import unfit
@@ -131,12 +131,11 @@ class Gradients:
         self._tell(end)
 
     def _tell(self, end: int) -> None:
-        assert self._whole is not None
         while self._next < end:
             number, self._next = self._next, self._next + 1
             if self._there is not self._flat:
                 self._flat[number].copy_(self._there[number])
-            self._whole(self.buckets[number])
+            require_value(self._whole)(self.buckets[number])
 
     def _is_ours(self, name: str, parameter: Tensor) -> bool:
         found = parameter.grad

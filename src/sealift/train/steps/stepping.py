@@ -18,6 +18,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from sealift.errors import require_value
 from sealift.train.loop.buckets import Array, Bucket
 from sealift.train.loop.faults import gradient_not_finite
 from sealift.train.loop.states import MODEL, TrainingState
@@ -92,13 +93,11 @@ class StepLoop:
         parent: TaskParent,
         room: Room,
     ) -> None:
-        assert task.together is not None
-        assert given.states[0] is not None, "a model is built before it is trained"
+        together = require_value(task.together)
+        state = require_value(given.states[0], "a model is built before it is trained")
         self._training, self._task, self._parent = training, task, parent
-        self._together, self._settings = task.together, task.settings
-        self._gradients = Gradients(
-            training, given.states[0], task.together.bucket_bytes, room
-        )
+        self._together, self._settings = together, task.settings
+        self._gradients = Gradients(training, state, together.bucket_bytes, room)
         self._own = [
             OwnBatches(training, task, place, each) for place, each in enumerate(rows)
         ]

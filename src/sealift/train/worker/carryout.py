@@ -12,7 +12,7 @@ from torch.utils import deterministic
 from sealift.data.schema.document import schema_from_plain
 from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Schema
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, require_value
 from sealift.train.loop.imports import Guard, Notice, unnoticed
 from sealift.train.loop.placement import HERE, Placement
 from sealift.train.loop.recipe import Recipe
@@ -123,8 +123,11 @@ Convert = Callable[[nn.Module], MakesSteps]
 def _conversion(task: SliceTask, parent: TaskParent, guard: Guard) -> Convert:
     if not task.outsourced:
         return lambda model: Here()
-    assert parent.products is not None, "whoever outsources has somebody to ask"
-    return partial(OutsourcedSteps, parent.products, guard)
+    return partial(
+        OutsourcedSteps,
+        require_value(parent.products, "whoever outsources has somebody to ask"),
+        guard,
+    )
 
 
 def _rehearse(

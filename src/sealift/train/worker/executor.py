@@ -20,7 +20,7 @@ from typing import Final, TextIO
 
 from sealift.attest.evidence import Measure, unmeasured
 from sealift.data.schedule.memory import SharedBuffer
-from sealift.errors import JobError, UnavailableError, visible
+from sealift.errors import JobError, UnavailableError, require_kind, visible
 from sealift.ids import Digest
 from sealift.release.receipt import ScrubSummary
 from sealift.train.loop.states import TensorBytes, pack_tensors
@@ -133,10 +133,13 @@ class RecipeExecutor:
         Raises:
             JobError: code ``recipe-killed``, if the process does not start.
         """
+        self._wait_for_sandbox()
+        return self._sandbox
+
+    def _wait_for_sandbox(self) -> None:
         if not self._sandbox:
             self._sandbox = self._await_zygote()
             self._tell(Confinement.parse(self._sandbox).say())
-        return self._sandbox
 
     def device(self) -> str:
         """Where tasks compute; of a GPU its name, who was seen there besides, and how rows come.
@@ -174,7 +177,7 @@ class RecipeExecutor:
         Raises:
             UnavailableError: ``no-device``.
         """
-        assert self.sandbox  # by now it is known which devices it shows
+        self._wait_for_sandbox()  # by then it is known which devices it shows
         device = choose_device(wanted, self._gpus, self._no_gpu, rank=rank)
         self._equipment = replace(self._equipment, device=device)
         self._cpu = say_cpu(wanted, self._gpus, self._no_gpu)
@@ -193,7 +196,7 @@ class RecipeExecutor:
             UnavailableError: code ``no-memory``.
         """
         with self._lock, ExitStack() as stack:
-            assert self.sandbox
+            self._wait_for_sandbox()
             self._verify_bundle()
             process = TaskProcess(self._control, self._equipment, self.limits, stack)
             self._task, self._report = process, process.report
@@ -210,7 +213,7 @@ class RecipeExecutor:
             JobError: ``recipe-killed``, ``state-changed``.
         """
         with self._lock:
-            assert self.sandbox
+            self._wait_for_sandbox()
             self._verify_bundle()
             yield self._control, self._equipment
 
@@ -276,8 +279,7 @@ class RecipeExecutor:
         raw = read_packet(self._control)
         if not raw:
             return None
-        told = from_bytes(raw, Waiting)
-        assert isinstance(told, Waiting)
+        told = require_kind(from_bytes(raw, Waiting), Waiting)
         asked = self._overwrites and freed_is_overwritten()
         if asked and not told.overwrites:
             raise killed("it keeps what it frees, and this process does not")

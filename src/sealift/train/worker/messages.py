@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any, Final, Literal
 
 from sealift.codec import encode_named, from_plain, parse_named
-from sealift.errors import MalformedError, PeerError
+from sealift.errors import MalformedError, PeerError, require_kind
 from sealift.ids import Buffer
 from sealift.outsource.terms import Backward, Forward
 from sealift.train.loop.buckets import Bucket, Trained, cut_buckets
@@ -246,7 +246,7 @@ class TaskAnswers:
         return b""
 
     def _tell(self, message: object, buffer: bytes, parent: TaskParent) -> None:
-        assert isinstance(message, Metrics)
+        message = require_kind(message, Metrics)
         if not self._untold or (message.model, message.place) != self._untold.popleft():
             raise _odd("other numbers than the next ones")
         if buffer or len(message.values) > MAX_METRICS:

@@ -22,7 +22,7 @@ from typing import Final, TextIO
 from sealift.attest.evidence import Measure
 from sealift.attest.runtimelog import module_event
 from sealift.data.schedule.memory import SharedBuffer
-from sealift.errors import JobError, MalformedError, PeerError
+from sealift.errors import JobError, MalformedError, PeerError, require_kind
 from sealift.ids import Buffer, Digest
 from sealift.train.loop.faults import MOST_ROOM, NOT_OVERWRITTEN
 from sealift.train.loop.tasks import DeviceScrub
@@ -266,7 +266,7 @@ class WorkerProcess:
             told = from_bytes(raw, DeviceScrub)
         except MalformedError:
             return None
-        assert isinstance(told, DeviceScrub)
+        told = require_kind(told, DeviceScrub)
         possible = 0 <= told.nonzero_bytes <= told.size_bytes < MOST_ROOM
         return told if possible else None
 
@@ -295,8 +295,7 @@ class WorkerProcess:
             raw = read_packet(self._control)
         if not raw:
             return 0
-        told = from_bytes(raw, WorkerEnded)
-        assert isinstance(told, WorkerEnded)
+        told = require_kind(from_bytes(raw, WorkerEnded), WorkerEnded)
         return told.status
 
 

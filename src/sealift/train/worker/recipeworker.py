@@ -25,7 +25,13 @@ import torch
 from torch import Tensor, nn
 
 from sealift.data.loader.rowtensors import batch_from_rows
-from sealift.errors import MalformedError, PeerError, SealiftError
+from sealift.errors import (
+    MalformedError,
+    PeerError,
+    SealiftError,
+    require_kind,
+    require_value,
+)
 from sealift.ids import Buffer
 from sealift.train.loop.answers import pack_answer
 from sealift.train.loop.buckets import Bucket, Trained
@@ -80,7 +86,7 @@ def run_worker(
         if isinstance(order, ServeOrder):
             work = ServedModel(order, parent, files)
         else:
-            assert isinstance(order, Assignment)
+            order = require_kind(order, Assignment)
             work = AssignedTask(order, parent, files)
         keep_descriptors(talk, text)
         parent.stream = TALK
@@ -310,7 +316,7 @@ class ServedModel:
 
     def _answer(self, step: object) -> object:
         try:
-            assert isinstance(step, ServeStep)
+            step = require_kind(step, ServeStep)
             with torch.inference_mode():
                 return ServeAnswer(self._step(step))
         except BaseException as error:
@@ -319,9 +325,8 @@ class ServedModel:
     def _step(self, step: ServeStep) -> int:
         match step.work:
             case "predict":
-                assert self._form.outputs is not None
                 found = self._recipe.predict(self._model, self._batch(step.rows))
-                return self._put(found, self._form.outputs, step.rows)
+                return self._put(found, require_value(self._form.outputs), step.rows)
             case "begin":
                 batch = self._batch(step.rows)
                 stream = self._recipe.generate(self._model, batch)
@@ -338,12 +343,11 @@ class ServedModel:
 
     def _next(self, number: int) -> int:
         stream, rows = self._streams[number]
-        assert self._form.tokens is not None
         found = self._recipe.guard(next, stream, _END)
         if found is _END:
             del self._streams[number]
             return 0
-        return self._put(found, self._form.tokens, rows)
+        return self._put(found, require_value(self._form.tokens), rows)
 
     def _batch(self, rows: int) -> dict[str, Tensor]:
         schema = self._form.inputs

@@ -16,7 +16,7 @@ from typing import Final
 from sealift.channel.transport.transport import peer_timeout
 from sealift.codec import encode
 from sealift.crypto.sign import PublicKey
-from sealift.errors import PeerError, PolicyError, SealiftError
+from sealift.errors import PeerError, PolicyError, SealiftError, require_value
 from sealift.events import Sink, discard, emit
 from sealift.ids import VisitId
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -271,8 +271,9 @@ class HolderJob:
 
     def _require_allowed(self, lease: Lease, peer: VerifiedPeer, revoked: str) -> None:
         """Before each frame: what our own rule says of rows, and of who gets them."""
-        identity = self._endpoint.identity
-        assert identity is not None, "a holder has its party's identity"
+        identity = require_value(
+            self._endpoint.identity, "a holder has its party's identity"
+        )
         verified, ended = self._statements.judged()
         state = State(
             owner=Owner(self._endpoint.name, identity.public_key),

@@ -17,7 +17,7 @@ from typing import Final
 from sealift.channel.transport.transport import peer_timeout
 from sealift.crypto.sign import PublicKey
 from sealift.data.schedule.visits import Group, Stop
-from sealift.errors import PeerError
+from sealift.errors import PeerError, require_value
 from sealift.events import Sink, emit, metric_fields
 from sealift.ids import Role, VisitId
 from sealift.session.session import Session
@@ -270,14 +270,13 @@ class PlanRun:
             self._keep(told)
         elif isinstance(told, Departed):
             self._depart(told)
-        else:
-            assert isinstance(told, OfVisit)
-            if told.visit in self._visits:  # else it is of a visit that is over
-                self._take_of(self._visits[told.visit], told)
+        elif not isinstance(told, OfVisit):
+            raise AssertionError(f"nobody takes a {type(told).__name__}")
+        elif told.visit in self._visits:  # else it is of a visit that is over
+            self._take_of(self._visits[told.visit], told)
 
     def _take_of(self, state: StopState, told: OfVisit) -> None:
-        assert state.offered is not None, "only offered visits are known"
-        offer, holder = state.offered
+        offer, holder = require_value(state.offered, "only offered visits are known")
         match told:
             case BufferOffered():
                 state.stage = Stage.LOADING

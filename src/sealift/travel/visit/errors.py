@@ -22,6 +22,7 @@ from sealift.errors import (
     StaleError,
     UnavailableError,
     UsageError,
+    require_kind,
 )
 from sealift.session.session import Session
 from sealift.travel.visit.messages import Failed, FailedError, parse_message
@@ -109,5 +110,5 @@ def gave_up(message: bytes) -> SealiftError:
         return MalformedError(
             "expected a raw frame", why="a message came", code="unexpected-frame"
         )
-    assert isinstance(failed, Failed)
+    failed = require_kind(failed, Failed)
     return FailedError(failed)

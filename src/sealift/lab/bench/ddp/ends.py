@@ -26,6 +26,7 @@ from sealift.collective.group import SealedGroup
 from sealift.collective.peer import Wire
 from sealift.collective.planner import plan_group
 from sealift.collective.tensors import Array
+from sealift.errors import require_value
 from sealift.integrations.torchgroup import SealedProcessGroup, sealed_all_reduce
 from sealift.lab.bench.ddp.models import MODELS
 from sealift.lab.bench.harness import Answer, End
@@ -47,7 +48,8 @@ class RingGroup:
 
     def all_reduce(self, tensor: Array, reduction: Reduction) -> None:
         """Sums."""
-        assert reduction is Reduction.SUM
+        if reduction is not Reduction.SUM:
+            raise ValueError("this ring makes sums only")
         self._ring.all_reduce(tensor.reshape(-1))
 
     def abort(self) -> None:
@@ -132,8 +134,7 @@ class TrainingEnd(End):
             loss.backward()
         with torch.no_grad():
             for each in model.parameters():
-                assert each.grad is not None
-                each.add_(each.grad, alpha=-_RATE)
+                each.add_(require_value(each.grad), alpha=-_RATE)
         return {"seconds": time.perf_counter() - began, "loss": float(loss.detach())}
 
     def replay(self, arm: str, sizes: Sequence[int]) -> Answer:

@@ -37,7 +37,7 @@ from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.ring import SLOT_HEAD_BYTES
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite
 from sealift.data.loader.windows import use_huge_pages
-from sealift.errors import SealiftError
+from sealift.errors import SealiftError, require_kind
 from sealift.lab.bench.link.device import (
     NAIVE,
     NAIVE_NONCE,
@@ -237,8 +237,7 @@ def failure_row(
     sender = peer.sender(
         name, mode, ring=ring, record_bytes=record_bytes, kind=FlippingTransport
     )
-    transport = sender.transport
-    assert isinstance(transport, FlippingTransport)
+    transport = require_kind(sender.transport, FlippingTransport)
     # The header has gone; then come the announcement and the units.
     transport.flip_at = transport.sent_so_far + 1 + units // 2
     peer.ask("receive", link=name)

@@ -24,7 +24,7 @@ from sealift.channel.transport.memfd import MemfdTransport
 from sealift.crypto.aead import NONCE_BYTES, Aead, Suite
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import SecretKey
-from sealift.errors import PeerError, SealiftError
+from sealift.errors import PeerError, SealiftError, require_value
 from sealift.lab.bench.channel import copy_frames
 from sealift.lab.bench.harness import Answer, End, Peer
 from sealift.lab.bench.link.shapes import receiver_of, sender_of
@@ -174,11 +174,10 @@ class Device(End):
 
     def receive(self, link: str) -> Iterator[Answer]:
         """Ready; then what came of the next transfer."""
-        assert self._memory is not None
         yield {}
         before = time.process_time()
         try:
-            self._links[link].receive(self._memory)
+            self._links[link].receive(require_value(self._memory))
         except SealiftError as error:
             yield {"refused_s": time.monotonic(), "error": error.code}
             return
@@ -187,11 +186,11 @@ class Device(End):
 
     def left(self) -> Answer:
         """Bytes of the device's memory that are not zero."""
-        assert self._memory is not None
-        size, nonzero = self._memory.nbytes, 0
+        memory = require_value(self._memory)
+        size, nonzero = memory.nbytes, 0
         for at in range(0, size, 1 << 20):
             part = bytearray(min(1 << 20, size - at))
-            self._engine.download(self._memory, at, part).wait()
+            self._engine.download(memory, at, part).wait()
             nonzero += len(part) - part.count(0)
         return {"nonzero": nonzero}
 

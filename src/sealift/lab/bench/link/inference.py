@@ -20,7 +20,7 @@ from typing import Final
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
-from sealift.errors import UnavailableError
+from sealift.errors import UnavailableError, require_value
 from sealift.lab.bench.harness import Peer
 from sealift.lab.bench.link.server import (
     MAX_REQUEST_BYTES,
@@ -94,9 +94,8 @@ def _measure(
     budget_s: float,
 ) -> Row:
     form = form_for(name)
-    assert form.outputs is not None
     question = random_rows(form.inputs, batch)
-    answer_bytes = batch * form.outputs.schema.row_bytes
+    answer_bytes = batch * require_value(form.outputs).schema.row_bytes
 
     def ask(session: Session) -> float:
         header = Ask(id=next(numbers), work="predict", rows=batch)

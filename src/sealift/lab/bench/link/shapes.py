@@ -29,7 +29,7 @@ from sealift.channel.record.opener import scrub
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
-from sealift.errors import UsageError
+from sealift.errors import UsageError, require_kind
 from sealift.ids import Buffer
 
 MAX_ONE_TAG_BYTES: Final = 1 << 30  # the AEAD library takes less than 2 GiB a call
@@ -258,7 +258,7 @@ class AfterAllCame:
 
     def open_all(self, opener: AnyOpener, arriving: Arriving, timeout_s: float) -> None:
         """Wait for every unit, then open them all."""
-        assert isinstance(opener, LinkOpener)
+        opener = require_kind(opener, LinkOpener)
         transport, units = self._transport, list(arriving.units())
         ranges = transport.ranges(len(units), timeout_s)
         if self._staged:

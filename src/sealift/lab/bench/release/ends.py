@@ -24,7 +24,7 @@ from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.codec import decode, encode
 from sealift.crypto.sign import PublicKey, SigningKey
-from sealift.errors import PeerError, StaleError
+from sealift.errors import PeerError, StaleError, require_value
 from sealift.ids import Digest, Role
 from sealift.lab.bench.harness import Answer, End, pack, unpack
 from sealift.lab.worlds.brokers import open_broker
@@ -236,8 +236,7 @@ class ClientEnd(End):
 
     def attest(self, times: int) -> Answer:
         """Only the evidence: collected, not sent; milliseconds."""
-        attester = self._endpoint.attester
-        assert attester is not None
+        attester = require_value(self._endpoint.attester)
         return {
             "ms": [_timed_ms(lambda: attester.collect(bytes(32))) for _ in range(times)]
         }
@@ -305,9 +304,8 @@ class ClientEnd(End):
 
     def _grow(self, entries: int) -> None:
         """The first program runs again, which the kernel measures each time."""
-        assert self._host is not None
         for _ in range(entries):
-            self._host.kernel.run(*_program(0), allow=False)
+            require_value(self._host).kernel.run(*_program(0), allow=False)
 
 
 def _program(number: int) -> tuple[str, bytes]:

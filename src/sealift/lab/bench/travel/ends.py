@@ -21,7 +21,7 @@ from sealift.codec import decode, encode
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.identity import load_identity, save_identity
 from sealift.crypto.keys import KEY_BYTES, SecretKey
-from sealift.errors import JobError
+from sealift.errors import JobError, require_value
 from sealift.ids import Role
 from sealift.lab.bench.channel import copy_frames, pipe_over
 from sealift.lab.bench.harness import Answer, End, pack, unpack
@@ -125,15 +125,15 @@ class HolderEnd(End):
         taken = PathDialler(places=[offer.address for offer in told]).take(
             told, SecretKey(unpack(key)), frame_bytes(record_bytes)
         )
-        assert taken.transport is not None, taken.why
+        transport = require_value(taken.transport, taken.why)
         for index in range(-(-total_bytes // record_bytes)):
             length = self._source.record_length(index)
-            room = taken.transport.reserve(HEADER_BYTES + length, WAIT_S)
+            room = transport.reserve(HEADER_BYTES + length, WAIT_S)
             self._source.record_into(index, room[HEADER_BYTES:])
-            taken.transport.commit()
-        taken.transport.receive(WAIT_S)
+            transport.commit()
+        transport.receive(WAIT_S)
         spent_s = time.perf_counter() - started
-        taken.transport.close()
+        transport.close()
         return {"seconds": spent_s}
 
     def ship(self, address: Any, certificate: str, total_bytes: int) -> Answer:
