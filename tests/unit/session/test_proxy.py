@@ -153,12 +153,24 @@ def test_what_the_relay_says_at_once_is_not_lost(
         transport.close()
 
 
-def test_the_date_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    date = b"Date: Tue, 24 Nov 2026 10:00:00 GMT\r\n\r\n"
-    with little_proxy(answer=OPEN + date) as proxy:
+@pytest.mark.parametrize(
+    ("date", "time_s"),
+    [
+        (b"Tue, 24 Nov 2026 10:00:00 GMT", 1795514400.0),
+        (b"Tue, 24 Nov 2026 10:00:00 -0000", None),  # no zone: not this machine's
+        (b"Tue, 24 Nov 2026 10:00:00 +0900", None),
+        (b"Tue, 31 Feb 2026 10:00:00 GMT", None),
+        (b"Mon, 01 Jan 0001 00:00:00 -9999", None),
+    ],
+)
+def test_the_date_is_heard(
+    monkeypatch: pytest.MonkeyPatch, date: bytes, time_s: float | None
+) -> None:
+    answer = OPEN + b"Date: " + date + b"\r\n\r\n"
+    with little_proxy(answer=answer) as proxy:
         use(monkeypatch, proxy.environment())
         transport = dial_relay(FAR, timeout_s=60)
-        assert transport.date == "Tue, 24 Nov 2026 10:00:00 GMT"
+        assert transport.date_s == time_s
         transport.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 from sealift.cli.ahead.dryrun import Unknown
@@ -61,8 +60,8 @@ class Network:
         return f"a relay answers at {place}{through}"
 
     def _hear(self, transport: RelayTransport) -> None:
-        if transport.date:
-            self._take_date(transport.date)
+        if transport.date_s is not None:
+            self.told_s, self.teller = transport.date_s, "the proxy"
         name = f"check-{secrets.token_hex(8)}"
         try:
             with RelayClient(transport, name, DIAL_S) as client:
@@ -71,13 +70,6 @@ class Network:
         except PeerError as error:
             if error.code != "relay-full":  # it answered, and that was the question
                 raise
-
-    def _take_date(self, date: str) -> None:
-        try:
-            self.told_s = parsedate_to_datetime(date).timestamp()
-        except ValueError:
-            return
-        self.teller = "the proxy"
 
     def compare_clocks(self, now_s: float) -> str:
         """This machine's with the one that was heard.

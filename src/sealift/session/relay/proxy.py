@@ -19,6 +19,7 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -29,7 +30,11 @@ from sealift.errors import PeerError, UnavailableError, UsageError
 MAX_ANSWER_BYTES: Final = 16 << 10
 _HOST: Final = re.compile(r"[A-Za-z0-9._:-]{1,255}")
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})(?: [^\r\n]*)?\r?\n")
-_DATE: Final = re.compile(rb"\ndate:[ \t]*([ -~]{1,64}?)[ \t]*\r?\n", re.IGNORECASE)
+# HTTP's own form (RFC 9110, 5.6.7); what has another one is no time.
+_DATE: Final = re.compile(
+    rb"\ndate:[ \t]*(\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT)[ \t]*\r?\n",
+    re.IGNORECASE,
+)
 _END: Final = re.compile(rb"\r?\n\r?\n")
 # How an answer begins that is no relay's: with TLS's alert or handshake, or with a page.
 _TLS: Final = (b"\x15\x03", b"\x16\x03")
@@ -96,11 +101,11 @@ def dial_relay(address: tuple[str, int], *, timeout_s: float) -> RelayTransport:
         what = "the proxy does not answer"
         raise PeerError(what, why=why, code="proxy-unreachable") from None
     try:
-        date = _open_tunnel(sock, proxy, (host, port), Deadline(timeout_s))
+        date_s = _open_tunnel(sock, proxy, (host, port), Deadline(timeout_s))
     except BaseException:
         sock.close()
         raise
-    return RelayTransport(sock, proxy=proxy, date=date)
+    return RelayTransport(sock, proxy=proxy, date_s=date_s)
 
 
 class RelayTransport(TcpTransport):
@@ -108,14 +113,18 @@ class RelayTransport(TcpTransport):
 
     Attributes:
         proxy: That it goes through.
-        date: What time that proxy said it is; empty if it did not.
+        date_s: What time that proxy said it is, in seconds since 1970; None if it said none.
     """
 
     def __init__(
-        self, sock: socket.socket, *, proxy: Proxy | None = None, date: str = ""
+        self,
+        sock: socket.socket,
+        *,
+        proxy: Proxy | None = None,
+        date_s: float | None = None,
     ) -> None:
         super().__init__(sock)
-        self.proxy, self.date = proxy, date
+        self.proxy, self.date_s = proxy, date_s
 
     def hear(self, timeout_s: float) -> None:
         """Wait for the first bytes of an answer, and leave them where they are.
@@ -138,7 +147,7 @@ def _speaks(begun: bytes) -> str:
 
 def _open_tunnel(
     sock: socket.socket, proxy: Proxy, address: tuple[str, int], deadline: Deadline
-) -> str:
+) -> float | None:
     """Ask for a tunnel; what time the proxy says it is."""
     request = _request(proxy, address)
     try:
@@ -151,7 +160,10 @@ def _open_tunnel(
         raise peer_closed(error) from None
     require_tunnel(answer, address)
     found = _DATE.search(answer)
-    return found[1].decode() if found else ""
+    try:
+        return parsedate_to_datetime(found[1].decode()).timestamp() if found else None
+    except ValueError:  # no such day
+        return None
 
 
 def _request(proxy: Proxy, address: tuple[str, int]) -> bytes:
