@@ -22,10 +22,12 @@ from sealift.crypto.sign import SigningKey, sign_document
 from sealift.ids import Digest
 from sealift.release.agreement import (
     Agreement,
+    Between,
     OutputRule,
     Party,
     References,
     Resource,
+    TrainingRule,
     TravelRule,
 )
 from sealift.release.agreement.code import measure_bundle
@@ -63,6 +65,10 @@ def agreement() -> Agreement:
             baseline_alone=False, recipe_text=False,
         ),
         travel=TravelRule(1, 120.0),
+        training=TrainingRule(
+            plans=("travel",), runs=2, epochs=Between(1, 9), batch_rows=Between(4, 4),
+            max_norm=Between(0.5, 1.5),
+        ),
     )  # fmt: skip
 
 
@@ -71,7 +77,7 @@ def group() -> Agreement:
     ada, bern = agreement().parties
     return replace(
         agreement(), about="group", resources=(), model_owner=None, output=None,
-        travel=None, parties=(replace(ada, roles=()), bern),
+        travel=None, training=None, parties=(replace(ada, roles=()), bern),
     )  # fmt: skip
 
 
@@ -144,7 +150,7 @@ def generate() -> str:
     )  # fmt: skip
     bound = instance_bound(INSTANCE.public_key, agreed.digest)
     vectors = {
-        "spec": "spec/release.md, version 2",
+        "spec": "spec/release.md, version 3",
         "agreement": document(agreed),
         "group": document(group()),
         "release": release(info),

@@ -115,7 +115,7 @@ def serving(consortium: Consortium) -> Consortium:
     )
     models = replace(
         agreement, about="serve", resources=resources, parties=parties,
-        model_owner=None, output=None, travel=None,
+        model_owner=None, output=None, travel=None, training=None,
     )  # fmt: skip
     return replace(consortium, agreement=models)
 

@@ -128,6 +128,7 @@ def agreed(serves: bool) -> Consortium:
             "model_owner": None,
             "output": None,
             "travel": None,
+            "training": None,
             "parties": tuple(
                 replace(each, roles=("model_owner", "code_owner", "operator"))
                 for each in agreement.parties

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,13 @@ from sealift.attest.level import Level
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import CODE, OUTPUT, code_bundle, make_resource
+from sealift.lab.worlds.consortium import (
+    CODE,
+    OUTPUT,
+    TRAINING,
+    code_bundle,
+    make_resource,
+)
 from sealift.meet.book import Book
 from sealift.meet.guest import Guest, expect_host, guest_endpoint
 from sealift.meet.host import Host, Reception
@@ -73,6 +79,7 @@ def declare(host: Identity, meeting: bytes, **changes: Any) -> Declaration:
         "accept": (Level.DEVELOPMENT,),
         "output": OUTPUT,
         "travel": TravelRule(1, 60.0),
+        "training": replace(TRAINING, plans=("ddp",)),
         "rows_at_home": True,
         "not_after": NOW_S + 86_400,
     }

@@ -166,7 +166,7 @@ def change(world: World, wishes: Wishes, joining: Sequence[Identity] = ()) -> No
     for owner in set(OWNERS) - set(wishes.owners):
         text = re.sub(rf"\[\[\w+\]\]  # (?:of )?{owner}\n(?:.+\n)+", "", text)
     rule = {"min_holders": "1", "min_rows": "1", "min_owner_rows": "1"}
-    rule |= {"baseline_alone": "false", **wishes.rule}
+    rule |= {"baseline_alone": "false", "plans": f'["{wishes.plan}"]', **wishes.rule}
     for name, value in rule.items():
         text, count = re.subn(rf"(?m)^{name} = [^#\n]*", f"{name} = {value} ", text)
         assert count == 1, name

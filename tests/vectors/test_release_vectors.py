@@ -45,7 +45,7 @@ def test_documents(about):
     assert rfc8785.dumps(plain) == raw
     assert VECTORS[about]["digest"] == "sha256:" + sha256(raw).hexdigest()
     trains = about == "agreement"
-    assert (plain["version"], plain["about"]) == (2, "train" if trains else "group")
+    assert (plain["version"], plain["about"]) == (3, "train" if trains else "group")
     for name in ("model_owner", "output", "travel"):
         assert (plain[name] is not None) is trains
     assert bool(plain["resources"]) is trains

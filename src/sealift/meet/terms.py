@@ -24,7 +24,7 @@ from sealift.data.schema.alike import demand_alike
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import MAX_RANKS, Digest
 from sealift.meet.invitation import HOST, MEETING_BYTES
-from sealift.release.agreement import Agreement
+from sealift.release.agreement import Agreement, TrainingRule
 from sealift.release.agreement.resources import (
     GroupRule,
     OutputRule,
@@ -56,6 +56,7 @@ class Declaration:
         attesters: Keys whose development evidence counts, beside the guests' own.
         output: What leaves the accelerators.
         travel: How accelerators may visit.
+        training: What the job sets; it follows from the job file.
         rows_at_home: Whether each guest's own machine trains on its rows.
         not_after: Seconds since 1970 until which keys are released.
     """
@@ -73,6 +74,7 @@ class Declaration:
     attesters: tuple[PublicKey, ...] = ()
     output: OutputRule
     travel: TravelRule
+    training: TrainingRule
     rows_at_home: bool
     not_after: int
 
@@ -262,6 +264,7 @@ def agreement_of(terms: Terms, consents: Mapping[str, SignedConsent]) -> Agreeme
         model_owner=HOST,
         output=declared.output,
         travel=declared.travel,
+        training=declared.training,
         group=GroupRule(ranks, "owner") if declared.rows_at_home else None,
         not_after=declared.not_after,
         compared=tuple(

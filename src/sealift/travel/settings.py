@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
 from annotated_types import Interval, Predicate
 
-from sealift.codec import encode, to_plain
+from sealift.codec import MAX_INTEGER, encode, to_plain
 from sealift.data.schedule.visits import Order, VisitTerms
+from sealift.errors import PolicyError
 from sealift.ids import MAX_RANKS, Digest
+from sealift.release.agreement import Between, TrainingPlan, TrainingRule
 
 Patience = Literal["lan", "wan"]
 Count = Annotated[int, Interval(ge=0, le=100_000)]
@@ -54,8 +56,8 @@ class TrainingSettings:
     drop_last: bool = False
     seed: Annotated[int, Interval(ge=0, lt=1 << 53)] = 0
     threads: Annotated[int, Interval(ge=1, le=1024)] = 1
-    evaluate_every: Annotated[int, Interval(ge=0)] = 0
-    digest_every: Annotated[int, Interval(ge=0)] = 0
+    evaluate_every: Annotated[int, Interval(ge=0, le=MAX_INTEGER)] = 0
+    digest_every: Annotated[int, Interval(ge=0, le=MAX_INTEGER)] = 0
 
     def trained_rows(self, rows: int) -> int:
         """How many of a group's rows are trained on."""
@@ -241,3 +243,111 @@ class JobSettings:
             "threads": training.threads,
         }
         return Digest.of(encode(plain))
+
+
+# What of a job's settings stands in the agreement, by the name of its field there.
+AGREED: Final = {
+    "training.epochs": "epochs",
+    "training.prepare": "prepare",
+    "training.batch_rows": "batch_rows",
+    "training.drop_last": "drop_last",
+    "training.seed": "seed",
+    "training.threads": "threads",
+    "training.evaluate_every": "evaluate_every",
+    "training.digest_every": "digest_every",
+    "travel.order": "order",
+    "travel.buffer_bytes": "buffer_bytes",
+    "travel.on_missing": "on_missing",
+    "travel.attempts": "attempts",
+    "run.checkpoint_every": "checkpoint_every",
+    "run.device": "device",
+    "slices.count": "slices",
+    "slices.rows": "rows",
+    "slices.sync": "sync",
+    "slices.max_norm": "max_norm",
+    "servers.redo": "redo",
+}
+_LIMIT: Final = "a limit of time: it ends or delays work, and changes none of it"
+_SERVER: Final = "an address: the session proves whose server is there"
+# All others, each with why nobody has to agree on it.
+NOT_AGREED: Final = {
+    "travel.buffers": "stands in [travel] of the agreement: `check_cargo` compares it",
+    "travel.mixed": "stands in [travel] of the agreement: `check_cargo` compares it",
+    "run.patience": _LIMIT,
+    "run.work_s": _LIMIT,
+    "run.gather_s": _LIMIT,
+    "run.rejoin_s": _LIMIT,
+    "run.advanced.lease_s": "stands in [travel] of the agreement, as the longest",
+    "run.advanced.brokers_s": _LIMIT,
+    "run.advanced.meet_s": _LIMIT,
+    "run.advanced.wait_s": _LIMIT,
+    "servers.P": _SERVER,
+    "servers.M": _SERVER,
+    "servers.Z": _SERVER,
+    "servers.answer_s": _LIMIT,
+}
+
+
+def require_agreed(settings: JobSettings, plan: str, rule: TrainingRule) -> None:
+    """Refuse a job that sets what the parties did not agree on (rule O1).
+
+    Every role that acts on a job's settings calls this before it opens anything.
+
+    Args:
+        settings: As the role was told them.
+        plan: Of the job.
+        rule: Of the agreement.
+
+    Raises:
+        PolicyError: ``settings-differ``, with the first field that is not allowed.
+    """
+    if plan not in rule.plans:
+        raise _settings_differ("plan", plan, rule.plans)
+    for name, agreed in AGREED.items():
+        value, allowed = _setting(settings, name), getattr(rule, agreed)
+        # A largest norm of 0 is no bound: then a job may set any, and need not.
+        free = name == "slices.max_norm" and not allowed.max
+        if not free and value not in allowed:
+            raise _settings_differ(name, value, allowed)
+
+
+def training_rule_of(settings: JobSettings, plan: str, runs: int) -> TrainingRule:
+    """The rule that allows these settings and no others.
+
+    Args:
+        settings: Of a job.
+        plan: Of the job.
+        runs: How often it may be started.
+    """
+    values = {agreed: _setting(settings, name) for name, agreed in AGREED.items()}
+    allowed: dict[str, Any] = {
+        name: (value,) if isinstance(value, bool | str) else Between(value, value)
+        for name, value in values.items()
+    }
+    return TrainingRule(plans=(cast(TrainingPlan, plan),), runs=runs, **allowed)
+
+
+def _setting(settings: JobSettings, name: str) -> bool | int | float | str:
+    """A setting by its dotted name, as the agreement has it."""
+    table, _, field = name.partition(".")
+    value: bool | int | float | str = getattr(getattr(settings, table), field)
+    if name == "travel.buffer_bytes":
+        return settings.travel.asked_bytes
+    # Which one of its devices a machine uses is its own matter.
+    return str(value).partition(":")[0] if name == "run.device" else value
+
+
+def _settings_differ(name: str, value: object, allowed: object) -> PolicyError:
+    between = isinstance(allowed, Between)
+    agreed = to_plain(allowed)
+    text = (
+        f"{agreed['min']} to {agreed['max']}"
+        if between
+        else " or ".join(map(str, agreed))
+    )
+    return PolicyError(
+        f"the job's {name} is {value}, which the parties did not agree on",
+        why=f"the agreement allows {text}",
+        fix="Set what the agreement allows, or have all parties sign another one",
+        code="settings-differ",
+    )

@@ -24,7 +24,7 @@ from sealift.travel.settings import ServersSettings
 from tests.sim.decisions import serving
 
 CONSORTIUM = make_consortium()
-NOTHING = {"model_owner": None, "output": None, "travel": None}
+NOTHING = {"model_owner": None, "output": None, "travel": None, "training": None}
 
 
 def grouped(consortium: Consortium) -> Consortium:
@@ -61,6 +61,7 @@ def with_model() -> Agreement:
 BROKEN: dict[str, tuple[Callable[[], object], str]] = {
     "training without output": (lambda: replace(TRAIN, output=None), "output"),
     "training without visits": (lambda: replace(TRAIN, travel=None), "travel"),
+    "training without settings": (lambda: replace(TRAIN, training=None), "training"),
     "training for nobody": (lambda: replace(TRAIN, model_owner=None), "model_owner"),
     "training and a model": (with_model, "resources[1].part"),
     "a served model for somebody": (
@@ -69,6 +70,10 @@ BROKEN: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "serving with output": (lambda: replace(SERVE, output=OUTPUT), "output"),
     "serving with visits": (lambda: replace(SERVE, travel=TRAIN.travel), "travel"),
+    "serving with settings": (
+        lambda: replace(SERVE, training=TRAIN.training),
+        "training",
+    ),
     "serving tables": (
         lambda: replace(TRAIN, about="serve", **NOTHING),
         "resources[0].part",
@@ -175,7 +180,7 @@ def test_an_owner_that_runs_the_server_of_its_model_is_a_hole() -> None:
     assert any("cleo runs the machines and brings the model" in each for each in lines)
 
 
-@pytest.mark.parametrize("version", [b"1", b"3", b'"2"'])
+@pytest.mark.parametrize("version", [b"1", b"2", b"4", b'"3"'])
 @pytest.mark.parametrize("left_out", [b"", b'"about":"train",'])
 def test_another_version_is_refused_by_that_name(
     tmp_path: Path, version: bytes, left_out: bytes
@@ -185,8 +190,8 @@ def test_another_version_is_refused_by_that_name(
     save_signed(CONSORTIUM.signed(), path)
     assert load_signed(path).agreement == TRAIN  # control
     raw = path.read_bytes().replace(left_out, b"")
-    path.write_bytes(raw.replace(b'"version":2', b'"version":' + version))
+    path.write_bytes(raw.replace(b'"version":3', b'"version":' + version))
     with pytest.raises(MalformedError) as caught:
         load_signed(path)
     assert caught.value.code == "agreement-version"
-    assert "reads version 2" in str(caught.value)
+    assert "reads version 3" in str(caught.value)

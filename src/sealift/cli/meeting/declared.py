@@ -25,7 +25,7 @@ from sealift.release.agreement.code import measure_bundle, read_bundle
 from sealift.release.agreement.resources import OutputRule, TravelRule
 from sealift.train.job.settings import parse_job
 from sealift.train.loop.rehearsal import Rehearsal
-from sealift.travel.settings import TrainingSettings
+from sealift.travel.settings import TrainingSettings, training_rule_of
 
 DAY_S: Final = 86_400
 LEASE_S: Final = 120.0
@@ -110,6 +110,7 @@ def declaration_of(
     guests = tuple(each.name for each in invited)
     name = folder.resolve().name
     job = _job(folder, name, len(guests), first.addresses[0])
+    parsed = parse_job(parse_toml(job.encode(), source="job.toml"))
     declaration = Declaration(
         meeting=first.meeting,
         name=check_name(name, what="the recipe's folder's name"),
@@ -121,6 +122,7 @@ def declaration_of(
         accept=(Level.DEVELOPMENT,),
         output=_usual_output(len(guests)),
         travel=TravelRule(1, LEASE_S),
+        training=training_rule_of(parsed.settings, parsed.plan, runs=1),
         rows_at_home=True,
         not_after=first.expires_s,
     )

@@ -24,12 +24,14 @@ from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Role
 from sealift.release.agreement import (
     Agreement,
+    Between,
     CodeBundle,
     OutputRule,
     Party,
     PartyRole,
     References,
     Resource,
+    TrainingRule,
     TravelRule,
 )
 from sealift.release.agreement.code import measure_bundle
@@ -61,6 +63,27 @@ OUTPUT: Final = OutputRule(
     min_rows=10,
     baseline_alone=True,
     recipe_text=False,
+)
+TRAINING: Final = TrainingRule(
+    plans=("local", "travel"),
+    runs=0,
+    epochs=Between(0, 1000),
+    batch_rows=Between(1, 4096),
+    drop_last=(False, True),
+    prepare=(False, True),
+    evaluate_every=Between(0, 1000),
+    digest_every=Between(0, 1000),
+    seed=Between(0, 1 << 20),
+    threads=Between(1, 64),
+    device=("auto", "cpu", "cuda"),
+    slices=Between(1, 16),
+    rows=("owner", "share"),
+    order=("round-robin", "by-size"),
+    buffer_bytes=Between(0, 1 << 30),
+    on_missing=("skip", "wait"),
+    attempts=Between(1, 1000),
+    redo=Between(0, 1024),
+    checkpoint_every=Between(0, 1000),
 )
 ONE_HOLDER: Final = replace(
     OUTPUT, metrics=("loss",), min_holders=1, min_rows=1, baseline_alone=False
@@ -121,6 +144,7 @@ def draft(
         "operator": main.name,
         "output": OUTPUT,
         "travel": TravelRule(1, 60.0),
+        "training": TRAINING,
     }
     return Agreement(
         parties=tuple(

@@ -253,6 +253,7 @@ def _agree(
         starter.to_toml(),
         metrics=work.metric_names,
         baseline_alone=work.baseline_alone and plan in ("travel", "local"),
+        plans=[plan] if plan == "local" else [plan, "local"],
         buffers=travel.buffers,
         mixed=travel.mixed,
     )

@@ -39,11 +39,13 @@ from sealift.release.agreement import (
     ReleaseRule,
     Resource,
     ServersRule,
+    TrainingRule,
     TravelRule,
 )
 from sealift.release.agreement.code import measure_bundle, read_bundle
 from sealift.release.agreement.signed import SignedAgreement, load_signed
 from sealift.release.agreement.successors import require_follows
+from sealift.release.agreement.training import read_training
 from sealift.release.files import read_whole
 
 MAX_DOCUMENT_BYTES: Final = 1 << 20
@@ -84,6 +86,7 @@ class _Document:
     references: References
     output: OutputRule | None
     travel: TravelRule | None
+    training: TrainingRule | None
     group: GroupRule | None
     servers: ServersRule | None
     board: Board | None
@@ -151,7 +154,7 @@ def _parse(path: Path) -> _Document:
 
 
 _MAY_BE_LEFT_OUT: Final = (
-    "predecessor", "model_owner", "output", "travel", "group", "servers", "board", "not_before",
+    "predecessor", "model_owner", "output", "travel", "training", "group", "servers", "board", "not_before",
     "not_after", "rehearse",
 )  # fmt: skip
 _KINDS: Final[dict[str, type[Any]]] = {
@@ -170,6 +173,7 @@ def _fill_in(plain: dict[str, Any]) -> None:
     _read_times(plain, "")
     _fill_references(plain.get("references"))
     _fill_defaults(OutputRule, plain.get("output"), only=("model_to", "approved_by"))
+    plain["training"] = read_training(plain["training"])
     if isinstance(plain["board"], dict):
         _fill_defaults(Board, plain["board"])
     entries = plain.setdefault("resources", [])

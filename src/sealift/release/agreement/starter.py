@@ -234,6 +234,30 @@ statistics_rows = 16      # fewest rows that such a sum is made of
 # model_to = ["..."]      # who gets the model, if not the model owner alone
 # approved_by = ["..."]   # who must approve of the model before it is opened
 
+[training]                # what a job may set: a value, a list, or a range
+plans = ["travel", "local"]   # with [group] also "ddp", with [servers] "outsource"
+runs = {self.max_uses}                 # jobs that may be started in all; 0: any number
+epochs = {{ max = 1000 }}   # rounds over all rows
+batch_rows = {{ min = 16, max = 4096 }}   # rows of one step; with sync = "step" each rank
+                          # shows the others a sum over so many rows of its owner
+drop_last = [true, false] # leave out a last batch that is shorter: true alone for "step"
+prepare = [true, false]   # a pass of sums before training
+evaluate_every = {{ min = 0 }}   # epochs between evaluations; 0: at the end
+digest_every = {{ min = 0 }}     # steps between hand-overs of the state; 0: at the end
+seed = {{ min = 0 }}        # of every order and random stream
+threads = {{ min = 1 }}     # CPU threads of one operation
+device = ["auto", "cpu", "cuda"]
+slices = {{ min = 1 }}      # parts of the rows that are trained on side by side
+rows = ["owner", "share"] # of a part: one owner's rows, or a share of everybody's
+sync = ["round"]          # parts come together after each round; "step": in every step
+max_norm = 0.0            # largest change of a part in a round; 0.0: a job need not bound it
+order = ["round-robin", "by-size"]
+buffer_bytes = {{ min = 0 }}     # largest cargo of one visit; 0: the accelerator's choice
+on_missing = ["skip", "wait"]
+attempts = {{ min = 1 }}    # visits to one holder for one cargo
+redo = {{ min = 0 }}        # wrong answers of servers after which a step is done again
+checkpoint_every = {{ min = 0 }}
+
 [travel]
 buffers = 1               # rows of one owner are gone before the next is met; or 2:
                           # the next owner's rows load while these are trained on

@@ -156,6 +156,8 @@ def own_part(agreement: Agreement, name: str) -> bytes | None:
         {
             "party": party,
             "resources": agreement.resources_of(name),
+            # What is done with its rows, and how often: nobody widens that without it.
+            "training": agreement.training if agreement.resources_of(name) else None,
             "model_owner": agreement.model_owner == name,
             "operator": agreement.operator == name,
             "model_to": name in agreement.model_to,

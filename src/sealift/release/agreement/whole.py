@@ -42,9 +42,10 @@ from sealift.release.agreement.terms import (
     require_within,
     servers_not_apart,
 )
+from sealift.release.agreement.training import TrainingRule
 
 MAX_PARTIES: Final = 64
-VERSION: Final = 2
+VERSION: Final = 3
 About = Literal["train", "serve", "group"]
 # What each is called, and the parts that its resources may be of.
 _SUBJECTS: Final[dict[About, tuple[str, tuple[Part, ...]]]] = {
@@ -70,6 +71,7 @@ class Agreement:
         operator: The party whose key signs leases; trusted for progress only.
         output: Of training: what may leave the accelerator; else None.
         travel: Of training: how the accelerator may visit; else None.
+        training: Of training: what a job may set; else None.
         group: Of training by several accelerators; None for one.
         servers: Whose servers compute with shares, or None: the plan ``outsource``.
         board: Who may bring a successor into force; None asks for everybody.
@@ -81,7 +83,7 @@ class Agreement:
     """
 
     format: Literal["sealift-agreement"] = "sealift-agreement"
-    version: Literal[2] = VERSION
+    version: Literal[3] = VERSION
     about: About
     name: str
     number: int
@@ -95,6 +97,7 @@ class Agreement:
     model_owner: str | None = None
     output: OutputRule | None = None
     travel: TravelRule | None = None
+    training: TrainingRule | None = None
     group: GroupRule | None = None
     servers: ServersRule | None = None
     board: Board | None = None
@@ -113,8 +116,9 @@ class Agreement:
         self._check_subject()
         self._check_resources()
         self._check_servers()
-        if self.output is not None:
+        if self.output is not None and self.training is not None:
             self._check_output(self.output)
+            self._check_training(self.training, self.output.metric_rows)
         self._check_board()
 
     @cached_property
@@ -211,6 +215,14 @@ class Agreement:
         return require_value(self.travel)
 
     @property
+    def training_rule(self) -> TrainingRule:
+        """What a job may set; raises PolicyError ``other-purpose`` unless it trains."""
+        self.require_about("train")
+        if self.training is None:
+            raise inconsistent("stands with about = train", "training")
+        return self.training
+
+    @property
     def ranks(self) -> int:
         """How many accelerators hold keys at one time."""
         return self.group.ranks if self.group else 1
@@ -281,7 +293,7 @@ class Agreement:
         self._require_role(self.operator, "operator", "operator")
 
     def _check_subject(self) -> None:
-        for name in ("model_owner", "output", "travel"):
+        for name in ("model_owner", "output", "travel", "training"):
             if (getattr(self, name) is None) is (self.about == "train"):
                 raise inconsistent('stands with about = "train", and only there', name)
         for index, entry in enumerate(self.resources):
@@ -365,6 +377,21 @@ class Agreement:
             raise inconsistent("can never be reached", "output.min_rows")
         if output.min_owner_rows > min(rows.values()):
             raise inconsistent("can never be reached", "output.min_owner_rows")
+
+    def _check_training(self, training: TrainingRule, metric_rows: int) -> None:
+        """Plans have their parts, and no rank shows others a number over too few rows."""
+        for plan, part in (("ddp", "group"), ("outsource", "servers")):
+            if plan in training.plans and getattr(self, part) is None:
+                raise inconsistent(f"{plan} needs [{part}]", "training.plans")
+        training.require_shown_rows(metric_rows)
+        for index, entry in enumerate(self.resources):
+            few = entry.part == "train" and entry.rows < metric_rows
+            if few and "ddp" in training.plans:
+                raise inconsistent(
+                    f"a rank would show the others what it made of {entry.rows} rows, "
+                    f"and output.metric_rows is {metric_rows}",
+                    f"resources[{index}].rows",
+                )
 
     def _require_role(self, name: str, role: PartyRole, field: str) -> None:
         self._require_parties((name,), field)

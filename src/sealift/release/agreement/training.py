@@ -1,0 +1,198 @@
+"""The training settings that all parties sign: each a range, or a list of what is allowed.
+
+What a job sets decides what every rank and server sees of the others' rows as much as the
+code does, so it is part of the agreement, and every role compares the job that it is told
+to start with this rule (``travel/settings.py`` does that). A job may be run again with
+other settings inside the rule without another signature.
+Source: spec/release.md section Training settings (rule O1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Final, Literal
+
+from sealift.codec import MAX_INTEGER, to_plain
+from sealift.errors import MalformedError
+from sealift.ids import MAX_RANKS
+from sealift.release.agreement.terms import (
+    inconsistent,
+    require_distinct,
+    require_within,
+)
+
+TrainingPlan = Literal["local", "travel", "ddp", "outsource"]
+DeviceKind = Literal["auto", "cpu", "cuda"]
+
+# What a job may write at all; a side of a range that is left out is the one that stands here.
+LIMITS: Final[dict[str, tuple[int | float, int | float]]] = {
+    "epochs": (0, 100_000),
+    "batch_rows": (1, 1 << 20),
+    "evaluate_every": (0, MAX_INTEGER),
+    "digest_every": (0, MAX_INTEGER),
+    "seed": (0, MAX_INTEGER),
+    "threads": (1, 1024),
+    "slices": (1, MAX_RANKS),
+    "max_norm": (0, 1e300),
+    "buffer_bytes": (0, 1 << 40),
+    "attempts": (1, 1000),
+    "redo": (0, 1024),
+    "checkpoint_every": (0, MAX_INTEGER),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A closed range of numbers; one value where both ends are equal."""
+
+    min: int | float
+    max: int | float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.min) and math.isfinite(self.max)):
+            raise inconsistent("is not a finite number", "max")
+        if self.min > self.max:
+            raise inconsistent(f"{self.max} is below min, {self.min}", "max")
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, int | float) and self.min <= value <= self.max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRule:
+    """What a job may set, with everybody's signature; what is not named here has its default.
+
+    Attributes:
+        plans: How the work may be laid out.
+        runs: Jobs that may be started under this line of agreements, at most; one that
+            was cut off and goes on is the same one. 0 for any number.
+        epochs: Rounds over all training rows.
+        batch_rows: Rows of one optimizer step.
+        drop_last: Whether a last batch that is shorter may be left out.
+        prepare: Whether there may be a pass of sums before training.
+        evaluate_every: Epochs between two evaluations; 0 is at the end alone.
+        digest_every: Steps between two hand-overs of the state; 0 is at the end alone.
+        seed: Of every order and random stream.
+        threads: CPU threads of one operation.
+        device: Where recipes may compute: ``cpu``, ``cuda``, or ``auto``: what the machine
+            has.
+        slices: Parts of the rows that are trained on side by side; 1 is one loop.
+        rows: What a part is made of: one owner's rows, or a share of everybody's.
+        sync: Whether parts come together after each round, or in every step.
+        max_norm: Largest norm of what a part changes in a round. Where ``max`` is 0 a job
+            need not bound it.
+        order: Orders in which holders may be visited.
+        buffer_bytes: Largest cargo of one visit; 0 is the accelerator's choice.
+        on_missing: What may become of a holder that is missing.
+        attempts: Visits to one holder for one cargo, at most.
+        redo: Wrong answers of servers after which a step is done again.
+        checkpoint_every: Groups of visits between two checkpoints; 0 is never.
+    """
+
+    plans: tuple[TrainingPlan, ...]
+    runs: int
+    epochs: Between
+    batch_rows: Between
+    drop_last: tuple[bool, ...] = (False,)
+    prepare: tuple[bool, ...] = (False,)
+    evaluate_every: Between = Between(0, 0)
+    digest_every: Between = Between(0, 0)
+    seed: Between = Between(0, 0)
+    threads: Between = Between(1, 1)
+    device: tuple[DeviceKind, ...] = ("auto",)
+    slices: Between = Between(1, 1)
+    rows: tuple[Literal["owner", "share"], ...] = ("owner",)
+    sync: tuple[Literal["round", "step"], ...] = ("round",)
+    max_norm: Between = Between(0, 0)
+    order: tuple[Literal["round-robin", "by-size"], ...] = ("round-robin",)
+    buffer_bytes: Between = Between(0, 0)
+    on_missing: tuple[Literal["skip", "wait"], ...] = ("skip",)
+    attempts: Between = Between(5, 5)
+    redo: Between = Between(0, 0)
+    checkpoint_every: Between = Between(8, 8)
+
+    def __post_init__(self) -> None:
+        require_within(self.runs, 0, MAX_INTEGER, "runs")
+        for each in fields(self):
+            allowed = getattr(self, each.name)
+            if isinstance(allowed, tuple):
+                if not allowed:
+                    raise inconsistent("allows nothing", each.name)
+                require_distinct(map(str, allowed), each.name)
+            if isinstance(allowed, Between):
+                low, high = LIMITS[each.name]
+                require_within(allowed.min, low, high, f"{each.name}.min")
+                require_within(allowed.max, low, high, f"{each.name}.max")
+                if each.name != "max_norm" and not _whole(allowed):
+                    raise inconsistent("is not a whole number", each.name)
+
+    def require_shown_rows(self, metric_rows: int) -> None:
+        """Refuse steps in which a rank shows the others a sum over too few rows.
+
+        A rank makes batches of ``batch_rows`` of its own rows. The last one of a group
+        has what is left, which may be a single row, unless it is left out; where it is
+        the only one, it has a cell's rows at least.
+
+        Args:
+            metric_rows: Fewest rows behind a number that is shown.
+
+        Raises:
+            MalformedError: ``bad-agreement``.
+        """
+        if "ddp" not in self.plans or "step" not in self.sync:
+            return
+        if self.batch_rows.min < metric_rows:
+            raise inconsistent(
+                f"with sync step each rank shows the others a sum over "
+                f"{self.batch_rows.min} rows, and output.metric_rows is {metric_rows}",
+                "training.batch_rows.min",
+            )
+        if self.drop_last != (True,):
+            raise inconsistent(
+                "with sync step a shorter last batch could be a single row, which the "
+                "other ranks would read",
+                "training.drop_last",
+            )
+
+
+def read_training(plain: object) -> object:
+    """Plain form of the rule from what people write: a value, a list, or a range.
+
+    Fields without default must be there; ``{ max = 9 }`` leaves the other end to what a
+    job may write at all. What is none of these stays as it is, for the codec to refuse.
+
+    Raises:
+        MalformedError: ``bad-agreement``, with the field's path.
+    """
+    if not isinstance(plain, dict):
+        return plain
+    read = dict(plain)
+    for each in fields(TrainingRule):
+        if each.name in plain:
+            read[each.name] = _read_field(each.name, plain[each.name])
+        elif each.default is not MISSING:
+            read[each.name] = to_plain(each.default)
+    return read
+
+
+def _read_field(name: str, written: Any) -> Any:
+    if name == "runs":
+        return written
+    if name not in LIMITS:
+        return written if isinstance(written, list) else [written]
+    if isinstance(written, Mapping):
+        low, high = LIMITS[name]
+        return {"min": low, "max": high, **written}
+    if isinstance(written, list):
+        raise MalformedError(
+            "expected a number or a range",
+            fix="Write it like 8, or like { min = 1, max = 8 }",
+            field=f"training.{name}",
+        )
+    return {"min": written, "max": written}
+
+
+def _whole(allowed: Between) -> bool:
+    return all(float(each).is_integer() for each in (allowed.min, allowed.max))
