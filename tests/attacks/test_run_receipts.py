@@ -24,9 +24,10 @@ from sealift.errors import (
     SealiftError,
 )
 from sealift.ids import Digest
-from sealift.release.agreement.signed import SignedAgreement, verify
+from sealift.release.agreement.signed import Equipment, SignedAgreement, verify
 from sealift.train.output import runreceipt
 from sealift.train.output.runreceipt import (
+    Known,
     Line,
     RunReceipt,
     demand_of,
@@ -35,7 +36,7 @@ from sealift.train.output.runreceipt import (
     verify_run,
 )
 from sealift.train.output.uses import Uses
-from tests.sim.runreceipts import SmallRun, release, small_run
+from tests.sim.runreceipts import SmallRun, accounted, release, small_run
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallRun]:
 
 def check(raw: bytes) -> list[Line]:
     receipt = open_run(raw)
-    return list(verify_run(receipt, verify(receipt.agreement)))
+    clock = Equipment(clock=lambda: receipt.made_at_s + 60.0)
+    return list(verify_run(receipt, verify(receipt.agreement).equipped(clock)))
 
 
 def test_a_truthful_receipt_holds_line_by_line(run: SmallRun) -> None:
@@ -55,7 +57,8 @@ def test_a_truthful_receipt_holds_line_by_line(run: SmallRun) -> None:
     }
     assert list(lines) == [
         "agreement", "parties compared", "code", "data", "evidence", "keys released",
-        "use of rows", "coverage", "run", "checkpoints", "model", "log heads",
+        "use of rows", "coverage", "accounts", "run", "checkpoints", "model",
+        "log heads", "time",
     ]  # fmt: skip
     assert "NOBODY" in lines["evidence"]
     assert lines["keys released"].startswith("6 keys")
@@ -161,7 +164,9 @@ def test_what_is_no_statement_of_a_run(
 
 
 def signed_by(run: SmallRun, **changes: Any) -> bytes:
-    return sign_run(replace(run.receipt, **changes), run.instance)
+    """A lie of the one accelerator, whose own account says the same."""
+    receipt = accounted(replace(run.receipt, **changes), [run.instance])
+    return sign_run(receipt, run.instance)
 
 
 def uses(run: SmallRun, **changes: Any) -> bytes:
@@ -235,10 +240,11 @@ def test_a_lie_that_is_signed_is_found_in_its_line(
 
 
 def test_a_receipt_of_another_job_is_not_kept(run: SmallRun) -> None:
-    raw, verified = sign_run(run.receipt, run.instance), run.consortium.verified()
-    assert demand_of(raw, verified, "job-1") == raw
-    with pytest.raises(PolicyError, match="of another job"):
-        demand_of(raw, verified, "job-2")
+    raw, verified = sign_run(run.receipt, run.instance), run.verified()
+    assert demand_of(raw, verified, Known(job="job-1")) == raw
+    with pytest.raises(PolicyError, match="of another job") as refused:
+        demand_of(raw, verified, Known(job="job-2"))
+    assert "accelerator-0 wrote a receipt" in str(refused.value)
 
 
 @pytest.mark.parametrize("at_s", [-1, 10**12, 2**53 - 1])

@@ -13,6 +13,7 @@ from sealift.events import emit
 from sealift.ids import Digest
 from sealift.release.agreement.signed import load_signed, verify
 from sealift.travel.orchestrator.job import RunSummary
+from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import JobFinished, Output
 from tests.sim.jobworld import Wishes, fresh_world
 
@@ -35,6 +36,6 @@ def test_a_manifest_of_nobody_leaves_no_run(tmp_path: Path, manifest: bytes) -> 
     with RunFolder(place, RunName("digits", Digest.of(b"agreement"))) as folder:
         folder.write_output(Output("model.sealed", b"x", last=True))
         with pytest.raises(MalformedError):
-            folder.finish(summary, agreement, lambda _: None)
+            folder.finish(summary, agreement, JobSettings(), lambda _: None)
     assert not place.exists()
     assert list(tmp_path.glob(".run*")) == []

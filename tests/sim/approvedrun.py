@@ -118,7 +118,7 @@ def finished_run(consortium: Consortium, folder: Path, job: str = "job") -> Fini
         proof=unused,
         heads=tuple,
         plan="travel",
-        travel=unused,
+        settings=unused,
         sandbox="",
         device=lambda: "cpu",
     )

@@ -17,6 +17,7 @@ from sealift.cli.judging import (
     equip_from,
     load_equipped,
     parse_time,
+    wall_clock,
 )
 from sealift.codec import to_plain
 from sealift.errors import (
@@ -49,6 +50,7 @@ from sealift.release.receipt import (
     verify_receipt,
 )
 from sealift.train.job.checkpointfile import file_digest
+from sealift.train.output.accounts import own_parties
 from sealift.train.output.manifest import head_of, prove_releases
 from sealift.train.output.runreceipt import Line, RunReceipt, open_run, verify_run
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
@@ -76,7 +78,7 @@ def add_parser(subparsers: Any) -> None:
         nargs="+",
         type=Path,
         metavar="RECEIPT",
-        help="of a run; or of visits: files, or folders with *.receipt.json",
+        help="of a run (the same of several parties is compared); or of visits: files, or folders with *.receipt.json",
     )
     parser.add_file("--agreement", help="the signed agreement that you have")
     run = parser.add_argument_group("of a run")
@@ -92,11 +94,17 @@ def _verify(args: argparse.Namespace) -> None:
     first = args.receipts[0]
     if not first.exists():
         raise UnavailableError(f"there is no {first}", code="cannot-read")
-    if len(args.receipts) == 1 and first.is_file():
-        raw = read_whole(first, MAX_RUN_RECEIPT_BYTES)
-        if raw.startswith(_ENVELOPE):
-            _verify_run(args, open_run(raw))
-            return
+    raw = read_whole(first, MAX_RUN_RECEIPT_BYTES) if first.is_file() else b""
+    if raw.startswith(_ENVELOPE):
+        for other in args.receipts[1:]:
+            _demand_same_file(other, first, raw)
+        _verify_run(args, open_run(raw))
+        return
+    if args.at is not None and args.agreement is None:
+        raise UsageError(
+            "--at says when evidence is judged, which needs the agreement",
+            fix="Give it, too: --agreement FILE",
+        )
     if args.model or args.head or args.with_log:
         raise UsageError(
             "--model, --head and --with-log are for the receipt of a run",
@@ -105,12 +113,28 @@ def _verify(args: argparse.Namespace) -> None:
     _verify_visits(args)
 
 
+def _demand_same_file(other: Path, first: Path, raw: bytes) -> None:
+    """Every party has the same receipt of a run.
+
+    Raises:
+        IntegrityError: ``receipts-differ``.
+    """
+    if not other.is_file() or read_whole(other, MAX_RUN_RECEIPT_BYTES) != raw:
+        raise IntegrityError(
+            f"{other} is not the same receipt as {first}",
+            why="every party gets the same receipt of a run",
+            fix="Verify each of them alone, and ask the parties which one is theirs",
+            code="receipts-differ",
+        )
+
+
 def _verify_run(args: argparse.Namespace, receipt: RunReceipt) -> None:
     given = (args.agreement, args.model, args.head, *args.with_log)
     for path in filter(None, given):  # before any line is said
         if not path.exists():
             raise UnavailableError(f"there is no {path}", code="cannot-read")
-    at_s = receipt.made_at_s if args.at is None else parse_time(args.at)
+    made_s = min(float(receipt.made_at_s), wall_clock())  # none is of the future
+    at_s = made_s if args.at is None else parse_time(args.at)
     verified = equip_from(args, verify(receipt.agreement), clock=lambda: at_s)
     found = {}
     for line in _run_lines(args, receipt, verified):
@@ -129,6 +153,9 @@ def _run_lines(
 ) -> Iterator[Line]:
     yield from verify_run(receipt, verified)
     outside = []
+    if own_parties(receipt.manifest.plan, verified):
+        names = ", ".join(verified.agreement.data_owners)
+        outside.append(f"what {names} signed of the run agrees")
     if args.agreement is not None:
         if load_verified(args.agreement).digest != verified.digest:
             raise PolicyError(

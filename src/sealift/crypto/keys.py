@@ -189,6 +189,7 @@ class Label(StrEnum):
     OUTPUT_COMMITMENT = "sealift v1 output share commitment"
     OUTPUT_APPROVAL = "sealift v1 output approval"
     MANIFEST = "sealift v1 run manifest"
+    RUN_ACCOUNT = "sealift v1 run account"
 
 
 def derive_bytes(

@@ -37,7 +37,7 @@ from sealift.train.worker.messages import Done, Importing, to_bytes
 from sealift.train.worker.process import WorkerEnded, WorkerProcess
 from sealift.train.worker.requests import Area, WorkerEnd
 from sealift.travel.accelerator.setup import Loaded
-from sealift.travel.settings import TravelSettings
+from sealift.travel.settings import JobSettings
 from tests.sim import madeup_gpu
 from tests.sim.madeup_gpu import CLEAN, FAILS, HOST, PART, compute_there
 from tests.unit.train.joints import cargo
@@ -192,7 +192,7 @@ def test_a_receipt_is_signed_over_that_account() -> None:
     bound = instance_bound(INSTANCE.public_key, consortium.verified().digest)
     handout = made(consortium)
     handout._proof = InstanceProof(attester.collect(bound), "development")
-    handout._travel = TravelSettings()
+    handout._settings = JobSettings()
     stop = Stop(0, "ada", "ada-train", "train", 0, 20)
 
     def signed() -> ScrubSummary:

@@ -32,7 +32,7 @@ def made(consortium: Consortium) -> Handout:
         proof=nothing,
         heads=tuple,
         plan="travel",
-        travel=nothing,
+        settings=nothing,
         sandbox="",
         device=lambda: "cpu",
     )

@@ -110,12 +110,17 @@ def run(args: argparse.Namespace) -> int:
             code = _train(args, place, host)
     if code:
         return code
-    for name in (REPORT_NAME, RUN_RECEIPT_NAME):
-        write_whole(place[name], (place["run"] / name).read_bytes())
     words = ["output", "open", "run", "--key", place.key.name]
     words += ["--passphrase-file", place.passphrase, "-o", model.name]
-    if code := _command([*words, "--agreement", "agreement.json"]):
+    code = _command([*words, "--agreement", "agreement.json"])
+    write_whole(place[REPORT_NAME], (place["run"] / REPORT_NAME).read_bytes())
+    if code:
         return code
+    receipt = place["run"] / RUN_RECEIPT_NAME
+    if not receipt.exists():
+        say(f"{model.name} is kept; the receipt of the run was refused, as said above")
+        return PolicyError.exit_code
+    write_whole(place[receipt.name], receipt.read_bytes())
     say(f"beside it: {REPORT_NAME}, and {RUN_RECEIPT_NAME} that every party has")
     return 0
 

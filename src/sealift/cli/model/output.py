@@ -16,13 +16,17 @@ from sealift.cli.judging import (
     add_time_argument,
     load_equipped,
 )
-from sealift.errors import UsageError, ascii_only
+from sealift.errors import SealiftError, UsageError, ascii_only
+from sealift.ids import Digest
 from sealift.release.agreement import Agreement
-from sealift.release.files import write_whole
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.files import read_whole, write_whole
 from sealift.train.output.sealing import OpenedFault, open_fault
+from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES, RUN_RECEIPT_NAME
 
 if TYPE_CHECKING:
     from sealift.train.output.manifest import RunManifest
+    from sealift.train.output.opening import OpenedModel
 
 
 def _add_approve_parser(verbs: Any) -> None:
@@ -164,7 +168,31 @@ def _open(args: argparse.Namespace) -> str:
         "metrics": manifest.metrics,
     }
     show(facts, as_json=args.json, width=10)
+    _demand_receipt(args, opened, verified)
     return manifest.level
+
+
+def _demand_receipt(
+    args: argparse.Namespace, opened: OpenedModel, verified: VerifiedAgreement
+) -> None:
+    """The receipt of the run, where it lies beside the model, names this very model.
+
+    Raises:
+        SealiftError: as ``demand_of``; the model stays where it was written.
+    """
+    from sealift.train.output.runreceipt import Known, demand_of
+
+    manifest, place = opened.manifest, args.folder / RUN_RECEIPT_NAME
+    if not place.exists():
+        return
+    known = Known(
+        job=manifest.job, manifest=manifest, subject=Digest.of(opened.content)
+    )
+    try:
+        demand_of(read_whole(place, MAX_RUN_RECEIPT_BYTES), verified, known)
+    except SealiftError as error:
+        error.fix = f"{args.output} is kept; do not show {place} as its receipt"
+        raise
 
 
 def _show_fault(found: OpenedFault, *, as_json: bool) -> str:

@@ -180,7 +180,8 @@ def _say_farewell(
     summary = folder.summary_before(setup.agreement)
     emit(setup.sink, "job.complete", run=summary["run"])
     wait_s = min(setup.job.run.rejoin_s, FAREWELL_WAIT_S)
-    receipt = read_whole(folder.path / RUN_RECEIPT_NAME, MAX_RUN_RECEIPT_BYTES)
+    place = folder.path / RUN_RECEIPT_NAME  # not there if it was refused
+    receipt = read_whole(place, MAX_RUN_RECEIPT_BYTES) if place.exists() else b""
     agreement = setup.agreement
     dismiss_brokers(  # before ranks, which end their brokers
         client, endpoint, agreement, "finished", wait_s=BACK_S, receipt=receipt
@@ -218,7 +219,11 @@ class _Outputs:
     def keep(self, summary: RunSummary) -> None:
         """Verify the manifest and let the folder appear."""
         agreement = self._setup.agreement
-        self.summary = self._folder.finish(summary, agreement, self._complete)
+        settings = self._setup.job.settings
+        self.summary = self._folder.finish(summary, agreement, settings, self._complete)
+        if refused := self._folder.refusal:
+            line = f"{refused}; the model is kept, without a receipt"
+            emit(self._setup.sink, "receipt.refused", reason=refused.code, line=line)
         self._history.forget()
 
     def _complete(self, result: dict[str, Any]) -> None:

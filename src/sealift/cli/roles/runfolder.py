@@ -41,9 +41,10 @@ from sealift.train.output.manifest import (
     SignedManifest,
     verify_manifest,
 )
-from sealift.train.output.runreceipt import demand_of
+from sealift.train.output.runreceipt import Known, demand_of
 from sealift.travel.orchestrator.job import RunSummary
-from sealift.travel.visit.messages import Output
+from sealift.travel.settings import JobSettings
+from sealift.travel.visit.messages import RUN_RECEIPT_NAME, Output
 
 MAX_OUTPUT_BYTES = 1 << 34
 MAX_MANIFEST_BYTES = 4 << 20
@@ -92,12 +93,14 @@ class RunFolder:
     Attributes:
         complete: Whether this very run was complete before, and only its process was
             killed before it could end: nothing is written then.
+        refusal: Why the receipt of the run was left out; None if it was not.
     """
 
     def __init__(self, path: Path, name: RunName) -> None:
         self.path = path
         self._partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         self._written_bytes = 0
+        self.refusal: SealiftError | None = None
         self._above = [each for each in path.parents if not each.exists()]
         with ExitStack() as undo:
             undo.callback(self._remove_above)
@@ -220,13 +223,18 @@ class RunFolder:
         self,
         summary: RunSummary,
         agreement: VerifiedAgreement,
+        settings: JobSettings,
         complete: Callable[[dict[str, Any]], None],
     ) -> dict[str, Any]:
         """Write the manifest and let the folder appear; the summary for stdout.
 
+        A receipt that does not hold, or says something else than the manifest and the job,
+        is left out: the model is there all the same, and ``refusal`` says why.
+
         Args:
             summary: What the accelerator says at its end.
             agreement: It must be of.
+            settings: Of the job, as the accelerator was told them.
             complete: Adds what else belongs there, once the manifest verified.
 
         Raises:
@@ -236,7 +244,12 @@ class RunFolder:
         finished = summary.finished
         signed = SignedManifest(finished.manifest, finished.signature)
         manifest = verify_manifest(signed, agreement)
-        demand_of(summary.receipt, agreement, manifest.job)
+        known = Known(job=manifest.job, settings=settings, manifest=manifest)
+        try:
+            demand_of(summary.receipt, agreement, known)
+        except SealiftError as error:
+            self.refusal = error
+            (self._partial / RUN_RECEIPT_NAME).unlink(missing_ok=True)
         self.add(MANIFEST_NAME, encode(signed))
         if manifest.statistics:
             self.add(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from sealift.attest.policy import Appraiser
+from sealift.cli.judging import wall_clock
 from sealift.cli.view.report import see_run
 from sealift.data.schedule.visits import plan_here, plan_job
 from sealift.errors import SealiftError
@@ -143,7 +144,8 @@ def _with_receipt(kept: Kept, paths: list[Path], verified: VerifiedAgreement) ->
 
 
 def _at(verified: VerifiedAgreement, at_s: int) -> VerifiedAgreement:
-    return verified.equipped(Equipment(clock=lambda: float(at_s)))
+    until_s = min(float(at_s), wall_clock())  # no receipt is of the future
+    return verified.equipped(Equipment(clock=lambda: until_s))
 
 
 def _proof_of(receipt: RunReceipt, verified: VerifiedAgreement) -> Proof:

@@ -46,7 +46,7 @@ from sealift.travel.accelerator.setup import (
 from sealift.travel.accelerator.visit import HostedVisit
 from sealift.travel.holder.visit import HeldResource, Provisioning
 from sealift.travel.peers import expect_accelerator, expect_holder
-from sealift.travel.settings import TravelSettings
+from sealift.travel.settings import JobSettings
 from sealift.travel.visit.lease import Lease, LeaseTerms, SignedLease
 from sealift.travel.visit.memory import CPUPool
 from sealift.travel.visit.messages import BufferOffered, OfferVisit
@@ -302,7 +302,7 @@ class VisitWorld:
                 proof=prove_instance(self.endpoint, self.agreement),
                 heads=tuple,
                 plan="travel",
-                travel=TravelSettings(),
+                settings=JobSettings(),
                 sandbox="none",
                 device=lambda: "cpu",
             ).receipt,

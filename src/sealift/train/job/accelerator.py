@@ -323,7 +323,7 @@ class Accelerator:
                 proof=self._proof,
                 heads=keys.heads,
                 plan=self._plan,
-                travel=settings.travel,
+                settings=settings,
                 sandbox=self._executor.sandbox,
                 device=self._executor.device,
                 report=self._executor.report,

@@ -8,18 +8,19 @@ receipt is one visit's account in the form that the holder keeps (rule M4).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sealift import __version__
 from sealift.codec import encode
 from sealift.crypto.hash import sha256
 from sealift.crypto.keys import SecretKey
-from sealift.crypto.sign import PublicKey
+from sealift.crypto.sign import PublicKey, Signer, sign_document
 from sealift.data.schedule.visits import Stop
-from sealift.errors import JobError, SealiftError
+from sealift.errors import JobError, SealiftError, UsageError
 from sealift.ids import Digest, VisitId
 from sealift.release.agreement.signed import SignedAgreement, VerifiedAgreement
+from sealift.release.agreement.statements import CLOCKS_DIFFER_S
 from sealift.release.log.entries import Logged, SignedTreeHead
 from sealift.release.receipt import (
     InstanceProof,
@@ -31,6 +32,7 @@ from sealift.release.receipt import (
 from sealift.session.endpoint import Endpoint
 from sealift.session.session import Session
 from sealift.train.loop.faults import RecipeError
+from sealift.train.loop.states import pack_tensors
 from sealift.train.loop.statistics import (
     Statistic,
     check_totals,
@@ -38,10 +40,18 @@ from sealift.train.loop.statistics import (
     totals_file,
 )
 from sealift.train.loop.trainer import Trainer
+from sealift.train.output.accounts import (
+    AccountSigner,
+    RunAccount,
+    RunResult,
+    SignedAccount,
+    account_signers,
+    list_digest,
+)
 from sealift.train.output.approval import ModelName, split_output_key
 from sealift.train.output.heldout import HeldOut, HeldOutNumbers
 from sealift.train.output.manifest import RunManifest, sign_manifest
-from sealift.train.output.runreceipt import RunReceipt, sign_run
+from sealift.train.output.runreceipt import RunReceipt, settings_digest, sign_run
 from sealift.train.output.sealing import (
     MODEL_NAME,
     OutputInfo,
@@ -57,7 +67,7 @@ from sealift.train.output.uses import Uses, join_uses
 from sealift.train.plans import Coverage, PlanName
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import Loaded
-from sealift.travel.settings import TravelSettings
+from sealift.travel.settings import JobSettings
 from sealift.travel.visit.lease import Lease
 from sealift.travel.visit.messages import (
     RUN_RECEIPT_NAME,
@@ -81,7 +91,7 @@ class Handout:
         proof: Binds the instance key.
         heads: Heads of every log that released a key to us.
         plan: Of the job.
-        travel: How the job travels.
+        settings: Of the job, as they were asked for.
         sandbox: What keeps the recipe in.
         device: Says where it computes.
         report: Adds to a visit's scrub what is said of a GPU's memory after the last task.
@@ -105,7 +115,7 @@ class Handout:
         proof: InstanceProof,
         heads: Callable[[], tuple[SignedTreeHead, ...]],
         plan: PlanName,
-        travel: TravelSettings,
+        settings: JobSettings,
         sandbox: str,
         device: Callable[[], str],
         report: Callable[[ScrubSummary], ScrubSummary] = lambda scrub: scrub,
@@ -121,7 +131,7 @@ class Handout:
         self._proof = proof
         self._heads = heads
         self._plan = plan
-        self._travel = travel
+        self._settings = settings
         self._sandbox, self._device = sandbox, device
         self._report = report
         self._released = released
@@ -183,8 +193,8 @@ class Handout:
             cargo_bytes=stop.rows * resource.row_bytes,
             sealed_bytes=loaded.sealed_bytes,
             phases_s=dict(phases_s),
-            buffers=self._travel.buffers,
-            mixed=self._travel.mixed,
+            buffers=self._settings.travel.buffers,
+            mixed=self._settings.travel.mixed,
             sandbox=self._sandbox,
             level=self._proof.level,
             instance=self._endpoint.instance.public_key,
@@ -216,19 +226,97 @@ class Handout:
             hidden.why += f"; {error.left}"
         return hidden
 
+    def order_uses(self, uses: Sequence[Uses]) -> None:
+        """All uses of the run, those of the first accelerator first: as accounts stand."""
+        with self._noting:
+            self._uses = list(uses)
+
     def restore(self, measured: HeldOut, resumed: int, uses: Uses) -> None:
         """Go on from a checkpoint's numbers."""
         self.resumed = resumed
         self._uses = [uses]
         self.heldout.restore(measured)
 
-    def send(self, control: Session, training: Trainer, *, model: bool = True) -> bytes:
+    def account(
+        self,
+        training: Trainer,
+        uses: Uses,
+        *,
+        model: bool,
+        passes_before: int = 0,
+    ) -> SignedAccount:
+        """What this accelerator signs of the run for itself, by its party's key.
+
+        Args:
+            training: Has the model and the totals.
+            uses: Of rows, by this accelerator.
+            model: Whether a model is expected.
+            passes_before: That a checkpoint had done before this start.
+
+        Raises:
+            JobError: code ``statistics-withheld``.
+        """
+        endpoint, coverage = self._endpoint, self._coverage()
+        totals = totals_file(self._statistics(training), self._prepared())
+        content = pack_tensors(training.state()) if model else totals
+        known = not passes_before or self.heldout.measured().epoch >= 0
+        result = RunResult(
+            job=self.job,
+            agreement=self._agreement.digest,
+            settings=settings_digest(self._settings),
+            passes_before=passes_before,
+            subject=Digest.of(content),
+            weights=training.digest() if model else None,
+            steps=training.steps,
+            metrics=self._metrics() if known else None,
+            statistics=Digest.of(totals),
+            visits=dict(coverage.passes),
+            distinct_rows=dict(coverage.rows),
+        )
+        party, signer = self._account_signer()
+        own_log = (h for h in self._heads() if h.body.log == signer.public_key)
+        account = RunAccount(
+            party=party,
+            instance=endpoint.instance.public_key,
+            result=result,
+            rows=training.rows_trained,
+            tables=uses.tables,
+            receipts=list_digest(uses.receipts),
+            released=tuple(Digest.of(encode(each)) for each in self._released()),
+            head=next(own_log, None),
+            at_s=int(self._agreement.equipment.clock()),
+        )
+        return sign_document(account, signer)
+
+    def account_signers(self) -> list[AccountSigner]:
+        """Who signs the accounts of this job."""
+        return account_signers(self._plan, self._ranks, self._agreement)
+
+    def _account_signer(self) -> tuple[str, Signer]:
+        """The party that this accelerator belongs to, and its key."""
+        instance = self._endpoint.instance
+        own = self.account_signers()[self._ranks.index(instance.public_key)]
+        if own.key == instance.public_key:
+            return own.party, instance
+        if self._endpoint.identity is None:
+            raise UsageError("the accelerator of an owner has no identity to sign with")
+        return own.party, self._endpoint.identity
+
+    def send(
+        self,
+        control: Session,
+        training: Trainer,
+        *,
+        model: bool = True,
+        accounts: tuple[SignedAccount, ...] = (),
+    ) -> bytes:
         """Send the model, if it may leave, the run's receipt, and the signed manifest.
 
         Args:
             control: To the orchestrator.
             training: Has the model and the totals.
             model: Whether a model is expected.
+            accounts: Of all accelerators; made here for one that is alone.
 
         Returns:
             The receipt.
@@ -242,32 +330,45 @@ class Handout:
             if model:
                 self._coverage().require(self._rule)
                 training.verify()
+            own = accounts or (self.account(training, self.uses(), model=model),)
         except SealiftError as error:
             send_message(control, Failed(error.code, str(error)))
             raise
         weights = training.digest() if model else None
         made = self._manifest(training, weights, statistics)
+        if not own[0].body.result.passes_before:
+            made = replace(made, rows=sum(each.body.rows for each in own))
         subject = Digest.of(totals_file(made.statistics, made.prepared))
         if model:
             sealed = seal_model(training.state())
             subject = sealed.content
             for output in self._outputs(training, sealed):
                 send_message(control, output)
-        receipt = self._run_receipt(made, subject)
+        receipt = self._run_receipt(made, subject, own)
         for part, last in split_output(receipt):
             send_message(control, Output(RUN_RECEIPT_NAME, part, last))
         signed = sign_manifest(made, self._endpoint.instance)
         send_message(control, JobFinished(*signed))
         return receipt
 
-    def _run_receipt(self, manifest: RunManifest, subject: Digest) -> bytes:
+    def _run_receipt(
+        self,
+        manifest: RunManifest,
+        subject: Digest,
+        accounts: tuple[SignedAccount, ...],
+    ) -> bytes:
         line = self._agreement.line
+        # Clocks differ: it is dated by what others sign, and not by our own clock alone.
+        last = [each.body.at_s for each in accounts[1:] or accounts]
+        heads = [each.body.at_s - CLOCKS_DIFFER_S for each in manifest.heads]
         receipt = RunReceipt(
-            made_at_s=int(self._agreement.equipment.clock()),
+            made_at_s=max(last + heads),
             agreement=SignedAgreement(
                 line[-1].agreement, line[-1].signatures, line[-1].former, line[:-1]
             ),
+            settings=self._settings,
             manifest=manifest,
+            accounts=accounts,
             released=self._released(),
             uses=self.uses(),
             distinct_rows=dict(self._coverage().rows),
@@ -341,8 +442,8 @@ class Handout:
             agreement=self._agreement.digest,
             level=self._proof.level,
             plan=self._plan,
-            buffers=self._travel.buffers,
-            mixed=self._travel.mixed,
+            buffers=self._settings.travel.buffers,
+            mixed=self._settings.travel.mixed,
             sandbox=self._sandbox,
             device=self._device(),
             statistics=statistics,

@@ -1,11 +1,12 @@
 """The receipt of a run: one signed document over all that shows what the run was.
 
-A DSSE envelope around an in-toto statement, by the accelerator's instance key. Its subject
-is the model; its predicate carries the signed agreement, the manifest with the evidence
-that binds that key, what each owner's broker logged before a key left (signed by that
-owner), and what rows were used for. Who has it needs nothing of the run to check it again,
-but collateral of its own side, where evidence needs some (rule H13). An accelerator's
-numbers are its report; keys and logs are their owners' word.
+A DSSE envelope around an in-toto statement, by the first accelerator's instance key. Its
+subject is the model; its predicate carries the signed agreement, the job's settings, the
+manifest with the evidence that binds that key, what each owner's broker logged before a key
+left (signed by that owner), what rows were used for, and the account that each accelerator
+signed itself. Who has it needs nothing of the run to check it again, but collateral of its
+own side, where evidence needs some (rule H13). What the accounts of several parties agree
+on is verified; what one of them alone says is printed as said by that one (rule O4).
 Source: spec/release.md section Receipt of a run; in-toto attestation framework, v1.
 """
 
@@ -27,23 +28,40 @@ from sealift.errors import (
     MalformedError,
     PolicyError,
     SealiftError,
-    visible,
+    StaleError,
+    quote_foreign,
 )
 from sealift.ids import Digest
 from sealift.release.agreement import part_for
 from sealift.release.agreement.explain import KEPT_OUT, count, say_time
 from sealift.release.agreement.signed import SignedAgreement, VerifiedAgreement
+from sealift.release.agreement.statements import CLOCKS_DIFFER_S
 from sealift.release.agreement.terms import LAST_S
-from sealift.release.log.entries import LogEntry, Logged, verify_head
+from sealift.release.log.entries import LogEntry, Logged, TreeHead, verify_head
 from sealift.release.log.heads import log_owner
+from sealift.train.loop.statistics import totals_file
+from sealift.train.output.accounts import (
+    AccountSigner,
+    RunResult,
+    SignedAccount,
+    account_signers,
+    demand_rows,
+    demand_uses,
+    own_parties,
+    verify_accounts,
+)
 from sealift.train.output.manifest import RunManifest, judge_manifest
 from sealift.train.output.uses import Uses
 from sealift.train.plans import Coverage
+from sealift.travel.peers import accelerator_names
+from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 
 MEDIA_TYPE: Final = "application/vnd.in-toto+json"
 STATEMENT: Final = "https://in-toto.io/Statement/v1"
-PREDICATE: Final = "urn:sealift:run-receipt:1"
+PREDICATE: Final = "urn:sealift:run-receipt:2"
+FORMER: Final = "urn:sealift:run-receipt:1"  # one accelerator filled it for everybody
+QUOTED: Final = 200  # characters of what the ranks chose together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +69,12 @@ class RunReceipt:
     """What is signed of one run.
 
     Attributes:
-        made_at_s: Seconds since 1970 by the accelerator's clock.
+        made_at_s: Seconds since 1970 by the first accelerator's clock.
         agreement: The whole signed line.
+        settings: Of the job, as the orchestrator asked for them.
         manifest: What the run was; names and binds the key that signs this.
         released: For each resource, what its owner's broker logged before the key left.
+        accounts: What each accelerator signed of the run, in their order.
         uses: What rows were used for.
         distinct_rows: Different rows that the model was trained on, by data owner.
         checkpoints: How many counted so far in the owners' logs.
@@ -63,7 +83,9 @@ class RunReceipt:
 
     made_at_s: int
     agreement: SignedAgreement
+    settings: JobSettings
     manifest: RunManifest
+    accounts: tuple[SignedAccount, ...]
     released: tuple[Logged, ...]
     uses: Uses
     distinct_rows: dict[str, int]
@@ -75,6 +97,30 @@ class RunReceipt:
         """The file that the run made."""
         made_model = self.manifest.weights is not None
         return "model.safetensors" if made_model else "statistics.json"
+
+    @property
+    def result(self) -> RunResult:
+        """What each of its accounts must say, too."""
+        manifest = self.manifest
+        before = [each.body.result.passes_before for each in self.accounts[:1]]
+        return RunResult(
+            job=manifest.job,
+            agreement=manifest.agreement,
+            settings=settings_digest(self.settings),
+            passes_before=before[0] if before else 0,
+            subject=self.subject,
+            weights=manifest.weights,
+            steps=manifest.steps,
+            metrics=manifest.metrics,
+            statistics=Digest.of(totals_file(manifest.statistics, manifest.prepared)),
+            visits=manifest.visits,
+            distinct_rows=self.distinct_rows,
+        )
+
+
+def settings_digest(settings: JobSettings) -> Digest:
+    """What an account names the settings by that its accelerator ran under."""
+    return Digest.of(encode(settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +179,76 @@ def open_run(raw: bytes) -> RunReceipt:
     return receipt
 
 
-def demand_of(raw: bytes, verified: VerifiedAgreement, job: str) -> bytes:
-    """Return a receipt of this job that came, if all of it holds under this agreement, now.
+def demand_of(raw: bytes, verified: VerifiedAgreement, known: Known) -> bytes:
+    """Return a receipt of a job that came, if it holds now and says what we know ourselves.
 
     Raises:
-        SealiftError: as ``open_run`` and ``verify_run``.
+        SealiftError: as ``open_run`` and ``verify_run``; ``foreign-receipt``,
+            ``receipt-differs``. The line names the accelerator that wrote it.
     """
-    receipt = open_run(raw)
-    for _checked in verify_run(receipt, verified):
-        pass
-    if receipt.manifest.job != job:
-        raise PolicyError(
-            "the receipt is of another job",
-            why=f"{receipt.manifest.job}, not {job}",
-            code="foreign-receipt",
+    author = "the first accelerator"
+    try:
+        receipt = open_run(raw)
+        author = author_of(receipt, verified)
+        for _checked in verify_run(receipt, verified):
+            pass
+        known.demand(receipt)
+    except SealiftError as error:
+        error.what = (
+            f"{author} wrote a receipt of the run that is refused: {error.what}"
         )
+        raise
     return raw
+
+
+_KNOWN: Final = {
+    "settings": "other settings of the job",
+    "manifest": "another manifest",
+    "accounts": "other accounts",
+    "subject": "another model file",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a party knows of a run without any receipt; None where it does not.
+
+    Attributes:
+        job: Name of the job.
+        settings: Of the job, by this party's own copy.
+        manifest: That the same accelerator signed beside the model.
+        accounts: As this rank and the others exchanged them.
+        subject: Digest of the file that this party has.
+    """
+
+    job: str
+    settings: JobSettings | None = None
+    manifest: RunManifest | None = None
+    accounts: tuple[SignedAccount, ...] | None = None
+    subject: Digest | None = None
+
+    def demand(self, receipt: RunReceipt) -> None:
+        """Raises PolicyError ``foreign-receipt``, ``receipt-differs``."""
+        if receipt.manifest.job != self.job:
+            raise PolicyError(
+                "the receipt is of another job",
+                why=f"{quote_foreign(receipt.manifest.job)}, not {self.job}",
+                code="foreign-receipt",
+            )
+        for name, words in _KNOWN.items():
+            known = getattr(self, name)
+            if known is not None and known != getattr(receipt, name):
+                raise PolicyError(
+                    f"it names {words} than this party has",
+                    why="what was done is what this party has itself",
+                    code="receipt-differs",
+                )
+
+
+def author_of(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+    """Whose accelerator wrote it, as far as its own words go."""
+    at_home = own_parties(receipt.manifest.plan, verified)
+    return verified.agreement.data_owners[0] if at_home else accelerator_names()[0]
 
 
 def _parts(plain: Any) -> tuple[dict[str, Any], str]:
@@ -161,6 +261,12 @@ def _parts(plain: Any) -> tuple[dict[str, Any], str]:
             "predicate": {"digests": dict()} as parts,
         } if (len(plain), kind, about) == (4, STATEMENT, PREDICATE):
             return dict(parts), _from_hex(hexed).to_text()
+        case {"predicateType": str(about)} if about == FORMER:
+            raise MalformedError(
+                "the receipt is of the former version, which one accelerator filled alone",
+                field="predicateType",
+                code="old-run-receipt",
+            )
     raise _bad("statement")
 
 
@@ -200,6 +306,62 @@ def verify_run(receipt: RunReceipt, verified: VerifiedAgreement) -> Iterator[Lin
             yield Line(name, said)
 
 
+def _signers(receipt: RunReceipt, verified: VerifiedAgreement) -> list[AccountSigner]:
+    return account_signers(receipt.manifest.plan, receipt.manifest.ranks, verified)
+
+
+def _said_by(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+    """Whose word it is that all accounts say: several parties', or one's alone."""
+    signers = _signers(receipt, verified)
+    names = ", ".join(each.party for each in signers)
+    together = own_parties(receipt.manifest.plan, verified)
+    return f"signed by {names}, each itself" if together else f"said by {names}"
+
+
+def _accounts(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+    """What each accelerator signed itself is what the receipt says."""
+    signers = _signers(receipt, verified)
+    accounts = verify_accounts(receipt.accounts, signers, receipt.result, verified)
+    released = (Digest.of(encode(each)) for each in receipt.released)
+    demand_uses(accounts, receipt.uses, released)
+    demand_rows(accounts, receipt.manifest.rows)
+    for each in accounts:
+        if each.head is not None:
+            _demand_shown(each.head.body, receipt)
+    before = receipt.result.passes_before
+    if len(accounts) > 1 and (before > 0) is not (receipt.manifest.resumed > 0):
+        raise PolicyError(
+            "the accounts know of another start of the run", code="account-differs"
+        )
+    said = f"settings, model, steps, numbers, rows: {_said_by(receipt, verified)}"
+    author = author_of(receipt, verified)
+    earlier = f"; of {count(before, 'pass')} before a restart: said by {author}"
+    return said + (earlier if before and len(accounts) > 1 else "")
+
+
+def _time(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+    """It was made after the heads of all logs, and not after what others signed (rule O5)."""
+    made, now = receipt.made_at_s, verified.equipment.clock()
+    heads = [each.body.at_s for each in receipt.manifest.heads]
+    others = [each.body.at_s for each in receipt.accounts[1:]]
+    early = made < max(heads, default=made) - CLOCKS_DIFFER_S
+    if early or (others and made > max(others) + CLOCKS_DIFFER_S):
+        raise PolicyError(
+            f"the receipt is dated {say_time(made)}",
+            why="that is not between the owners' log heads and what others signed last",
+            code="receipt-time",
+        )
+    if made > now + CLOCKS_DIFFER_S:
+        raise StaleError(
+            f"the receipt is dated {say_time(made)}",
+            why=f"it is judged as of {say_time(int(now))}, when it did not exist",
+            code="receipt-time",
+        )
+    verified.agreement.require_time(made)
+    kind = "after all log heads" + (", before what others signed" if others else "")
+    return f"{say_time(made)}, {kind}; said by {author_of(receipt, verified)}"
+
+
 def _agreement(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     if receipt.agreement.agreement != verified.agreement:
         raise PolicyError("the receipt is of another one", code="other-agreement")
@@ -235,7 +397,7 @@ def _tables(_receipt: RunReceipt, verified: VerifiedAgreement) -> str:
 def _evidence(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     manifest = judge_manifest(receipt.manifest, verified)
     kept = KEPT_OUT[Level(manifest.level.partition(" ")[0])]
-    at = say_time(receipt.made_at_s)
+    at = say_time(int(verified.equipment.clock()))
     return (
         f"{manifest.evidence.kind}, level {manifest.level}: {kept}; judged as of {at}"
     )
@@ -260,7 +422,7 @@ def _released(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
                 code="other-level",
             )
         found.add(resource.name)
-        _demand_shown(each, receipt)
+        _demand_shown(each.head.body, receipt)
     used = {each.resource for each in receipt.uses.tables}
     if missing := sorted(used - found):
         raise IntegrityError(
@@ -269,9 +431,8 @@ def _released(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     return f"{count(len(found), 'key')}, each logged by its owner first: {', '.join(sorted(found))}"
 
 
-def _demand_shown(release: Logged, receipt: RunReceipt) -> None:
-    """The head of a release's log is among the manifest's, and does not contradict it."""
-    head = release.head.body
+def _demand_shown(head: TreeHead, receipt: RunReceipt) -> None:
+    """A head of a log is among the manifest's, or before it, and does not contradict it."""
     shown = [each.body for each in receipt.manifest.heads if each.body.log == head.log]
     if not shown or shown[0].size < head.size:
         raise PolicyError("no head covers a release", code="head-missing")
@@ -301,7 +462,7 @@ def _used(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     scrubbed = sum(each.scrubbed_bytes for each in uses)
     return (
         f"rows were used {times}, a receipt each; {sealed} sealed bytes crossed; "
-        f"{scrubbed} bytes scrubbed and read back as zero, says the accelerator"
+        f"{scrubbed} bytes scrubbed and read back as zero; {_said_by(receipt, verified)}"
     )
 
 
@@ -337,29 +498,33 @@ def _trained(receipt: RunReceipt, verified: VerifiedAgreement) -> Counter[str]:
     return found
 
 
-def _together(receipt: RunReceipt, _verified: VerifiedAgreement) -> str:
-    """What only some plans have."""
+def _together(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
+    """What only the accelerator that wrote it says, about itself."""
     manifest = receipt.manifest
-    where = f"{manifest.sandbox}, on {visible(manifest.device)}"
-    said = [f"plan {manifest.plan}, {where}, {manifest.software}"]
+    where = f"{quote_foreign(manifest.sandbox)}, on {quote_foreign(manifest.device)}"
+    said = [f"plan {manifest.plan}", f"{where}, by {quote_foreign(manifest.software)}"]
     if manifest.collectives:
-        said.append(f"{len(manifest.ranks)} ranks: {manifest.collectives}")
+        why = quote_foreign(manifest.collectives, QUOTED)
+        said.append(f"{len(manifest.ranks)} ranks: {why}")
+    said.append(f"said by {author_of(receipt, verified)}")
     if manifest.traces is not None:
         said.append(f"every product of servers was checked, traces {manifest.traces}")
     return "; ".join(said)
 
 
-def _checkpoints(receipt: RunReceipt, _verified: VerifiedAgreement) -> str:
+def _checkpoints(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     resumed = count(receipt.manifest.resumed, "time")
     if receipt.checkpoints < 0 or receipt.manifest.resumed < 0:
         raise _bad("checkpoints")
-    return f"{receipt.checkpoints} counted; the run went on {resumed} from one"
+    said = f"{receipt.checkpoints} counted; the run went on {resumed} from one"
+    return f"{said}; said by {author_of(receipt, verified)}"
 
 
-def _model(receipt: RunReceipt, _verified: VerifiedAgreement) -> str:
+def _model(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     weights = receipt.manifest.weights
     of = f", weights {weights}" if weights is not None else ""
-    return f"{receipt.subject_name}, {receipt.subject}{of}"
+    by = _said_by(receipt, verified)
+    return f"{receipt.subject_name}, {receipt.subject}{of}; {by}"
 
 
 def _heads(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
@@ -379,10 +544,12 @@ _CHECKS: Final[Mapping[str, Any]] = {
     "keys released": _released,
     "use of rows": _used,
     "coverage": _coverage,
+    "accounts": _accounts,
     "run": _together,
     "checkpoints": _checkpoints,
     "model": _model,
     "log heads": _heads,
+    "time": _time,
 }
 
 

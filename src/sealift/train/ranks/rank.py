@@ -212,7 +212,7 @@ class Rank:
             proof=self._proof,
             heads=keys.heads,
             plan="ddp",
-            travel=settings.travel,
+            settings=settings,
             sandbox=self._executor.sandbox,
             device=self._executor.device,
             report=self._executor.report,

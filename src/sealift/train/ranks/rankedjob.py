@@ -33,8 +33,9 @@ from sealift.train.loop.slices import Slice, StepGroup, plan_slice
 from sealift.train.loop.states import TrainerState
 from sealift.train.loop.statistics import Measured, let_out, mean_over_rows
 from sealift.train.loop.trainer import Trainer
+from sealift.train.output.accounts import SignedAccount, demand_uses, verify_accounts
 from sealift.train.output.handout import Handout
-from sealift.train.output.runreceipt import demand_of
+from sealift.train.output.runreceipt import Known, demand_of
 from sealift.train.output.uses import Uses, join_uses
 from sealift.train.plans.local import SealedTables
 from sealift.train.ranks.rounds import GroupRounds, Part, Present, Report, stops_of
@@ -97,11 +98,13 @@ class RankedJob:
     _beside: StepGroup | None = field(init=False, default=None)
     _rounds: GroupRounds = field(init=False)
     _uses: list[Uses] = field(init=False, default_factory=list)
+    _used: list[list[Uses]] = field(init=False)
 
     def __post_init__(self) -> None:
         agreement, settings = self.agreement.agreement, self.settings
         count = settings.slices.count
         self.plans = [plan_slice(agreement, settings, n) for n in range(count)]
+        self._used = [[] for _plan in self.plans]
         self._slice = Slice(
             agreement, self.plans[self.rank], self.trainer, self._lend_rows
         )
@@ -133,21 +136,55 @@ class RankedJob:
                 self._begin(purpose, epoch)
                 reports = self._rounds.run(purpose, epoch)
                 self._count(purpose, epoch)
-                for report in reports:
+                for rank, report in enumerate(reports):
                     self.handout.use(report.uses)
+                    self._used[rank].append(report.uses)
                 self._tell(purpose, epoch, reports, time.monotonic() - began_s)
                 self._note(number)
+        self._finish(position)
+        self.group.close()
+
+    def _finish(self, position: int) -> None:
+        """All sign what they found; rank 0 writes the receipt, which all verify and keep.
+
+        Args:
+            position: Passes that were done before this start.
+
+        Raises:
+            RefusedError: what a rank signed, or the receipt, is not what we found.
+        """
         self.trainer.verify()
-        receipt = self._hand_out()
+        with as_lost():
+            accounts = self._exchange_accounts(position)
+        receipt = self._hand_out(accounts)
         with as_lost():
             receipt = self._rounds.hear_receipt(receipt)
         folder = self.receipts.folder.parent
-        path, new = keep_run(
-            folder, demand_of(receipt, self.agreement, self.handout.job)
-        )
+        known = Known(job=self.handout.job, settings=self.settings, accounts=accounts)
+        path, new = keep_run(folder, demand_of(receipt, self.agreement, known))
         if new:
             emit(self.sink, "receipt.kept", name=path.name)
-        self.group.close()
+
+    def _exchange_accounts(self, position: int) -> tuple[SignedAccount, ...]:
+        """What each rank signs of the run, if all of them found what this one did.
+
+        Raises:
+            RefusedError: ``account-differs``, ``account-unsigned``; with that party.
+        """
+        uses = [join_uses(each) for each in self._used]
+        if not position:
+            self.handout.order_uses(uses)
+        own = self.handout.account(
+            self.trainer,
+            uses[self.rank],
+            model=self.settings.training.epochs > 0,
+            passes_before=position,
+        )
+        accounts = self._rounds.share_account(own)
+        signers = self.handout.account_signers()
+        found = verify_accounts(accounts, signers, own.body.result, self.agreement)
+        demand_uses(found, self.handout.uses(), own.body.released)
+        return accounts
 
     def _meet(self, passes: int) -> int:
         """All ranks show what they have; the pass that they go on with."""
@@ -310,14 +347,16 @@ class RankedJob:
             position, progress, lambda: self.trainer.snapshot().to_parts()
         )
 
-    def _hand_out(self) -> bytes:
+    def _hand_out(self, accounts: tuple[SignedAccount, ...]) -> bytes:
         """Of rank 0: the model and the manifest, until they are kept; the run's receipt."""
         if self.rank:
             return b""
         if self.checkpoints is not None:
             self.handout.checkpoints = self.checkpoints.counted
         model = self.settings.training.epochs > 0
-        receipt = self.handout.send(self.control, self.trainer, model=model)
+        receipt = self.handout.send(
+            self.control, self.trainer, model=model, accounts=accounts
+        )
         receive_message(self.control, OutputKept, timeout_s=KEPT_WAIT_S)
         if self.checkpoints is not None:
             self.checkpoints.finish()

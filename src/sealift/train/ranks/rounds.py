@@ -36,6 +36,7 @@ from sealift.train.loop.states import TrainerState, TrainingState, state_digest
 from sealift.train.loop.statistics import Measured, add_sums, let_out
 from sealift.train.loop.stepsums import FAILED
 from sealift.train.loop.trainer import Trainer
+from sealift.train.output.accounts import SharedAccount, SignedAccount
 from sealift.train.output.uses import Uses
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 
@@ -99,7 +100,7 @@ class Present:
     states: dict[str, int] = field(default_factory=dict)
 
 
-Told = TypeVar("Told", Present, Report)
+Told = TypeVar("Told", Present, Report, SharedAccount)
 Work = Callable[[Purpose, int], tuple[tuple[Part, ...], Uses]]
 
 
@@ -182,6 +183,10 @@ class GroupRounds:
             _demand_own_rows(rank, report, stops_of(plan, purpose, epoch))
         self._agree(purpose, reports, contribution)
         return reports
+
+    def share_account(self, own: SignedAccount) -> tuple[SignedAccount, ...]:
+        """What every rank signed of the run; not verified yet."""
+        return tuple(each.account for each in self._share(SharedAccount(own)))
 
     def hear_receipt(self, own: bytes) -> bytes:
         """The run's receipt, of which rank 0 has the only one; when every rank is here.

@@ -1,0 +1,480 @@
+"""A first rank that writes into everybody's receipt what was not so; ranks that sign lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sealift.attest.development import DevelopmentAttester
+from sealift.cli.roles.runfolder import RunFolder, RunName
+from sealift.codec import encode_named
+from sealift.collective.group import SealedGroup
+from sealift.crypto.sign import sign_document
+from sealift.data.schedule.visits import Stop
+from sealift.errors import MalformedError, SealiftError
+from sealift.events import discard
+from sealift.ids import Digest, Role, VisitId
+from sealift.release.agreement.signed import Equipment
+from sealift.release.log.entries import TreeHead
+from sealift.release.receipt import ScrubbedPart, ScrubSummary, prove_instance
+from sealift.session.endpoint import Endpoint
+from sealift.train.loop.states import state_digest
+from sealift.train.output.handout import Handout
+from sealift.train.output.runreceipt import (
+    FORMER,
+    PREDICATE,
+    Known,
+    RunReceipt,
+    demand_of,
+    open_run,
+    sign_run,
+    verify_run,
+)
+from sealift.train.output.uses import Uses
+from sealift.train.ranks.rankedjob import RankedJob
+from sealift.train.ranks.rounds import GroupRounds
+from sealift.travel.accelerator.rules import VisitRules
+from sealift.travel.accelerator.setup import Loaded
+from sealift.travel.holder.jobs import Receipts
+from sealift.travel.orchestrator.job import RunSummary
+from sealift.travel.settings import JobSettings, TrainingSettings
+from sealift.travel.visit.messages import (
+    RUN_RECEIPT_NAME,
+    JobFinished,
+    Output,
+    OutputKept,
+    message_name,
+    parse_message,
+)
+from tests.attacks.test_run_receipts import restated
+from tests.sim.approvedrun import MODEL
+from tests.sim.owners import NOW_S
+from tests.sim.runreceipts import OWNERS, SmallRun, accounted, small_run
+from tests.sim.wires import simulated_wires
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallRun]:
+    with small_run(tmp_path_factory.mktemp("group"), group=True) as made:
+        yield made
+
+
+def refusal(run: SmallRun, raw: bytes, known: Known | None = None) -> SealiftError:
+    with pytest.raises(SealiftError) as refused:
+        demand_of(raw, run.verified(), known or Known(job="job-1"))
+    assert str(refused.value).startswith(
+        "ada wrote a receipt of the run that is refused"
+    )
+    return refused.value
+
+
+def test_what_all_owners_signed_is_said_to_be_theirs(run: SmallRun) -> None:
+    raw = sign_run(run.receipt, run.instance)
+    assert demand_of(raw, run.verified(), Known(job="job-1")) == raw
+    lines = {each.name: each.said for each in verify_run(run.receipt, run.verified())}
+    assert lines["accounts"].endswith("signed by ada, bern, cleo, each itself")
+    assert lines["model"].endswith("signed by ada, bern, cleo, each itself")
+    for alone in ("run", "checkpoints", "time"):
+        assert lines[alone].endswith("said by ada")
+
+
+def other_uses(run: SmallRun) -> bytes:
+    uses = run.receipt.uses
+    invented = tuple(Digest.of(bytes([n])) for n, _ in enumerate(uses.receipts))
+    return run.lie(uses=replace(uses, receipts=invented))
+
+
+def more_rows(run: SmallRun) -> bytes:
+    first, *others = run.receipt.uses.tables
+    more = replace(first, sealed_bytes=first.sealed_bytes + 1)
+    return run.lie(uses=replace(run.receipt.uses, tables=(more, *others)))
+
+
+def forged(run: SmallRun, **changes: Any) -> bytes:
+    """An account of cleo that the writer signs with its own key."""
+    account = replace(run.receipt.accounts[2].body, **changes)
+    last = sign_document(account, run.instance)
+    return run.lie(accounts=(*run.receipt.accounts[:2], last))
+
+
+LIES: dict[str, tuple[Callable[[SmallRun], bytes], str]] = {
+    "subject": (lambda r: r.lie(subject=Digest.of(b"other")), "another model file"),
+    "weights": (lambda r: r.lie_of(weights=Digest.of(b"other")), "another weights"),
+    "metrics": (lambda r: r.lie_of(metrics={"loss": 0.001}), "another metrics"),
+    "steps": (lambda r: r.lie_of(steps=1), "another steps"),
+    "rows": (lambda r: r.lie_of(rows=1), "another number of rows"),
+    "prepared": (lambda r: r.lie_of(prepared={"ada": 9}), "another sums"),
+    "resumed": (lambda r: r.lie_of(resumed=1), "another start of the run"),
+    "settings": (
+        lambda r: r.lie(settings=JobSettings(training=TrainingSettings(seed=9))),
+        "another settings",
+    ),
+    "rows-distinct": (
+        lambda r: r.lie(distinct_rows={**r.receipt.distinct_rows, "cleo": 39}),
+        "another number of distinct rows",
+    ),
+    "receipts": (other_uses, "ada signed other receipts"),
+    "uses": (more_rows, "another use of ada-train"),
+    "release": (lambda r: r.lie(released=r.receipt.released[:-1]), "a key release"),
+    "dropped": (lambda r: r.lie(accounts=r.receipt.accounts[:2]), "accounts of 2"),
+    "forged": (forged, "cleo is not signed by it"),
+    "doubled": (
+        lambda r: r.lie(accounts=(*r.receipt.accounts[:2], r.receipt.accounts[1])),
+        "cleo is not signed by it",
+    ),
+}
+
+
+@pytest.mark.parametrize(("lie", "words"), LIES.values(), ids=LIES.keys())
+def test_a_writer_alone_changes_nothing_that_others_signed(
+    run: SmallRun, lie: Callable[[SmallRun], bytes], words: str
+) -> None:
+    assert words in str(refusal(run, lie(run)))
+
+
+SIGNED: dict[str, tuple[dict[str, Any], str]] = {
+    "result": ({"result": {"steps": 99}}, "cleo signed another steps"),
+    "rows": ({"tables": "ada-train"}, "cleo signed a use of ada-train"),
+    "name": ({"party": "bern"}, "cleo is not signed by it"),
+    "instance": ({"instance": "ada"}, "cleo is not signed by it"),
+    "log": ({"head": 0}, "cleo signed a head of another log"),
+    "time": ({"at_s": int(NOW_S) - 3600}, "cleo signed a time before its own log"),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), SIGNED.values(), ids=SIGNED.keys())
+def test_what_a_party_signs_must_be_able_to_be_true(
+    run: SmallRun, changes: dict[str, Any], words: str
+) -> None:
+    """Signed by cleo's own key, and still refused, with its name."""
+    account = run.receipt.accounts[2].body
+    if "result" in changes:
+        changes = {"result": replace(account.result, **changes["result"])}
+    if "tables" in changes:
+        changes = {"tables": run.receipt.accounts[0].body.tables}
+    if "head" in changes:
+        changes = {"head": run.receipt.manifest.heads[0]}
+    if "instance" in changes:
+        changes = {"instance": run.instance.public_key}
+    lie = sign_document(replace(account, **changes), run.signers[2])
+    raw = run.lie(accounts=(*run.receipt.accounts[:2], lie))
+    assert words in str(refusal(run, raw))
+
+
+def test_an_account_that_shows_a_later_log_than_the_receipt(run: SmallRun) -> None:
+    account = run.receipt.accounts[2].body
+    head = TreeHead(run.signers[2].public_key, 99, Digest.of(b"root"), int(NOW_S))
+    later = replace(account, head=sign_document(head, run.signers[2]))
+    signed = sign_document(later, run.signers[2])
+    raw = run.lie(accounts=(*run.receipt.accounts[:2], signed))
+    assert refusal(run, raw).code == "head-missing"
+
+
+@pytest.mark.parametrize("made_at_s", [1_000_000_000, NOW_S - 301, NOW_S + 361])
+def test_a_date_lies_between_the_heads_and_what_others_signed(
+    run: SmallRun, made_at_s: float
+) -> None:
+    assert refusal(run, run.lie(made_at_s=int(made_at_s))).code == "receipt-time"
+
+
+def test_a_receipt_of_the_future_is_none(run: SmallRun) -> None:
+    receipt = accounted(replace(run.receipt, made_at_s=int(NOW_S) + 3600), run.signers)
+    assert refusal(run, sign_run(receipt, run.instance)).code == "receipt-time"
+    ahead = run.verified().equipped(Equipment(clock=lambda: NOW_S + 3600))
+    demand_of(sign_run(receipt, run.instance), ahead, Known(job="job-1"))  # control
+
+
+def test_a_receipt_after_the_agreements_end_is_none(run: SmallRun) -> None:
+    verified = run.verified()
+    body = replace(verified.agreement, not_after=int(NOW_S))
+    late = replace(verified, agreement=body)
+    with pytest.raises(SealiftError) as refused:
+        list(verify_run(run.receipt, late))
+    assert refused.value.code in {"other-agreement", "agreement-expired"}
+
+
+def test_parts_of_runs_under_two_agreements_are_no_receipt(
+    run: SmallRun, tmp_path: Path
+) -> None:
+    """The same owners signed both, and released keys to this instance under both."""
+    consortium = run.consortium
+    second = replace(consortium.agreement, name="another-job")
+    other = replace(consortium, agreement=second)
+    for part in ("agreement", "released"):
+        with small_run(tmp_path / part, run.instance, of=other) as there:
+            raw = run.lie(**{part: getattr(there.receipt, part)})
+            said = str(refusal(run, raw))
+        assert "keys released: " in said or "agreement: " in said
+
+
+def test_a_receipt_names_what_a_party_has_itself(run: SmallRun) -> None:
+    raw, manifest = sign_run(run.receipt, run.instance), run.receipt.manifest
+    truth = {
+        "settings": run.receipt.settings,
+        "manifest": manifest,
+        "accounts": run.receipt.accounts,
+        "subject": run.receipt.subject,
+    }
+    others = {
+        "settings": JobSettings(training=TrainingSettings(epochs=9)),
+        "manifest": replace(manifest, metrics={}),
+        "accounts": run.receipt.accounts[:2],
+        "subject": Digest.of(b"another file"),
+    }
+    assert demand_of(raw, run.verified(), Known(job="job-1", **truth)) == raw
+    for name, other in others.items():
+        known = Known(job="job-1", **{**truth, name: other})
+        assert refusal(run, raw, known).code == "receipt-differs"
+
+
+def test_the_former_version_is_refused_by_name(run: SmallRun) -> None:
+    raw = sign_run(run.receipt, run.instance)
+    old = restated(run, lambda statement: statement.update(predicateType=FORMER))
+    assert PREDICATE.encode() not in old
+    with pytest.raises(MalformedError) as refused:
+        open_run(old)
+    assert refused.value.code == "old-run-receipt"
+    open_run(raw)  # control
+
+
+def test_text_of_others_draws_no_line_of_its_own(run: SmallRun) -> None:
+    forged_line = " " * 70 + "verified          ada's log continues the receipt's head"
+    raw = run.lie_of(software=forged_line, device=forged_line, sandbox=forged_line)
+    lines = {each.name: each.said for each in verify_run(open_run(raw), run.verified())}
+    assert "  " not in lines["run"]
+    assert '"verified ada' in lines["run"]
+
+
+class Control:
+    """The orchestrator's end of rank 0's session."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+
+    def send(self, raw: bytes) -> None:
+        self.heard.append(raw)
+
+    def receive(self, _timeout_s: float | None) -> bytes:
+        return encode_named(message_name(OutputKept), OutputKept("job-1"))
+
+
+class LyingHandout(Handout):
+    """Of a rank 0 that signs another receipt than the run was."""
+
+    lie: Callable[[RunReceipt], RunReceipt]
+
+    def _run_receipt(self, *of: Any) -> bytes:
+        receipt = open_run(super()._run_receipt(*of))
+        return sign_run(self.lie(receipt), self._endpoint.instance)
+
+
+def truth(receipt: RunReceipt) -> RunReceipt:
+    return receipt
+
+
+SETTINGS = JobSettings(training=TrainingSettings(epochs=1, seed=4))
+
+
+class Group:
+    """Three ranks in one process that have trained, each with its owner's keys."""
+
+    def __init__(
+        self, run: SmallRun, folder: Path, lie: Callable[[RunReceipt], RunReceipt]
+    ) -> None:
+        self.run, self.folder, self.control = run, folder, Control()
+        kinds = (LyingHandout, Handout, Handout)
+        self.handouts = [
+            self._handout(number, kind) for number, kind in enumerate(kinds)
+        ]
+        first: Any = self.handouts[0]
+        first.lie = lie
+        self.stops = [Stop(0, each, f"{each}-train", "train", 0, 40) for each in OWNERS]
+        self.trainers = [self._trainer() for _ in OWNERS]
+        pairs = zip(self.handouts, self.stops, strict=True)
+        self.used = [[Uses.of(self._receipt(*pair))] for pair in pairs]
+
+    def _handout(self, number: int, kind: type[Handout]) -> Handout:
+        owner, consortium = OWNERS[number], self.run.consortium
+        endpoint = Endpoint(
+            role=Role.ACCELERATOR,
+            name=f"accelerator-{number}",
+            agreement=consortium.agreement.digest,
+            instance=self.run.instances[owner],
+            identity=consortium.identities[owner],
+            attester=DevelopmentAttester(
+                consortium.attester,
+                role=Role.ACCELERATOR,
+                code_bundle=consortium.agreement.code.digest,
+            ),
+        )
+        verified, rules = self.run.verified(), VisitRules(max_visits=50)
+        for each in OWNERS:
+            rules.count(Stop(0, each, f"{each}-train", "train", 0, 40))
+        return kind(
+            verified,
+            endpoint,
+            "job-1",
+            rules,
+            proof=prove_instance(endpoint, verified),
+            heads=lambda: self.run.receipt.manifest.heads,
+            plan="ddp",
+            settings=SETTINGS,
+            sandbox="none",
+            device=lambda: "cpu",
+            ranks=self.run.receipt.manifest.ranks,
+            released=lambda: self.run.receipt.released,
+        )
+
+    @staticmethod
+    def _trainer() -> Any:
+        return SimpleNamespace(
+            verify=lambda: None,
+            state=lambda: MODEL,
+            digest=lambda: state_digest(MODEL),
+            steps=2,
+            rows_trained=40,
+            statistics=b"",
+            products=None,
+        )
+
+    @staticmethod
+    def _receipt(handout: Handout, stop: Stop) -> Any:
+        scrub = ScrubSummary((ScrubbedPart("buffer", 640, 0),), True, True)
+        return handout.receipt_for(
+            VisitId.generate(), stop, Loaded(640, 640), {}, scrub
+        )
+
+    def finish(self) -> list[SealiftError | None]:
+        """What each rank's last act came to."""
+        wires = simulated_wires(len(OWNERS))
+
+        def one(number: int) -> SealiftError | None:
+            with SealedGroup(number, wires[number]) as group:
+                job = RankedJob.__new__(RankedJob)
+                job.rank, job.settings, job.sink = number, SETTINGS, discard
+                job.agreement, job.checkpoints = self.run.verified(), None
+                job.trainer, job.handout = self.trainers[number], self.handouts[number]
+                (self.folder / OWNERS[number]).mkdir()
+                job.receipts = Receipts(self.folder / OWNERS[number] / "receipts")
+                job.control, job._used = cast(Any, self.control), self.used
+                trainer, nothing = job.trainer, cast(Any, None)
+                job._rounds = GroupRounds(group, trainer, (), nothing, max_norm=0.0)
+                try:
+                    job._finish(0)
+                except SealiftError as error:
+                    return error
+                return None
+
+        with ThreadPoolExecutor(len(OWNERS)) as pool:
+            return list(pool.map(one, range(len(OWNERS))))
+
+    def host(self) -> RunFolder:
+        """What the host makes of what rank 0 handed out."""
+        kinds = (Output, JobFinished)
+        words = [parse_message(raw, kinds) for raw in self.control.heard]
+        name = RunName("job-1", self.run.consortium.agreement.digest)
+        with RunFolder(self.folder / "run", name) as folder:
+            receipt = bytearray()
+            for word in words[:-1]:
+                assert isinstance(word, Output)
+                folder.write_output(word)
+                receipt += word.part if word.name == RUN_RECEIPT_NAME else b""
+            last = words[-1]
+            assert isinstance(last, JobFinished)
+            summary = RunSummary(0, 0, last, bytes(receipt))
+            agreement = self.run.verified()
+            folder.finish(summary, agreement, SETTINGS, lambda _facts: None)
+        return folder
+
+
+def test_ranks_that_found_the_same_have_one_receipt(
+    run: SmallRun, tmp_path: Path
+) -> None:
+    group = Group(run, tmp_path, truth)
+    assert group.finish() == [None] * 3
+    folder = group.host()
+    assert folder.refusal is None
+    places = [tmp_path / each / RUN_RECEIPT_NAME for each in (*OWNERS, "run")]
+    (receipt,) = {each.read_bytes() for each in places}
+    assert open_run(receipt).settings == SETTINGS
+    assert open_run(receipt).manifest.rows == 120
+
+
+def with_manifest(receipt: RunReceipt, **changes: Any) -> RunReceipt:
+    return replace(receipt, manifest=replace(receipt.manifest, **changes))
+
+
+WRITTEN: dict[str, Callable[[RunReceipt], RunReceipt]] = {
+    "subject": lambda r: replace(r, subject=Digest.of(b"another file")),
+    "weights": lambda r: with_manifest(r, weights=Digest.of(b"another model")),
+    "metrics": lambda r: with_manifest(r, metrics={"accuracy": 0.999}),
+    "date": lambda r: replace(r, made_at_s=1_000_000_000),
+    "drops-one": lambda r: replace(r, accounts=r.accounts[:2]),
+}
+
+
+@pytest.mark.parametrize("lie", WRITTEN.values(), ids=WRITTEN.keys())
+def test_a_first_rank_that_lies_is_named_by_all_and_the_model_stays(
+    run: SmallRun, tmp_path: Path, lie: Callable[[RunReceipt], RunReceipt]
+) -> None:
+    group = Group(run, tmp_path, lie)
+    for error in group.finish():
+        assert str(error).startswith("ada wrote a receipt of the run that is refused")
+    folder = group.host()
+    assert str(folder.refusal).startswith("ada wrote a receipt of the run")
+    assert (tmp_path / "run" / "model.sealed").exists()
+    assert list(tmp_path.rglob(RUN_RECEIPT_NAME)) == []
+
+
+def test_a_first_rank_that_exchanges_one_account_and_writes_another(
+    run: SmallRun, tmp_path: Path
+) -> None:
+    """Both signed by cleo, who colludes: what was exchanged is what must stand there."""
+
+    def swap(receipt: RunReceipt) -> RunReceipt:
+        other = replace(
+            receipt.accounts[2].body, at_s=receipt.accounts[2].body.at_s + 1
+        )
+        signed = sign_document(other, run.signers[2])
+        return replace(receipt, accounts=(*receipt.accounts[:2], signed))
+
+    for error in Group(run, tmp_path, swap).finish():
+        assert error is not None
+        assert error.code == "receipt-differs"
+
+
+@pytest.mark.parametrize("liar", [0, 2])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("steps", 9), ("digest", lambda: Digest.of(b"another model"))],
+)
+def test_a_rank_that_signs_another_result_is_named_before_anything_leaves(
+    run: SmallRun, tmp_path: Path, liar: int, field: str, value: Any
+) -> None:
+    group = Group(run, tmp_path, truth)
+    setattr(group.trainers[liar], field, value)
+    errors = group.finish()
+    for number, error in enumerate(errors):
+        assert error is not None
+        if number != liar:
+            assert str(error).startswith(f"{OWNERS[liar]} signed another")
+            assert error.code == "account-differs"
+    assert group.control.heard == []
+
+
+def test_a_rank_that_signs_other_uses_than_it_reported_is_named(
+    run: SmallRun, tmp_path: Path
+) -> None:
+    group = Group(run, tmp_path, truth)
+    real = group.handouts[2].account
+    more = replace(group.used[2][0], receipts=(Digest.of(b"another receipt"),))
+    group.handouts[2].account = lambda trainer, uses, **how: real(trainer, more, **how)  # type: ignore[method-assign]
+    errors = group.finish()
+    assert all(str(each).startswith("cleo signed other receipts") for each in errors)
+    assert group.control.heard == []
