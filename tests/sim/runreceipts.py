@@ -22,7 +22,7 @@ from sealift.release.receipt import (
     SignedReceipt,
     sign_receipt,
 )
-from sealift.train.output.accounts import RunAccount, account_signers, list_digest
+from sealift.train.output.accounts import RunAccount, account_signers
 from sealift.train.output.manifest import RunManifest
 from sealift.train.output.runreceipt import RunReceipt, sign_run
 from sealift.train.output.uses import Uses, join_uses
@@ -231,10 +231,11 @@ def accounted(
         account = RunAccount(
             party=who.party,
             instance=who.instance,
-            result=replace(receipt.result, **(changes if last else {})),
+            result=receipt.result | (changes if last else {}),
+            passes_before=0,
             rows=manifest.rows if alone else sum(u.rows for u in tables),
             tables=tables,
-            receipts=list_digest(own),
+            receipts=Digest.of(encode(tuple(own))),
             released=tuple(Digest.of(encode(each)) for each in receipt.released),
             head=next((h for h in manifest.heads if h.body.log == who.key), None),
             at_s=receipt.made_at_s,

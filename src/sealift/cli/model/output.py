@@ -180,16 +180,14 @@ def _demand_receipt(
     Raises:
         SealiftError: as ``demand_of``; the model stays where it was written.
     """
-    from sealift.train.output.runreceipt import Known, demand_of
+    from sealift.train.output.runreceipt import demand_of
 
-    manifest, place = opened.manifest, args.folder / RUN_RECEIPT_NAME
+    place = args.folder / RUN_RECEIPT_NAME
     if not place.exists():
         return
-    known = Known(
-        job=manifest.job, manifest=manifest, subject=Digest.of(opened.content)
-    )
+    raw, own = read_whole(place, MAX_RUN_RECEIPT_BYTES), Digest.of(opened.content)
     try:
-        demand_of(read_whole(place, MAX_RUN_RECEIPT_BYTES), verified, known)
+        demand_of(raw, verified, manifest=opened.manifest, subject=own)
     except SealiftError as error:
         error.fix = f"{args.output} is kept; do not show {place} as its receipt"
         raise

@@ -19,7 +19,7 @@ from sealift.train.job.journal import Journal, journal_of
 from sealift.train.job.rolesetup import RoleSetup, own_enroller, read_role
 from sealift.train.job.settings import parse_address
 from sealift.train.job.talk import open_events
-from sealift.train.output.runreceipt import Known, demand_of
+from sealift.train.output.runreceipt import demand_of
 from sealift.train.plans import PlanRole
 from sealift.travel.holder.jobs import keep_run
 
@@ -171,8 +171,7 @@ def keep_run_in(folder: Path, setup: RoleSetup) -> Callable[[bytes], None]:
 
     def keep(receipt: bytes) -> None:
         try:
-            known = Known(job=setup.job.name)
-            held = demand_of(receipt, setup.agreement, known)
+            held = demand_of(receipt, setup.agreement, job=setup.job.name)
             path, new = keep_run(folder, held)
         except SealiftError as error:  # the run is over, and is what it is
             emit(setup.sink, "receipt.refused", reason=error.code, line=str(error))

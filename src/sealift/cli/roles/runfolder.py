@@ -41,7 +41,7 @@ from sealift.train.output.manifest import (
     SignedManifest,
     verify_manifest,
 )
-from sealift.train.output.runreceipt import Known, demand_of
+from sealift.train.output.runreceipt import demand_of
 from sealift.travel.orchestrator.job import RunSummary
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import RUN_RECEIPT_NAME, Output
@@ -244,9 +244,8 @@ class RunFolder:
         finished = summary.finished
         signed = SignedManifest(finished.manifest, finished.signature)
         manifest = verify_manifest(signed, agreement)
-        known = Known(job=manifest.job, settings=settings, manifest=manifest)
         try:
-            demand_of(summary.receipt, agreement, known)
+            demand_of(summary.receipt, agreement, settings=settings, manifest=manifest)
         except SealiftError as error:
             self.refusal = error
             (self._partial / RUN_RECEIPT_NAME).unlink(missing_ok=True)

@@ -6,13 +6,13 @@ and what it did with the rows that it read. Where rows stay at home the owner's 
 key signs; elsewhere the instance key, to which the owners' logs released their keys. All
 accelerators exchange their accounts before the receipt is written, and refuse whatever
 differs from what they computed themselves (rules O4, O5).
-Source: spec/release.md section Receipt of a run.
+Source: spec/release.md section Account of an accelerator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, NamedTuple
 
 from sealift.codec import encode
@@ -23,45 +23,15 @@ from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.statements import CLOCKS_DIFFER_S
 from sealift.release.log.entries import SignedTreeHead, verify_head
+from sealift.train.output.manifest import RunManifest
 from sealift.train.output.uses import TableUse, Uses, join_uses
 from sealift.train.plans import PlanName
 from sealift.travel.peers import accelerator_names
 
-_NAMES: Final = {
-    "distinct_rows": "number of distinct rows",
-    "passes_before": "number of passes before its start",
-    "statistics": "sums of `prepare`",
-    "subject": "model file",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """What every accelerator of a run computes for itself; all must find the same.
-
-    Attributes:
-        settings: Digest of the settings of the job that it ran under.
-        passes_before: Passes of the job that a checkpoint had done before its start.
-        subject: SHA-256 of ``model.safetensors``, or of ``statistics.json`` without one.
-        weights: Digest of the model's state; None without a model.
-        steps: Optimizer steps.
-        metrics: As in the manifest; None if they were measured before its start.
-        statistics: SHA-256 of ``statistics.json`` as it is made of the totals.
-        visits: Training visits by data owner.
-        distinct_rows: Different rows that were trained on, by data owner.
-    """
-
-    job: str
-    agreement: Digest
-    settings: Digest
-    passes_before: int
-    subject: Digest
-    weights: Digest | None
-    steps: int
-    metrics: dict[str, float] | None
-    statistics: Digest
-    visits: dict[str, int]
-    distinct_rows: dict[str, int]
+COMMON: Final = (
+    "job", "agreement", "level", "plan", "buffers", "mixed", "ranks", "collectives",
+    "traces", "weights", "steps", "visits", "metrics", "statistics", "prepared",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +41,13 @@ class RunAccount:
     Attributes:
         party: The data owner where rows stay at home; else the accelerator's name.
         instance: Its instance key.
-        result: What all of them must find.
+        result: Digest of each part of the result that all accelerators must find
+            (``digest_result``); without a part that it did not hear.
+        passes_before: Passes of the job that a checkpoint had done before its start.
         rows: That it trained on itself, with repetition.
         tables: What it used rows for itself.
         receipts: Digest of the list of the receipts that it signed for these uses.
-        released: Digests of what the owners' logs say of the keys that it got.
+        released: Digests of what the owners' logs say of the keys that it knows of.
         head: Of the party's own log; None if it has no log.
         at_s: Seconds since 1970 by its clock.
     """
@@ -86,7 +58,8 @@ class RunAccount:
     version: Literal[1] = 1
     party: str
     instance: PublicKey
-    result: RunResult
+    result: dict[str, Digest]
+    passes_before: int
     rows: int
     tables: tuple[TableUse, ...]
     receipts: Digest
@@ -116,21 +89,12 @@ class AccountSigner(NamedTuple):
 def account_signers(
     plan: PlanName, ranks: Sequence[PublicKey], verified: VerifiedAgreement
 ) -> list[AccountSigner]:
-    """Who signs the accounts of a run, in the order of its accelerators.
-
-    Args:
-        plan: Of the run.
-        ranks: Instance keys of its accelerators.
-        verified: The agreement.
-    """
-    if not own_parties(plan, verified):
-        names = accelerator_names(len(ranks))
-        return [AccountSigner(n, key, key) for n, key in zip(names, ranks, strict=True)]
-    owners = verified.agreement.data_owners
-    return [
-        AccountSigner(owner, verified.party(owner).sign, instance)
-        for owner, instance in zip(owners, ranks, strict=True)
-    ]
+    """Who signs the accounts of a run, in the order of its accelerators."""
+    parties, keys = accelerator_names(len(ranks)), tuple(ranks)
+    if own_parties(plan, verified):
+        parties = verified.agreement.data_owners
+        keys = tuple(verified.party(owner).sign for owner in parties)
+    return list(map(AccountSigner, parties, keys, ranks))
 
 
 def own_parties(plan: PlanName, verified: VerifiedAgreement) -> bool:
@@ -138,15 +102,21 @@ def own_parties(plan: PlanName, verified: VerifiedAgreement) -> bool:
     return plan == "ddp" and verified.agreement.rows_at_home
 
 
-def list_digest(receipts: Sequence[Digest]) -> Digest:
-    """What an account names the list of its receipts by."""
-    return Digest.of(encode(list(receipts)))
+def digest_result(manifest: RunManifest, **others: object) -> dict[str, Digest]:
+    """Digests of what every accelerator computes for itself, by name.
+
+    Args:
+        manifest: Its ``COMMON`` fields.
+        others: What is not in it: model file, settings, distinct rows.
+    """
+    parts = {name: getattr(manifest, name) for name in COMMON} | others
+    return {name: Digest.of(encode(part)) for name, part in parts.items()}
 
 
 def verify_accounts(
     accounts: Sequence[SignedAccount],
     signers: Sequence[AccountSigner],
-    result: RunResult,
+    result: Mapping[str, Digest],
     verified: VerifiedAgreement,
 ) -> list[RunAccount]:
     """Return the accounts, if each accelerator signed its own and all found this result.
@@ -168,16 +138,19 @@ def verify_accounts(
             why=f"the run was of {', '.join(each.party for each in signers)}",
             code="account-missing",
         )
-    bodies = []
     for signed, signer in zip(accounts, signers, strict=True):
-        account = _verify_signature(signed, signer)
-        _demand_same(account, result)
+        account = signed.body
+        _verify_signature(signed, signer)
+        for name, here in result.items():
+            if account.result.get(name, here if name == "metrics" else None) != here:
+                raise _differs(account.party, f"another {name.replace('_', ' ')}")
+        if account.passes_before != accounts[0].body.passes_before:
+            raise _differs(account.party, "another start of the run")
         _demand_own(account, signer, verified)
-        bodies.append(account)
-    return bodies
+    return [each.body for each in accounts]
 
 
-def _verify_signature(signed: SignedAccount, signer: AccountSigner) -> RunAccount:
+def _verify_signature(signed: SignedAccount, signer: AccountSigner) -> None:
     account = signed.body
     try:
         signed.verify(signer.key)
@@ -189,84 +162,50 @@ def _verify_signature(signed: SignedAccount, signer: AccountSigner) -> RunAccoun
             why="it was changed, or another party wrote it",
             code="account-unsigned",
         ) from None
-    return account
-
-
-def _demand_same(account: RunAccount, result: RunResult) -> None:
-    """What it signed of the joint result is this result."""
-    for each in fields(RunResult):
-        theirs, here = getattr(account.result, each.name), getattr(result, each.name)
-        unknown = each.name == "metrics" and None in (theirs, here)
-        if theirs != here and not unknown:
-            name = _NAMES.get(each.name, each.name)
-            raise _differs(account.party, f"another {name}", f"{theirs}, not {here}")
 
 
 def _demand_own(
     account: RunAccount, signer: AccountSigner, verified: VerifiedAgreement
 ) -> None:
     """It speaks of its own rows and of its own log, and at a time that can be true."""
-    if signer.key != signer.instance:  # it is an owner's
-        for use in account.tables:
-            if verified.resource(use.resource).owner != account.party:
-                raise _differs(account.party, f"a use of {use.resource}", "not its own")
+    for use in account.tables if signer.key != signer.instance else ():
+        if verified.resource(use.resource).owner != account.party:
+            raise _differs(
+                account.party, f"a use of {use.resource}, which is another's"
+            )
     if account.head is None:
         return
     head = verify_head(account.head)
     if head.log != signer.key:
-        raise _differs(account.party, "a head of another log", f"{head.log}")
+        raise _differs(account.party, "a head of another log")
     if account.at_s < head.at_s - CLOCKS_DIFFER_S:
-        raise _differs(account.party, "a time before its own log", f"{account.at_s}")
+        raise _differs(account.party, "a time before its own log")
 
 
 def demand_uses(
     accounts: Sequence[RunAccount], uses: Uses, released: Iterable[Digest]
 ) -> None:
-    """The accounts come to what a receipt says of all rows and keys.
+    """The accounts come to what is said of all rows and keys; ``account-differs`` if not.
 
-    Of passes before a restart there is no account: the receipt may name more then.
-
-    Raises:
-        PolicyError: ``account-differs``.
+    Of passes before a restart there is no account, and nothing is compared.
     """
-    shown = set(released)
+    shown, start = set(released), 0
     for each in accounts:
         if not shown.issuperset(each.released):
-            raise _differs(each.party, "a key release", "the receipt leaves it out")
-    whole = not accounts[0].result.passes_before
-    joined = {(u.resource, u.purpose): u for u in _join(accounts)}
-    said = {(u.resource, u.purpose): u for u in uses.tables}
-    for place in sorted(joined.keys() | said.keys() if whole else joined.keys()):
-        theirs, here = joined.get(place), said.get(place)
-        more = theirs and here and theirs.visits <= here.visits
-        if theirs == here or (more and not whole):
-            continue
-        users = [a.party for a in accounts if place in _places(a)]
-        party = ", ".join(users) or "nobody"
-        raise _differs(party, f"another use of {place[0]}", "rows or times differ")
-    start = 0
-    for each in accounts if whole else ():
+            raise _differs(each.party, "a key release that the receipt leaves out")
+    if accounts[0].passes_before:
+        return
+    if join_uses(Uses(each.tables) for each in accounts).tables != uses.tables:
+        users = (a for a in accounts if not set(a.tables) <= set(uses.tables))
+        party = next((each.party for each in users), accounts[0].party)
+        raise _differs(party, "another use of rows")
+    for each in accounts:
         end = start + sum(use.visits for use in each.tables)
-        if list_digest(uses.receipts[start:end]) != each.receipts:
-            raise _differs(each.party, "other receipts", "for its own use of rows")
+        if Digest.of(encode(uses.receipts[start:end])) != each.receipts:
+            raise _differs(each.party, "other receipts for its use of rows")
         start = end
 
 
-def demand_rows(accounts: Sequence[RunAccount], rows: int) -> None:
-    """The rows that all of them trained on come to this number; PolicyError if not."""
-    trained = sum(each.rows for each in accounts)
-    if not accounts[0].result.passes_before and rows != trained:
-        names = ", ".join(each.party for each in accounts)
-        raise _differs(names, "another number of rows", f"{trained}, not {rows}")
-
-
-def _join(accounts: Iterable[RunAccount]) -> tuple[TableUse, ...]:
-    return join_uses(Uses(each.tables) for each in accounts).tables
-
-
-def _places(account: RunAccount) -> set[tuple[str, str]]:
-    return {(use.resource, use.purpose) for use in account.tables}
-
-
-def _differs(party: str, what: str, why: str) -> PolicyError:
+def _differs(party: str, what: str) -> PolicyError:
+    why = "what it found is not what is said here"
     return PolicyError(f"{party} signed {what}", why=why, code="account-differs")

@@ -15,7 +15,7 @@ from sealift import __version__
 from sealift.codec import encode
 from sealift.crypto.hash import sha256
 from sealift.crypto.keys import SecretKey
-from sealift.crypto.sign import PublicKey, Signer, sign_document
+from sealift.crypto.sign import PublicKey, sign_document
 from sealift.data.schedule.visits import Stop
 from sealift.errors import JobError, SealiftError, UsageError
 from sealift.ids import Digest, VisitId
@@ -43,15 +43,14 @@ from sealift.train.loop.trainer import Trainer
 from sealift.train.output.accounts import (
     AccountSigner,
     RunAccount,
-    RunResult,
     SignedAccount,
     account_signers,
-    list_digest,
+    digest_result,
 )
 from sealift.train.output.approval import ModelName, split_output_key
 from sealift.train.output.heldout import HeldOut, HeldOutNumbers
 from sealift.train.output.manifest import RunManifest, sign_manifest
-from sealift.train.output.runreceipt import RunReceipt, settings_digest, sign_run
+from sealift.train.output.runreceipt import RunReceipt, sign_run
 from sealift.train.output.sealing import (
     MODEL_NAME,
     OutputInfo,
@@ -238,12 +237,7 @@ class Handout:
         self.heldout.restore(measured)
 
     def account(
-        self,
-        training: Trainer,
-        uses: Uses,
-        *,
-        model: bool,
-        passes_before: int = 0,
+        self, training: Trainer, uses: Uses, *, model: bool, passes_before: int = 0
     ) -> SignedAccount:
         """What this accelerator signs of the run for itself, by its party's key.
 
@@ -256,51 +250,41 @@ class Handout:
         Raises:
             JobError: code ``statistics-withheld``.
         """
-        endpoint, coverage = self._endpoint, self._coverage()
-        totals = totals_file(self._statistics(training), self._prepared())
-        content = pack_tensors(training.state()) if model else totals
-        known = not passes_before or self.heldout.measured().epoch >= 0
-        result = RunResult(
-            job=self.job,
-            agreement=self._agreement.digest,
-            settings=settings_digest(self._settings),
-            passes_before=passes_before,
-            subject=Digest.of(content),
-            weights=training.digest() if model else None,
-            steps=training.steps,
-            metrics=self._metrics() if known else None,
-            statistics=Digest.of(totals),
-            visits=dict(coverage.passes),
-            distinct_rows=dict(coverage.rows),
+        statistics = self._statistics(training)
+        weights = training.digest() if model else None
+        made = self._manifest(training, weights, statistics)
+        totals = totals_file(statistics, made.prepared)
+        result = digest_result(
+            made,
+            model_file=Digest.of(pack_tensors(training.state()) if model else totals),
+            settings=self._settings,
+            distinct_rows=dict(self._coverage().rows),
         )
-        party, signer = self._account_signer()
-        own_log = (h for h in self._heads() if h.body.log == signer.public_key)
+        if passes_before and self.heldout.measured().epoch < 0:
+            del result["metrics"]  # they were measured before this start
+        instance = self._endpoint.instance
+        own = self.account_signers()[self._ranks.index(instance.public_key)]
+        log = (each for each in made.heads if each.body.log == own.key)
         account = RunAccount(
-            party=party,
-            instance=endpoint.instance.public_key,
+            party=own.party,
+            instance=own.instance,
             result=result,
+            passes_before=passes_before,
             rows=training.rows_trained,
             tables=uses.tables,
-            receipts=list_digest(uses.receipts),
+            receipts=Digest.of(encode(uses.receipts)),
             released=tuple(Digest.of(encode(each)) for each in self._released()),
-            head=next(own_log, None),
+            head=next(log, None),
             at_s=int(self._agreement.equipment.clock()),
         )
+        signer = instance if own.key == own.instance else self._endpoint.identity
+        if signer is None:
+            raise UsageError("the accelerator of an owner has no identity to sign with")
         return sign_document(account, signer)
 
     def account_signers(self) -> list[AccountSigner]:
         """Who signs the accounts of this job."""
         return account_signers(self._plan, self._ranks, self._agreement)
-
-    def _account_signer(self) -> tuple[str, Signer]:
-        """The party that this accelerator belongs to, and its key."""
-        instance = self._endpoint.instance
-        own = self.account_signers()[self._ranks.index(instance.public_key)]
-        if own.key == instance.public_key:
-            return own.party, instance
-        if self._endpoint.identity is None:
-            raise UsageError("the accelerator of an owner has no identity to sign with")
-        return own.party, self._endpoint.identity
 
     def send(
         self,
@@ -336,7 +320,7 @@ class Handout:
             raise
         weights = training.digest() if model else None
         made = self._manifest(training, weights, statistics)
-        if not own[0].body.result.passes_before:
+        if not own[0].body.passes_before:
             made = replace(made, rows=sum(each.body.rows for each in own))
         subject = Digest.of(totals_file(made.statistics, made.prepared))
         if model:
@@ -450,7 +434,7 @@ class Handout:
             prepared=self._prepared(),
             resumed=self.resumed,
             software=f"sealift {__version__}",
-            instance=self._endpoint.instance.public_key,
+            instance=self._ranks[0],  # rank 0 hands it out
             ranks=self._ranks,
             collectives=self.collectives,
             traces=training.products.traces.digest() if training.products else None,

@@ -28,7 +28,6 @@ from sealift.errors import (
     MalformedError,
     PolicyError,
     SealiftError,
-    StaleError,
     quote_foreign,
 )
 from sealift.ids import Digest
@@ -39,21 +38,18 @@ from sealift.release.agreement.statements import CLOCKS_DIFFER_S
 from sealift.release.agreement.terms import LAST_S
 from sealift.release.log.entries import LogEntry, Logged, TreeHead, verify_head
 from sealift.release.log.heads import log_owner
-from sealift.train.loop.statistics import totals_file
 from sealift.train.output.accounts import (
     AccountSigner,
-    RunResult,
     SignedAccount,
     account_signers,
-    demand_rows,
     demand_uses,
+    digest_result,
     own_parties,
     verify_accounts,
 )
 from sealift.train.output.manifest import RunManifest, judge_manifest
 from sealift.train.output.uses import Uses
 from sealift.train.plans import Coverage
-from sealift.travel.peers import accelerator_names
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 
@@ -99,28 +95,19 @@ class RunReceipt:
         return "model.safetensors" if made_model else "statistics.json"
 
     @property
-    def result(self) -> RunResult:
+    def job(self) -> str:
+        """Name of the job."""
+        return self.manifest.job
+
+    @property
+    def result(self) -> dict[str, Digest]:
         """What each of its accounts must say, too."""
-        manifest = self.manifest
-        before = [each.body.result.passes_before for each in self.accounts[:1]]
-        return RunResult(
-            job=manifest.job,
-            agreement=manifest.agreement,
-            settings=settings_digest(self.settings),
-            passes_before=before[0] if before else 0,
-            subject=self.subject,
-            weights=manifest.weights,
-            steps=manifest.steps,
-            metrics=manifest.metrics,
-            statistics=Digest.of(totals_file(manifest.statistics, manifest.prepared)),
-            visits=manifest.visits,
+        return digest_result(
+            self.manifest,
+            model_file=self.subject,
+            settings=self.settings,
             distinct_rows=self.distinct_rows,
         )
-
-
-def settings_digest(settings: JobSettings) -> Digest:
-    """What an account names the settings by that its accelerator ran under."""
-    return Digest.of(encode(settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,76 +166,35 @@ def open_run(raw: bytes) -> RunReceipt:
     return receipt
 
 
-def demand_of(raw: bytes, verified: VerifiedAgreement, known: Known) -> bytes:
-    """Return a receipt of a job that came, if it holds now and says what we know ourselves.
+def demand_of(raw: bytes, verified: VerifiedAgreement, **known: object) -> bytes:
+    """Return a receipt of a run that came, if it holds now and says what we have ourselves.
+
+    Args:
+        raw: As it came.
+        verified: The agreement.
+        known: Attributes of the receipt as this party has them: ``job`` and others.
 
     Raises:
-        SealiftError: as ``open_run`` and ``verify_run``; ``foreign-receipt``,
-            ``receipt-differs``. The line names the accelerator that wrote it.
+        SealiftError: as ``open_run`` and ``verify_run``, or ``receipt-differs``. The
+            line names the party whose accelerator wrote it.
     """
     author = "the first accelerator"
     try:
         receipt = open_run(raw)
-        author = author_of(receipt, verified)
+        author = _signers(receipt, verified)[0].party
         for _checked in verify_run(receipt, verified):
             pass
-        known.demand(receipt)
+        for name, own in known.items():
+            if getattr(receipt, name) != own:
+                raise PolicyError(
+                    f"its {name} is not what this party has", code="receipt-differs"
+                )
     except SealiftError as error:
         error.what = (
             f"{author} wrote a receipt of the run that is refused: {error.what}"
         )
         raise
     return raw
-
-
-_KNOWN: Final = {
-    "settings": "other settings of the job",
-    "manifest": "another manifest",
-    "accounts": "other accounts",
-    "subject": "another model file",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What a party knows of a run without any receipt; None where it does not.
-
-    Attributes:
-        job: Name of the job.
-        settings: Of the job, by this party's own copy.
-        manifest: That the same accelerator signed beside the model.
-        accounts: As this rank and the others exchanged them.
-        subject: Digest of the file that this party has.
-    """
-
-    job: str
-    settings: JobSettings | None = None
-    manifest: RunManifest | None = None
-    accounts: tuple[SignedAccount, ...] | None = None
-    subject: Digest | None = None
-
-    def demand(self, receipt: RunReceipt) -> None:
-        """Raises PolicyError ``foreign-receipt``, ``receipt-differs``."""
-        if receipt.manifest.job != self.job:
-            raise PolicyError(
-                "the receipt is of another job",
-                why=f"{quote_foreign(receipt.manifest.job)}, not {self.job}",
-                code="foreign-receipt",
-            )
-        for name, words in _KNOWN.items():
-            known = getattr(self, name)
-            if known is not None and known != getattr(receipt, name):
-                raise PolicyError(
-                    f"it names {words} than this party has",
-                    why="what was done is what this party has itself",
-                    code="receipt-differs",
-                )
-
-
-def author_of(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
-    """Whose accelerator wrote it, as far as its own words go."""
-    at_home = own_parties(receipt.manifest.plan, verified)
-    return verified.agreement.data_owners[0] if at_home else accelerator_names()[0]
 
 
 def _parts(plain: Any) -> tuple[dict[str, Any], str]:
@@ -310,56 +256,55 @@ def _signers(receipt: RunReceipt, verified: VerifiedAgreement) -> list[AccountSi
     return account_signers(receipt.manifest.plan, receipt.manifest.ranks, verified)
 
 
-def _said_by(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
-    """Whose word it is that all accounts say: several parties', or one's alone."""
-    signers = _signers(receipt, verified)
-    names = ", ".join(each.party for each in signers)
-    together = own_parties(receipt.manifest.plan, verified)
-    return f"signed by {names}, each itself" if together else f"said by {names}"
+def _said_by(
+    receipt: RunReceipt, verified: VerifiedAgreement, *, all_: bool = True
+) -> str:
+    """Whose word it is: several parties', as accounts show, or that of one alone."""
+    names = [each.party for each in _signers(receipt, verified)]
+    if all_ and own_parties(receipt.manifest.plan, verified):
+        return f"signed by {', '.join(names)}, each itself"
+    return f"said by {', '.join(names if all_ else names[:1])}"
 
 
 def _accounts(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     """What each accelerator signed itself is what the receipt says."""
-    signers = _signers(receipt, verified)
+    manifest, signers = receipt.manifest, _signers(receipt, verified)
     accounts = verify_accounts(receipt.accounts, signers, receipt.result, verified)
-    released = (Digest.of(encode(each)) for each in receipt.released)
-    demand_uses(accounts, receipt.uses, released)
-    demand_rows(accounts, receipt.manifest.rows)
+    demand_uses(
+        accounts, receipt.uses, (Digest.of(encode(each)) for each in receipt.released)
+    )
     for each in accounts:
         if each.head is not None:
             _demand_shown(each.head.body, receipt)
-    before = receipt.result.passes_before
-    if len(accounts) > 1 and (before > 0) is not (receipt.manifest.resumed > 0):
+    before = accounts[0].passes_before
+    restarted = len(accounts) > 1 and (before > 0) is not (manifest.resumed > 0)
+    if restarted or not (before or manifest.rows == sum(a.rows for a in accounts)):
         raise PolicyError(
-            "the accounts know of another start of the run", code="account-differs"
+            "other rows or restarts than all signed", code="account-differs"
         )
     said = f"settings, model, steps, numbers, rows: {_said_by(receipt, verified)}"
-    author = author_of(receipt, verified)
-    earlier = f"; of {count(before, 'pass')} before a restart: said by {author}"
-    return said + (earlier if before and len(accounts) > 1 else "")
+    alone = _said_by(receipt, verified, all_=False)
+    return said + (f"; of {count(before, 'round')} before: {alone}" if before else "")
 
 
 def _time(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
-    """It was made after the heads of all logs, and not after what others signed (rule O5)."""
-    made, now = receipt.made_at_s, verified.equipment.clock()
+    """It was made after all logs' heads, and not after what others signed (rule O5)."""
+    made, now = receipt.made_at_s, int(verified.equipment.clock())
     heads = [each.body.at_s for each in receipt.manifest.heads]
-    others = [each.body.at_s for each in receipt.accounts[1:]]
-    early = made < max(heads, default=made) - CLOCKS_DIFFER_S
-    if early or (others and made > max(others) + CLOCKS_DIFFER_S):
+    ends = [each.body.at_s for each in receipt.accounts[1:]]
+    latest = min(max(ends, default=now), now)
+    if (
+        not max(heads, default=made)
+        <= made + CLOCKS_DIFFER_S
+        <= latest + 2 * CLOCKS_DIFFER_S
+    ):
         raise PolicyError(
             f"the receipt is dated {say_time(made)}",
-            why="that is not between the owners' log heads and what others signed last",
-            code="receipt-time",
-        )
-    if made > now + CLOCKS_DIFFER_S:
-        raise StaleError(
-            f"the receipt is dated {say_time(made)}",
-            why=f"it is judged as of {say_time(int(now))}, when it did not exist",
+            why=f"logs and accounts of others are of before {say_time(latest)}",
             code="receipt-time",
         )
     verified.agreement.require_time(made)
-    kind = "after all log heads" + (", before what others signed" if others else "")
-    return f"{say_time(made)}, {kind}; said by {author_of(receipt, verified)}"
+    return f"{say_time(made)}; {_said_by(receipt, verified, all_=False)}"
 
 
 def _agreement(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
@@ -506,7 +451,7 @@ def _together(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     if manifest.collectives:
         why = quote_foreign(manifest.collectives, QUOTED)
         said.append(f"{len(manifest.ranks)} ranks: {why}")
-    said.append(f"said by {author_of(receipt, verified)}")
+    said.append(_said_by(receipt, verified, all_=False))
     if manifest.traces is not None:
         said.append(f"every product of servers was checked, traces {manifest.traces}")
     return "; ".join(said)
@@ -517,7 +462,7 @@ def _checkpoints(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     if receipt.checkpoints < 0 or receipt.manifest.resumed < 0:
         raise _bad("checkpoints")
     said = f"{receipt.checkpoints} counted; the run went on {resumed} from one"
-    return f"{said}; said by {author_of(receipt, verified)}"
+    return f"{said}; {_said_by(receipt, verified, all_=False)}"
 
 
 def _model(receipt: RunReceipt, verified: VerifiedAgreement) -> str:

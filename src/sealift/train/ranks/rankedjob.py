@@ -35,7 +35,7 @@ from sealift.train.loop.statistics import Measured, let_out, mean_over_rows
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.accounts import SignedAccount, demand_uses, verify_accounts
 from sealift.train.output.handout import Handout
-from sealift.train.output.runreceipt import Known, demand_of
+from sealift.train.output.runreceipt import demand_of
 from sealift.train.output.uses import Uses, join_uses
 from sealift.train.plans.local import SealedTables
 from sealift.train.ranks.rounds import GroupRounds, Part, Present, Report, stops_of
@@ -160,8 +160,11 @@ class RankedJob:
         with as_lost():
             receipt = self._rounds.hear_receipt(receipt)
         folder = self.receipts.folder.parent
-        known = Known(job=self.handout.job, settings=self.settings, accounts=accounts)
-        path, new = keep_run(folder, demand_of(receipt, self.agreement, known))
+        verified, job, settings = self.agreement, self.handout.job, self.settings
+        held = demand_of(
+            receipt, verified, job=job, settings=settings, accounts=accounts
+        )
+        path, new = keep_run(folder, held)
         if new:
             emit(self.sink, "receipt.kept", name=path.name)
 
