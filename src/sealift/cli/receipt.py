@@ -123,7 +123,6 @@ def _demand_same_file(other: Path, first: Path, raw: bytes) -> None:
         raise IntegrityError(
             f"{other} is not the same receipt as {first}",
             why="every party gets the same receipt of a run",
-            fix="Verify each of them alone, and ask the parties which one is theirs",
             code="receipts-differ",
         )
 
