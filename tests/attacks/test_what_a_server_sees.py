@@ -53,7 +53,9 @@ class CountedKernels(Kernels):
         minus[:] = (q.astype(np.int64) - u) % modulus
         return u.to_bytes(4, "big")
 
-    def uniform(self, seed: bytes, basis: Basis, out: U32) -> None:
+    def uniform(
+        self, seed: bytes, basis: Basis, out: U32, *, first: int = 0, size: int = 0
+    ) -> None:
         out[:] = int.from_bytes(seed, "big")
 
     def begin(self, words: Sequence[int], draw: Draw) -> None:

@@ -38,6 +38,9 @@ class InPlace:
         self._files, self._entry = files, entry
         self._guard = guard or Containment(files)
 
+    def demand_time(self) -> None:
+        """There is always time."""
+
     def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         """Do one task; see ``Workplace``."""
         return carry_out(

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.keystream import Keystream
-from sealift.errors import MalformedError, UnavailableError
+from sealift.errors import MalformedError, UnavailableError, UsageError
 from sealift.numeric import portable
 from sealift.numeric.keystream import MaskSeed, mask_stream
 from sealift.numeric.loops import (
@@ -101,13 +101,27 @@ class Kernels:
         _draw(mask_stream(material, seed.basis), q.size, block)
         return material
 
-    def uniform(self, seed: bytes, basis: Basis, out: U32) -> None:
-        """The mask of a seed: independent and exactly uniform below Q."""
+    def uniform(
+        self, seed: bytes, basis: Basis, out: U32, *, first: int = 0, size: int = 0
+    ) -> None:
+        """The mask of a seed: independent and exactly uniform below Q.
+
+        Args:
+            seed: Of the mask.
+            basis: Its modulus.
+            out: Takes the mask, or a part of it.
+            first: Number of the part's first block. A part is whole blocks, but for the
+                mask's last one.
+            size: Numbers of the whole mask, if ``out`` is a part.
+        """
 
         def block(words: Words, here: slice) -> int:
             return self.loops.uniform(words, basis.modulus, out[here])
 
-        _draw(mask_stream(seed, basis), out.size, block)
+        whole = size or out.size
+        if out.size != min(whole - first * BLOCK, -(-out.size // BLOCK) * BLOCK):
+            raise UsageError("a part of a mask ends within a block")
+        _draw(mask_stream(seed, basis), out.size, block, first)
 
     def unmask(
         self, answers: Answers, basis: Basis, scale: float, ints: I32, floats: F32
@@ -201,10 +215,15 @@ def best_kernels(folder: Path | None = None) -> Kernels:
         return portable_kernels()
 
 
-def _draw(stream: Keystream, size: int, block: Callable[[Words, slice], int]) -> None:
+def _draw(
+    stream: Keystream,
+    size: int,
+    block: Callable[[Words, slice], int],
+    first: int = 0,
+) -> None:
     """Block after block of words, each drawn until none of its numbers lacks."""
     scratch = np.empty(BLOCK_BYTES + TAG_BYTES, np.uint8)
-    for number, start in enumerate(range(0, size, BLOCK)):
+    for number, start in enumerate(range(0, size, BLOCK), first):
         here = slice(start, min(size, start + BLOCK))
         count = here.stop - start + SPARES
         filled = scratch[: count * WORD_BITS // 8 + TAG_BYTES]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Integers = npt.NDArray[np.signedinteger[Any] | np.unsignedinteger[Any]]
+N = TypeVar("N", bound=np.number[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,68 @@ class Window:
 
 
 Cut = tuple[slice, slice]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Places of some images that are worked on at once, and the pixels that they see.
+
+    Attributes:
+        images: Which ones.
+        places: Rows and columns of places.
+        pixels: Rows and columns of pixels.
+        zeros: How many lie before and behind these, in rows and in columns.
+    """
+
+    images: slice
+    places: Cut
+    pixels: Cut
+    zeros: tuple[tuple[int, int], tuple[int, int]]
+
+    def padded(self, images: npt.NDArray[N]) -> npt.NDArray[N]:
+        """A copy of what the places see, with the zeros around it."""
+        seen = images[self.images, *self.pixels]
+        return np.pad(seen, ((0, 0), *self.zeros, (0, 0)))
+
+
+def pieces(window: Window, shape: tuple[int, ...], most: int) -> Iterator[Piece]:
+    """Cut the places of images (N, H, W, C) into pieces, in their order.
+
+    Args:
+        window: Kernel, and how it walks.
+        shape: Of the images.
+        most: Numbers that the kernel sees in all places of a piece; one place at least.
+    """
+    batch, height, width, channels = shape
+    down, across = window.out(height, width)
+    places = max(1, most // (window.kernel[0] * window.kernel[1] * channels))
+    columns = min(across, places)
+    rows = max(1, min(down, places // across))
+    images = max(1, places // (down * across))
+    for image in range(0, batch, images):
+        for top in range(0, down, rows):
+            row = slice(top, min(down, top + rows))
+            for left in range(0, across, columns):
+                column = slice(left, min(across, left + columns))
+                high, above = _pixels(window, 0, row, height)
+                wide, beside = _pixels(window, 1, column, width)
+                yield Piece(
+                    slice(image, min(batch, image + images)),
+                    (row, column),
+                    (high, wide),
+                    (above, beside),
+                )
+
+
+def _pixels(
+    window: Window, axis: int, places: slice, side: int
+) -> tuple[slice, tuple[int, int]]:
+    """What these places see along one axis, and the zeros before and behind it."""
+    stride = window.stride[axis]
+    first = places.start * stride - window.padding[axis]
+    last = (places.stop - 1) * stride - window.padding[axis] + window.kernel[axis]
+    inside = slice(max(0, first), min(side, last))
+    return inside, (max(0, -first), max(0, last - side))
 
 
 def patches(images: Integers, window: Window, out: Integers) -> None:

@@ -109,7 +109,7 @@ class ServerConnection:
         """Say which step comes."""
         with self.naming():
             self._wire.send(Begin(number, step).encode())
-            self._hasher = answer_hasher(self._wire.id, self._begun)
+            self._hasher = answer_hasher(self._session, self._begun)
         self._step = step
 
     def send(self, messages: Sequence[Buffer]) -> None:

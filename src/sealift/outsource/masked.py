@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal, Protocol
 
 import numpy as np
 
 from sealift.errors import IntegrityError, MalformedError
-from sealift.numeric.kernels import Kernels
+from sealift.numeric.kernels import BLOCK, Kernels
 from sealift.numeric.keystream import MaskSource
 from sealift.numeric.loops import F32, I16, U32, Answers
 from sealift.numeric.residues import Basis
@@ -226,8 +227,11 @@ class MaskedProducts:
         claim, found = wrong.claim, []
         modulus = claim.layer.basis(claim.direction).modulus
         for share, answer in zip(SHARES, wrong.answers, strict=True):
-            had = self._shares(share, wrong.call, claim.direction)
-            right = exact_row(claim.layer, claim.direction, had, row, modulus)
+            a, b = (
+                partial(self._share, share, wrong.call.tensors[each])
+                for each in OPERANDS[claim.direction]
+            )
+            right = exact_row(claim.layer, claim.direction, a, b, row, modulus)
             if not np.array_equal(right, answer.reshape(-1, _columns(claim))[row]):
                 found.append(share)
         return tuple(found)
@@ -252,23 +256,19 @@ class MaskedProducts:
             code="wrong-product",
         )
 
-    def _shares(
-        self, share: Share, call: _Call, direction: Direction
-    ) -> tuple[U32, U32]:
-        first, second = (
-            self._share(share, call.tensors[each]) for each in OPERANDS[direction]
-        )
-        return first, second
-
-    def _share(self, share: Share, masked: _Masked) -> U32:
-        """What a server had, made again from its mask's seed."""
-        mask = np.empty(masked.ints.shape, np.uint32)
-        self._kernels.uniform(masked.seed, masked.basis, mask.reshape(-1))
+    def _share(self, share: Share, masked: _Masked, start: int, stop: int) -> U32:
+        """Numbers of what a server had, made again from its mask's seed."""
+        size, first = masked.ints.size, start // BLOCK
+        before = start - first * BLOCK
+        end = min(size, -(-stop // BLOCK) * BLOCK)
+        mask = np.empty(end - first * BLOCK, np.uint32)
+        self._kernels.uniform(masked.seed, masked.basis, mask, first=first, size=size)
+        mask = mask[before : before + stop - start]
         if share == "Z":
             return mask
-        wide, q = masked.ints.astype(np.int64), masked.basis.modulus
         sign = 1 if share == "P" else -1
-        return ((wide + sign * mask.astype(np.int64)) % q).astype(np.uint32)
+        wide = masked.ints.reshape(-1)[start:stop] + sign * mask.astype(np.int64)
+        return (wide % masked.basis.modulus).astype(np.uint32)
 
 
 def _columns(claim: Claim) -> int:

@@ -18,8 +18,8 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 
 from sealift.codec import encode_named, from_plain, parse_named
-from sealift.crypto.hash import KeyedHasher, labelled
-from sealift.crypto.keys import Label, SecretKey
+from sealift.crypto.hash import KeyedHasher
+from sealift.crypto.keys import Label
 from sealift.crypto.sign import Form
 from sealift.errors import MalformedError
 from sealift.ids import Digest
@@ -36,8 +36,9 @@ from sealift.outsource.terms import (
     Tensor,
 )
 from sealift.outsource.trace import KnownTrace, Phase, Traces
+from sealift.session.session import Session
 
-VERSION: Final = 1
+VERSION: Final = 2
 PIPE_CONTEXT: Final = b"outsourced products"
 TOGETHER_BYTES: Final = 1 << 18  # tensors of so many bytes in all cross as one message
 WORD_BYTES: Final = np.dtype(np.uint32).itemsize
@@ -149,7 +150,8 @@ class Answered:
         pipe: Names the pipe, and with it both ends' keys.
         begun: Steps that began in the pipe before this one, those done again counted.
         step: Of the job.
-        answers: Digest of all that it answered in this step, in order.
+        answers: Digest of all that it answered in this step, in order. Its key is the
+            session's, so that nobody else can try which answers it belongs to.
     """
 
     FORM: ClassVar[Form] = Form(Label.SHARE_ANSWERS, "answered")
@@ -254,10 +256,9 @@ def seed_bytes(exchange: Exchange, calls: Sequence[Forward]) -> int:
     return SEED_BYTES * len(sent_tensors(exchange, calls))
 
 
-def answer_hasher(pipe: bytes, begun: int) -> KeyedHasher:
-    """Takes in the answers of one step; its key is no secret, but no other step's."""
-    label = Label.SHARE_ANSWERS.value
-    return KeyedHasher(SecretKey(labelled(label, pipe, begun.to_bytes(8, "big"))))
+def answer_hasher(session: Session, begun: int) -> KeyedHasher:
+    """Takes in the answers of one step, under a key that both ends of its session have."""
+    return KeyedHasher(session.export(Label.SHARE_ANSWERS, begun.to_bytes(8, "big")))
 
 
 def encode_word(word: Word) -> bytes:

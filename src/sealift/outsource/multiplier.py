@@ -87,9 +87,9 @@ class Multiplier:
             IntegrityError: ``wrong-product``; MalformedError: ``bad-share``.
             JobError: ``operand-not-finite``, with the layer; ``other-operations``.
         """
-        self._trace.end()
         self._calls = []
         self._products.settle()
+        self._trace.end()
         if self._odd:
             raise JobError(
                 f"{self._odd} in step {self._step} is not finite",

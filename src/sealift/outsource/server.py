@@ -253,7 +253,7 @@ class ServedJob:
     def _step(self, begin: Begin) -> None:
         trace = self._traces.known[begin.trace].trace
         self._calls = calls_of(trace)
-        self._hasher = answer_hasher(self._pipe.id, self._begun)
+        self._hasher = answer_hasher(self._session, self._begun)
         self._kept: list[Kept] = []
         for exchange in trace:
             self._answer(exchange, self._operands(exchange))

@@ -7,6 +7,7 @@ Source: spec/shares.md section 4.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
@@ -17,13 +18,24 @@ from sealift.codec import encode
 from sealift.crypto.hash import labelled
 from sealift.errors import JobError, MalformedError
 from sealift.ids import Digest
-from sealift.outsource.terms import OPERANDS, Exchange, Forward, Tensor
+from sealift.outsource.terms import (
+    OPERANDS,
+    Backward,
+    Direction,
+    Exchange,
+    Forward,
+    Layer,
+    Tensor,
+)
 
 Phase = Literal["train", "evaluate"]
 Trace = tuple[Exchange, ...]
 MAX_EXCHANGES: Final = 4096
 _LABEL: Final = "sealift v1 outsourced traces"
 _OPERAND_BYTES: Final = np.dtype(np.int16).itemsize
+# Of the exchange under way, for each number: request, copy, float64; float64 twice, replies.
+ASKED_BYTES: Final = 16
+ANSWERED_BYTES: Final = 28
 
 
 class StepKind(NamedTuple):
@@ -46,8 +58,13 @@ class KnownTrace:
     trace: Trace
 
     def __post_init__(self) -> None:
-        forwards = _demand_whole(self.trace)
-        if self.phase == "evaluate" and any(each.later for each in forwards):
+        if len(self.trace) > MAX_EXCHANGES:
+            raise _odd(f"more than {MAX_EXCHANGES} products")
+        recorder = Recorder()
+        for exchange in self.trace:
+            recorder.expect(exchange)
+        calls = calls_of(recorder.trace())
+        if self.phase == "evaluate" and any(each.later for each in calls):
             raise _odd("an evaluation keeps operands")
 
 
@@ -82,30 +99,6 @@ def calls_of(trace: Trace) -> list[Forward]:
     return [each for each in trace if isinstance(each, Forward)]
 
 
-def _demand_whole(trace: Trace) -> list[Forward]:
-    """Demand that every call that keeps operands has its one ``Backward``.
-
-    Raises:
-        MalformedError: code ``bad-trace``.
-    """
-    if len(trace) > MAX_EXCHANGES:
-        raise _odd(f"more than {MAX_EXCHANGES} products")
-    calls: list[Forward] = []
-    open_calls: set[int] = set()
-    for each in trace:
-        if isinstance(each, Forward):
-            _demand_later(each)
-            open_calls |= {len(calls)} if each.later else set()
-            calls.append(each)
-            continue
-        if each.call not in open_calls or each.wants != calls[each.call].later:
-            raise _odd("gradients of a call that has none")
-        open_calls.discard(each.call)
-    if open_calls:
-        raise _odd("a call without its gradients")
-    return calls
-
-
 def _demand_later(exchange: Forward) -> None:
     """Demand an order of gradients that is one of three.
 
@@ -122,7 +115,7 @@ def operand_bytes(trace: Trace) -> int:
     for call in calls_of(trace):
         directions = ("forward", *call.later)
         used: set[Tensor] = {t for each in directions for t in OPERANDS[each]}
-        total += sum(int(np.prod(call.layer.shape(t), dtype=object)) for t in used)
+        total += sum(math.prod(call.layer.shape(t)) for t in used)
     return total * _OPERAND_BYTES
 
 
@@ -130,16 +123,22 @@ class StepTrace:
     """A step that is under way, held to its trace."""
 
     def __init__(self, trace: Trace) -> None:
-        self._left = iter(trace)
+        self._trace, self._at = trace, 0
+
+    @property
+    def left(self) -> Trace:
+        """What is still to be asked for."""
+        return self._trace[self._at :]
 
     def expect(self, exchange: Exchange) -> None:
-        """Demand that this is what comes next.
+        """Demand that this is what comes next; else the step stays where it is.
 
         Raises:
             JobError: ``other-operations``.
         """
-        if next(self._left, None) != exchange:
+        if self._trace[self._at : self._at + 1] != (exchange,):
             raise other_operations(_name(exchange))
+        self._at += 1
 
     def end(self) -> None:
         """Demand that nothing is left.
@@ -147,19 +146,54 @@ class StepTrace:
         Raises:
             JobError: ``other-operations``.
         """
-        if next(self._left, None) is not None:
+        if self.left:
             raise other_operations("a step that ends early")
 
 
 class Recorder:
-    """Takes down what a rehearsal asks for, in the place of a ``StepTrace``."""
+    """Takes down what a rehearsal asks for, in the place of a ``StepTrace``.
 
-    def __init__(self) -> None:
-        self._found: list[Exchange] = []
+    It refuses what exceeds a bound before anything is allocated for it. The bounds follow
+    from shapes and from the memory of this machine, so that they tell nothing of rows.
+
+    Args:
+        most_bytes: Memory that a step may take here: of all its operands as integers, and
+            of the numbers of the one exchange that is under way.
+    """
+
+    def __init__(self, most_bytes: float = math.inf) -> None:
+        self._most_bytes = most_bytes
+        self._asked: list[Exchange] = []
+        self._calls: list[Forward] = []
+        self._open: set[int] = set()  # calls whose gradients are still to be asked for
+        self._kept_bytes = 0
 
     def expect(self, exchange: Exchange) -> None:
-        """Note it."""
-        self._found.append(exchange)
+        """Note it.
+
+        Raises:
+            JobError: ``products-exceed-limits``.
+            MalformedError: ``bad-trace``, if it cannot be part of any step.
+        """
+        if len(self._asked) == MAX_EXCHANGES:
+            raise _exceeds(f"more than {MAX_EXCHANGES} in one step")
+        tensors: tuple[Tensor, ...] = ("dy",)
+        wants: tuple[Direction, ...] = ("forward",)
+        if isinstance(exchange, Forward):
+            self._begin_call(exchange)
+            tensors, layer = ("x", "w"), exchange.layer
+        else:
+            layer, wants = self._end_call(exchange), exchange.wants
+        operands = sum(math.prod(layer.shape(each)) for each in tensors)
+        results = sum(math.prod(layer.result(each)) for each in wants)
+        self._kept_bytes += operands * _OPERAND_BYTES
+        needed = self._kept_bytes + operands * ASKED_BYTES + results * ANSWERED_BYTES
+        if needed > self._most_bytes:
+            raise _exceeds(
+                f"those up to {layer.name[:80]} take {needed:,} bytes of memory, of "
+                f"{self._most_bytes:,.0f} that a step may take"
+            )
+        self._asked.append(exchange)
 
     def end(self) -> None:
         """The step is over."""
@@ -168,10 +202,24 @@ class Recorder:
         """All of it.
 
         Raises:
-            MalformedError: ``bad-trace``.
+            MalformedError: ``bad-trace``, if a call that keeps operands has no gradients.
         """
-        _demand_whole(tuple(self._found))
-        return tuple(self._found)
+        if self._open:
+            raise _odd("a call without its gradients")
+        return tuple(self._asked)
+
+    def _begin_call(self, exchange: Forward) -> None:
+        _demand_later(exchange)
+        if exchange.later:
+            self._open.add(len(self._calls))
+        self._calls.append(exchange)
+
+    def _end_call(self, exchange: Backward) -> Layer:
+        call = exchange.call
+        if call not in self._open or exchange.wants != self._calls[call].later:
+            raise _odd("gradients of a call that has none")
+        self._open.discard(call)
+        return self._calls[call].layer
 
 
 def other_operations(what: str) -> JobError:
@@ -180,6 +228,15 @@ def other_operations(what: str) -> JobError:
         f"the recipe asks for other products than in its rehearsal: {what[:120]}",
         why="number, order and shapes of products must not depend on rows",
         code="other-operations",
+    )
+
+
+def _exceeds(why: str) -> JobError:
+    """What ends a rehearsal that asks for more than a step may."""
+    return JobError(
+        "the recipe asks for more products than a step may have",
+        why=why,
+        code="products-exceed-limits",
     )
 
 

@@ -37,6 +37,11 @@ def test_gradients_in_another_order_are_named() -> None:
         ) as caught:
             two.backward()
         assert caught.value.code == "other-operations"
-        one.backward()  # the step is where it was
-        two, _ = model(torch.ones(4, 3))  # and is ended
+        with pytest.raises(JobError, match="had nothing"):
+            one.backward()  # the step was ended
         assert model.outsourced().served == 2
+        assert model.one.weight.grad is None
+        one, two = model(torch.ones(4, 3))
+        one.backward()
+        two.backward()
+        assert model.outsourced().served == 3

@@ -28,6 +28,7 @@ class JudgedProducts(PlainProducts):
     """Products of servers whose verdicts a test chooses; counts what was asked."""
 
     def __init__(self, verdict: Settle = lambda settled: None) -> None:
+        super().__init__()
         self._verdict, self.settled = verdict, 0
         self.begun: list[tuple[StepKind, int]] = []
 

@@ -37,7 +37,8 @@ class Door:
         reach: The servers.
         kernels: Compute.
         seed: Of the rounding.
-        on_failure: Called when a step fails: forgets its gradients.
+        on_begin: Called before a step begins: remembers the model's state.
+        on_failure: Called when a step fails: puts it back, and forgets gradients.
 
     Attributes:
         settled: Steps whose verdict was good.
@@ -48,10 +49,11 @@ class Door:
         reach: Reach,
         kernels: Kernels,
         seed: int,
+        on_begin: Callable[[], None],
         on_failure: Callable[[], None],
     ) -> None:
         self._reach, self._kernels, self._seed = reach, kernels, seed
-        self._on_failure = on_failure
+        self._on_begin, self._on_failure = on_begin, on_failure
         self._traces: dict[StepKind, Trace] = {}
         self._multiplier: Multiplier | None = None
         self._failed: SealiftError | None = None
@@ -72,6 +74,7 @@ class Door:
 
     def begin(self, kind: StepKind) -> None:
         """A step begins; one after one that failed has the same number, and masks anew."""
+        self._on_begin()
         with self._watching():
             if self._multiplier is None:
                 products = self._reach.open(tabulate(self._traces))
@@ -98,6 +101,20 @@ class Door:
         with self._watching():
             self._begun.settle()
         self.settled += 1
+
+    def leave_trace(self, error: JobError) -> None:
+        """Have the step that left its trace, and was ended as the trace says, count as failed.
+
+        Raises:
+            JobError: the error.
+        """
+        with self._watching():
+            raise error
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether servers can still be asked."""
+        return self._failed is None
 
     def demand_sound(self) -> None:
         """Raise what servers did wrong before, if they did."""

@@ -32,6 +32,7 @@ from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import UsageError, require_kind
 from sealift.numeric.kernels import Kernels, best_kernels
 from sealift.outsource.convert import STATE, Route, convert, copied, restore, why_not
+from sealift.outsource.modelstate import ModelState
 from sealift.outsource.own.door import Door, Reach
 from sealift.outsource.own.servers import ReachedServers, Servers
 from sealift.outsource.own.steps import Steps
@@ -97,16 +98,23 @@ class OutsourcedState:
                 "the model has no Linear or Conv2d that servers could compute",
                 code="nothing-to-outsource",
             )
-        door = Door(reach, kernels, seed, self._drop_gradients)
+        door = Door(reach, kernels, seed, self._begin_step, self._undo_step)
         self.steps = Steps(route, door)
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def close(self) -> None:
-        """Make the model plain again."""
-        self._hook.remove()
-        del self._model.__dict__[STATE]
-        restore(self._model)
-        self._reach.close()
+        """Make the model plain again; an open step is ended as its trace says before.
+
+        Raises:
+            SealiftError: if that step fails.
+        """
+        try:
+            self.steps.close()
+        finally:
+            self._hook.remove()
+            del self._model.__dict__[STATE]
+            restore(self._model)
+            self._reach.close()
 
     @contextmanager
     def call(self, kind: StepKind) -> Iterator[None]:
@@ -157,7 +165,12 @@ class OutsourcedState:
         if any(id(each) in ours for each in held):
             self.steps.before_optimizer()
 
-    def _drop_gradients(self) -> None:
+    def _begin_step(self) -> None:
+        self._before = ModelState(self._model)
+
+    def _undo_step(self) -> None:
+        """Let nothing of a failed step stay in the model."""
+        self._before.restore()
         for parameter in self._model.parameters():
             parameter.grad = None
 
@@ -180,10 +193,16 @@ class OutsourcedModel(nn.Module):
         return self._own.report()
 
     def close(self) -> None:
-        """Take leave of the servers: the model is an ordinary one again."""
+        """Take leave of the servers: the model is an ordinary one again.
+
+        Raises:
+            SealiftError: if a step was open, and failed as it was ended.
+        """
         own, plain = self._own, self.plain
-        own.close()
-        self.__class__ = plain
+        try:
+            own.close()
+        finally:
+            self.__class__ = plain
 
     def __enter__(self) -> Self:
         return self

@@ -48,7 +48,7 @@ class Served:
                 y = self._door.forward(Forward(layer, kept), x, w)
                 self._go_on()
                 return y
-        raise self._other(layer.name)
+        raise self._deviation(layer.name)
 
     def backward(self, exchange: Backward, dy: F32) -> list[F32]:
         """Gradients.
@@ -57,7 +57,7 @@ class Served:
             JobError: code ``other-operations``, if this is not the trace's next.
         """
         if self.next != exchange:
-            raise self._other(_told(exchange, self._layers))
+            raise self._deviation(_told(exchange, self._layers))
         found = self._door.backward(exchange, dy)
         self._go_on()
         return found
@@ -82,6 +82,14 @@ class Served:
         if self._at == len(self._trace):
             self.over = True
             self._door.settle()
+
+    def _deviation(self, name: str) -> JobError:
+        """End the step with zeros, so that no server sees where it left its trace."""
+        error = self._other(name)
+        if not self.over:
+            self.finish()
+            self._door.leave_trace(error)
+        return error
 
     def unfinished(self) -> JobError:
         """The error of somebody who takes the step for done."""
@@ -130,9 +138,26 @@ class Steps:
         if isinstance(step, Rehearsal):
             step.begin_part()
         self._torn = True
-        with self._route.to(step, keeps=kind.phase == "train"):
-            yield isinstance(step, Rehearsal)
+        try:
+            with self._route.to(step, keeps=kind.phase == "train"):
+                yield isinstance(step, Rehearsal)
+        except Exception:
+            self.close()  # at once: a pause would show servers where it was torn
+            raise
         self._torn = False
+
+    def close(self) -> None:
+        """End a step on servers that is open, with zeros.
+
+        Raises:
+            SealiftError: if its verdict fails.
+        """
+        if (
+            isinstance(self._step, Served)
+            and not self._step.over
+            and self._door.is_sound
+        ):
+            self._step.finish()
 
     def before_optimizer(self) -> None:
         """Let an optimizer change weights.

@@ -1,8 +1,9 @@
 """The servers of a job's shares, as its accelerator reaches them once the traces are known.
 
-What a server answered wrongly is kept as a file beside the job's checkpoints: where it was,
-and what the server signed at the end of that step. The signature is of a digest of all that
-it answered in the step; the answers themselves are not kept.
+What a server answered wrongly is noted in a file beside the job's checkpoints: where it was,
+and the server's signature of that step. The signature shows that the server took part in the
+step. It does not show that an answer was wrong: that is this process's word. What would show
+it are the server's shares, and with those any other server could read the operands (ADR 0052).
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ MAX_RECORD_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class WrongRecord:
-    """What is kept of a wrong answer.
+    """A note of a wrong answer, by the process that found it.
 
     Attributes:
         wrong: Where.
-        signed: By each server that is named in it.
+        signed: By each server that is named in it, of the step: that it took part.
     """
 
     wrong: WrongAnswer

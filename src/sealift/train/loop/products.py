@@ -87,11 +87,14 @@ class Outsourcing:
         No server hears of them; their products are made here.
 
         Raises:
-            JobError: ``other-operations``.
+            JobError: ``other-operations``, ``products-exceed-limits``.
             UnavailableError: ``no-memory``, if a step's operands do not fit in here.
         """
+        plain = PlainProducts(workplace.demand_time)
         steps = RehearsedSteps(
-            Multiplier(PlainProducts(), self._kernels, self._seed), forms
+            Multiplier(plain, self._kernels, self._seed),
+            forms,
+            most_bytes=free_memory_bytes() // 2,
         )
         task = SliceTask("rehearse", settings, outsourced=True, forms=forms)
         workplace.do(task, Given(), Told(products=steps))
@@ -114,6 +117,8 @@ class Outsourcing:
     def steps(self, task: SliceTask, given: Given) -> Iterator[TaskSteps]:
         """The steps of a task; one that its recipe leaves is made whole, and judged.
 
+        So servers see the same of it whether the recipe fails, leaves the trace or ends.
+
         Raises:
             See ``TaskSteps.settle``: what a server did comes before what the recipe made
                 of it.
@@ -122,11 +127,10 @@ class Outsourcing:
         found = TaskSteps(self, self._multiplier, _steps_of(task, given))
         try:
             yield found
-        except JobError as error:
-            if error.code != "other-operations":
-                found.make_whole()
+            found.end()
+        except SealiftError:
+            found.make_whole()
             raise
-        found.end()
 
     def tell(self, error: SealiftError) -> None:
         """Of an answer that was wrong, whatever becomes of its step."""
@@ -149,10 +153,18 @@ class StepPlace:
 
 
 class RehearsedSteps:
-    """A rehearsal's steps, in the order of their forms."""
+    """A rehearsal's steps, in the order of their forms.
 
-    def __init__(self, multiplier: Multiplier, forms: Sequence[StepForm]) -> None:
-        self._multiplier = multiplier
+    Args:
+        multiplier: Makes the products, in this process.
+        forms: Of the steps.
+        most_bytes: Memory that one of them may take here.
+    """
+
+    def __init__(
+        self, multiplier: Multiplier, forms: Sequence[StepForm], *, most_bytes: int
+    ) -> None:
+        self._multiplier, self._most_bytes = multiplier, most_bytes
         self._forms = iter(forms)
         self._found: dict[StepKind, Trace] = {}
         self._recorder: Recorder | None = None
@@ -162,7 +174,7 @@ class RehearsedSteps:
         form = next(self._forms, None)
         if form is None or self._recorder is not None:
             raise other_operations("a step that nobody asked for")
-        self._kind, self._recorder = form.kind, Recorder()
+        self._kind, self._recorder = form.kind, Recorder(self._most_bytes)
         self._multiplier.begin(form.kind, 0, self._recorder)
 
     def forward(self, exchange: Forward, x: F32, w: F32) -> F32:
@@ -235,27 +247,25 @@ class TaskSteps:
             if step is None:
                 raise other_operations("a step more than it has rows for")
             self._step = step
-        self._trace = self._outsourcing.traces.of(self._step.kind)
-        self._at, self._layers = 0, list[Layer]()
+        self._held = StepTrace(self._outsourcing.traces.of(self._step.kind))
+        self._layers = list[Layer]()
         self._under_way, self._again = True, False
-        self._multiplier.begin(
-            self._step.kind, self._step.number, StepTrace(self._trace)
-        )
+        with self._connected():
+            self._multiplier.begin(self._step.kind, self._step.number, self._held)
 
     def forward(self, exchange: Forward, x: F32, w: F32) -> F32:
         """See ``Multiplier.forward``."""
         self._demand_under_way()
-        found = self._multiplier.forward(exchange, x, w)
-        self._at += 1
+        with self._connected():
+            found = self._multiplier.forward(exchange, x, w)
         self._layers.append(exchange.layer)
         return found
 
     def backward(self, exchange: Backward, dy: F32) -> list[F32]:
         """See ``Multiplier.backward``."""
         self._demand_under_way()
-        found = self._multiplier.backward(exchange, dy)
-        self._at += 1
-        return found
+        with self._connected():
+            return self._multiplier.backward(exchange, dy)
 
     def settle(self) -> bool:
         """The verdict; see ``TaskParent.settle``.
@@ -265,6 +275,7 @@ class TaskSteps:
             JobError: ``operand-not-finite``, ``other-operations``.
         """
         self._demand_under_way()
+        self._held.end()
         try:
             self._judge()
         except (IntegrityError, MalformedError) as error:
@@ -286,12 +297,14 @@ class TaskSteps:
     def make_whole(self) -> None:
         """Ask for the rest of a step that was left, with zeros; and judge it.
 
+        A step whose servers are gone, or that was judged, is left alone.
+
         Raises:
             See ``settle``.
         """
         if not self._under_way:
             return
-        for exchange in self._trace[self._at :]:
+        for exchange in self._held.left:
             if isinstance(exchange, Forward):
                 layer = exchange.layer
                 self.forward(
@@ -308,6 +321,17 @@ class TaskSteps:
         except (IntegrityError, MalformedError) as error:
             if error.code in WRONG:
                 self._outsourcing.tell(error)
+            raise
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """A deviation leaves the step open, to be made whole; what servers did ends it."""
+        try:
+            yield
+        except JobError:
+            raise
+        except BaseException:
+            self._under_way = False
             raise
 
     def _demand_under_way(self) -> None:

@@ -283,6 +283,14 @@ class Workplace(Protocol):
         """
         ...
 
+    def demand_time(self) -> None:
+        """Demand that the task under way may go on: long work here asks between pieces.
+
+        Raises:
+            PeerError: if it was cut, or its time is over.
+        """
+        ...
+
 
 def plan_windows(
     rows: int, settings: TrainingSettings, *, most: int, least_rows: int

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sealift.outsource.convert import Route, convert
+from sealift.outsource.modelstate import ModelState
 from sealift.train.loop.imports import Guard
 from sealift.train.loop.tasks import StepProducts
 
@@ -43,7 +43,7 @@ class OutsourcedSteps:
         Raises:
             SealiftError: if the job ends by that, or the work fails.
         """
-        kept = self._buffers()
+        state: ModelState = self._guard(ModelState, self._model)
         while True:
             self._products.begin()
             self._route.begin()
@@ -51,15 +51,4 @@ class OutsourcedSteps:
                 found = work()
             if self._products.settle():
                 return found
-            self._put_back(kept)
-
-    def _buffers(self) -> dict[str, Tensor]:
-        return {name: each.detach().clone() for name, each in self._named()}
-
-    def _put_back(self, kept: dict[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, each in self._named():
-                each.copy_(kept[name])
-
-    def _named(self) -> list[tuple[str, Tensor]]:
-        return self._guard(lambda: list(self._model.named_buffers()))
+            self._guard(state.restore)

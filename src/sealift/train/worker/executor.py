@@ -217,6 +217,15 @@ class RecipeExecutor:
             self._verify_bundle()
             yield self._control, self._equipment
 
+    def demand_time(self) -> None:
+        """Demand that the task under way may go on; see ``Workplace``.
+
+        Raises:
+            PeerError: code ``worker-gone`` or ``worker-timeout``.
+        """
+        if self._task is not None:
+            self._task.demand_time()
+
     def cut(self) -> None:
         """End the task under way, from another thread; the next one is done as ever."""
         task = self._task
@@ -225,6 +234,7 @@ class RecipeExecutor:
 
     def interrupt(self) -> None:
         """End the work under way, from another thread; what does it raises."""
+        self.cut()
         self._process.kill()
 
     def close(self) -> None:

@@ -34,7 +34,13 @@ from sealift.train.worker.messages import (
     to_bytes,
     worker_gone,
 )
-from sealift.train.worker.requests import TIMED_OUT, Area, ParentEnd, Request
+from sealift.train.worker.requests import (
+    TIMED_OUT,
+    Area,
+    ParentEnd,
+    Request,
+    timed_out,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +217,15 @@ class WorkerProcess:
             raise MalformedError("a module runs once", code="bad-message")
         self._imported.add(path)
         self._equipment.modules.note(path)
+
+    def demand_time(self) -> None:
+        """Demand that there is time left, and that nobody cut the work.
+
+        Raises:
+            PeerError: code ``worker-gone`` or ``worker-timeout``.
+        """
+        if self._left_s() <= 0:
+            raise timed_out()
 
     def cut(self) -> None:
         """End the work, from another thread."""

@@ -370,7 +370,12 @@ def _await(stream: int, event: int, left_s: Left | None) -> None:
     poll.register(stream, event)
     seconds = left_s()
     if seconds <= 0 or not poll.poll(seconds * 1000):
-        raise PeerError("the recipe's process takes too long", code=TIMED_OUT)
+        raise timed_out()
+
+
+def timed_out() -> PeerError:
+    """The error for a process whose time is over."""
+    return PeerError("the recipe's process takes too long", code=TIMED_OUT)
 
 
 def _odd(why: str) -> MalformedError:

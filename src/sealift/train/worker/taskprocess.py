@@ -138,6 +138,14 @@ class TaskProcess:
             self._process.tell(None, found)
             del found
 
+    def demand_time(self) -> None:
+        """Demand that the task was not cut, and that its time is not over.
+
+        Raises:
+            PeerError: code ``worker-gone`` or ``worker-timeout``.
+        """
+        self._process.demand_time()
+
     def cut(self) -> None:
         """End it, from another thread."""
         self._process.cut()
