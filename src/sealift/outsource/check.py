@@ -208,7 +208,11 @@ ShareOf = Callable[[int, int], U32]
 
 
 def exact_row(
-    layer: Layer, direction: Direction, a: ShareOf, b: ShareOf, row: int, modulus: int
+    layer: Layer,
+    direction: Direction,
+    shares: tuple[ShareOf, ShareOf],
+    row: int,
+    modulus: int,
 ) -> Rows:
     """One row of a server's product modulo Q, as an honest server computes it.
 
@@ -218,12 +222,11 @@ def exact_row(
     Args:
         layer: Its geometry.
         direction: Which product.
-        a: The share of the first operand.
-        b: Of the second one.
+        shares: Of the two operands.
         row: As ``find_wrong_row`` counts.
         modulus: Q.
     """
-    q = np.uint64(modulus)
+    (a, b), q = shares, np.uint64(modulus)
     if direction == "weight":
         return _weight_row(layer, a, b, row, q)
     seen = (_seen_at if direction == "forward" else _seen_from)(layer, a, row)

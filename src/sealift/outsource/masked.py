@@ -231,7 +231,7 @@ class MaskedProducts:
                 partial(self._share, share, wrong.call.tensors[each])
                 for each in OPERANDS[claim.direction]
             )
-            right = exact_row(claim.layer, claim.direction, a, b, row, modulus)
+            right = exact_row(claim.layer, claim.direction, (a, b), row, modulus)
             if not np.array_equal(right, answer.reshape(-1, _columns(claim))[row]):
                 found.append(share)
         return tuple(found)
