@@ -16,7 +16,7 @@ from sealift.errors import MalformedError, SealiftError, ascii_only
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import Agreement, Party, bundle_digest
-from sealift.release.agreement.explain import explain
+from sealift.release.agreement.explain import explain, explain_lines
 from sealift.release.agreement.signed import (
     MAX_AGREEMENT_BYTES,
     SignedAgreement,
@@ -133,7 +133,7 @@ def test_free_text_is_shown_so_that_it_is_seen() -> None:
     agreement = replace(
         CONSORTIUM.agreement, resources=(replace(first, schema=schema), *rest)
     )
-    shown = "\n".join(ascii_only(line) for line in explain(agreement).lines())
+    shown = "\n".join(map(ascii_only, explain_lines(explain(agreement))))
     assert shown.isascii()
     assert r"s\u0430lary\u202e" in shown
 

@@ -275,8 +275,8 @@ def test_join_would(desk: Desk) -> None:
     said = desk.join("--dry-run")
     assert (said.code, said.err, said.refused) == (0, "", [])
     agreement = load_signed(desk.world.agreement).agreement
-    for line in explain(agreement).sight:  # these words, and no others
-        assert f"  - {line}\n" in said.out
+    for each in explain(agreement):  # these words, and no others
+        assert f"  - {each.text}\n" in said.out
     assert "north: holder, which sends its rows, sealed" in said.out
     assert "the time is not known" in said.out
     assert desk.files() == before
@@ -330,7 +330,7 @@ def test_train_would_be_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> 
     ]
     assert said.code == REFUSED
     assert [f"  - {line}" in said.out for line in told["refused"]] == [True] * 5
-    assert list(told) == ["dry_run", "runs", "sight", "receives", "work", "refused"]
+    assert list(told) == ["dry_run", "runs", "terms", "work", "refused"]
     assert told["dry_run"] is True
 
 

@@ -84,8 +84,8 @@ def test_host_would(folder: Path, host: Host, free: str) -> None:
     assert (code, refused(out)) == (0, [])
     assert f"host: the meeting, at {free}, until all have signed" in out
     assert "east: rank, with a sandboxed worker" in out
-    assert "your rows   stay on this machine" in out  # what guests are asked
-    assert "the model   goes to host, with what it memorised of rows" in out
+    assert "At level development, your rows stay on this machine." in out
+    assert "The trained model goes to host" in out  # what guests are asked
     assert "3 epochs, in steps of 8 rows" in out
     assert "a step took" in out
     assert "sealift-invitation-" not in out
@@ -110,11 +110,17 @@ def test_nobody_is_invited(folder: Path, host: Host) -> None:
     assert (code, refused(out)) == (2, ["nobody-invited"])
 
 
+def test_one_owner_is_no_group(folder: Path, host: Host) -> None:
+    """What could never be signed is refused before anybody is invited."""
+    code, out = host("--invite", "north")
+    assert (code, refused(out)) == (6, ["bad-agreement"])
+
+
 def test_a_recipe_that_fails(
     folder: Path, host: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "recipe" / "recipe.py").write_text("def build():\n    return 1 / 0\n")
-    code, out = host("--invite", "north")
+    code, out = host("--invite", "north", "east")
     assert (code, refused(out)) == (7, ["recipe-error"])
     assert "the time is not known" in out
 

@@ -1,7 +1,8 @@
-"""What a party is asked: every word of others is text, and the red stands where it must."""
+"""What a party is asked: computed from what would be signed, and nothing of others draws."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,18 +10,31 @@ import pytest
 
 from sealift.attest.level import Level
 from sealift.cli.meeting import question
-from sealift.cli.meeting.question import RED, ask_categories, tell_terms
-from sealift.meet.terms import Terms
+from sealift.cli.meeting.question import ask_categories, tell_declared, tell_terms
+from sealift.errors import MalformedError
+from sealift.meet.messages import Check
+from sealift.meet.terms import Terms, agreement_of, proposed_agreement
+from sealift.release.agreement.explain import RED, explain
 from tests.sim.invited import MetGuest, MetHost, walk
 
 HOSTILE = "x\x1b[2J\x1b[31mSign? y\r\n\u202eedisrever\u0007"
+WORDING = Path(__file__).parent / "wording" / "join.txt"
 
 
 @pytest.fixture
-def terms(tmp_path: Path) -> Terms:
-    host = MetHost(tmp_path)
+def host(tmp_path: Path) -> MetHost:
+    return MetHost(tmp_path)
+
+
+@pytest.fixture
+def guests(host: MetHost) -> list[MetGuest]:
     guests = [MetGuest(host, name) for name in host.names]
     walk(*guests)
+    return guests
+
+
+@pytest.fixture
+def terms(guests: list[MetGuest]) -> Terms:
     return guests[0].asked[0]
 
 
@@ -28,33 +42,77 @@ def screen(terms: Terms, *, colour: bool = False) -> str:
     return "\n".join(tell_terms(terms, "north", colour=colour))
 
 
-def test_rows_at_home_are_said_so(terms: Terms) -> None:
+def test_the_wording_as_it_is_reviewed(terms: Terms) -> None:
+    """One file holds it, so that a change of words is seen as such."""
+    shown = re.sub(r"sha256:[0-9a-f]{64}", "sha256:...", screen(terms))
+    assert shown == WORDING.read_text("utf-8").rstrip("\n")
+
+
+def test_what_is_shown_is_said_of_what_is_signed(
+    guests: list[MetGuest], terms: Terms
+) -> None:
+    """All but the tables' sizes, which nobody knows before, are the same sentences."""
+    check = next(each for each in guests[0].told if isinstance(each, Check))
+    signed = agreement_of(check.terms, check.consents)
+    cards = [each.body for each in terms.cards]
+    proposed = proposed_agreement(terms.declaration, cards)
+    said = [explain(each, "north", sealed=False) for each in (proposed, signed)]
+    assert signed.compared == ()
+    last = {each.text for each in said[1]} - {each.text for each in said[0]}
+    assert last == {"Nobody compared the words with another party."}
+    assert {each.text for each in said[0]} <= {each.text for each in said[1]}
+
+
+def test_the_declaration_alone_says_the_same(terms: Terms) -> None:
+    """Before a card: so an owner reads it before its table is compared."""
+    shown = list(tell_declared(terms.declaration, "north", colour=False))
+    assert "- The trained model goes to host" in "\n".join(shown)
+    assert shown[0] == screen(terms).splitlines()[0]
+
+
+def test_rows_at_home_are_said_so_and_development_is_red(terms: Terms) -> None:
     text = screen(terms, colour=True)
-    assert "stay on this machine" in text
-    assert RED not in text
-    assert "whether host invented parties" in text
+    assert "your rows stay on this machine" in text
+    assert f"{RED}  ! At level development" in text
+    assert "whether the host invented parties" in text
 
 
-def test_rows_elsewhere_are_red_and_say_whose_machine(terms: Terms) -> None:
-    elsewhere = replace(
-        terms, declaration=replace(terms.declaration, rows_at_home=False)
-    )
-    assert RED in screen(elsewhere, colour=True)
-    assert "CAN BE READ BY WHOEVER RUNS HOST'S MACHINE" in screen(elsewhere)
-    sealed = replace(elsewhere.declaration, accept=(Level.TEE,))
-    assert RED not in screen(replace(elsewhere, declaration=sealed), colour=True)
+def test_rows_elsewhere_say_whose_machine(terms: Terms) -> None:
+    declared = terms.declaration
+    training = replace(declared.training, plans=("travel",))
+    elsewhere = replace(declared, rows_at_home=False, training=training)
+    sealed = replace(elsewhere, accept=(Level.TEE, Level.ATTESTED_HOST))
+    text = " ".join(screen(replace(terms, declaration=sealed), colour=True).split())
+    assert "your rows are opened on the machine that host runs" in text
+    assert "At level tee" in text
+    assert "At level attested-host" in text
+
+
+def test_what_makes_no_agreement_is_not_asked(terms: Terms) -> None:
+    """A host's name that would draw lines, no level at all, sums that can never leave."""
+    declared = terms.declaration
+    for changes in (
+        {
+            "name": "digits together"
+            + " " * 40
+            + "sealift: the model is given to nobody"
+        },
+        {"accept": (), "rows_at_home": False},
+        {"output": replace(declared.output, min_holders=9)},
+    ):
+        with pytest.raises(MalformedError):
+            screen(replace(terms, declaration=replace(declared, **changes)))
 
 
 def test_what_others_wrote_cannot_draw_on_the_screen(terms: Terms) -> None:
     """Names are checked names; columns are anybody's text."""
-    signed = terms.cards[0]
-    columns = {HOSTILE: "fits"}
-    body = replace(signed.body, columns=columns)  # type: ignore[arg-type]
-    card = replace(signed, body=body)
-    shown = screen(replace(terms, cards=(card, *terms.cards[1:])))
+    fields = [{"name": HOSTILE, "dtype": "float64", "shape": [2]}]
+    declared = replace(terms.declaration, schema={"fields": fields})
+    shown = screen(replace(terms, declaration=declared))
     assert not [c for c in shown if ord(c) < 32 and c != "\n"]
     assert "\u202e" not in shown
-    assert shown.count("\n") == screen(terms).count("\n")
+    assert "sealift: " not in shown
+    assert max(map(len, shown.splitlines())) < 80
 
 
 def test_categories_leave_by_a_yes_for_each_column_alone(

@@ -67,6 +67,21 @@ class Parser(_Arguments, argparse.ArgumentParser):
         """Add ``--json``."""
         self.add_flag("--json", "print one line of JSON")
 
+    def add_allow(self) -> None:
+        """Add ``--allow NAME``, for what is below the floor of an owner's program."""
+        from sealift.release.agreement.floor import EXCEPTIONS
+
+        reasons = "; ".join(f"{name}: {why}" for name, why in EXCEPTIONS.items())
+        self.add_argument(
+            "--allow",
+            metavar="NAME",
+            action="append",
+            choices=list(EXCEPTIONS),
+            default=[],
+            help=f"sign although one of these holds, which a yes alone does not do ({reasons}); "
+            "may be said again",
+        )
+
     def add_passphrase(self) -> None:
         """Add ``--passphrase-file``."""
         self.add_file(

@@ -10,24 +10,25 @@ party computes itself. Source: spec/meeting.md sections 5, 6 and 8.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from sealift.attest.level import Level
 from sealift.codec import encode
 from sealift.crypto.hash import labelled
-from sealift.crypto.identity import Card, Identity
+from sealift.crypto.identity import Card, Identity, create_identity
 from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey
 from sealift.data.schema.alike import demand_alike
 from sealift.errors import MalformedError, PolicyError
-from sealift.ids import MAX_RANKS, Digest
+from sealift.ids import DIGEST_BYTES, MAX_RANKS, Digest
 from sealift.meet.invitation import HOST, MEETING_BYTES
 from sealift.release.agreement import Agreement, TrainingRule
 from sealift.release.agreement.resources import (
     GroupRule,
     OutputRule,
+    Part,
     ReleaseRule,
     Resource,
     TravelRule,
@@ -245,8 +246,64 @@ def agreement_of(terms: Terms, consents: Mapping[str, SignedConsent]) -> Agreeme
     asked = replace(resources[0], name="declared", schema=declared.schema)
     demand_alike((asked, *resources))
     guests = [card.party for card in cards]
+    compared = [each.name for each in guests if consents[each.name].body.compared]
+    return replace(_compose(declared, guests, resources), compared=tuple(compared))
+
+
+def proposed_agreement(declared: Declaration, cards: Sequence[TableCard]) -> Agreement:
+    """The agreement that would follow from a declaration, for a person to read.
+
+    Tables stand in it whose rows and commitments nobody knows yet, so it is never signed.
+    All else is what ``agreement_of`` will make.
+
+    Args:
+        declared: The host's.
+        cards: Those that are known; a party without one has a key that nobody has.
+
+    Raises:
+        MalformedError: ``bad-agreement`` and others, where the parts do not stand together.
+    """
+    known = {card.party.name: card for card in cards}
+    guests = [
+        known[name].party if name in known else create_identity(name).card
+        for name in declared.guests
+    ]
+    resources = [
+        _unsealed(declared, name, part, known[name].rule if name in known else None)
+        for name in declared.guests
+        for part in _parts(known.get(name))
+    ]
+    return _compose(declared, guests, tuple(resources))
+
+
+def _unsealed(
+    declared: Declaration, name: str, part: Part, rule: ReleaseRule | None
+) -> Resource:
+    """A table of as few rows as the output rule takes, with commitments to nothing."""
+    output, nothing = declared.output, Digest(bytes(DIGEST_BYTES))
+    share = -(-output.min_rows // len(declared.guests))
+    rows = max(output.min_owner_rows, output.metric_rows, share)
+    return Resource(
+        name=f"{name}-{part}",
+        owner=name,
+        part=part,
+        rows=rows,
+        row_bytes=1,
+        cell_rows=output.metric_rows,
+        total_bytes=rows,
+        record_bytes=1,
+        schema=declared.schema,
+        content=nothing,
+        key=nothing,
+        rule=rule or ReleaseRule(not_after=declared.not_after),
+    )
+
+
+def _compose(
+    declared: Declaration, guests: Sequence[Card], resources: tuple[Resource, ...]
+) -> Agreement:
+    """Of a declaration, its guests in order, and their tables; there is no choice in it."""
     at_home = tuple(guest.sign for guest in guests) if declared.rows_at_home else ()
-    ranks = len(guests)
     return Agreement(
         about="train",
         name=declared.name,
@@ -265,12 +322,13 @@ def agreement_of(terms: Terms, consents: Mapping[str, SignedConsent]) -> Agreeme
         output=declared.output,
         travel=declared.travel,
         training=declared.training,
-        group=GroupRule(ranks, "owner") if declared.rows_at_home else None,
+        group=GroupRule(len(guests), "owner") if declared.rows_at_home else None,
         not_after=declared.not_after,
-        compared=tuple(
-            guest.name for guest in guests if consents[guest.name].body.compared
-        ),
     )
+
+
+def _parts(card: TableCard | None) -> tuple[Part, ...]:
+    return ("train", "heldout") if card is not None and card.heldout else ("train",)
 
 
 def _party(card: Card, *roles: Any) -> Party:
@@ -283,8 +341,7 @@ def _brought(
     consent, name = signed.verify(card.party.sign), card.party.name
     if (consent.terms, consent.party) != (terms.digest, name):
         raise _unfit(f"{name} said yes to other words")
-    parts = ("train", "heldout") if card.heldout else ("train",)
-    if tuple(each.part for each in consent.resources) != parts:
+    if tuple(each.part for each in consent.resources) != _parts(card):
         raise _unfit(f"{name} does not bring what its card says")
     for each in consent.resources:
         if (each.owner, each.rule) != (name, card.rule):

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, protects_nobody
 from sealift.attest.verifier import Check
-from sealift.release.agreement.explain import KEPT_OUT, count
+from sealift.release.agreement.explain import KEPT_OUT, count, say_list
 from sealift.train.job.journal import FINISHED
 from sealift.view.charts import LARGEST, Curve, Part, legend, plot, stack
 from sealift.view.live import LiveRun
@@ -32,7 +32,7 @@ from sealift.view.markup import (
 )
 from sealift.view.officer import SeenRun, for_owners
 from sealift.view.page import page, tiles
-from sealift.view.words import say_bytes, say_list, say_loudly, say_s
+from sealift.view.words import say_bytes, say_loudly, say_s
 
 SILENT_S: Final = 30.0
 _KNOWN: Final = frozenset({"purpose", "epoch", "owner", "table", "rows"})

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from sealift.attest.level import Level, protects_nobody
 from sealift.release.agreement import Agreement
-from sealift.release.agreement.explain import KEPT_OUT, SEEN_BY, count
+from sealift.release.agreement.explain import KEPT_OUT, SEEN_BY, count, say_list
 from sealift.view.markup import (
     Child,
     Markup,
@@ -25,7 +25,7 @@ from sealift.view.markup import (
     of_owner,
     section,
 )
-from sealift.view.words import say_bytes, say_list
+from sealift.view.words import say_bytes
 
 Reader = Literal["one", "own", "several", "local"]
 GLOSSARY: Final = {

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sealift.attest.level import protects_nobody
-from sealift.release.agreement.explain import KEPT_OUT, count
+from sealift.release.agreement.explain import KEPT_OUT, count, say_list
 from sealift.view.charts import Curve, plot
 from sealift.view.markup import Markup, element, facts, fold, join, section, table
 from sealift.view.officer import SeenRun, for_owners, glossary, who_gave_what
 from sealift.view.page import opening, page, tiles
-from sealift.view.words import say_list, say_loudly
+from sealift.view.words import say_loudly
 
 Row = Mapping[str, Any]
 

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-
-def say_list(words: Sequence[str]) -> str:
-    """``a, b and c``."""
-    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
-
 
 def say_bytes(count: int) -> str:
     """Bytes for people: ``79.2 kB``, ``5.1 MB``."""

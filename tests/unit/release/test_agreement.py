@@ -71,7 +71,7 @@ def _served(**changes: str) -> Agreement:
 def test_three_servers_of_three_parties() -> None:
     agreement = _served()
     assert decode(Agreement, encode(agreement)) == agreement
-    said = "\n".join(explain(agreement).lines())
+    said = "\n".join(each.text for each in explain(agreement))
     assert "P (cloud-a), M (cloud-b), Z (cloud-c)" in said
     assert "any two together see rows and weights" in said
 

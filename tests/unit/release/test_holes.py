@@ -33,7 +33,6 @@ from sealift.release.agreement import (
     RollbackRule,
     ServersRule,
 )
-from sealift.release.agreement.explain import explain
 from sealift.release.agreement.holes import find_holes
 
 OPEN = make_consortium().agreement
@@ -217,11 +216,3 @@ def test_found_where_it_is(name: str, change: Change) -> None:
 
 def test_control_a_closed_agreement_has_none() -> None:
     assert find_holes(CLOSED) == ()
-
-
-def test_holes_are_told_last_and_counted() -> None:
-    lines = list(explain(replace(CLOSED, not_after=None)).lines())
-    index = next(i for i, line in enumerate(lines) if "known:" in line)
-    assert lines[index] == f"{len(lines) - index - 1} holes known:"
-    assert all(line.startswith("  ! ") for line in lines[index + 1 :])
-    assert list(explain(CLOSED).lines())[-1] == "0 holes known:"

@@ -19,7 +19,9 @@ from sealift.codec import to_plain
 from sealift.errors import PolicyError, RefusedError, UsageError, ascii_only
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import load_bundle, review_code
-from sealift.release.agreement.explain import explain, say_time
+from sealift.release.agreement.explain import count, explain, explain_lines
+from sealift.release.agreement.floor import require_allowed
+from sealift.release.agreement.holes import find_holes
 from sealift.release.agreement.signed import (
     SignedAgreement,
     add_former_key,
@@ -102,6 +104,7 @@ def _add_sign(verbs: Any) -> None:
         help="of a successor that names a new key for you: the one before",
     )
     parser.add_flag("--yes", "do not show what is signed, do not ask")
+    parser.add_allow()
     parser.add_passphrase()
 
 
@@ -117,7 +120,7 @@ def _check(args: argparse.Namespace) -> None:
     signed = load_document(args.file)
     agreement = signed.agreement
     _require_alike(agreement)
-    meaning = explain(agreement)
+    sentences = explain(agreement)
     names = [
         party.name for party in agreement.parties if party.name in signed.signatures
     ]
@@ -125,7 +128,8 @@ def _check(args: argparse.Namespace) -> None:
         facts = {"name": agreement.name, "digest": agreement.digest}
         facts |= {"signed": names, "missing": signed.missing}
         facts |= {"binds": _binds(signed, args.file)}
-        print(json.dumps(to_plain({**facts, **to_plain(meaning)})))
+        said = {"sentences": sentences, "holes": find_holes(agreement)}
+        print(json.dumps(to_plain({**facts, **said})))
         return
     print(f"agreement  {agreement.name}, number {agreement.number}")
     print(f"digest     {agreement.digest}")
@@ -134,8 +138,12 @@ def _check(args: argparse.Namespace) -> None:
     print(ascii_only(f"binds      {_binds(signed, args.file)}"))
     _print_time(agreement)
     print()
-    for line in meaning.lines():
+    for line in explain_lines(sentences):
         print(ascii_only(line))
+    holes = find_holes(agreement)
+    print(f"{count(len(holes), 'hole')} known:")
+    for hole in holes:
+        print(ascii_only(f"  ! {hole.line} [{hole.name}]"))
 
 
 def _binds(signed: SignedAgreement, path: Path) -> str:
@@ -162,8 +170,8 @@ def _show(args: argparse.Namespace) -> None:
             print(line)
         return
     print(_readable(signed.agreement))
-    if (end_s := signed.agreement.not_after) is not None:
-        say(f"no key is released after {say_time(end_s)}")
+    for line in explain_lines(explain(signed.agreement)):
+        say(ascii_only(line))
     for line in _who(signed, load_statements(args.file.parent, signed.agreement.name)):
         print(line, file=sys.stderr)
 
@@ -220,11 +228,15 @@ def _sign(args: argparse.Namespace) -> None:
     _require_not_over(agreement)
     _require_alike(agreement)
     say(f"you are signing {agreement.name}, number {agreement.number}")
-    say(f"digest {agreement.digest}; `sealift agreement check {args.file}` explains it")
+    say(f"digest {agreement.digest}; `sealift agreement check {args.file}` says more")
+    identity = _identity(args, args.key)
     if not args.yes and has_terminal():
         print(_readable(agreement), file=sys.stderr)
+        sentences = explain(agreement, identity.name)
+        for line in explain_lines(sentences, colour=sys.stderr.isatty()):
+            say(line)
+    require_allowed(agreement, identity.name, args.allow)
     confirm("sign it", yes=args.yes)
-    identity = _identity(args, args.key)
     former = _identity(args, args.former_key) if args.former_key else None
     with locked(target.parent):
         signed = add_signature(_current(target, document), identity)

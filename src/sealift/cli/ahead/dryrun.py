@@ -15,8 +15,7 @@ from sealift.train.job.settings import JobTable
 
 TITLES: Final = {
     "runs": "what runs where",
-    "sight": "who can see what",
-    "receives": "who receives what",
+    "terms": "what the agreement means",
     "refused": "what is refused",
     "work": "about how long",
 }
@@ -96,13 +95,9 @@ def show_job(
     job: JobTable, agreement: Agreement, checks: Checks, *, as_json: bool = False
 ) -> int:
     """Print what a job would do whose agreement is there; the exit code."""
-    meaning = explain(agreement)
     said = {
         "runs": say_processes(job, agreement),
-        "sight": meaning.sight,
-        "receives": [
-            f"{e.name}: {line}" for e in meaning.parties for line in e.receives
-        ],
+        "terms": [each.text for each in explain(agreement)],
         "work": say_work(agreement, job.settings),
     }
     return show(said, checks, as_json=as_json)

@@ -17,7 +17,6 @@ from sealift.cli.meeting.declared import (
     invitations_for,
     try_recipe,
 )
-from sealift.cli.meeting.question import tell_declared
 from sealift.codec import parse_toml
 from sealift.crypto.identity import create_identity
 from sealift.data.schema.document import load_schema
@@ -25,7 +24,9 @@ from sealift.errors import UsageError
 from sealift.ids import check_name
 from sealift.meet.book import Book
 from sealift.meet.invitation import HOST, Invitation
-from sealift.meet.terms import Declaration
+from sealift.meet.terms import Declaration, proposed_agreement
+from sealift.release.agreement import Agreement
+from sealift.release.agreement.explain import explain
 from sealift.train.job.settings import parse_address, parse_job
 from sealift.travel.settings import TrainingSettings
 
@@ -51,6 +52,7 @@ class _Hosting:
         self._identity = create_identity(HOST)  # forgotten when the command ends
         self._invited: list[Invitation] = []
         self._declared: Declaration | None = None
+        self._proposed: Agreement | None = None
         self._files: dict[str, bytes] = {}
         self._training = TrainingSettings()
         self._step_s = 0.0
@@ -58,7 +60,7 @@ class _Hosting:
     @property
     def said(self) -> dict[str, Iterator[str]]:
         """What would be."""
-        return {"runs": self._runs(), "sight": self._sight(), "work": self._work()}
+        return {"runs": self._runs(), "terms": self._terms(), "work": self._work()}
 
     def invite(self) -> str:
         """Those of the command line, or of the meeting that lies here.
@@ -87,6 +89,7 @@ class _Hosting:
         plain = parse_toml(declared.job.encode(), source="job.toml")
         self._training = parse_job(plain).training
         self._declared, self._files = declared, files
+        self._proposed = proposed_agreement(declared, ())
         return declared.code.digest.to_text()
 
     def rehearse(self) -> str:
@@ -106,11 +109,11 @@ class _Hosting:
             yield f"{each.name}: {planned.BROKER}"
             yield f"{each.name}: {planned.RANK}"
 
-    def _sight(self) -> Iterator[str]:
-        """What each party is asked."""
-        if self._declared is not None:
-            lines = tell_declared(self._declared, self._invited[0].name, colour=False)
-            yield from map(str.strip, lines)
+    def _terms(self) -> Iterator[str]:
+        """What each party is asked, here as the first one reads it."""
+        if self._proposed is not None:
+            first = self._invited[0].name
+            yield from (e.text for e in explain(self._proposed, first, sealed=False))
 
     def _work(self) -> Iterator[str]:
         rows, step_s = self._training.batch_rows, self._step_s

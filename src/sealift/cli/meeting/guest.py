@@ -61,11 +61,13 @@ from sealift.meet.terms import (
     SignedConsent,
     TableCard,
     Terms,
+    proposed_agreement,
     sign_card,
     sign_consent,
 )
 from sealift.meet.words import words_of
 from sealift.release.agreement import Agreement
+from sealift.release.agreement.floor import require_allowed
 from sealift.release.agreement.resources import ROWS_LEASE, ReleaseRule, Resource
 from sealift.release.agreement.signed import load_verified, save_signed
 from sealift.release.agreement.starter import MAX_USES
@@ -123,6 +125,7 @@ def add_parser(subparsers: Any) -> None:
         help="sign these terms and no others, without a question",
     )
     parser.add_flag("--decline", "say no, without a question; the others are told")
+    parser.add_allow()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -244,6 +247,7 @@ class _Meeting:
         self._talk.say(
             "the host's recipe lies in recipe/; comparing your table at home"
         )
+        self._require_allowed(proposed_agreement(declared, ()))
         columns = self._compare(declared)
         if self._unfit is not None:
             return None
@@ -320,6 +324,8 @@ class _Meeting:
             say(line)
         say(f"words     {' '.join(words_of(terms.digest))}")
         say(f"digest    {terms.digest.to_text()}")
+        cards = [each.body for each in terms.cards]
+        self._require_allowed(proposed_agreement(terms.declaration, cards))
         if self.args.sign_if:
             if Digest.from_text(self.args.sign_if) != terms.digest:
                 raise UsageError(
@@ -339,6 +345,16 @@ class _Meeting:
             return None
         words = "Did you compare the words with another party? (y/N)"
         return ask_line(words, "n").lower() in YES
+
+    def _require_allowed(self, agreement: Agreement) -> None:
+        """Demand a name on the command line for what is below this program's floor.
+
+        Raises:
+            PolicyError: ``below-floor``; who declines is not asked for names.
+        """
+        if not self.args.decline:
+            allowed = self.args.allow
+            require_allowed(agreement, self.place.name, allowed, sealed=False)
 
     def _sealed(self) -> tuple[Resource, ...]:
         """The tables, sealed in this folder; once."""

@@ -124,6 +124,7 @@ def join(
     folder: Word = ".",
     heldout: Word | None = None,
     sign: str | Callable[[list[str]], bool] | None = None,
+    allow: Sequence[str] = (),
     talk: Talk | None = None,
 ) -> dict[str, Any]:
     """Take part in a meeting and its job, as ``sealift join``; what that prints.
@@ -136,6 +137,7 @@ def join(
         sign: The digest of the terms that are to be signed, and no others; or what gets
             the question's lines, and says whether to sign. Both say, too, that the
             words were compared. False declines: the others are told. Other terms are asked about again.
+        allow: What may be signed although it is below the floor, as ``--allow`` names it.
         talk: Gets each line for people; stderr without it.
 
     Raises:
@@ -147,7 +149,8 @@ def join(
     line = str(invitation)
     secret = line if line.startswith("sealift-invitation-") else ""  # else it is a file
     given = "-" if secret else invitation
-    words: list[Word] = ["join", given, data, *_typed({"heldout": heldout})]
+    more: Mapping[str, Option] = {"heldout": heldout, "allow": [*allow]}
+    words: list[Word] = ["join", given, data, *_typed(more)]
     if not callable(sign):
         return _result([*words, *_typed({"sign_if": sign})], folder, talk, secret)
     answer: Mapping[str, Option] = {}

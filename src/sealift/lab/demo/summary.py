@@ -21,7 +21,8 @@ from sealift.lab.demo.texts import (
 from sealift.lab.worlds import cheating
 from sealift.lab.worlds.folder import OWNERS
 from sealift.lab.worlds.progress import AttackSeen
-from sealift.view.words import say_bytes, say_list, say_loudly
+from sealift.release.agreement.explain import say_list
+from sealift.view.words import say_bytes, say_loudly
 
 BAR_WIDTH: Final = 24
 ROLES_BAR_S: Final = 8.0

@@ -1,26 +1,65 @@
-"""What an agreement means for each party, in plain words, the bad news included.
+"""What an agreement says, in sentences that are computed from all of its fields.
 
-Pure: lines of text out of an agreement. Says what is given, what is received, and what
-nobody is protected from.
+One function, ``explain``, is behind every screen that asks or informs a person before a
+signature: the question of a meeting, ``sealift agreement show``, ``check`` and ``sign``, and
+``--dry-run``. ``TABLE`` names every field of every part of the document, with the function
+that puts it into a sentence, or with the reason why it cannot matter to an owner; a test
+walks all fields and fails for one that is in neither. What can leave comes first, with who
+gets it. Source: rule O2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sealift.attest.level import Level
+from sealift.attest.reference import (
+    ImaReferences,
+    NvidiaReferences,
+    SnpReferences,
+    TdxReferences,
+    TpmReferences,
+    TpmRoot,
+)
+from sealift.attest.referenceset import SetName
+from sealift.errors import quote_foreign
+from sealift.ids import Digest
 from sealift.release.agreement import (
-    About,
     Agreement,
     Audience,
+    Board,
+    CodeBundle,
+    GroupRule,
     OutputRule,
     Party,
+    References,
+    ReleaseRule,
     Resource,
+    ServersRule,
+    TravelRule,
 )
-from sealift.release.agreement.holes import Hole, find_holes
+from sealift.release.agreement.terms import RollbackRule
+from sealift.release.agreement.training import Between, TrainingRule
+
+FLOOR_ROWS: Final = 16  # of an owner's own program (``floor``)
+ExceptionName = Literal[
+    "recipe-text", "statistics", "metric-rows", "model-to", "step-updates"
+]
+_LEAVES: Final = "what can leave, and who gets it"
+_READS: Final = "who can read what while it is used"
+_COMPUTES: Final = "what is computed"
+_BRINGS: Final = "what each party brings, and when its keys may be used"
+_SIGNED: Final = "what is signed, and who may change it"
+TOPICS: Final = (_LEAVES, _READS, _COMPUTES, _BRINGS, _SIGNED)
+RED: Final = "\x1b[1;31m"
+PLAIN: Final = "\x1b[0m"
+COLUMNS: Final = 68  # beside the name of the command
+SHOWN_NAMES: Final = 24
 
 KEPT_OUT: Final = {
     Level.TEE: "keeps out the operator, the hypervisor and the other parties",
@@ -35,129 +74,354 @@ SEEN_BY: Final[dict[Audience, str]] = {
     "everyone": "every party, the operator included",
     "owner": "only the owner of the rows they were measured on",
 }
+_PLANS: Final = {
+    "local": "in one process that has everybody's rows",
+    "travel": "on one accelerator, which visits the owners' rows in turn",
+    "ddp": "on several accelerators, which put their updates together",
+    "outsource": "on one accelerator, whose products three servers compute from shares",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class PartyTerms:
-    """What one party gives and receives.
+class Sentence:
+    """One thing that the document says.
 
     Attributes:
-        departure_s: Seconds after which its departure has taken effect at the latest;
-            None where it brings nothing, or a key of it goes out without a lease.
+        topic: The heading that it stands under.
+        text: Whole sentences; text of other parties in it is quoted.
+        exception: Where it is below the floor of an owner's own program: the name with
+            which the owner allows it all the same.
+        alarm: Whether it is shown in red.
     """
 
-    name: str
-    roles: tuple[str, ...]
-    gives: tuple[str, ...]
-    receives: tuple[str, ...]
-    departure_s: float | None = None
+    topic: str
+    text: str
+    exception: ExceptionName | None = None
+    alarm: bool = False
+
+    @property
+    def is_loud(self) -> bool:
+        """Whether it is shown in red and with a mark."""
+        return self.alarm or self.exception is not None
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
-    """An agreement in plain words."""
+class _Subject:
+    """The document and who is asked about it.
 
-    everybody: tuple[str, ...]
-    sight: tuple[str, ...]
-    parties: tuple[PartyTerms, ...]
-    holes: tuple[Hole, ...]
+    Attributes:
+        asked: The party, which is called "you"; empty for everybody.
+        sealed: Whether the tables are sealed, so that their rows are counted.
+    """
 
-    def lines(self) -> Iterator[str]:
-        """As text."""
-        yield "for everybody:"
-        yield from (f"  - {line}" for line in self.everybody)
-        yield ""
-        yield "who can see what:"
-        yield from (f"  - {line}" for line in self.sight)
-        for party in self.parties:
-            yield ""
-            yield f"{party.name} ({', '.join(party.roles) or 'no role'}):"
-            yield from (f"  gives     {line}" for line in party.gives)
-            yield from (f"  receives  {line}" for line in party.receives)
-        yield ""
-        yield f"{count(len(self.holes), 'hole')} known:"
-        yield from (f"  ! {hole.line} [{hole.name}]" for hole in self.holes)
+    agreement: Agreement
+    asked: str
+    sealed: bool
+
+    def names(self, parties: Iterable[str]) -> str:
+        """``you, bern and cleo``; the party that is asked first."""
+        ordered = sorted(parties, key=lambda name: name != self.asked)
+        return say_list(["you" if each == self.asked else each for each in ordered])
+
+    def does(self, party: str, verb: str) -> str:
+        """``you run``, ``bern runs``."""
+        return f"you {verb}" if party == self.asked else f"{party} {verb}s"
+
+    @property
+    def asks_owner(self) -> bool:
+        """Whether who is asked brings rows."""
+        brought = self.agreement.resources_of(self.asked)
+        return any(each.part != "model" for each in brought)
+
+    @property
+    def rows(self) -> str:
+        """Whose rows the sentences are about."""
+        owners = self.agreement.data_owners
+        return "your rows" if self.asks_owner else f"the rows of {say_list(owners)}"
+
+    @property
+    def readers(self) -> str:
+        """Whose machines get what one accelerator of a group sends."""
+        if not self.agreement.rows_at_home:
+            return "the other accelerators"
+        others = [each for each in self.agreement.data_owners if each != self.asked]
+        known = self.asks_owner and others
+        return f"the machines of {say_list(others) if known else 'the other owners'}"
+
+    @property
+    def fewest_rows(self) -> int:
+        """Rows that an owner's own sum is made of, at least."""
+        rows = Counter[str]()
+        for each in self.agreement.resources:
+            if each.part == "train":
+                rows[each.owner] += each.rows
+        return rows.get(self.asked, min(rows.values(), default=0))
 
 
-def explain(agreement: Agreement) -> Explanation:
-    """Say what an agreement means."""
-    parties = (
-        PartyTerms(
-            party.name,
-            party.roles,
-            tuple(_gives(agreement, party)),
-            tuple(_receives(agreement, party)),
-            _departure_s(agreement.resources_of(party.name)),
+def explain(
+    agreement: Agreement, asked: str = "", *, sealed: bool = True
+) -> tuple[Sentence, ...]:
+    """Every sentence of a document, the most important ones first.
+
+    Args:
+        agreement: As it is signed, or as it would be.
+        asked: The party that is asked to sign it, which is called "you"; empty for all.
+        sealed: False where tables are not sealed yet, so that nobody knows their rows.
+    """
+    subject = _Subject(agreement, asked, sealed)
+    tellers = dict.fromkeys(
+        tell for fields in TABLE.values() for tell in fields.values() if callable(tell)
+    )
+    sentences = [sentence for tell in tellers for sentence in tell(subject)]
+    return tuple(sorted(sentences, key=lambda each: TOPICS.index(each.topic)))
+
+
+def explain_lines(
+    sentences: Sequence[Sentence], *, colour: bool = False
+) -> Iterator[str]:
+    """The sentences as lines for a terminal, under their headings."""
+    topic = ""
+    for each in sentences:
+        if each.topic != topic:
+            topic = each.topic
+            yield f"{topic}:"
+        red, plain = (RED, PLAIN) if each.is_loud and colour else ("", "")
+        mark = "!" if each.is_loud else "-"
+        below = f" [needs --allow {each.exception}]" if each.exception else ""
+        lines = textwrap.wrap(
+            f"{each.text}{below}",
+            COLUMNS,
+            break_long_words=False,
+            break_on_hyphens=False,
         )
-        for party in agreement.parties
+        for number, line in enumerate(lines):
+            yield f"{red}  {' ' if number else mark} {line}{plain}"
+
+
+# --- what can leave ---------------------------------------------------------------------
+
+
+def _tell_text(subject: _Subject) -> Iterator[Sentence]:
+    agreement = subject.agreement
+    if agreement.output is None:
+        return
+    if agreement.output.recipe_text:
+        text = (
+            "Whatever the recipe prints, and the full text of its errors, leave unread: a recipe can "
+            "print whole rows. The text goes to every party and to whoever runs an accelerator."
+        )
+        yield Sentence(_LEAVES, text, "recipe-text")
+        return
+    writers = [each.name for each in agreement.parties if "code_owner" in each.roles]
+    text = (
+        "What the recipe prints does not leave. Of an error of the recipe, its place in the code goes "
+        f"to {subject.names(writers) or 'nobody'}, sealed, and its name to every party."
     )
-    return Explanation(
-        everybody=tuple(_for_everybody(agreement)),
-        sight=tuple(_TELL[agreement.about][1](agreement)),
-        parties=tuple(parties),
-        holes=find_holes(agreement),
+    yield Sentence(_LEAVES, text)
+
+
+def _tell_sums(subject: _Subject) -> Iterator[Sentence]:
+    agreement = subject.agreement
+    rule, training = agreement.output, agreement.training
+    if rule is None or training is None:
+        return
+    least = count(rule.statistics_rows, "row")
+    if rule.statistics:
+        few = min(rule.statistics_rows, subject.fewest_rows) < FLOOR_ROWS
+        text = (
+            f"Sums that the recipe's `prepare` makes of {subject.rows} leave: {_quote_names(rule.statistics)}. "
+            f"Each total is made of at least {least} of all owners together, and goes to every party. The "
+            "other owners can subtract their own parts. A sum that counts each value apart shows the rows."
+        )
+        yield Sentence(_LEAVES, text, "statistics" if few else None)
+    if True not in training.prepare:
+        yield Sentence(
+            _LEAVES, "No run may ask the recipe for sums of rows (`prepare`)."
+        )
+        return
+    text = (
+        "Before training, a run may have the recipe's `prepare` add up every row once. The model is "
+        "built on these sums, also on those that are not named here, so who gets the model may read them "
+        f"in it. They are made of at least {least} in all and {rule.min_owner_rows:,} of each owner."
+    )
+    yield Sentence(_LEAVES, text)
+    if agreement.group is not None:
+        few = subject.fewest_rows < FLOOR_ROWS
+        text = (
+            "Each accelerator sends its own sums of `prepare` to each other one before they are added up: "
+            f"{subject.readers} can read the sums of {subject.rows} alone, whatever else is said of sums."
+        )
+        yield Sentence(_LEAVES, text, "statistics" if few else None)
+
+
+def _tell_numbers(subject: _Subject) -> Iterator[Sentence]:
+    rule = subject.agreement.output
+    if rule is None:
+        return
+    if not rule.metrics:
+        yield Sentence(_LEAVES, "No measured numbers leave.")
+        return
+    text = (
+        f"Numbers measured on {subject.rows} leave: {_quote_names(rule.metrics)}. Each is measured on at least "
+        f"{count(rule.metric_rows, 'row')} and rounded to {rule.digits} decimal places; a visit gives at most "
+        f"{count(rule.values_per_visit, 'value')} of each. They go to {SEEN_BY[rule.audience]}."
+    )
+    yield Sentence(
+        _LEAVES, text, "metric-rows" if rule.metric_rows < FLOOR_ROWS else None
     )
 
 
-def _for_everybody(agreement: Agreement) -> Iterator[str]:
+def _tell_model(subject: _Subject) -> Iterator[Sentence]:
+    agreement = subject.agreement
+    rule, owner = agreement.output, agreement.model_owner
+    if rule is None:
+        return
+    getters = agreement.model_to
+    text = (
+        f"The trained model goes to {subject.names(getters)}, with what it memorised of "
+        f"{subject.rows}: single rows may be read out of a model."
+    )
+    yield Sentence(_LEAVES, text)
+    if others := [each for each in getters if each not in (owner, subject.asked)]:
+        text = (
+            f"The model goes to {say_list(others)}, and not to its owner {owner} alone."
+        )
+        yield Sentence(_LEAVES, text, "model-to")
+    text = (
+        f"The model leaves after at least {count(rule.min_visits, 'visit')} to each of at least "
+        f"{count(rule.min_holders, 'owner')}, once it was trained on at least {count(rule.min_rows, 'row')} in "
+        f"all and {rule.min_owner_rows:,} of each owner. An owner is visited at most "
+        f"{count(rule.max_visits, 'time')} to train, and as often to measure."
+    )
+    yield Sentence(_LEAVES, text)
+    if rule.approved_by:
+        text = (
+            f"Nobody can open the model before {subject.names(rule.approved_by)} approved of it: a share of "
+            "its key lies at each of them. Numbers do not wait for that."
+        )
+        yield Sentence(_LEAVES, text)
+    if rule.baseline_alone:
+        text = (
+            "A model of each owner's rows alone is trained to compare. Its numbers leave by the same "
+            "rule; that model does not leave."
+        )
+        yield Sentence(_LEAVES, text)
+
+
+def _tell_updates(subject: _Subject) -> Iterator[Sentence]:
+    training, group = subject.agreement.training, subject.agreement.group
+    if group is None or training is None:
+        return
+    text = (
+        f"{_capital(group.promise)}. {_capital(subject.readers)} can read the updates of {subject.rows}: the "
+        "part that a machine adds up, with two machines all of it. No noise is added."
+    )
+    yield Sentence(_LEAVES, text)
+    if "round" in training.sync:
+        bound = training.max_norm
+        text = (
+            "With sync = round, an update is the change of the model over a whole round of an owner's "
+            "rows. It can show whether a certain row is among them, and typical values; of a table of few "
+            f"rows, the rows. The norm of a change is {f'bounded by {_range(bound)} (0: not bounded)' if bound.max else 'not bounded'}."
+        )
+        yield Sentence(_LEAVES, text)
+    if "step" in training.sync:
+        rows = int(training.batch_rows.min)
+        text = (
+            f"With sync = step, an update is the gradient of every single step, over as few as {count(rows, 'row')} "
+            "of one owner. Published methods rebuild single rows from the gradient of a small batch."
+        )
+        yield Sentence(_LEAVES, text, "step-updates" if rows < FLOOR_ROWS else None)
+
+
+def _tell_answers(subject: _Subject) -> Iterator[Sentence]:
+    """What whoever asks a served model gets; what a group's code lets out."""
+    agreement = subject.agreement
+    if agreement.about == "group":
+        text = (
+            "The document names no rows and no output: nothing bounds what the code reads or lets out. "
+            "Read the code (sealift agreement show --code)."
+        )
+        yield Sentence(_LEAVES, text, alarm=True)
+    if agreement.about != "serve":
+        return
+    for each in agreement.resources:
+        asks = each.schema.get("clients")
+        who = _quote_names(sorted(asks)) if asks else "anybody who can reach it"
+        yield Sentence(_LEAVES, f"{each.name} answers {who}, with {_answers(each)}.")
+        if each.schema.get("mixed"):
+            text = f"Rows of several clients of {each.name} share a batch: the recipe has them before it together."
+            yield Sentence(_LEAVES, text)
+    text = "The operator of a server sees who asks when, and how much: sizes and times."
+    yield Sentence(_LEAVES, text)
+
+
+def _answers(resource: Resource) -> str:
+    """All that leaves: of whole answers, and of each step of a generation."""
+    tables = (resource.schema.get(name) for name in ("outputs", "tokens"))
+    found = (_columns(each) for each in tables if isinstance(each, dict))
+    return "; step by step with ".join(found) or "nothing"
+
+
+# --- who can read what ------------------------------------------------------------------
+
+
+def _tell_levels(subject: _Subject) -> Iterator[Sentence]:
+    agreement = subject.agreement
+    what = {
+        "serve": "the models, questions and answers",
+        "group": "what the processes hold",
+    }
+    place = f"are opened on the machine that {subject.does(agreement.operator, 'run')}"
+    if agreement.rows_at_home:
+        home = "this machine" if subject.asks_owner else "their owners' machines"
+        place = f"stay on {home}"
+    if len(agreement.accept) > 1:
+        text = f"A machine must prove one of the levels {say_list(agreement.accept, 'or')}."
+        yield Sentence(_READS, text)
     for level in agreement.accept:
-        yield f"level {level} {KEPT_OUT[level]}"
-    code = agreement.code
-    yield f"code: {count(len(code.files), 'file')}, entry {code.entry}, bundle {code.digest}"
-    if agreement.about != "group":
-        yield (
-            "the recipe runs in a sandbox, without network, files and other processes, but "
-            "it decides what the model keeps of the rows: read it (sealift agreement show "
-            "--code); receipts name the sandbox"
-        )
-        if Level.DEVELOPMENT in agreement.accept:
-            yield "development may run it without a sandbox, where a machine gives none"
-    yield from _TELL[agreement.about][0](agreement)
-    rules = (agreement.group, agreement.servers)
-    yield from (rule.promise for rule in rules if rule is not None)
-    yield (
-        "a key that was released cannot be called back; leaving ends what "
-        "comes after, not what was learned before"
+        text = f"At level {level}, {what.get(agreement.about, subject.rows)} {place}. The level {KEPT_OUT[level]}."
+        yield Sentence(_READS, text, alarm=level is Level.DEVELOPMENT)
+    if Level.DEVELOPMENT in agreement.accept:
+        yield from _tell_development(subject)
+    if agreement.rehearse is not None:
+        text = f"It only rehearses {agreement.rehearse}: the same steps, without its protection."
+        yield Sentence(_READS, text, alarm=True)
+
+
+def _tell_development(subject: _Subject) -> Iterator[Sentence]:
+    agreement = subject.agreement
+    by_key = {party.sign: party.name for party in agreement.parties}
+    keys = agreement.references.development_attesters
+    whose = sorted({by_key.get(each, "no party of this document") for each in keys})
+    text = (
+        "Development means that software keys vouch for a machine, and no hardware: keys of "
+        f"{subject.names(whose) or 'nobody yet'}. Whoever runs a machine can read what is on it, and change "
+        "what it does. Where a machine has no sandbox, the recipe runs without one."
     )
-
-
-def _trained(agreement: Agreement) -> Iterator[str]:
-    travel, output = agreement.travel_rule, agreement.output_rule
-    yield f"buffers = {travel.buffers}: {cargo_promise(travel.buffers, travel.mixed)}"
-    yield "the scrub after a visit is reported by the accelerator, not proven"
-    yield f"a lease lasts at most {travel.lease_s:g} seconds"
-    yield from _validity(agreement)
-    yield from _outputs(agreement)
-    if output.approved_by:
-        names = " and ".join(output.approved_by)
-        yield (
-            f"the model leaves only after {names} approved of it: sealed before that, "
-            "with a share of its key at each; numbers do not wait"
+    yield Sentence(_READS, text, alarm=True)
+    if agreement.rows_at_home:
+        text = (
+            f"Rows stay at home, but {subject.readers} are unproven: they see updates, and "
+            "nothing shows that they run the agreed code."
         )
-    if output.recipe_text:
-        yield "prints and exception text of the recipe leave the accelerator"
+        yield Sentence(_READS, text, alarm=True)
 
 
-def _served(agreement: Agreement) -> Iterator[str]:
-    """What whoever asks a model gets, and what the server's operator sees of it."""
-    yield from _validity(agreement)
-    for resource in agreement.resources:
-        asks = resource.schema.get("clients")
-        who = f"only {', '.join(sorted(asks))}" if asks else "anybody who can reach it"
-        yield f"{resource.name} answers {who}, with {_answers(resource)}"
-        if resource.schema.get("mixed"):
-            yield (
-                f"rows of several clients share a batch of {resource.name}: the recipe "
-                "has them before it at one time"
-            )
-    yield "the operator of a server sees who asks when, and how much: sizes and times"
+def _tell_servers(subject: _Subject) -> Iterator[Sentence]:
+    if subject.agreement.servers is not None:
+        yield Sentence(_READS, f"{_capital(subject.agreement.servers.promise)}.")
 
 
-def _grouped(agreement: Agreement) -> Iterator[str]:
-    """No resource and no output is named: so much is left to the code."""
-    yield "it names no rows and no model: what the code reads is its own processes' affair"
-    yield "nothing bounds what the code lets out: read it (sealift agreement show --code)"
-    yield from _validity(agreement)
+def _tell_travel(subject: _Subject) -> Iterator[Sentence]:
+    rule = subject.agreement.travel
+    training = subject.agreement.training
+    if rule is not None and training is not None and {*training.plans} - {"ddp"}:
+        text = (
+            f"{_capital(cargo_promise(rule.buffers, rule.mixed))}. The accelerator itself reports that; it is no "
+            f"proof. An owner's program has at most {rule.lease_s:g} s to send its rows."
+        )
+        yield Sentence(_READS, text)
 
 
 def cargo_promise(buffers: int, mixed: bool) -> str:
@@ -179,74 +443,340 @@ def cargo_promise(buffers: int, mixed: bool) -> str:
     )
 
 
-def _sight_of_trained(agreement: Agreement) -> Iterator[str]:
-    owners = ", ".join(agreement.holders)
-    for level in agreement.accept:
-        yield f"rows of {owners} at {level}: {_seen_at(level, agreement.operator)}"
-    output = agreement.output_rule
-    names = " and ".join(output.approved_by)
-    approved = f", once {names} approved" if names else ""
-    yield (
-        f"the model: {', '.join(agreement.model_to)}, and what it memorised of rows"
-        f"{approved}"
+def _tell_references(subject: _Subject) -> Iterator[Sentence]:
+    references = subject.agreement.references
+    by_key = {party.sign: party.name for party in subject.agreement.parties}
+    if subject.agreement.accept != (Level.DEVELOPMENT,) or subject.agreement.rehearse:
+        text = (
+            f"Vendors' certificates and revocation lists may be {references.collateral_max_age_s / 86_400:g} days "
+            f"old. The worst verdict of a vendor that is taken is {references.lowest_tier}."
+        )
+        yield Sentence(_READS, text)
+    if references.enrollers:
+        who = [by_key.get(each, each.to_text()) for each in references.enrollers]
+        text = (
+            f"{_begin(subject.names(who))} may say which TPM belongs to which machine."
+        )
+        yield Sentence(_READS, text)
+    for each in references.sets:
+        signer = by_key.get(each.signer, each.signer.to_text())
+        text = (
+            f"{_begin(subject.names([signer]))} may change what evidence must show, without a new agreement, "
+            f"with the signed list {each.name}, number {each.number} or later."
+        )
+        yield Sentence(_READS, text)
+    for kind in ("tpm", "tdx", "snp", "nvidia"):
+        values = getattr(references, kind)
+        if values is not None:
+            yield Sentence(_READS, f"Evidence of {kind} must show: {_values(values)}.")
+
+
+def _values(value: Any) -> str:
+    """A value that evidence must show: names as they are, measurements by their number."""
+    if isinstance(value, Digest):
+        return value.short
+    if is_dataclass(value):
+        said = ((e.name, _values(getattr(value, e.name))) for e in fields(value))
+        return "; ".join(f"{name.replace('_', ' ')} {text}" for name, text in said)
+    if isinstance(value, Mapping):
+        return say_list(
+            [f"{quote_foreign(k)} ({_values(v)})" for k, v in value.items()]
+        )
+    if not isinstance(value, tuple):
+        return quote_foreign(str(value))
+    if value and not all(isinstance(each, str | TpmRoot) for each in value):
+        return count(len(value), "value")
+    return say_list([*map(_values, value)][:SHOWN_NAMES]) or "none named"
+
+
+# --- what is computed -------------------------------------------------------------------
+
+
+def _tell_code(subject: _Subject) -> Iterator[Sentence]:
+    code = subject.agreement.code
+    sandboxed = subject.agreement.about != "group"
+    text = (
+        f"The code is {count(len(code.files), 'file')} with the digest {code.digest}; it begins in "
+        f"{quote_foreign(code.entry)}. It decides what the model keeps of rows, so read it "
+        "(`sealift agreement show --code`; at a meeting, the folder recipe)."
     )
-    if output.metrics:
-        yield f"numbers: {SEEN_BY[output.audience]}"
-    yield (
-        "names, schemas, numbers of rows and this document: every party; who asked for "
-        "which key: every party"
+    if sandboxed:
+        text += " It runs in a sandbox, without network, files and other processes."
+    yield Sentence(_COMPUTES, text)
+
+
+def _tell_settings(subject: _Subject) -> Iterator[Sentence]:
+    rule = subject.agreement.training
+    if rule is None:
+        return
+    runs = f"at most {count(rule.runs, 'time')}" if rule.runs else "any number of times"
+    last = "may be left out" if True in rule.drop_last else "are used"
+    text = (
+        f"The model is trained {say_list([_PLANS[each] for each in rule.plans], 'or')}. A run may be started {runs}, "
+        f"each time with {_range(rule.epochs)} rounds over all training rows and {_range(rule.batch_rows)} rows in a "
+        f"step; shorter last steps {last}. Devices: {say_list(rule.device, 'or')}."
+    )
+    yield Sentence(_COMPUTES, text)
+    missing = {"skip": "goes on without it", "wait": "waits for it"}
+    text = (
+        f"Held-out rows are measured on at the end, and before that {_every(rule.evaluate_every, 'rounds')}. What was "
+        f"learnt is stored, sealed, {_every(rule.checkpoint_every, 'groups of visits')}. When an owner is missing, "
+        f"the run {say_list([missing[each] for each in rule.on_missing], 'or')}."
+    )
+    yield Sentence(_COMPUTES, text)
+    if rule.slices.max > 1 and subject.agreement.group is None:
+        whose = {"owner": "one owner's", "share": "everybody's"}
+        text = (
+            f"{_range(rule.slices)} parts are trained on side by side, each of "
+            f"{say_list([whose[each] for each in rule.rows], 'or')} rows."
+        )
+        yield Sentence(_COMPUTES, text)
+
+
+# --- what each party brings -------------------------------------------------------------
+
+
+def _tell_tables(subject: _Subject) -> Iterator[Sentence]:
+    agreement, asked = subject.agreement, subject.asked
+    use = {"train": "to train on", "heldout": "to measure on, not to train on"}
+    alike: dict[str, list[str]] = {}
+    for each in sorted(agreement.resources, key=lambda each: each.owner != asked):
+        rows = "rows, whose number is told to all after a yes"
+        if subject.sealed:
+            cells = count(each.cell_rows, "row")
+            rows = f"{count(each.rows, 'row')} of {each.row_bytes:,} bytes in cells of {cells}"
+        what = f"a sealed model of {each.total_bytes:,} bytes, to be served"
+        if each.part != "model":
+            columns = _columns(each.schema) or "of no name"
+            what = f"{rows}, {use[each.part]}, with the columns {columns}"
+        who = f"{subject.does(each.owner, 'bring')} {each.name}"
+        alike.setdefault(f"{what}. {_say_rule(each, agreement)}", []).append(who)
+    for what, bring in alike.items():
+        yield Sentence(_BRINGS, f"{_begin(say_list(bring))}: {what}")
+    if own := agreement.resources_of(asked):
+        leases = [each.lease for each in own if each.lease]
+        when = "when the run ends: a key of yours has no lease"
+        if len(leases) == len(own):
+            when = (
+                f"within {max(each.heartbeat_s for each in leases):g} s where your broker is heard, and after "
+                f"{max(each.lease_s for each in leases):g} s at the latest"
+            )
+        text = (
+            f"`sealift agreement leave` ends the use of your keys {when}. It does not take back what was "
+            "learnt before."
+        )
+        yield Sentence(_BRINGS, text)
+
+
+def _say_rule(resource: Resource, agreement: Agreement) -> str:
+    """The owner's own rule; nobody else can change it."""
+    rule, lease = resource.rule, resource.lease
+    uses = (
+        f"at most {count(rule.max_uses, 'time')}"
+        if rule.max_uses
+        else "any number of times"
+    )
+    since = (
+        f" from {say_time(rule.not_before)} on" if rule.not_before is not None else ""
+    )
+    until = f" until {say_time(rule.not_after)}" if rule.not_after is not None else ""
+    ends = "Without a lease it stays good after its owner leaves, until the run ends."
+    if lease:
+        ends = (
+            f"It ends by itself {lease.lease_s:g} s after the last fresh evidence, which is due every "
+            f"{lease.heartbeat_s:g} s."
+        )
+    return (
+        f"Its key goes to a machine that proves level {say_list(resource.accepted(agreement.accept), 'or')} "
+        f"with this code, {uses}{since}{until}, for {say_list(resource.purposes) or 'serving'}. {ends}"
     )
 
 
-def _sight_of_served(agreement: Agreement) -> Iterator[str]:
-    for level in agreement.accept:
-        seen = _seen_at(level, agreement.operator)
-        yield f"models, questions and answers at {level}: {seen}"
-    yield "names, forms of models and this document: every party and every client"
+# --- what is signed ---------------------------------------------------------------------
 
 
-def _sight_of_grouped(agreement: Agreement) -> Iterator[str]:
-    yield "what its processes hold: whoever the level does not keep out, or the code tells"
-    yield "names and this document: every party"
+def _tell_parties(subject: _Subject) -> Iterator[Sentence]:
+    agreement = subject.agreement
+    what = {
+        "train": "train a model",
+        "serve": "serve models",
+        "group": "compute in a group",
+    }
+    roles = [
+        f"{subject.names([each.name])} ({', '.join(each.roles).replace('_', ' ') or 'no role'})"
+        for each in agreement.parties
+    ]
+    after = f", after {agreement.predecessor}" if agreement.predecessor else ""
+    text = (
+        f"This is agreement {agreement.name}, number {agreement.number}{after}, to {what[agreement.about]}. The "
+        f"parties are {say_list(roles)}. {_begin(subject.does(agreement.operator, 'run'))} the job, and can delay "
+        "or stop it, but cannot widen what is allowed here. Every party sees names, columns, numbers of "
+        "rows and who asked for which key."
+    )
+    yield Sentence(_SIGNED, text)
+    if agreement.compared is not None:
+        text = f"{_begin(subject.names(agreement.compared)) or 'Nobody'} compared the words with another party."
+        yield Sentence(_SIGNED, text)
 
 
-_Tell = Callable[[Agreement], Iterator[str]]
-# What it means for everybody, and who can see what.
-_TELL: Final[dict[About, tuple[_Tell, _Tell]]] = {
-    "train": (_trained, _sight_of_trained),
-    "serve": (_served, _sight_of_served),
-    "group": (_grouped, _sight_of_grouped),
+def _tell_changes(subject: _Subject) -> Iterator[Sentence]:
+    agreement, board = subject.agreement, subject.agreement.board
+    since, until = agreement.not_before, agreement.not_after
+    text = f"It holds from {say_time(since)} on. " if since is not None else ""
+    text += (
+        f"No key is released after {say_time(until)}."
+        if until is not None
+        else "It never ends by itself."
+    )
+    yield Sentence(_SIGNED, text)
+    if board is None:
+        text = "Another agreement in its place needs the signature of every party."
+    else:
+        veto = f", {subject.names(board.veto)} among them" if board.veto else ""
+        asked = "Nobody is asked which agreement is the last."
+        if last := board.rollback:
+            asked = f"{count(last.quorum, 'owner')}, of whom {last.faulty} may lie, are asked which agreement is the last."
+        text = (
+            f"Another agreement in its place needs {count(board.threshold, 'signature')} of "
+            f"{subject.names(board.members)}{veto}. A party's keys, its tables and their rules change with its "
+            f"own signature only. {asked}"
+        )
+    yield Sentence(_SIGNED, text)
+
+
+# --- the table --------------------------------------------------------------------------
+
+_Tell = Callable[[_Subject], Iterator[Sentence]]
+
+
+def _named(names: str, told: _Tell | str) -> dict[str, _Tell | str]:
+    return dict.fromkeys(names.split(), told)
+
+
+_PART = "a part of the document: its own fields stand in this table"
+# By part and field: what puts it into a sentence, or why it cannot matter to an owner. Under
+# one heading, sentences stand in this order.
+TABLE: Final[dict[type[Any], dict[str, _Tell | str]]] = {
+    OutputRule: {
+        "recipe_text": _tell_text,
+        **_named("statistics statistics_rows", _tell_sums),
+        **_named("metrics digits values_per_visit metric_rows audience", _tell_numbers),
+        **_named("model_to min_visits max_visits min_holders min_rows", _tell_model),
+        **_named("min_owner_rows baseline_alone approved_by", _tell_model),
+    },
+    GroupRule: _named("ranks rows", _tell_updates),
+    Agreement: {
+        **_named("format version", "it has one value, which every reader demands"),
+        "about": _tell_answers,
+        **_named("accept rehearse operator", _tell_levels),
+        "model_owner": _tell_model,
+        **_named("name number predecessor compared", _tell_parties),
+        **_named("not_before not_after", _tell_changes),
+        **_named("output training group travel servers references", _PART),
+        **_named("code parties resources board", _PART),
+    },
+    ServersRule: _named("P M Z", _tell_servers),
+    TravelRule: _named("buffers mixed lease_s", _tell_travel),
+    References: {
+        "development_attesters": _tell_levels,
+        **_named("enrollers collateral_max_age_s lowest_tier", _tell_references),
+        **_named("sets tpm tdx snp nvidia", _PART),
+    },
+    SetName: _named("name signer number", _tell_references),
+    **{  # which are told field by field, whatever their fields are
+        kind: _named(" ".join(each.name for each in fields(kind)), _tell_references)
+        for kind in (
+            TpmReferences,
+            TpmRoot,
+            ImaReferences,
+            TdxReferences,
+            SnpReferences,
+            NvidiaReferences,
+        )
+    },
+    CodeBundle: _named("digest entry files", _tell_code),
+    TrainingRule: {
+        "prepare": _tell_sums,
+        **_named("sync max_norm", _tell_updates),
+        **_named("plans runs epochs batch_rows drop_last device", _tell_settings),
+        **_named(
+            "evaluate_every checkpoint_every on_missing slices rows", _tell_settings
+        ),
+        "digest_every": "digests of the state are compared, and shown to nobody",
+        "seed": "it chooses an order of rows and first weights; each order uses all rows",
+        "threads": "it changes the time of a sum and its last bits",
+        "order": "each order visits all owners' rows",
+        "buffer_bytes": "rows come in whole cells and numbers obey their rule at any size",
+        "attempts": "a visit that failed let nothing out, and counts as a use of the key",
+        "redo": "a repeated step has fresh masks, so that servers learn nothing from it",
+    },
+    Between: _named("min max", "each sentence about a range says both ends"),
+    Resource: {
+        **_named("name owner part rows row_bytes cell_rows schema", _tell_tables),
+        "rule": _PART,
+        "total_bytes": "it is rows times bytes of a row, which are said",
+        "record_bytes": "it cuts a sealed file into records, which are all sealed",
+        "content": "a commitment, which shows nothing of rows; every role compares it",
+        "key": "a commitment, which shows nothing of the key; every role compares it",
+    },
+    ReleaseRule: {
+        **_named("accept purposes max_uses not_before not_after", _tell_tables),
+        **_named("lease_s heartbeat_s", _tell_tables),
+    },
+    Party: {
+        **_named("name roles", _tell_parties),
+        "sign": "a public key: signatures show who has it, and a meeting's words cover it",
+        "hpke": "a public key, from the same card as the key that signs",
+    },
+    Board: {**_named("members threshold veto", _tell_changes), "rollback": _PART},
+    RollbackRule: _named("quorum faulty", _tell_changes),
 }
 
 
-def _seen_at(level: Level, operator: str) -> str:
-    if level is Level.DEVELOPMENT:
-        return f"their owner, and {operator} or whoever else can enter its machine"
-    alone = "their owner, and inside the recipe alone"
-    if level is Level.ATTESTED_HOST:
-        reads = f"whoever can open the machine of {operator} and read its memory"
-        return f"{alone}; {reads} as well"
-    return f"{alone}; who runs the machine cannot"
+def _quote_names(names: Iterable[str]) -> str:
+    """Names that others wrote, the first ones of many."""
+    names = [*names]
+    shown = [quote_foreign(each) for each in names[:SHOWN_NAMES]]
+    more = len(names) - len(shown)
+    return say_list([*shown, f"{more} more"] if more else shown)
 
 
-def _validity(agreement: Agreement) -> Iterator[str]:
-    if agreement.not_before is not None:
-        yield f"it holds from {say_time(agreement.not_before)} on"
-    if agreement.not_after is not None:
-        yield f"no key is released after {say_time(agreement.not_after)}"
-    board = agreement.board
-    if board is None:
-        yield "a successor needs the signature of every party"
-        return
-    veto = f", {', '.join(board.veto)} among them" if board.veto else ""
-    yield (
-        f"a successor needs {count(board.threshold, 'signature')} of "
-        f"{', '.join(board.members)}{veto}"
+def _columns(table: Mapping[str, Any]) -> str:
+    fields = table.get("fields", ())
+    return _quote_names(str(e.get("name", "?")) for e in fields if isinstance(e, dict))
+
+
+def _range(allowed: Between) -> str:
+    """``8``, or ``1 to 8``."""
+    low, high = (
+        f"{each:,g}" if isinstance(each, float) else f"{each:,}"
+        for each in (allowed.min, allowed.max)
     )
-    yield (
-        "what names a party (its keys, its resources and their rules, its share in "
-        "outputs) changes only with that party's signature, whoever else signs"
+    return low if low == high else f"{low} to {high}"
+
+
+def _every(allowed: Between, what: str) -> str:
+    """``every 8 rounds``, ``never``, or either."""
+    often = (
+        f"every {_range(Between(max(1, allowed.min), allowed.max))} {what}"
+        if allowed.max
+        else ""
     )
+    return say_list([*filter(None, (often, "" if allowed.min else "never"))], "or")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _begin(text: str) -> str:
+    """The text as the beginning of a sentence; names stay as they are."""
+    return _capital(text) if text.startswith("you ") or text == "you" else text
+
+
+def say_list(words: Sequence[str], last: str = "and") -> str:
+    """``a, b and c``."""
+    return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def say_time(at_s: int) -> str:
@@ -254,147 +784,6 @@ def say_time(at_s: int) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _outputs(agreement: Agreement) -> Iterator[str]:
-    rule = agreement.output_rule
-    if rule.metrics:
-        seen_by = SEEN_BY[rule.audience]
-        yield (
-            f"numbers that leave: {', '.join(rule.metrics)}, {rule.digits} decimal "
-            f"places, at most {count(rule.values_per_visit, 'value')} each per visit, "
-            f"each measured on at least {count(rule.metric_rows, 'row')}; "
-            f"seen by {seen_by}"
-        )
-    else:
-        yield "no numbers leave"
-    yield (
-        f"the model leaves after at least {count(rule.min_visits, 'visit')} to each of at "
-        f"least {rule.min_holders} of {count(len(agreement.data_owners), 'owner')} and "
-        f"{count(rule.min_rows, 'distinct row')}, {rule.min_owner_rows} of each owner; "
-        f"nobody gets more than {count(rule.max_visits, 'visit')}"
-    )
-    if rule.statistics:
-        yield (
-            f"totals over all owners' rows that leave: {', '.join(rule.statistics)}, "
-            f"each made of at least {count(rule.statistics_rows, 'row')}"
-        )
-        if len(agreement.data_owners) == 2:
-            yield "of two owners, each can subtract its own part from such a total"
-    if rule.baseline_alone:
-        yield (
-            "a model of each owner's rows alone is trained to compare; its numbers "
-            "leave by the same rule, the model does not"
-        )
-
-
-def _gives(agreement: Agreement, party: Party) -> Iterator[str]:
-    for resource in agreement.resources_of(party.name):
-        yield _resource(resource)
-        yield f"{resource.name}: {_rule(resource, agreement)}"
-    if "code_owner" in party.roles:
-        yield "the code, which every party can read and approves by its signature"
-    if party.name == agreement.operator:
-        yield (
-            "machines, and the key that signs leases; it is trusted for progress only: "
-            "it can delay or stop a run, not widen what this agreement allows"
-        )
-    if "share_server" in party.roles:
-        yield "a server that computes with shares"
-    if not party.roles:
-        yield "nothing but its signature"
-
-
-def _departure_s(resources: Sequence[Resource]) -> float | None:
-    leases = [resource.lease for resource in resources]
-    known = [lease.lease_s for lease in leases if lease is not None]
-    return max(known) if known and len(known) == len(leases) else None
-
-
-def _departure(resources: Sequence[Resource]) -> Iterator[str]:
-    """How soon it takes effect if this party leaves, told to its own side alone."""
-    latest_s = _departure_s(resources)
-    if latest_s is not None:
-        beats = (each.lease.heartbeat_s for each in resources if each.lease)
-        yield (
-            "the right to leave: no frame more from then on, its keys and rows dropped "
-            f"within {max(beats):g} seconds where its broker is heard, after "
-            f"{latest_s:g} at the latest"
-        )
-    elif resources:
-        yield "no lease: its keys stay good after it leaves, until the job ends"
-
-
-def _resource(resource: Resource) -> str:
-    if resource.part == "model":
-        return (
-            f"{resource.name}: a sealed model of {resource.total_bytes} bytes, to be "
-            "served; its key goes to an accelerator of an accepted level with this "
-            "code, and to nobody else"
-        )
-    use = (
-        "to train on" if resource.part == "train" else "to evaluate on, not to train on"
-    )
-    return (
-        f"{resource.name}: {count(resource.rows, 'row')} of {resource.row_bytes} bytes "
-        f"({_names(resource.schema) or 'no fields named'}), {use}; a visit covers whole "
-        f"cells of {count(resource.cell_rows, 'row')}; its key goes to an accelerator of "
-        "an accepted level with this code, and to nobody else"
-    )
-
-
-def _answers(resource: Resource) -> str:
-    """All that leaves: of whole answers, and of each step of a generation."""
-    tables = (resource.schema.get(name) for name in ("outputs", "tokens"))
-    found = (_names(each) for each in tables if isinstance(each, dict))
-    return "; step by step with ".join(found) or "nothing"
-
-
-def _names(table: Mapping[str, Any]) -> str:
-    fields = table.get("fields", ())
-    return ", ".join(str(e.get("name", "?")) for e in fields if isinstance(e, dict))
-
-
-def _rule(resource: Resource, agreement: Agreement) -> str:
-    """The owner's own rule; nobody else can change it."""
-    rule = resource.rule
-    parts = [f"key at {' or '.join(resource.accepted(agreement.accept))}"]
-    parts += [f"for {' and '.join(resource.purposes) or 'serving'}"]
-    uses = f"at most {count(rule.max_uses, 'time')}"
-    parts += [uses if rule.max_uses else "any number of times"]
-    if rule.not_before is not None:
-        parts += [f"from {say_time(rule.not_before)}"]
-    if rule.not_after is not None:
-        parts += [f"until {say_time(rule.not_after)}"]
-    if resource.lease is not None:
-        parts += [
-            f"for {resource.lease.lease_s:g} seconds at a time, with fresh evidence "
-            f"every {resource.lease.heartbeat_s:g}"
-        ]
-    return ", ".join(parts)
-
-
-def _receives(agreement: Agreement, party: Party) -> Iterator[str]:
-    yield from _departure(agreement.resources_of(party.name))
-    if agreement.output is not None:
-        yield from _learns(agreement, agreement.output, party)
-    if agreement.about == "group":
-        yield "what the code gives it"
-    else:
-        yield "heads of every owner's log of releases and refusals"
-
-
-def _learns(agreement: Agreement, output: OutputRule, party: Party) -> Iterator[str]:
-    if party.name in agreement.model_to:
-        yield "the model, with whatever it memorised of the rows"
-    if party.name in output.approved_by:
-        yield "a share of the model's key: without its approval nobody opens the model"
-    if agreement.resources_of(party.name):
-        yield "a signed receipt and scrub report for every visit to it"
-        if output.metrics:
-            yield f"its own numbers: {', '.join(output.metrics)}"
-    if output.metrics and output.audience == "everyone":
-        yield "the numbers of all owners"
-
-
 def count(number: int, noun: str) -> str:
-    """``1 file``, ``2 files``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """``1 file``, ``2,000 files``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

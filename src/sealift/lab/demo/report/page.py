@@ -34,12 +34,13 @@ from sealift.lab.demo.texts import (
 )
 from sealift.lab.worlds.folder import OWNERS
 from sealift.lab.worlds.machine import this_machine
+from sealift.release.agreement.explain import say_list
 from sealift.release.files import write_whole
 from sealift.train.sandbox.confine import Confinement
 from sealift.view.markup import Markup, bullets, element, facts, fold, join, section
 from sealift.view.officer import SeenRun, for_owners, glossary, who_gave_what
 from sealift.view.page import opening, page, tiles
-from sealift.view.words import say_bytes, say_list, say_loudly
+from sealift.view.words import say_bytes, say_loudly
 
 
 def write_report(outcome: Outcome) -> None:

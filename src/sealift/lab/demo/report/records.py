@@ -9,6 +9,7 @@ from sealift.lab.demo.outcome import CheckedLog, Outcome
 from sealift.lab.worlds.folder import MODEL_OWNER, OWNERS
 from sealift.lab.worlds.progress import VisitSeen, timed_phases
 from sealift.release.agreement import Agreement
+from sealift.release.agreement.explain import say_list
 from sealift.release.log.entries import CheckpointEntry, Entry
 from sealift.release.receipt import Receipt
 from sealift.view.markup import (
@@ -22,7 +23,7 @@ from sealift.view.markup import (
     section,
     table,
 )
-from sealift.view.words import say_bytes, say_list, say_s
+from sealift.view.words import say_bytes, say_s
 
 PARTS: Final = {"train": "training", "heldout": "measuring"}
 

@@ -1,0 +1,51 @@
+"""The floor of an owner's own program: what it refuses to sign, whatever a person answers.
+
+A question that is answered by habit protects nobody, so a plain yes does not do for what
+shows single rows: the owner names each such thing on the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sealift.errors import PolicyError
+from sealift.release.agreement.explain import FLOOR_ROWS, ExceptionName, explain
+from sealift.release.agreement.whole import Agreement
+
+EXCEPTIONS: Final[dict[ExceptionName, str]] = {
+    "recipe-text": "text of the recipe leaves unread",
+    "statistics": f"sums over fewer than {FLOOR_ROWS} rows are shown",
+    "metric-rows": f"numbers over fewer than {FLOOR_ROWS} rows leave",
+    "model-to": "the model goes to a party that is not its owner",
+    "step-updates": f"updates over fewer than {FLOOR_ROWS} rows are shown",
+}
+
+
+def require_allowed(
+    agreement: Agreement, owner: str, allowed: Sequence[str], *, sealed: bool = True
+) -> None:
+    """Refuse what is below the floor, unless its owner named it.
+
+    Args:
+        agreement: What is to be signed.
+        owner: Who would sign it; a party without rows has no floor.
+        allowed: Of ``EXCEPTIONS``, as the owner named them.
+        sealed: As for ``explain``.
+
+    Raises:
+        PolicyError: ``below-floor``, with each exception and its reason.
+    """
+    if not any(each.part != "model" for each in agreement.resources_of(owner)):
+        return
+    sentences = explain(agreement, owner, sealed=sealed)
+    below = {each.exception: None for each in sentences if each.exception}
+    missing = [each for each in below if each not in allowed]
+    if missing:
+        options = " ".join(f"--allow {each}" for each in missing)
+        raise PolicyError(
+            "the agreement is below the floor of your own program",
+            why="; ".join(f"{EXCEPTIONS[each]} ({each})" for each in missing),
+            fix=f"Decline, or type the command again with {options}",
+            code="below-floor",
+        )
