@@ -64,6 +64,8 @@ NAMES = ("north", "east", "south")
 NOW_S = 1_800_000_000
 UNTIL_S = NOW_S + 3600
 RULE = ReleaseRule(max_uses=40)
+# What an owner's own program lets a plain yes sign.
+ABOVE_FLOOR = replace(OUTPUT, metric_rows=16, statistics_rows=16, min_owner_rows=16)
 
 
 def declare(host: Identity, meeting: bytes, **changes: Any) -> Declaration:
@@ -77,7 +79,7 @@ def declare(host: Identity, meeting: bytes, **changes: Any) -> Declaration:
         "job": 'plan = "ddp"\n',
         "schema": make_resource("any").schema,
         "accept": (Level.DEVELOPMENT,),
-        "output": OUTPUT,
+        "output": ABOVE_FLOOR,
         "travel": TravelRule(1, 60.0),
         "training": replace(TRAINING, plans=("ddp",)),
         "rows_at_home": True,
@@ -243,7 +245,7 @@ class MetGuest:
     def _consent(self, terms: Terms) -> SignedConsent:
         assert self.identity is not None
         if self.kept_terms != terms:
-            resource = make_resource(self.name, rule=RULE)
+            resource = make_resource(self.name, rule=RULE, cell_rows=16)
             consent = Consent(terms.digest, self.name, (resource,), compared=False)
             self.kept_terms = terms
             self.kept_consent = sign_consent(consent, self.identity)

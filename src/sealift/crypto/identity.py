@@ -174,6 +174,15 @@ def load_card(path: Path) -> Card:
     return decode(Card, _read(path), max_bytes=MAX_FILE_BYTES)
 
 
+def load_own_card(path: Path) -> Card:
+    """Read the public half of an identity file; it is verified once the file is opened.
+
+    Raises:
+        MalformedError: if it is not an identity file.
+    """
+    return decode(_IdentityFile, _read(path), max_bytes=MAX_FILE_BYTES).card
+
+
 def backup_identity(identity: Identity, path: Path) -> str:
     """Write a backup file and return the recovery code that opens it (160 bits)."""
     code = format_recovery_code(secrets.token_bytes(RECOVERY_BYTES))

@@ -258,7 +258,9 @@ def below(agreement: Agreement, owner: str = "ada", *allowed: str) -> list[str]:
     except PolicyError as error:
         refused.append(error)
     assert {(each.code, each.exit_code) for each in refused} <= {("below-floor", 5)}
-    return [name for each in refused for name in re.findall(r"--allow (\S+)", each.fix)]
+    return [
+        name for each in refused for name in re.findall(r"--allow ([a-z-]+)", each.why)
+    ]
 
 
 def test_what_leaves_stands_first_and_who_gets_it() -> None:

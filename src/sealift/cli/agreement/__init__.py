@@ -16,6 +16,7 @@ from sealift.cli.agreement.statements import (
 )
 from sealift.cli.console import confirm, has_terminal, say, unlock
 from sealift.codec import to_plain
+from sealift.crypto.identity import load_own_card
 from sealift.errors import PolicyError, RefusedError, UsageError, ascii_only
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import load_bundle, review_code
@@ -229,14 +230,15 @@ def _sign(args: argparse.Namespace) -> None:
     _require_alike(agreement)
     say(f"you are signing {agreement.name}, number {agreement.number}")
     say(f"digest {agreement.digest}; `sealift agreement check {args.file}` says more")
-    identity = _identity(args, args.key)
+    name = load_own_card(args.key).name
     if not args.yes and has_terminal():
         print(_readable(agreement), file=sys.stderr)
-        sentences = explain(agreement, identity.name)
+        sentences = explain(agreement, name)
         for line in explain_lines(sentences, colour=sys.stderr.isatty()):
             say(line)
-    require_allowed(agreement, identity.name, args.allow)
+    require_allowed(agreement, name, args.allow)
     confirm("sign it", yes=args.yes)
+    identity = _identity(args, args.key)
     former = _identity(args, args.former_key) if args.former_key else None
     with locked(target.parent):
         signed = add_signature(_current(target, document), identity)

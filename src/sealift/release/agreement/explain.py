@@ -397,7 +397,7 @@ def _tell_development(subject: _Subject) -> Iterator[Sentence]:
     text = (
         "Development means that software keys vouch for a machine, and no hardware: keys of "
         f"{subject.names(whose) or 'nobody yet'}. Whoever runs a machine can read what is on it, and change "
-        "what it does. Where a machine has no sandbox, the recipe runs without one."
+        "what it does."
     )
     yield Sentence(_READS, text, alarm=True)
     if agreement.rows_at_home:
@@ -494,15 +494,15 @@ def _values(value: Any) -> str:
 
 def _tell_code(subject: _Subject) -> Iterator[Sentence]:
     code = subject.agreement.code
-    sandboxed = subject.agreement.about != "group"
     text = (
         f"The code is {count(len(code.files), 'file')} with the digest {code.digest}; it begins in "
-        f"{quote_foreign(code.entry)}. It decides what the model keeps of rows, so read it "
-        "(`sealift agreement show --code`; at a meeting, the folder recipe)."
+        f"{quote_foreign(code.entry)}. Read it (`sealift agreement show --code`; at a meeting, the folder recipe)"
     )
-    if sandboxed:
-        text += " It runs in a sandbox, without network, files and other processes."
-    yield Sentence(_COMPUTES, text)
+    if subject.agreement.about != "group":
+        text += ": it decides what the model keeps of rows. It runs in a sandbox, without network, files and other processes"
+        if Level.DEVELOPMENT in subject.agreement.accept:
+            text += "; a machine that has no sandbox runs it without one"
+    yield Sentence(_COMPUTES, f"{text}.")
 
 
 def _tell_settings(subject: _Subject) -> Iterator[Sentence]:

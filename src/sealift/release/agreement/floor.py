@@ -42,10 +42,8 @@ def require_allowed(
     below = {each.exception: None for each in sentences if each.exception}
     missing = [each for each in below if each not in allowed]
     if missing:
-        options = " ".join(f"--allow {each}" for each in missing)
         raise PolicyError(
             "the agreement is below the floor of your own program",
-            why="; ".join(f"{EXCEPTIONS[each]} ({each})" for each in missing),
-            fix=f"Decline, or type the command again with {options}",
+            why="; ".join(f"{EXCEPTIONS[each]} (--allow {each})" for each in missing),
             code="below-floor",
         )
