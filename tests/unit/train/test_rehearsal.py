@@ -40,7 +40,7 @@ def test_a_rehearsal_trains_and_evaluates() -> None:
         load(LIGHTNING), schema(), SETTINGS, rows=20, steps=5, clock=lambda: next(ticks)
     )
     assert found.parameters == 10
-    assert len(found.losses) == 5
+    assert (found.steps, len(found.losses)) == (5, 2)
     assert found.step_s == 1
     assert set(found.metrics) == {"accuracy"}
 
@@ -59,4 +59,4 @@ def test_sums_are_rehearsed_too() -> None:
             load(text), schema(), SETTINGS, rows=20, steps=5, clock=lambda: 0.0
         )
         assert found.sums == {"count": "1 whole", "x": "4 float"}
-        assert len(found.losses) == steps
+        assert found.steps == steps

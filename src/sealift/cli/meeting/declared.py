@@ -24,7 +24,7 @@ from sealift.meet.terms import Declaration
 from sealift.release.agreement.code import measure_bundle, read_bundle
 from sealift.release.agreement.resources import OutputRule, TravelRule
 from sealift.train.job.settings import parse_job
-from sealift.train.loop.rehearsal import Rehearsal
+from sealift.train.loop.tasks import Rehearsal
 from sealift.travel.settings import TrainingSettings, training_rule_of
 
 DAY_S: Final = 86_400
@@ -74,7 +74,8 @@ def try_recipe(
     given = {name: getattr(training, name) for name in names}
     rows = training.batch_rows * steps
     args = argparse.Namespace(**given, rows=rows, steps=steps, form=None)
-    (tried,) = rehearse_all(args, files, "recipe.py", [schema])
+    accept = (Level.DEVELOPMENT,)
+    (tried,) = rehearse_all(args, files, "recipe.py", [schema], accept)
     return tried
 
 

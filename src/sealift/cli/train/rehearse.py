@@ -1,31 +1,31 @@
 """``sealift try``: run a recipe on synthetic rows, with full tracebacks.
 
 For the person who writes the recipe, before any agreement exists and without anybody's
-data. In a real run an error leaves as file, line and type alone.
+data. It runs in the sandbox of a real run, where an error leaves as file, line and type alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
-import traceback
+import sys
 from typing import TYPE_CHECKING, Any
 
+from sealift.attest.level import Level
 from sealift.cli.agreement.documents import load_document
 from sealift.cli.console import say
 from sealift.data.schema.alike import demand_alike
 from sealift.data.schema.card import schema_of
-from sealift.data.schema.document import load_schema
-from sealift.errors import JobError, MalformedError, SealiftError, UsageError
+from sealift.data.schema.document import load_schema, schema_to_plain
+from sealift.errors import MalformedError, UsageError, visible
 from sealift.release.agreement.code import differing_files, read_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from sealift.data.schema.schema import Schema
     from sealift.release.agreement import Agreement
-    from sealift.train.loop.rehearsal import Asked, Rehearsal
+    from sealift.train.loop.tasks import Rehearsal
 
 
 def add_parser(subparsers: Any) -> None:
@@ -68,102 +68,72 @@ def run(args: argparse.Namespace) -> int:
         JobError: if it fails; its traceback stands on stderr.
     """
     files = read_bundle(args.bundle)
-    tried = rehearse_all(args, files, *_subject(args, files))
+    entry, schemas, accept = _subject(args, files)
+    tried = rehearse_all(args, files, entry, schemas, accept)
     _show(tried[0], as_json=args.json)
     return 0
 
 
 def rehearse_all(
-    args: argparse.Namespace, files: dict[str, bytes], entry: str, schemas: list[Schema]
-) -> list[Rehearsal]:
-    """Try the recipe on each schema.
-
-    Raises:
-        JobError: if it fails; its traceback stands on stderr.
-    """
-    doing = [""]
-    try:
-        return [_rehearse(args, files, entry, each, doing.append) for each in schemas]
-    except SealiftError:
-        raise
-    # Whatever somebody else's code raises ends here, sys.exit() included.
-    except (Exception, SystemExit) as error:
-        traceback.print_exception(error)
-        raise _failed(error, doing[-1]) from None
-
-
-def _failed(error: BaseException, doing: str) -> JobError:
-    from sealift.train.loop.rehearsal import ONE_ROW
-
-    fix = ""
-    if doing == ONE_ROW:
-        fix = "A visit may end with one: say drop_last = true in the job's [training]"
-    elif isinstance(error, IndexError):
-        fix = (
-            "Rows were made up by the schema: a column of labels or of places in a "
-            "table needs `classes`, their number"
-        )
-    return JobError(
-        f"the recipe failed with {type(error).__name__}{doing and f' at {doing}'}",
-        why="see above",
-        fix=fix,
-        code="recipe-error",
-    )
-
-
-def _rehearse(
     args: argparse.Namespace,
     files: dict[str, bytes],
     entry: str,
-    schema: Schema,
-    begin: Callable[[str], None],
-) -> Rehearsal:
-    from sealift.train.loop.recipe import Recipe, let_through
-    from sealift.train.loop.rehearsal import rehearse
+    schemas: list[Schema],
+    accept: Sequence[Level],
+) -> list[Rehearsal]:
+    """Try the recipe on each schema, in its sandbox.
+
+    Raises:
+        JobError: if it fails; its traceback stands on stderr.
+        UnavailableError: ``no-sandbox``.
+    """
+    from sealift.train.output.modelform import load_form
+    from sealift.train.worker.messages import TrialOrder
+    from sealift.train.worker.trial import try_recipe
     from sealift.travel.settings import TrainingSettings
 
-    return rehearse(
-        Recipe(files, entry, guard=let_through),
-        schema,
-        TrainingSettings(
-            seed=args.seed,
-            batch_rows=args.batch_rows,
-            threads=args.threads,
-            drop_last=args.drop_last,
-        ),
-        rows=args.rows,
-        steps=args.steps,
-        clock=time.perf_counter,
-        asked=_asked(args),
-        begin=begin,
-    )
-
-
-def _asked(args: argparse.Namespace) -> Asked | None:
-    from sealift.train.loop.rehearsal import Asked
-    from sealift.train.output.modelform import load_form
-
     form = None if args.form is None else load_form(args.form)
-    if form is None or form.outputs is None:
-        return None
-    return Asked(form.inputs, form.outputs.schema)
+    inputs, outputs = {}, {}
+    if form is not None and form.outputs is not None:
+        inputs = schema_to_plain(form.inputs)
+        outputs = schema_to_plain(form.outputs.schema)
+    settings = TrainingSettings(
+        seed=args.seed,
+        batch_rows=args.batch_rows,
+        threads=args.threads,
+        drop_last=args.drop_last,
+    )
+    orders = [
+        TrialOrder(
+            entry=entry,
+            bundle=0,
+            schema=schema_to_plain(each),
+            settings=settings,
+            rows=args.rows,
+            steps=args.steps,
+            inputs=inputs,
+            outputs=outputs,
+        )
+        for each in schemas
+    ]
+    return try_recipe(files, entry, orders, text=sys.stderr, tell=say, accept=accept)
 
 
 def _subject(
     args: argparse.Namespace, files: dict[str, bytes]
-) -> tuple[str, list[Schema]]:
-    """Entry and schemas: from an agreement, or as the command line says."""
+) -> tuple[str, list[Schema], Sequence[Level]]:
+    """Entry, schemas and levels: from an agreement, or as the command line says."""
     if args.agreement is not None:
         agreement = load_document(args.agreement).agreement
         _say_differences(agreement, files)
         entry = args.entry or agreement.code.entry
-        return entry, _schemas(args, agreement)
+        return entry, _schemas(args, agreement), agreement.accept
     if args.entry is None or args.schema is None:
         raise UsageError(
             "there is no recipe to try",
             fix="Name an agreement, or both --entry and --schema",
         )
-    return args.entry, [load_schema(args.schema)]
+    return args.entry, [load_schema(args.schema)], (Level.DEVELOPMENT,)
 
 
 def _schemas(args: argparse.Namespace, agreement: Agreement) -> list[Schema]:
@@ -199,22 +169,22 @@ def _show(rehearsal: Rehearsal, *, as_json: bool) -> None:
         return
     facts |= facts.pop("metrics", {})
     for name, form in facts.pop("sums", {}).items():
-        print(f"{'sum':<12}{name}: {form}")
+        print(f"{'sum':<12}{visible(name)}: {visible(form)}")
     for name, value in facts.items():
         shown = f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
-        print(f"{name:<12}{shown}")
+        print(f"{visible(name):<12}{shown}")
     say("synthetic rows: the numbers say nothing of the data")
 
 
 def _facts(rehearsal: Rehearsal) -> dict[str, Any]:
-    losses = rehearsal.losses
     facts: dict[str, Any] = {"sums": rehearsal.sums} if rehearsal.sums else {}
-    if losses:
+    if rehearsal.steps:
+        first, last = rehearsal.losses
         facts |= {
             "parameters": rehearsal.parameters,
-            "steps": len(losses),
-            "first_loss": losses[0],
-            "last_loss": losses[-1],
+            "steps": rehearsal.steps,
+            "first_loss": first,
+            "last_loss": last,
             "step_ms": round(rehearsal.step_s * 1000, 3),
             "metrics": rehearsal.metrics,
         }

@@ -1,4 +1,4 @@
-"""Run a recipe on synthetic rows of a schema: what ``sealift try`` does.
+"""Run a recipe on synthetic rows of a schema: what ``sealift try`` has its sandbox do.
 
 Needs no agreement, no key and no row of anybody: the rows come from the schema alone and
 mean nothing. The loop is the one of a real run.
@@ -7,7 +7,7 @@ mean nothing. The loop is the one of a real run.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Field, Schema
 from sealift.train.loop.answers import pack_answer
 from sealift.train.loop.recipe import Recipe
-from sealift.train.loop.tasks import SliceId
+from sealift.train.loop.tasks import ONE_ROW, Rehearsal, SliceId
 from sealift.train.loop.torchstate import as_tensors, sum_table
 from sealift.train.loop.training import Rows, Training, stream_seed
 from sealift.travel.settings import TrainingSettings
@@ -55,26 +55,6 @@ def _column(field: Field, rows: int, generator: torch.Generator) -> Tensor:
 
 
 SCOPE = "synthetic"
-ONE_ROW = "a last batch of one row"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsal:
-    """How it went.
-
-    Attributes:
-        parameters: Numbers that are trained.
-        losses: Of every step.
-        step_s: Median seconds of a step, without the first.
-        metrics: What ``evaluate`` says of the synthetic rows.
-        sums: What ``prepare`` sums: how many numbers of which kind, by name.
-    """
-
-    parameters: int = 0
-    losses: tuple[float, ...] = ()
-    step_s: float = 0.0
-    metrics: dict[str, float] = field(default_factory=dict)
-    sums: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +120,8 @@ def rehearse(
         )
     return Rehearsal(
         parameters=training.count_parameters(),
-        losses=tuple(losses),
+        steps=steps,
+        losses=(losses[0], losses[-1]),
         step_s=later[len(later) // 2],
         metrics=metrics,
         sums=forms,

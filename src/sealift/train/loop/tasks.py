@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from sealift.ids import Buffer
@@ -185,6 +185,30 @@ class TaskDone:
 
     states: tuple[TrainingState | None, ...] = ()
     statistics: tuple[bytes, ...] = ()
+
+
+ONE_ROW: Final = "a last batch of one row"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """How a trial on synthetic rows went.
+
+    Attributes:
+        parameters: Numbers that are trained.
+        steps: How many were made; 0 of a recipe that only sums.
+        losses: Of the first and of the last step.
+        step_s: Median seconds of a step, without the first.
+        metrics: What ``evaluate`` says of the synthetic rows.
+        sums: What ``prepare`` sums: how many numbers of which kind, by name.
+    """
+
+    parameters: int = 0
+    steps: int = 0
+    losses: tuple[float, ...] = ()
+    step_s: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    sums: dict[str, str] = field(default_factory=dict)
 
 
 class StepProducts(Protocol):

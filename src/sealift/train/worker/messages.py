@@ -24,6 +24,7 @@ from sealift.train.loop.states import TrainingState, check_state
 from sealift.train.loop.statistics import check_sums
 from sealift.train.loop.tasks import LOSS, Given, SliceTask, TaskDone, TaskParent
 from sealift.train.worker.products import BeginStep, ProductAnswers, Settle
+from sealift.travel.settings import TrainingSettings
 
 MAX_REQUEST_BYTES: Final = 1 << 20
 MAX_ORDER_BYTES: Final = 32 << 20
@@ -162,6 +163,45 @@ class ServeAnswer:
     """It is done; the rows lie in the area, none if a generation has ended."""
 
     rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOrder:
+    """A recipe to try on synthetic rows: ``sealift try``.
+
+    Attributes:
+        entry: Path of the recipe in the bundle.
+        bundle: Bytes of the bundle's blob.
+        schema: Of the rows, in its plain form.
+        inputs: Schema of what the model is asked when it is served; empty for nothing.
+        outputs: Schema of its answers.
+    """
+
+    entry: str
+    bundle: int
+    schema: dict[str, Any]
+    settings: TrainingSettings
+    rows: int
+    steps: int
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFailed:
+    """What a recipe raised on synthetic rows, in full: they are nobody's.
+
+    Attributes:
+        type: Name of the exception.
+        doing: What was tried, in words; empty for the steps themselves.
+        text: The traceback, or its end.
+        file: That could not be opened; empty if it was something else.
+    """
+
+    type: str
+    doing: str
+    text: str
+    file: str
 
 
 BUFFERED: Final = (Handed, AddUp, Forward, Backward)

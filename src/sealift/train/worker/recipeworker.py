@@ -17,14 +17,17 @@ import gc
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from sealift.data.loader.rowtensors import batch_from_rows
+from sealift.data.schema.document import schema_from_plain
 from sealift.errors import (
     MalformedError,
     PeerError,
@@ -38,9 +41,10 @@ from sealift.train.loop.buckets import Bucket, Trained
 from sealift.train.loop.faults import Fault, describe, machine_failed, unfit
 from sealift.train.loop.imports import Notice
 from sealift.train.loop.placement import Placement
-from sealift.train.loop.recipe import Containment, Recipe
+from sealift.train.loop.recipe import Containment, Recipe, let_through
+from sealift.train.loop.rehearsal import Asked, rehearse
 from sealift.train.loop.states import TrainingState, parse_tensors
-from sealift.train.loop.tasks import Given, TaskDone
+from sealift.train.loop.tasks import Given, Rehearsal, TaskDone
 from sealift.train.loop.torchstate import as_tensors
 from sealift.train.output.modelform import Fields, form_from_plain
 from sealift.train.sandbox.confine import Confinement, confine_worker, keep_descriptors
@@ -57,11 +61,16 @@ from sealift.train.worker.messages import (
     ServeOrder,
     ServeStep,
     StateSize,
+    TrialFailed,
+    TrialOrder,
     size_of,
 )
 from sealift.train.worker.process import NOT_CONFINED, StartWorker
 from sealift.train.worker.products import AskedProducts
 from sealift.train.worker.requests import WorkerEnd, map_copy, map_shared
+
+MAX_TRACEBACK: Final = 60_000  # characters
+MAX_CAUSES: Final = 20
 
 
 def run_worker(
@@ -78,13 +87,15 @@ def run_worker(
         places: What it may read.
         start: What it may have.
     """
-    work: AssignedTask | ServedModel
+    work: AssignedTask | ServedModel | TriedRecipe
     try:
         talk, text, area, *files = descriptors
         parent = WorkerEnd(talk, area)
-        order = parent.await_order(Assignment, ServeOrder)
+        order = parent.await_order(Assignment, ServeOrder, TrialOrder)
         if isinstance(order, ServeOrder):
             work = ServedModel(order, parent, files)
+        elif isinstance(order, TrialOrder):
+            work = TriedRecipe(order, parent, files)
         else:
             order = require_kind(order, Assignment)
             work = AssignedTask(order, parent, files)
@@ -217,6 +228,68 @@ class AssignedTask:
             self._parent.buffers[at : at + len(part)] = part
             at += len(part)
         return at
+
+
+class TriedRecipe:
+    """A recipe on synthetic rows: all that it says may be shown.
+
+    Args:
+        order: What to try.
+        parent: Is told how it went.
+        files: Descriptor of the bundle.
+    """
+
+    def __init__(
+        self, order: TrialOrder, parent: WorkerEnd, files: Sequence[int]
+    ) -> None:
+        (bundle,) = files
+        self._order, self._parent = order, parent
+        self._files = _bundle_files(bundle, order.bundle)
+
+    def do(self) -> None:
+        """Try it, and say how it went."""
+        answer: object
+        doing = [""]
+        try:
+            answer = self._try(doing.append)
+        except SealiftError as error:
+            answer = describe(error)
+        except BaseException as error:  # sys.exit() included
+            answer = _failed(error, doing[-1])
+        self._parent.answer(answer)
+
+    def _try(self, begin: Callable[[str], None]) -> Rehearsal:
+        order, asked = self._order, None
+        if order.inputs:
+            schemas = schema_from_plain(order.inputs), schema_from_plain(order.outputs)
+            asked = Asked(*schemas)
+        found = rehearse(
+            Recipe(self._files, order.entry, guard=let_through),
+            schema_from_plain(order.schema),
+            order.settings,
+            rows=order.rows,
+            steps=order.steps,
+            clock=time.perf_counter,
+            asked=asked,
+            begin=begin,
+        )
+        finite = {n: each for n, each in found.metrics.items() if math.isfinite(each)}
+        return replace(found, metrics=finite)
+
+
+def _failed(error: BaseException, doing: str) -> TrialFailed:
+    text = "".join(traceback.format_exception(error))[-MAX_TRACEBACK:]
+    kind = type(error).__name__
+    return TrialFailed(type=kind, doing=doing, text=text, file=_file_behind(error))
+
+
+def _file_behind(error: BaseException | None) -> str:
+    """What could not be opened; a library may have raised an error of its own about it."""
+    for _ in range(MAX_CAUSES):
+        if isinstance(error, OSError) and isinstance(error.filename, str | bytes):
+            return os.fsdecode(error.filename)
+        error = error and (error.__cause__ or error.__context__)
+    return ""
 
 
 def _read_given(order: Assignment, states: int, rows: Sequence[MappedRows]) -> Given:

@@ -1,0 +1,132 @@
+"""A trial of a recipe on synthetic rows, seen from its parent: in the sandbox of a real run.
+
+So a recipe that opens a file, a socket or a program that it will not have fails here, and
+its code touches nothing of the machine of whoever tries it. What it says is shown in full,
+made fit for a terminal: no row of anybody is near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import Final, TextIO
+
+from sealift.attest.level import Level
+from sealift.data.schedule.memory import free_memory_bytes
+from sealift.errors import JobError, MalformedError, PeerError, SealiftError, visible
+from sealift.train.loop.faults import Fault, believable, explain
+from sealift.train.loop.tasks import ONE_ROW, Rehearsal
+from sealift.train.sandbox.confine import Confinement
+from sealift.train.worker.executor import RecipeExecutor
+from sealift.train.worker.messages import TrialFailed, TrialOrder
+from sealift.train.worker.process import FAREWELL_S, TextTap, WorkerProcess, garbled
+from sealift.train.worker.requests import Area
+from sealift.train.worker.taskprocess import TaskLimits
+
+_AREA_BYTES: Final = 4096  # nothing but messages passes
+
+
+def try_recipe(
+    files: Mapping[str, bytes],
+    entry: str,
+    orders: Sequence[TrialOrder],
+    *,
+    text: TextIO,
+    tell: Callable[[str], None],
+    accept: Sequence[Level] = (Level.DEVELOPMENT,),
+) -> list[Rehearsal]:
+    """Try a recipe on the rows of each order.
+
+    Args:
+        files: The recipe's.
+        entry: Path of the recipe among them.
+        orders: What to try.
+        text: Where its prints and its traceback go.
+        tell: Gets a line if nothing keeps the recipe in.
+        accept: Levels of the agreement; by default there is none yet.
+
+    Raises:
+        JobError: ``recipe-error``, ``foreign-file``, and whatever is wrong with the recipe.
+        UnavailableError: ``no-sandbox``, under an agreement; ``no-memory``.
+        MalformedError: ``bad-entry``, ``bundle-hides-module``.
+    """
+    if entry not in files or not entry.endswith(".py"):
+        raise MalformedError(
+            f"entry {entry!r} is not in the code bundle", code="bad-entry"
+        )
+    with RecipeExecutor(files, entry, text=text) as executor:
+        confinement = Confinement.parse(executor.sandbox)
+        confinement.require(accept)
+        if not confinement.holds:
+            tell(f"development: {confinement.say()}")
+        return [_try_one(executor, order, text) for order in orders]
+
+
+def _try_one(executor: RecipeExecutor, order: TrialOrder, text: TextIO) -> Rehearsal:
+    with ExitStack() as stack:
+        control, equipment = stack.enter_context(executor.lend())
+        area = stack.enter_context(closing(Area(_AREA_BYTES)))
+        tap = stack.enter_context(closing(TextTap(text)))
+        process = WorkerProcess(control, equipment, area)
+        stack.callback(process.end, FAREWELL_S)
+        process.allow(TaskLimits().work_s)
+        try:
+            process.start(free_memory_bytes(), tap, ())
+            process.tell(replace(order, bundle=equipment.bundle.length))
+            answer = process.hear(Rehearsal, TrialFailed, Fault).message
+        except MalformedError:
+            raise garbled() from None
+        except PeerError as error:
+            raise process.died(error, "trial") from None
+    # Its prints have come, all of them.
+    match answer:
+        case Rehearsal() if len(answer.losses) == 2 * bool(answer.steps):
+            return answer
+        case TrialFailed():
+            for line in answer.text.splitlines():
+                text.write(f"{visible(line)}\n")
+            raise _failure(answer)
+        case Fault():
+            raise _explain(answer, order, equipment.files)
+    raise garbled()
+
+
+def _explain(
+    fault: Fault, order: TrialOrder, files: Mapping[str, bytes]
+) -> SealiftError:
+    names = {str(each.get("name", "")) for each in order.schema.get("fields", ())}
+    return explain(
+        believable(
+            fault,
+            files,
+            fields=frozenset(names),
+            parameters=frozenset(),
+            steps=range(order.steps + 1),
+            gpu=False,
+        )
+    )
+
+
+def _failure(failed: TrialFailed) -> JobError:
+    if failed.file:
+        return JobError(
+            f"the recipe opens {visible(failed.file[:200])!r}",
+            why="in its sandbox there is no such file",
+            code="foreign-file",
+        )
+    fix = ""
+    if failed.doing == ONE_ROW:
+        fix = "A visit may end with one: say drop_last = true in the job's [training]"
+    elif failed.type == "IndexError":
+        fix = (
+            "Rows were made up by the schema: a column of labels or of places in a "
+            "table needs `classes`, their number"
+        )
+    doing = f" at {visible(failed.doing[:40])}" if failed.doing else ""
+    return JobError(
+        f"the recipe failed with {visible(failed.type[:80])}{doing}",
+        why="see above",
+        fix=fix,
+        code="recipe-error",
+    )
