@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sealift.cli import view
 from sealift.train.sandbox import landlock
 from tests.sim.viewed import CODE, Viewed, place_in, viewed
 
@@ -139,8 +140,9 @@ def test_there_is_nothing_to_write(page: Viewed, method: str) -> None:
 
 def test_a_long_form_is_not_read(page: Viewed) -> None:
     with page.client() as client:
-        told = client.post("/enter", data={"code": "x" * 10_000 + CODE})
+        told = client.post("/enter", data={"more": "x" * 10_000, "code": CODE})
         assert told.status_code == 403
+        assert "set-cookie" not in told.headers
 
 
 def test_every_answer_has_the_policy(page: Viewed) -> None:
@@ -151,6 +153,8 @@ def test_every_answer_has_the_policy(page: Viewed) -> None:
             assert headers["x-content-type-options"] == "nosniff"
             assert headers["cache-control"] == "no-store"
             assert headers["referrer-policy"] == "no-referrer"
+            assert headers["cross-origin-resource-policy"] == "same-origin"
+            assert headers["cross-origin-opener-policy"] == "same-origin"
 
 
 def told(stream: httpx.Response) -> Iterator[dict[str, str]]:
@@ -212,9 +216,30 @@ def test_too_many_pages_at_once(page: Viewed) -> None:
         assert codes == [200] * 16 + [503]
 
 
-def test_it_listens_on_this_machine_alone(page: Viewed) -> None:
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.2", page.port), 2)
+def test_two_pages_have_two_places(page: Viewed) -> None:
+    """Who knows the place of one is told no cookie of another."""
+    with viewed() as other, page.client() as here, other.client() as there:
+        places = {
+            place_in(each.post("/enter", data={"code": CODE}).text)
+            for each in (here, there)
+        }
+    assert len(places) == 2
+
+
+def test_the_process_that_the_command_starts_has_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Loopback alone, nothing of the environment, and no way to files once it answers."""
+    monkeypatch.setenv("SEALIFT_SECRET", "of the party")
+    with view._listen(0) as listening, view._Server(listening, CODE) as server:
+        host, port = listening.getsockname()
+        assert host == "127.0.0.1"
+        with httpx.Client(base_url=f"http://{host}:{port}", timeout=300.0) as client:
+            assert client.get("/").status_code == 200
+        folder = Path("/proc", str(server._process.pid))
+        assert b"SEALIFT_SECRET" not in (folder / "environ").read_bytes()
+        if landlock.version():
+            assert "NoNewPrivs:\t1\n" in (folder / "status").read_text()
 
 
 @pytest.mark.skipif(not landlock.version(), reason="this machine lacks Landlock")
@@ -222,16 +247,21 @@ def test_its_process_opens_no_file(tmp_path: Path) -> None:
     """Whoever takes the HTTP process over finds no key to read: nothing can be opened."""
     (tmp_path / "north.key").write_text("secret")
     script = (
-        "import sys\n"
+        "import socket, sys\n"
         "from sealift.view import server\n"
         "print(open(sys.argv[1]).read())\n"  # control: before, it can
         "server._give_up_files()\n"
         "try:\n    open(sys.argv[1])\n"
         "except PermissionError:\n    print('refused')\n"
+        "try:\n    socket.create_connection(('127.0.0.1', int(sys.argv[2])))\n"
+        "except OSError as error:\n    print(type(error).__name__)\n"
     )
-    words = [sys.executable, "-c", script, str(tmp_path / "north.key")]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["secret", "refused"]
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        words = [sys.executable, "-c", script, str(tmp_path / "north.key"), port]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+    dialled = ["PermissionError"] if landlock.version() >= view.NET_VERSION else []
+    assert done.stdout.split() == ["secret", "refused", *dialled]
 
 
 def test_it_ends_with_who_draws() -> None:

@@ -212,13 +212,12 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _body(receive: Receive) -> bytes:
-    body: bytes = b""
-    while len(body) <= MAX_FORM_BYTES:
+    body, more = b"", True
+    while more and len(body) <= MAX_FORM_BYTES:
         message = await receive()
         body += message.get("body", b"")
-        if not message.get("more_body"):
-            return bytes(body)
-    return b""
+        more = message.get("more_body", False)
+    return body if len(body) <= MAX_FORM_BYTES else b""
 
 
 def _start(status: int, kind: str, more: list[tuple[str, str]]) -> dict[str, Any]:

@@ -111,7 +111,11 @@ def offered_to(holder: str) -> Any:
 def test_the_policy_lets_nothing_in_from_elsewhere() -> None:
     assert LIVE_POLICY.startswith("default-src 'none'")
     assert "http" not in LIVE_POLICY
-    assert "script-src 'self'" in LIVE_POLICY
+    directives = dict(each.strip().split(" ", 1) for each in LIVE_POLICY.split(";"))
+    assert directives.pop("style-src-attr") == "'unsafe-inline'"
+    assert set(directives.values()) == {"'self'", "'none'"}
+    closed = {"default-src", "base-uri", "frame-ancestors"}
+    assert {directives[each] for each in closed} == {"'none'"}
     page = whole(drawn(running()), 3) + entrance()
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "<script>" not in page
