@@ -286,9 +286,12 @@ def _failed(error: BaseException, doing: str) -> TrialFailed:
 def _file_behind(error: BaseException | None) -> str:
     """What could not be opened; a library may have raised an error of its own about it."""
     for _ in range(MAX_CAUSES):
+        if error is None:
+            break
         if isinstance(error, OSError) and isinstance(error.filename, str | bytes):
             return os.fsdecode(error.filename)
-        error = error and (error.__cause__ or error.__context__)
+        hidden = error.__suppress_context__  # "from None": it is about something else
+        error = error.__cause__ or (None if hidden else error.__context__)
     return ""
 
 
