@@ -37,6 +37,7 @@ def test_other_users_are_refused(parties: LinkedParties, end: str) -> None:
     assert (here if end == "owner" else there).code == "wrong-peer-user"
 
 
+@pytest.mark.distributed
 def test_nobody_stands_between(parties: LinkedParties) -> None:
     """A process that forwards every byte, of the session too, gets no memory."""
     front = parties.folder / "front.sock"
@@ -51,6 +52,7 @@ def test_nobody_stands_between(parties: LinkedParties) -> None:
     assert "somebody-between" in str(here)
 
 
+@pytest.mark.distributed
 def test_both_ends_look_who_is_there(
     parties: LinkedParties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +97,7 @@ def test_the_user_is_looked_at_before_the_first_byte(parties: LinkedParties) -> 
             assert somebody.recv(1) == b""
 
 
+@pytest.mark.distributed
 def test_the_number_of_a_process_that_ended_is_nobodys(
     parties: LinkedParties, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,7 @@ def releases_in(log: Path) -> int:
     return sum(entry.kind == "release" for entry in read_entries(log))
 
 
+@pytest.mark.distributed
 def test_killed_while_the_key_leaves_has_logged_it(tmp_path: Path) -> None:
     die_while_answering("product", tmp_path)
     assert decode(BrokerAnswer, (tmp_path / "sent").read_bytes()).release is not None
@@ -87,6 +88,7 @@ def test_killed_while_the_key_leaves_has_logged_it(tmp_path: Path) -> None:
     assert verify_log(tmp_path / "ada.log").releases == 1
 
 
+@pytest.mark.distributed
 def test_mutant_that_sends_first_has_not(tmp_path: Path) -> None:
     """Control: the same kill, and a key that no log knows of."""
     die_while_answering("sends-first", tmp_path)

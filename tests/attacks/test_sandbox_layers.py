@@ -21,6 +21,8 @@ import pytest
 from sealift.train.sandbox import kernel as limits
 from tests.sim.inside import demand, look
 
+pytestmark = pytest.mark.distributed
+
 READ_ONLY, NO_SETUID, NO_DEVICES, NO_ACCESS_TIME = 1, 2, 4, 1024
 
 

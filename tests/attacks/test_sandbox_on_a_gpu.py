@@ -16,6 +16,8 @@ from sealift.train.sandbox import inventory
 from sealift.train.worker.executor import BEST, WITHOUT_NAMESPACES
 from tests.sim.inside import demand, look
 
+pytestmark = pytest.mark.distributed
+
 FILTERED = ("seccomp", WITHOUT_NAMESPACES, BEST)
 SANDBOXES = (WITHOUT_NAMESPACES, "namespaces+seccomp", BEST)
 MADE = {"make", "credentials", "bind", "listen"}

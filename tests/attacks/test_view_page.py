@@ -17,6 +17,8 @@ from sealift.cli import view
 from sealift.train.sandbox import landlock
 from tests.sim.viewed import CODE, Viewed, place_in, viewed
 
+pytestmark = pytest.mark.distributed
+
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Viewed]:

@@ -29,6 +29,8 @@ from sealift.data.sealing import seal_table
 from sealift.release.agreement.signed import load_signed
 from tests.cli.test_text import SOURCE
 
+pytestmark = pytest.mark.distributed
+
 PASSPHRASE = "correct horse"
 SCHEMA = """
 [[fields]]

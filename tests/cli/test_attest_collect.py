@@ -148,6 +148,7 @@ def swtpm_words(host: TpmHost) -> tuple[str, ...]:
     return host_words(host, host.folder / "state")
 
 
+@pytest.mark.distributed
 @pytest.mark.swtpm
 def test_a_host_becomes_a_reference_set_and_passes_it(
     host: TpmHost, key: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -269,6 +270,7 @@ def test_ranks_of_one_host_open_it_one_after_the_other(
     assert alone
 
 
+@pytest.mark.distributed
 @pytest.mark.swtpm
 def test_an_azure_guest_proves_tee(tmp_path: Path) -> None:
     with software_tpm() as tpm:
@@ -287,6 +289,7 @@ def test_an_azure_guest_proves_tee(tmp_path: Path) -> None:
         assert read(out).kind == "azure"
 
 
+@pytest.mark.distributed
 @pytest.mark.swtpm
 def test_a_host_with_a_tpm_is_no_azure_guest(tmp_path: Path) -> None:
     with software_tpm() as tpm:

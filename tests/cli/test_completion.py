@@ -16,6 +16,8 @@ import sealift
 from sealift.cli.main import NOUNS, build_parser
 from sealift.errors import UsageError
 
+pytestmark = pytest.mark.distributed
+
 SOURCE = str(Path(sealift.__file__).parent.parent)
 SHELLS = ("bash", "zsh", "fish")
 # Sources the script, completes the last of the words, prints a candidate a line.

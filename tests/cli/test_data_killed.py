@@ -69,6 +69,7 @@ def is_tidy(seen: dict[str, Any]) -> bool:
     ]  # fmt: skip
 
 
+@pytest.mark.distributed
 def test_whenever_it_is_killed_the_same_command_goes_on(home: Path) -> None:
     every = killed(home, "product", 2, "os.rename", "transaction")
     assert len(every) == 4 + 2 + 4 + 1
@@ -81,6 +82,7 @@ def test_whenever_it_is_killed_the_same_command_goes_on(home: Path) -> None:
     assert "after its commit" in after[0]
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("mutant", ["places-first", "one-by-one"])
 def test_the_kills_catch_other_orders(home: Path, mutant: str) -> None:
     """Controls."""
@@ -145,6 +147,7 @@ def refused_meanwhile(home: Path) -> None:
     assert "another process is sealing n in out" in second.stderr
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize(
     ("number", "code", "said", "left"),
     [

@@ -270,6 +270,7 @@ def test_vault_and_key_belong_together(home: Path) -> None:
     assert refused(inspect, "--vault", "vault.db").exit_code == 2
 
 
+@pytest.mark.distributed
 def test_a_full_disk(home: Path) -> None:
     """The kernel refuses at a file size limit, as it would on a full disk."""
     program = (

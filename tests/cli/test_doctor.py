@@ -48,6 +48,7 @@ def gpu_findings(**faults):
     return found
 
 
+@pytest.mark.distributed
 def test_the_whole_document_has_every_topic_and_its_figures(capsys):
     assert main(["doctor", "--json"]) == 0
     printed = capsys.readouterr()

@@ -19,6 +19,8 @@ from sealift.release.agreement.signed import SignedAgreement, load_signed, save_
 from sealift.train.sandbox.kernel import call, mount
 from tests.sim.jobworld import Wishes, fresh_world, write_job
 
+pytestmark = pytest.mark.distributed
+
 SOURCE = str(Path(sealift.__file__).parent.parent)
 USAGE, UNAVAILABLE, REFUSED, MALFORMED, JOB = 2, 3, 5, 6, 7
 Words = tuple[str | Path, ...]

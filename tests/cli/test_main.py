@@ -98,6 +98,7 @@ def wait_for_prompt(child: subprocess.Popen[bytes]) -> None:
         prompt += byte
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_end_in_their_code_and_leave_nothing(
     asking: tuple[subprocess.Popen[bytes], int], tmp_path: Path, number: signal.Signals
@@ -111,6 +112,7 @@ def test_signals_end_in_their_code_and_leave_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.distributed
 def test_two_different_passphrases(
     asking: tuple[subprocess.Popen[bytes], int], tmp_path: Path
 ) -> None:
@@ -124,6 +126,7 @@ def test_two_different_passphrases(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.distributed
 def test_a_closed_pipe_is_quiet() -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -143,6 +146,7 @@ def test_every_noun_has_its_module(noun: str) -> None:
 LIGHT = ("agreement", "audit", "explain", "key", "receipt")
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("noun", LIGHT)
 def test_trust_core_nouns_load_nothing_heavy(noun: str) -> None:
     program = (

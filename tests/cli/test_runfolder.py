@@ -59,6 +59,7 @@ def test_an_orderly_end_leaves_nothing_beside_it(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+@pytest.mark.distributed
 def test_killed_before_it_appears(tmp_path: Path) -> None:
     killed(tmp_path / "run", "partial")
     assert len(list(tmp_path.glob(".run.*.partial"))) == 1
@@ -70,6 +71,7 @@ def test_killed_before_it_appears(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+@pytest.mark.distributed
 def test_killed_after_it_appeared(tmp_path: Path) -> None:
     """The same run has nothing to do; another one finds the place taken."""
     killed(tmp_path / "run", "whole")
@@ -200,6 +202,7 @@ def forked(act: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.distributed
 def test_files_that_may_not_grow_leave_nothing(tmp_path: Path) -> None:
     """As a full disk does, `write` fails in the middle of a file, at each length."""
 
@@ -224,6 +227,7 @@ def test_a_marker_is_written_whole_or_not_at_all(
         assert (tmp_path / ".run.running").read_bytes() == encode(NAME)
 
 
+@pytest.mark.distributed
 def test_a_small_file_system_is_left_empty(tmp_path: Path) -> None:
     """A real one, which is full after so many files, and after so many pages."""
 

@@ -13,6 +13,8 @@ import pytest
 
 import sealift
 
+pytestmark = pytest.mark.distributed
+
 SOURCE = str(Path(sealift.__file__).parent.parent)
 STOPPED = 128 + signal.SIGTERM
 START = """

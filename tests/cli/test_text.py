@@ -183,6 +183,7 @@ def problems(step: Step, answer: Answer) -> Iterator[str]:
             yield f"{name}:\n{found}expected:\n{wanted}"
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("script", sorted(HERE.glob("*.txt")), ids=lambda p: p.stem)
 def test_script(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps, files = parse_script(script.read_text())

@@ -14,6 +14,8 @@ import pytest
 
 from sealift.lab.worlds.softwarehost import end_leashed, start_leashed
 
+pytestmark = pytest.mark.distributed
+
 PROGRAM = "echo $$ > {place}; exec sleep 60"
 LEASHED = """
 from sealift.lab.worlds.softwarehost import start_leashed

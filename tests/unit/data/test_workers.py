@@ -25,6 +25,8 @@ from sealift.data.loader.worker import SpawnedOpener
 from sealift.errors import AuthenticationError, PeerError, UsageError
 from tests.sim.sealed_shards import Shards, seal_shards
 
+pytestmark = pytest.mark.distributed
+
 ROWS = 100
 
 

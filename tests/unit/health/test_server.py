@@ -193,6 +193,7 @@ def attempts(folder: Path, how: str) -> dict[str, object]:
     return dict(json.loads(run.stdout))
 
 
+@pytest.mark.distributed
 @pytest.mark.skipif(not landlock_version(), reason="this machine lacks Landlock")
 def test_it_can_read_the_status_and_nothing_else(tmp_path: Path) -> None:
     found = attempts(tmp_path, "give up")
@@ -201,10 +202,12 @@ def test_it_can_read_the_status_and_nothing_else(tmp_path: Path) -> None:
     assert found["write"] == "PermissionError"
 
 
+@pytest.mark.distributed
 def test_control_without_giving_up_it_could(tmp_path: Path) -> None:
     assert attempts(tmp_path, "keep")["secret"] == ""
 
 
+@pytest.mark.distributed
 def test_it_loads_nothing_that_opens_a_key(tmp_path: Path) -> None:
     assert attempts(tmp_path, "keep")["keys"] == []
 

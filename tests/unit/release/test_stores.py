@@ -56,6 +56,7 @@ def test_a_broker_and_its_end(tmp_path: Path) -> None:
             assert broker.head().body.size == entries
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_second_broker_is_refused_and_named_the_first(
     tmp_path: Path, which: int

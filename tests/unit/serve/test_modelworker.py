@@ -90,6 +90,7 @@ def ask(model: ModelWorker, first: float) -> np.ndarray:
     return np.frombuffer(found, np.float32).reshape(1, 2)
 
 
+@pytest.mark.distributed
 def test_it_answers_again_whatever_a_recipe_did(executor: RecipeExecutor) -> None:
     model = host(executor, weights())
     model.start()
@@ -204,6 +205,7 @@ def shaken(scrub: str, firsts: list[float]) -> list[tuple[str, dict[str, object]
     return told
 
 
+@pytest.mark.distributed
 def test_a_model_whose_gpu_does_no_more_is_loaded_again() -> None:
     again = ("serve.restarted", {"number": 1})
     assert shaken(madeup_gpu.CLEAN, [1.0]) == [("recipe-error", {})]  # it goes on
@@ -211,6 +213,7 @@ def test_a_model_whose_gpu_does_no_more_is_loaded_again() -> None:
     assert shaken(madeup_gpu.CLEAN, [3.0]) == [("device-lost", {}), again]
 
 
+@pytest.mark.distributed
 def test_a_model_that_ends_overwrites_its_gpus_memory_or_that_is_said() -> None:
     left = {"device": madeup_gpu.DEVICE, "line": NOT_OVERWRITTEN}
     assert shaken(madeup_gpu.CLEAN, []) == []
@@ -220,6 +223,7 @@ def test_a_model_that_ends_overwrites_its_gpus_memory_or_that_is_said() -> None:
     assert shaken(madeup_gpu.FAILS, [3.0]) == ends
 
 
+@pytest.mark.distributed
 def test_a_model_that_does_not_load_overwrites_it_too() -> None:
     told: list[str] = []
     for scrub in (madeup_gpu.CLEAN, madeup_gpu.FAILS):

@@ -244,6 +244,7 @@ def fill_the_disk(limit: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
+@pytest.mark.distributed
 def test_a_full_disk_leaves_the_one_before(world: CheckpointWorld) -> None:
     """In a process of its own, in which no file can grow beyond a limit."""
     folder = sealed_run(world, 1)

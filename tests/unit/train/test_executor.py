@@ -37,6 +37,7 @@ def silent(
         return subprocess.Popen(SLEEPING, pass_fds=kept), ours
 
 
+@pytest.mark.distributed
 def test_a_process_that_does_not_start_is_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -52,6 +53,7 @@ def test_a_process_that_does_not_start_is_ended(
     assert executor._process.poll() is not None
 
 
+@pytest.mark.distributed
 def test_a_job_computes_on_a_device_that_its_process_has() -> None:
     with RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor:
         executor.compute_on("auto")
@@ -64,6 +66,7 @@ def test_a_job_computes_on_a_device_that_its_process_has() -> None:
         assert executor.device() == "cpu"
 
 
+@pytest.mark.distributed
 def test_a_gpu_that_is_not_there_is_no_fault_of_a_recipe() -> None:
     with RecipeExecutor({"recipe.py": PLAIN.encode()}, "recipe.py") as executor:
         trainer = Trainer(executor, SETTINGS)
@@ -79,6 +82,7 @@ def test_a_gpu_that_is_not_there_is_no_fault_of_a_recipe() -> None:
         assert executor.report(HOST) == HOST
 
 
+@pytest.mark.distributed
 def test_cuda_finds_nothing_in_a_worker_on_the_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -98,6 +102,7 @@ def test_cuda_finds_nothing_in_a_worker_on_the_cpu(
     assert "shown: 3,5\n" in text.getvalue()
 
 
+@pytest.mark.distributed
 def test_a_device_says_why_it_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "NVIDIA", "/dev/null")
     with RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor:
@@ -107,6 +112,7 @@ def test_a_device_says_why_it_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None
         assert executor.device() == "cpu"
 
 
+@pytest.mark.distributed
 def test_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a process that has two, which no machine without them starts."""
     monkeypatch.setattr(RecipeExecutor, "sandbox", "none")

@@ -111,6 +111,7 @@ def test_what_a_gpu_says_is_told_apart(line: str, code: str, said: str) -> None:
     assert caught.value.code == code
 
 
+@pytest.mark.distributed
 def test_a_gpu_that_fails_is_no_fault_of_a_recipe() -> None:
     """In the sandbox, too, where it is told as a fault and checked; on the CPU it is no such."""
     lost = (lines() + failing(cuda("unspecified launch failure"))).encode()

@@ -44,6 +44,8 @@ from tests.unit.train.joints import cargo
 from tests.unit.train.recipes import PLAIN, SETTINGS
 from tests.unit.train.test_model_to import INSTANCE, made
 
+pytestmark = pytest.mark.distributed
+
 RAISES = "raise ValueError"
 
 

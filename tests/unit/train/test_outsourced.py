@@ -21,6 +21,8 @@ from sealift.train.worker.executor import RecipeExecutor
 from sealift.travel.settings import TrainingSettings
 from tests.sim.jobworld import RECIPE, Wishes, fresh_world, train_here
 
+pytestmark = pytest.mark.distributed
+
 Settle = Callable[[int], None]
 
 

@@ -139,6 +139,7 @@ def test_what_a_recipe_makes_on_the_cpu_does_not_mix() -> None:
     assert "recipe.py:16 with RuntimeError" in in_a_process(failed_away, MIXING)
 
 
+@pytest.mark.distributed
 def test_what_torch_compiles_without_a_program_runs_in_the_sandbox() -> None:
     said = 'backend="aot_eager", or not at all'
     for backend, fails in (("aot_eager", False), ("inductor", True)):

@@ -9,6 +9,8 @@ import pytest
 from sealift.errors import JobError, PeerError, SealiftError, remedy
 from sealift.train.job.roleprocesses import Ended, RoleProcesses, RoleResult
 
+pytestmark = pytest.mark.distributed
+
 
 def failure(folder: Path, module: str, arguments: list[str]) -> SealiftError:
     with RoleProcesses(folder) as house:

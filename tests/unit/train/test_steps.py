@@ -73,6 +73,7 @@ def shops() -> Iterator[list[RecipeExecutor]]:
         ]
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("counts", [[[32], [32]], UNEVEN])
 def test_ranks_compute_the_bits_of_one_task(
     shops: list[RecipeExecutor], counts: list[list[int]]

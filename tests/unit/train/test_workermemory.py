@@ -11,6 +11,8 @@ from sealift.train.worker import executor as module
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.travel.settings import TrainingSettings
 
+pytestmark = pytest.mark.distributed
+
 MIB_TAKEN, ROUNDS = 40, 20  # glibc maps what has more than 32 by itself
 RECIPE = f"""
 import torch

@@ -89,6 +89,7 @@ WITHOUT_PERTURB = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
 WITH_A_CACHE = {"GLIBC_TUNABLES": "glibc.malloc.perturb=165"}
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize(
     ("given", "later", "expected"),
     [

@@ -34,6 +34,7 @@ def refused(served: ServedVisits, lease: Lease, most: int) -> None:
     assert refusal.value.code == "too-many-visits"
 
 
+@pytest.mark.distributed
 def test_it_survives_the_holders_restart(tmp_path: Path) -> None:
     path = tmp_path / "served.db"
     lease = encode(LEASE).hex()
