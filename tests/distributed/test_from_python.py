@@ -270,7 +270,7 @@ def test_nothing_is_signed_without_a_yes(two: Two) -> None:
         assert isinstance(refused, UsageError)
         assert refused.code == "not-confirmed"
         (digest,) = [each for each in heard if each.startswith("sealift: digest ")]
-        assert any("your rows   stay on this machine" in each for each in heard)
+        assert any("your rows stay on this machine" in each for each in heard)
         assert heard[-1].endswith("[not-confirmed]")
 
         refused = take_part(f"sha256:{'0' * 64}")
@@ -283,7 +283,9 @@ def test_nothing_is_signed_without_a_yes(two: Two) -> None:
         assert refused.code == "meeting-declined"
         assert not any("not-confirmed" in each for each in heard)
     (question,) = asked
-    assert question[0] == "host asks you to train the model kinds together"
+    assert (
+        question[0] == "host asks you to take part in training a model. Signing means:"
+    )
     assert question[-2].startswith("words     ")
     assert f"sealift: {question[-1]}" == digest
     assert any("north said no" in each for each in two.said)

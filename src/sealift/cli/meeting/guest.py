@@ -15,7 +15,7 @@ from typing import Any, Final
 from sealift.cli.console import YES, ask_line, has_terminal, say, show
 from sealift.cli.judging import wall_clock
 from sealift.cli.meeting.place import Place, add_ask_argument, read_invitation
-from sealift.cli.meeting.question import ask_categories, tell_terms
+from sealift.cli.meeting.question import ask_categories, tell_declared, tell_terms
 from sealift.cli.vault import OwnersVault
 from sealift.cli.view import add_view_argument
 from sealift.codec import decode, encode
@@ -247,7 +247,14 @@ class _Meeting:
         self._talk.say(
             "the host's recipe lies in recipe/; comparing your table at home"
         )
-        self._require_allowed(proposed_agreement(declared, ()))
+        try:
+            self._require_allowed(proposed_agreement(declared, ()))
+        except (
+            PolicyError
+        ):  # its owner reads what it refuses, and the table is not touched
+            for line in tell_declared(declared, self.place.name, colour=_is_coloured()):
+                say(line)
+            raise
         columns = self._compare(declared)
         if self._unfit is not None:
             return None
@@ -320,7 +327,7 @@ class _Meeting:
         Raises:
             UsageError: nobody can answer, or ``--sign-if`` names other terms.
         """
-        for line in tell_terms(terms, self.place.name, colour=sys.stderr.isatty()):
+        for line in tell_terms(terms, self.place.name, colour=_is_coloured()):
             say(line)
         say(f"words     {' '.join(words_of(terms.digest))}")
         say(f"digest    {terms.digest.to_text()}")
@@ -401,6 +408,10 @@ class _Meeting:
         save_signed(told.agreement, self.place["agreement.json"])
         self._talk.wait_for("")
         self._talk.say("all have signed: agreement.json. The job begins")
+
+
+def _is_coloured() -> bool:
+    return sys.stderr.isatty()
 
 
 def _take_part(place: Place, *, view: bool) -> None:
