@@ -236,6 +236,61 @@ def test_a_failed_step_changes_nothing(make: Callable[[], Products]) -> None:
         assert same(before, [each.detach() for each in model.parameters()])
 
 
+class Moving(nn.Module):
+    """A forward call writes into all that a model holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
+        self.follower = nn.Parameter(torch.zeros(3, 3), requires_grad=False)
+        self.register_buffer("seen", torch.zeros(1), persistent=False)
+        self.register_buffer("last", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.layer(x))
+        with torch.no_grad():
+            self.follower.lerp_(self.layer.weight, 0.5)
+            self.seen = torch.cat([self.seen, y.detach()[0, :1]])
+            self.last = y.detach().clone()
+        return y
+
+
+def state_of(model: Moving) -> list[Tensor | None]:
+    kept = (*model.parameters(), *model.buffers(), model.last)
+    return [None if each is None else each.detach().clone() for each in kept]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_failed_step_leaves_nothing_in_parameters_or_buffers(training: bool) -> None:
+    with outsource(Moving(), Reached(masked_liar), KERNELS, seed=0) as model:
+        model.train(training)
+        x = torch.randn(ROWS, 3)
+        y = model(x)  # the first of its form, made here
+        if training:
+            y.sum().backward()
+        model.last = None
+        before = state_of(model)
+        follower = model.follower
+        with pytest.raises(IntegrityError, match=r"M .cloud-m."):
+            model(x).sum().backward()
+        found = state_of(model)
+        assert len(found) == len(before)
+        assert found[-1] is None
+        assert same(before[:-1], found[:-1])
+        assert model.follower is follower
+    assert same(before[:-1], state_of(model)[:-1])
+
+
+def test_numbers_that_are_not_finite_leave_nothing_either(
+    model: OutsourcedModel,
+) -> None:
+    train(model, 2)
+    before = weights(model)
+    with pytest.raises(JobError):
+        (model(batch()[0]) * torch.nan).sum().backward()
+    assert same(before, weights(model))
+
+
 def test_no_optimizer_steps_before_the_verdict(model: OutsourcedModel) -> None:
     train(model, 1)
     x, y = batch()

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sealift.errors import IntegrityError, JobError, MalformedError
-from sealift.numeric.kernels import best_kernels
+from sealift.errors import IntegrityError, JobError, MalformedError, UsageError
+from sealift.numeric.kernels import BLOCK, best_kernels
 from sealift.numeric.loops import F32, U32, Answers
+from sealift.numeric.residues import BASES
+from sealift.outsource.check import exact_row
 from sealift.outsource.masked import SHARES, MaskedProducts, Share
 from sealift.outsource.multiplier import Multiplier
 from sealift.outsource.plain import PlainProducts
-from sealift.outsource.terms import Backward, Direction, Forward, Layer, Tensor
+from sealift.outsource.terms import (
+    OPERANDS,
+    Backward,
+    Direction,
+    Forward,
+    Layer,
+    Tensor,
+)
 from sealift.outsource.trace import Recorder, StepKind
-from tests.sim.shareservers import InPlaceServers
+from tests.sim.shareservers import InPlaceServers, residue_product
 
 KERNELS = best_kernels()  # compiled; numeric's tests have them equal the portable ones
 BOTH: tuple[Direction, ...] = ("input", "weight")
@@ -230,3 +240,65 @@ def test_an_overflow_of_our_own_blames_nobody(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(IntegrityError, match="deep left the modulus") as found:
         step(masked(InPlaceServers()), layer, (x, w, dy))
     assert found.value.code == "product-wrapped"
+
+
+@pytest.mark.parametrize("most", [1, 40])
+@pytest.mark.parametrize("direction", list(OPERANDS))
+def test_rows_computed_again_are_those_of_a_server(
+    layer: Layer, direction: Direction, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pieces of any size, from shares that come in runs."""
+    monkeypatch.setattr("sealift.outsource.check.PIECE", most)
+    basis, rng = layer.basis(direction), np.random.default_rng(1)
+    a, b = (
+        rng.integers(0, basis.modulus, layer.shape(t), np.uint32)
+        for t in OPERANDS[direction]
+    )
+    right = residue_product(layer, direction, a, b, basis)
+    width = layer.depth("forward") if direction == "weight" else right.shape[-1]
+    rows = right.reshape(-1, width)
+    shares = (lambda i, j: a.ravel()[i:j]), (lambda i, j: b.ravel()[i:j])
+    for row in {0, len(rows) // 2, len(rows) - 1}:
+        found = exact_row(layer, direction, shares, row, basis.modulus)
+        assert np.array_equal(found, rows[row])
+
+
+@pytest.mark.parametrize("direction", list(OPERANDS))
+def test_naming_a_server_takes_little_memory(
+    direction: Direction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Less than the operands take, where they are large: they were 64 times that."""
+    monkeypatch.setattr("sealift.outsource.check.PIECE", 1 << 14)
+    layer = Layer(
+        name="c", batch=24, inputs=16, outputs=24, height=32, width=32, kernel=(3, 3),
+        padding=(1, 1),
+    )  # fmt: skip
+
+    def bend(who: Share, _: Layer, what: Direction, answer: U32) -> U32:
+        return _changed(answer, 1) if (who, what) == ("Z", direction) else answer
+
+    products = MaskedProducts(InPlaceServers(bend), KERNELS)
+    multiplier, (x, w, dy) = Multiplier(products, KERNELS, 5), values(layer)
+    multiplier.begin(StepKind("train", layer.batch), 0, Recorder())
+    multiplier.forward(Forward(layer, BOTH), x, w)
+    multiplier.backward(Backward(0, BOTH), dy)
+    tracemalloc.start()
+    try:
+        with pytest.raises(IntegrityError, match=r"Z .cloud-z."):
+            multiplier.settle()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * (x.size + w.size + dy.size)
+
+
+def test_parts_of_a_mask_are_the_mask() -> None:
+    basis, size = BASES[0], 2 * BLOCK + 70
+    whole = np.empty(size, np.uint32)
+    KERNELS.uniform(bytes(32), basis, whole)
+    for first, end in ((0, BLOCK), (1, size), (1, 2 * BLOCK), (2, size)):
+        part = np.empty(end - first * BLOCK, np.uint32)
+        KERNELS.uniform(bytes(32), basis, part, first=first, size=size)
+        assert np.array_equal(part, whole[first * BLOCK : end])
+    with pytest.raises(UsageError):
+        KERNELS.uniform(bytes(32), basis, whole[:70], size=size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from sealift.channel.transport.tcp import TcpListener
+from sealift.crypto.hash import KeyedHasher
+from sealift.crypto.keys import Label
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (
     MalformedError,
@@ -23,6 +25,7 @@ from sealift.errors import (
     SealiftError,
 )
 from sealift.events import Event
+from sealift.ids import Digest
 from sealift.numeric.loops import U32
 from sealift.outsource.compute import ShareProducts
 from sealift.outsource.connections import Connections
@@ -243,6 +246,28 @@ def test_a_signature_of_other_answers_names_the_server(world: SharesWorld) -> No
         with pytest.raises(SealiftError, match=r"M \(cloud-b\)") as refused:
             run_step(masked, TRAIN, 1)
     assert refused.value.exit_code == 5
+
+
+def test_a_digest_of_answers_is_keyed_by_the_session(world: SharesWorld) -> None:
+    """Whoever reads it cannot try which answers it is of."""
+    with world.dial() as servers:
+        servers.announce(TRACES)
+        connection = servers._servers[1]
+        taken: list[bytes] = []
+        receive = connection.receive
+
+        def noted(sizes: Sequence[int]) -> list[U32]:
+            found = receive(sizes)
+            taken.extend(each.tobytes() for each in found)
+            return found
+
+        connection.receive = noted  # type: ignore[method-assign]
+        masked = Multiplier(MaskedProducts(servers, KERNELS), KERNELS, 1)
+        run_step(masked, EVALUATE, 0)
+        key = connection._session.export(Label.SHARE_ANSWERS, bytes(8))
+        hasher = KeyedHasher(key)
+        hasher.update(b"".join(taken))
+        assert servers.signed["M"].body.answers == Digest(hasher.digest())
 
 
 def _say(world: SharesWorld, *messages: bytes) -> Event:

@@ -7,6 +7,7 @@ import pytest
 from sealift.errors import JobError, MalformedError
 from sealift.outsource.terms import Backward, Exchange, Forward, Layer
 from sealift.outsource.trace import (
+    MAX_EXCHANGES,
     KnownTrace,
     Recorder,
     StepKind,
@@ -106,3 +107,58 @@ def test_operands_are_counted_before_a_job() -> None:
     # x, w and dy of both layers, two bytes a number
     assert operand_bytes(TRACE) == 2 * (12 + 6 + 8 + 8 + 10 + 20)
     assert operand_bytes(EVALUATED) == 2 * (12 + 6 + 8 + 10)
+
+
+def test_a_step_that_left_its_trace_is_where_it_was() -> None:
+    held = StepTrace(TRACE)
+    held.expect(TRACE[0])
+    for _ in range(2):
+        with pytest.raises(JobError):
+            held.expect(TRACE[2])
+    assert held.left == TRACE[1:]
+
+
+def refused(recorder: Recorder, exchange: Exchange) -> str:
+    with pytest.raises(JobError) as caught:
+        recorder.expect(exchange)
+    assert caught.value.code == "products-exceed-limits"
+    return str(caught.value)
+
+
+def test_a_rehearsal_has_so_many_products_and_no_more() -> None:
+    recorder = Recorder()
+    for _ in range(MAX_EXCHANGES):
+        recorder.expect(Forward(FIRST))
+    assert "4096" in refused(recorder, Forward(FIRST))
+
+
+def test_memory_is_counted_before_it_is_taken() -> None:
+    """All operands of the step, and the exchange that is under way."""
+    first = 18 * (12 + 6) + 28 * 8
+    Recorder(first).expect(TRACE[0])
+    assert f"{first:,} bytes" in refused(Recorder(first - 1), TRACE[0])
+    second = 2 * (12 + 6) + 18 * (8 + 10) + 28 * 20
+    for most in (second, second - 1):
+        recorder = Recorder(most)
+        recorder.expect(TRACE[0])
+        if most == second:
+            recorder.expect(TRACE[1])
+        else:
+            refused(recorder, TRACE[1])
+
+
+def test_gradients_are_as_many_as_a_call_announced() -> None:
+    recorder = Recorder()
+    for each in TRACE[:2]:
+        recorder.expect(each)
+    for odd in (
+        Backward(1, ("input",) * 60_000),
+        Backward(0, ("input", "weight")),
+        Backward(2, ("weight",)),
+        Forward(FIRST, ("weight",) * 2),
+    ):
+        with pytest.raises(MalformedError):
+            recorder.expect(odd)
+    recorder.expect(TRACE[2])
+    with pytest.raises(MalformedError):
+        recorder.expect(TRACE[2])

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sealift.errors import IntegrityError, JobError, SealiftError, UnavailableError
+from sealift.errors import (
+    IntegrityError,
+    JobError,
+    PeerError,
+    SealiftError,
+    UnavailableError,
+)
 from sealift.numeric.kernels import portable_kernels
+from sealift.numeric.loops import F32, I16, U32
+from sealift.outsource.masked import MaskedProducts, Share
+from sealift.outsource.multiplier import Multiplier
 from sealift.outsource.plain import PlainProducts
-from sealift.outsource.terms import Forward, Layer
-from sealift.outsource.trace import StepKind, Traces, tabulate
-from sealift.train.loop.products import Outsourcing, TaskSteps
-from sealift.train.loop.tasks import Given, SliceId, SliceTask, TaskModel, TaskPart
+from sealift.outsource.terms import Backward, Direction, Exchange, Forward, Layer
+from sealift.outsource.trace import Phase, StepKind, Trace, Traces, tabulate
+from sealift.train.loop.products import Outsourcing, RehearsedSteps, TaskSteps
+from sealift.train.loop.tasks import (
+    Given,
+    SliceId,
+    SliceTask,
+    StepForm,
+    TaskModel,
+    TaskPart,
+    Work,
+)
+from sealift.train.loop.told import Told
 from sealift.train.plans.local import LocalRun
 from sealift.train.worker.executor import RecipeExecutor
+from sealift.train.worker.products import BeginStep, ProductAnswers
 from sealift.travel.settings import TrainingSettings
 from tests.sim.jobworld import RECIPE, Wishes, fresh_world, train_here
+from tests.sim.shareservers import InPlaceServers
 
 pytestmark = pytest.mark.distributed
 
@@ -33,10 +55,22 @@ class JudgedProducts(PlainProducts):
         super().__init__()
         self._verdict, self.settled = verdict, 0
         self.begun: list[tuple[StepKind, int]] = []
+        self.asked: list[str] = []
 
     def begin(self, kind: StepKind, step: int) -> None:
         self.begun.append((kind, step))
+        self.asked.append("")
         super().begin(kind, step)
+
+    def forward(self, exchange: Forward, x: I16, w: I16, scale: float) -> F32:
+        self.asked[-1] += "f"
+        return super().forward(exchange, x, w, scale)
+
+    def backward(
+        self, exchange: Backward, dy: I16, scales: tuple[float, ...]
+    ) -> list[F32]:
+        self.asked[-1] += "b"
+        return super().backward(exchange, dy, scales)
 
     def settle(self) -> None:
         super().settle()
@@ -154,9 +188,12 @@ HALF = """
 def test_other_products_than_rehearsed_end_the_job(tmp_path: Path, change: str) -> None:
     recipe = RECIPE.replace("    def training_step(self, batch, step):\n", change[1:])
     assert recipe != RECIPE
+    products = JudgedProducts()
     with pytest.raises(JobError) as caught:
-        run(tmp_path, PlainProducts(), recipe)
+        run(tmp_path, products, recipe)
     assert caught.value.code == "other-operations"
+    assert products.settled == len(products.begun)
+    assert set(products.asked) == {"ffbb"}  # every step is whole, the last one too
 
 
 def test_what_is_not_finite_is_named_by_its_layer(tmp_path: Path) -> None:
@@ -240,3 +277,193 @@ def test_a_task_ends_once_all_its_steps_are_made(left: str, wrong: int) -> None:
             with pytest.raises(JobError, match="more than it has rows for") as more:
                 ask(steps)
             assert more.value.code == "other-operations"
+
+
+HIDDEN = Layer(name="two", batch=2, inputs=5, outputs=4)
+FORWARDS = (CALL, Forward(HIDDEN))
+TRAINED = (
+    Forward(CALL.layer, ("weight",)),
+    Forward(HIDDEN, ("input", "weight")),
+    Backward(1, ("input", "weight")),
+    Backward(0, ("weight",)),
+)
+
+
+def last(trace: Trace) -> Trace:
+    """The same, of a batch of one row."""
+    return tuple(
+        replace(each, layer=replace(each.layer, batch=1))
+        if isinstance(each, Forward)
+        else each
+        for each in trace
+    )
+
+
+def ask_one(steps: TaskSteps, exchange: Exchange, layers: list[Layer]) -> None:
+    def numbers(shape: tuple[int, ...]) -> F32:
+        return np.ones(shape, np.float32)
+
+    if isinstance(exchange, Forward):
+        layers.append(exchange.layer)
+        steps.forward(exchange, *map(numbers, map(exchange.layer.shape, ("x", "w"))))
+    else:
+        steps.backward(exchange, numbers(layers[exchange.call].shape("dy")))
+
+
+def leave_at(servers: InPlaceServers, place: int | None, how: str, work: Work) -> None:
+    """Two steps; the second one, of a short batch, is left at a place."""
+    trace = TRAINED if work == "train" else FORWARDS
+    phase: Phase = "train" if work == "train" else "evaluate"
+    kernels = portable_kernels()
+    outsourcing = Outsourcing(
+        lambda traces: MaskedProducts(servers, kernels), kernels, 7
+    )
+    traces = {StepKind(phase, 2): trace, StepKind(phase, 1): last(trace)}
+    outsourcing._learn(tabulate(traces), 1 << 30)
+    part = TaskPart(SliceId(0, "rows", 0), rows=3, row_bytes=4, schema={})
+    task = replace(TASK, work=work, parts=(part,))
+    with outsourcing.steps(task, Given(states=(None,))) as steps:
+        for number, each in enumerate((trace, last(trace))):
+            layers: list[Layer] = []
+            steps.begin()
+            for at, exchange in enumerate(each):
+                if number and at == place:
+                    leave(steps, how)
+                ask_one(steps, exchange, layers)
+            if number and place == len(each):
+                leave(steps, how)
+            steps.settle()
+
+
+def leave(steps: TaskSteps, how: str) -> None:
+    match how:
+        case "another layer":
+            ask_one(steps, Forward(replace(HIDDEN, name="three")), [])
+        case "settles":
+            steps.settle()
+            pytest.fail("a step ended early")
+        case "begins another":
+            steps.begin()
+        case "out of memory":
+            raise UnavailableError("no memory for the recipe", code="no-memory")
+        case "is killed":
+            raise JobError("the recipe's process ended early", code="recipe-killed")
+
+
+def shown(servers: InPlaceServers) -> list[str]:
+    """What P gets but for the numbers: kinds, exchanges, shapes, ends, in order."""
+    return [
+        str([getattr(part, "shape", part) for part in each])
+        for each in map(tuple, servers.views["P"])
+    ]
+
+
+@pytest.mark.parametrize("work", ["train", "heldout"])
+@pytest.mark.parametrize(
+    "how",
+    ["another layer", "settles", "begins another", "out of memory", "is killed"],
+)
+def test_servers_see_no_place_where_a_recipe_left_its_step(
+    how: str, work: Work
+) -> None:
+    whole, exchanges = InPlaceServers(), 4 if work == "train" else 2
+    leave_at(whole, None, how, work)
+    assert len(shown(whole)) == 2 * (exchanges + 2)
+    for place in range(exchanges + (how != "settles")):
+        servers = InPlaceServers()
+        with pytest.raises(SealiftError):
+            leave_at(servers, place, how, work)
+        assert shown(servers) == shown(whole)
+
+
+def test_a_server_that_lies_is_named_before_what_the_recipe_did() -> None:
+    def bend(share: Share, layer: Layer, direction: Direction, answer: U32) -> U32:
+        return answer ^ (share == "M" and layer.batch == 1)
+
+    with pytest.raises(IntegrityError, match=r"M .cloud-m."):
+        leave_at(InPlaceServers(bend), 1, "another layer", "heldout")
+
+
+def test_a_server_that_is_gone_is_not_asked_for_the_rest() -> None:
+    servers, kernels = InPlaceServers(), portable_kernels()
+    outsourcing = Outsourcing(
+        lambda traces: MaskedProducts(servers, kernels), kernels, 7
+    )
+    outsourcing._learn(tabulate({StepKind("evaluate", 2): FORWARDS}), 1 << 30)
+    servers.gone = "Z"
+    gone = pytest.raises(PeerError)
+    with gone, outsourcing.steps(TASK, Given(states=(None,))) as steps:
+        ask(steps)
+    assert len(servers.views["P"]) == 2  # the step, and the exchange that failed
+
+
+HUGE = Layer(name="huge", batch=1 << 15, inputs=1, outputs=1 << 16)
+
+
+@pytest.mark.parametrize("what", ["one product", "many", "gradients"])
+def test_a_rehearsal_takes_no_memory_for_what_exceeds_its_bounds(what: str) -> None:
+    """Whatever the recipe's process asks: by the parent's own reader of its requests."""
+    products = RehearsedSteps(
+        Multiplier(PlainProducts(), portable_kernels(), 7),
+        (StepForm("train", 2, {}),),
+        most_bytes=1 << 24,
+    )
+    answers, parent = ProductAnswers(outsourced=True), Told(products=products)
+    answers.reply(BeginStep(), b"", parent)
+    code = "bad-trace" if what == "gradients" else "products-exceed-limits"
+    many = Layer(name="many", batch=1, inputs=1 << 10, outputs=32)
+
+    def ask_for_more() -> None:
+        if what == "one product":
+            operands = bytes(4 * ((1 << 15) + (1 << 16)))
+            answers.reply(Forward(HUGE), operands, parent)
+        operands = bytes(4 * ((1 << 10) + (1 << 15)))
+        for _ in range(400):
+            answers.reply(Forward(many, ("weight",)), operands, parent)
+            if what == "gradients":
+                wants: tuple[Direction, ...] = ("weight",) * 60_000
+                answers.reply(Backward(0, wants), bytes(4 * 32), parent)
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(SealiftError) as caught:
+            ask_for_more()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.code == code
+    assert peak < 1 << 25
+
+
+class Interrupted(RecipeExecutor):
+    """The first piece of a product finds that the work was ended, or that time is over."""
+
+    how = "interrupt"
+
+    def demand_time(self) -> None:
+        if self.how == "interrupt":
+            self.interrupt()
+        else:
+            self._task._process._deadline = 0.0  # type: ignore[union-attr]
+        super().demand_time()
+        pytest.fail("the product went on")
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [("interrupt", "recipe-killed"), ("late", "recipe-timeout")]
+)
+def test_a_rehearsal_ends_within_a_product(how: str, code: str) -> None:
+    schema = {
+        "fields": [
+            {"name": "pixels", "dtype": "float32", "shape": [64]},
+            {"name": "label", "dtype": "int64", "classes": 10},
+        ]
+    }
+    outsourcing = Outsourcing(lambda traces: PlainProducts(), portable_kernels(), 7)
+    with Interrupted({"recipe.py": RECIPE.encode()}, "recipe.py") as executor:
+        executor.how = how
+        with pytest.raises(JobError) as caught:
+            outsourcing.rehearse(
+                (StepForm("train", 8, schema),), executor, TrainingSettings()
+            )
+    assert caught.value.code == code
