@@ -61,7 +61,7 @@ class Verdict:
         manifest: What the run was, verified; None until the model was opened.
         parameters: Of the opened model.
         model_bytes: Of the sealed model, as it lies on the disk.
-        wrong_answers: That were kept with what their server signed.
+        wrong_answers: That were noted with their server's signature of the step.
     """
 
     logs: list[CheckedLog] = field(default_factory=list)

@@ -49,7 +49,7 @@ HOLDER_ATTACKED: Final = (
 SERVER_CHEATED: Final = (
     "One share server began to cheat half way, with its real identity, in three steps. "
     "Each wrong product was found before a weight had changed, its server was named, and "
-    "the step was made again under new masks. What the server signed is kept."
+    "the step was made again under new masks. The accelerator keeps a note of it."
 )
 PROMISED: Final = (
     (
