@@ -12,15 +12,17 @@ from typing import Any, cast
 import pytest
 
 from sealift.attest.development import DevelopmentAttester
+from sealift.cli.main import main
 from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.codec import encode_named
 from sealift.collective.group import SealedGroup
-from sealift.crypto.sign import sign_document
+from sealift.crypto.identity import save_identity
+from sealift.crypto.sign import SigningKey, sign_document
 from sealift.data.schedule.visits import Stop
 from sealift.errors import MalformedError, SealiftError
 from sealift.events import discard
 from sealift.ids import Digest, Role, VisitId
-from sealift.release.agreement.signed import Equipment
+from sealift.release.agreement.signed import Equipment, save_signed
 from sealift.release.log.entries import TreeHead
 from sealift.release.receipt import ScrubbedPart, ScrubSummary, prove_instance
 from sealift.session.endpoint import Endpoint
@@ -146,6 +148,7 @@ SIGNED: dict[str, tuple[dict[str, Any], str]] = {
     "name": ({"party": "bern"}, "cleo is not signed by it"),
     "instance": ({"instance": "ada"}, "cleo is not signed by it"),
     "log": ({"head": 0}, "cleo signed a head of another log"),
+    "restart": ({"passes_before": 3}, "cleo signed another start of the run"),
     "time": ({"at_s": int(NOW_S) - 3600}, "cleo signed a time before its own log"),
 }
 
@@ -205,14 +208,18 @@ def test_parts_of_runs_under_two_agreements_are_no_receipt(
     run: SmallRun, tmp_path: Path
 ) -> None:
     """The same owners signed both, and released keys to this instance under both."""
-    consortium = run.consortium
-    second = replace(consortium.agreement, name="another-job")
-    other = replace(consortium, agreement=second)
-    for part in ("agreement", "released"):
-        with small_run(tmp_path / part, run.instance, of=other) as there:
-            raw = run.lie(**{part: getattr(there.receipt, part)})
-            said = str(refusal(run, raw))
-        assert "keys released: " in said or "agreement: " in said
+    second = replace(run.consortium.agreement, name="another-job")
+    other = replace(run.consortium, agreement=second)
+    with small_run(tmp_path, run.instance, of=other, instances=run.instances) as there:
+        released = refusal(run, run.lie(released=there.receipt.released))
+        assert str(released).partition(" refused: ")[2].startswith("keys released: ")
+        assert released.code == "no-release"
+        raw = run.lie(agreement=there.receipt.agreement)
+        assert refusal(run, raw).code == "other-agreement"
+        with pytest.raises(SealiftError) as refused:  # under the other one as well
+            demand_of(raw, there.verified())
+        assert "refused: evidence: the run was under another" in str(refused.value)
+        demand_of(sign_run(there.receipt, run.instance), there.verified())  # control
 
 
 def test_a_receipt_names_what_a_party_has_itself(run: SmallRun) -> None:
@@ -282,6 +289,70 @@ def truth(receipt: RunReceipt) -> RunReceipt:
 SETTINGS = JobSettings(training=TrainingSettings(epochs=1, seed=4))
 
 
+def handout_of(run: SmallRun, number: int, kind: type[Handout]) -> Handout:
+    """What an accelerator of a run that is over hands out."""
+    owner, consortium, manifest = OWNERS[number], run.consortium, run.receipt.manifest
+    endpoint = Endpoint(
+        role=Role.ACCELERATOR,
+        name=f"accelerator-{number}",
+        agreement=consortium.agreement.digest,
+        instance=run.instances[owner],
+        identity=consortium.identities[owner],
+        attester=DevelopmentAttester(
+            consortium.attester,
+            role=Role.ACCELERATOR,
+            code_bundle=consortium.agreement.code.digest,
+        ),
+    )
+    verified, rules = run.verified(), VisitRules(max_visits=50)
+    for each in OWNERS:
+        rules.count(Stop(0, each, f"{each}-train", "train", 0, 40))
+    return kind(
+        verified,
+        endpoint,
+        "job-1",
+        rules,
+        proof=prove_instance(endpoint, verified),
+        heads=lambda: manifest.heads,
+        plan=manifest.plan,
+        settings=SETTINGS,
+        sandbox="none",
+        device=lambda: "cpu",
+        ranks=manifest.ranks,
+        released=lambda: run.receipt.released,
+    )
+
+
+def trainer(rows: int) -> Any:
+    """One that has trained."""
+    return SimpleNamespace(
+        verify=lambda: None,
+        state=lambda: MODEL,
+        digest=lambda: state_digest(MODEL),
+        steps=2,
+        rows_trained=rows,
+        statistics=b"",
+        products=None,
+    )
+
+
+def kept_by_host(run: SmallRun, folder: Path, control: Control) -> RunFolder:
+    """The folder that the host's orchestrator makes of what it heard."""
+    words = [parse_message(raw, (Output, JobFinished)) for raw in control.heard]
+    name = RunName("job-1", run.consortium.agreement.digest)
+    with RunFolder(folder / "run", name) as kept:
+        receipt = bytearray()
+        for word in words[:-1]:
+            assert isinstance(word, Output)
+            kept.write_output(word)
+            receipt += word.part if word.name == RUN_RECEIPT_NAME else b""
+        last = words[-1]
+        assert isinstance(last, JobFinished)
+        summary = RunSummary(0, 0, last, bytes(receipt))
+        kept.finish(summary, run.verified(), SETTINGS, lambda _facts: None)
+    return kept
+
+
 class Group:
     """Three ranks in one process that have trained, each with its owner's keys."""
 
@@ -291,58 +362,14 @@ class Group:
         self.run, self.folder, self.control = run, folder, Control()
         kinds = (LyingHandout, Handout, Handout)
         self.handouts = [
-            self._handout(number, kind) for number, kind in enumerate(kinds)
+            handout_of(run, number, kind) for number, kind in enumerate(kinds)
         ]
         first: Any = self.handouts[0]
         first.lie = lie
         self.stops = [Stop(0, each, f"{each}-train", "train", 0, 40) for each in OWNERS]
-        self.trainers = [self._trainer() for _ in OWNERS]
+        self.trainers = [trainer(40) for _ in OWNERS]
         pairs = zip(self.handouts, self.stops, strict=True)
         self.used = [[Uses.of(self._receipt(*pair))] for pair in pairs]
-
-    def _handout(self, number: int, kind: type[Handout]) -> Handout:
-        owner, consortium = OWNERS[number], self.run.consortium
-        endpoint = Endpoint(
-            role=Role.ACCELERATOR,
-            name=f"accelerator-{number}",
-            agreement=consortium.agreement.digest,
-            instance=self.run.instances[owner],
-            identity=consortium.identities[owner],
-            attester=DevelopmentAttester(
-                consortium.attester,
-                role=Role.ACCELERATOR,
-                code_bundle=consortium.agreement.code.digest,
-            ),
-        )
-        verified, rules = self.run.verified(), VisitRules(max_visits=50)
-        for each in OWNERS:
-            rules.count(Stop(0, each, f"{each}-train", "train", 0, 40))
-        return kind(
-            verified,
-            endpoint,
-            "job-1",
-            rules,
-            proof=prove_instance(endpoint, verified),
-            heads=lambda: self.run.receipt.manifest.heads,
-            plan="ddp",
-            settings=SETTINGS,
-            sandbox="none",
-            device=lambda: "cpu",
-            ranks=self.run.receipt.manifest.ranks,
-            released=lambda: self.run.receipt.released,
-        )
-
-    @staticmethod
-    def _trainer() -> Any:
-        return SimpleNamespace(
-            verify=lambda: None,
-            state=lambda: MODEL,
-            digest=lambda: state_digest(MODEL),
-            steps=2,
-            rows_trained=40,
-            statistics=b"",
-            products=None,
-        )
 
     @staticmethod
     def _receipt(handout: Handout, stop: Stop) -> Any:
@@ -378,21 +405,7 @@ class Group:
 
     def host(self) -> RunFolder:
         """What the host makes of what rank 0 handed out."""
-        kinds = (Output, JobFinished)
-        words = [parse_message(raw, kinds) for raw in self.control.heard]
-        name = RunName("job-1", self.run.consortium.agreement.digest)
-        with RunFolder(self.folder / "run", name) as folder:
-            receipt = bytearray()
-            for word in words[:-1]:
-                assert isinstance(word, Output)
-                folder.write_output(word)
-                receipt += word.part if word.name == RUN_RECEIPT_NAME else b""
-            last = words[-1]
-            assert isinstance(last, JobFinished)
-            summary = RunSummary(0, 0, last, bytes(receipt))
-            agreement = self.run.verified()
-            folder.finish(summary, agreement, SETTINGS, lambda _facts: None)
-        return folder
+        return kept_by_host(self.run, self.folder, self.control)
 
 
 def test_ranks_that_found_the_same_have_one_receipt(
@@ -480,3 +493,47 @@ def test_a_rank_that_signs_other_uses_than_it_reported_is_named(
     errors = group.finish()
     assert all(str(each).startswith("cleo signed other receipts") for each in errors)
     assert group.control.heard == []
+
+
+def other_file(receipt: RunReceipt) -> RunReceipt:
+    """Another model file, and an account that says the same."""
+    lie, account = replace(receipt, subject=Digest.of(b"x")), receipt.accounts[0].body
+    return replace(
+        lie, accounts=(sign_document(replace(account, result=lie.result), INSTANCE),)
+    )
+
+
+INSTANCE = SigningKey.generate()
+
+
+@pytest.mark.parametrize(
+    ("lie", "code"), [(truth, 0), (other_file, 5)], ids=["truth", "other-file"]
+)
+def test_whoever_opens_the_model_compares_its_file_with_the_receipt(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    lie: Callable[[RunReceipt], RunReceipt],
+    code: int,
+) -> None:
+    """One accelerator does all the work: nobody but the model's owner can notice."""
+    with small_run(tmp_path / "parties", INSTANCE) as alone:
+        handout: Any = handout_of(alone, 0, LyingHandout)
+        handout.lie, control = lie, Control()
+        for visit in alone.visits:
+            handout.use(Uses.of(visit))
+        handout.send(cast(Any, control), trainer(120))
+        folder = kept_by_host(alone, tmp_path, control)
+        assert folder.refusal is None
+        consortium = alone.consortium
+        owner = consortium.agreement.model_to[0]
+        save_identity(consortium.identities[owner], tmp_path / "key", "words of it")
+        save_signed(consortium.signed(), tmp_path / "agreement.json")
+    (tmp_path / "pass").write_text("words of it")
+    model = tmp_path / "model.safetensors"
+    words = ["--key", tmp_path / "key", "--passphrase-file", tmp_path / "pass"]
+    words += ["--agreement", tmp_path / "agreement.json", "-o", model]
+    assert main(["output", "open", *map(str, [tmp_path / "run", *words])]) == code
+    said = capsys.readouterr().err
+    assert model.exists()
+    assert ("accelerator-0 wrote a receipt of the run" in said) is (code == 5)
+    assert ("is kept" in said) is (code == 5)

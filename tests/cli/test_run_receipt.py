@@ -221,3 +221,35 @@ def test_who_did_not_compare_words_is_named(compared: object, line: str) -> None
     verified: Any = SimpleNamespace(agreement=agreement)
     receipt: Any = None  # nothing of it is asked
     assert runreceipt._compared(receipt, verified) == line
+
+
+def test_at_is_the_time_as_of_which_all_is_judged(said: Said) -> None:
+    assert "[receipt-time]" in said("--at", "2020-01-01", rc=5)
+    found = json.loads(said("--at", "2026-11-01", "--json"))
+    assert found["evidence"].endswith("judged as of 2026-11-01T00:00:00Z")
+
+
+def test_at_alone_is_refused_for_receipts_of_visits(
+    said: Said, run: SmallRun, tmp_path: Path
+) -> None:
+    (tmp_path / "visit.json").write_bytes(encode(run.visits[0]))
+    assert "--agreement FILE" in said("--at", "2020-01-01", file="visit.json", rc=2)
+    said(file="visit.json")
+
+
+def test_receipts_of_several_parties_are_the_same(said: Said, tmp_path: Path) -> None:
+    raw = (tmp_path / "receipt.json").read_bytes()
+    (tmp_path / "north.json").write_bytes(raw)
+    assert said("north.json") == said()
+    (tmp_path / "north.json").write_bytes(raw + b" ")
+    assert "[receipts-differ]" in said("north.json", rc=5)
+
+
+def test_of_several_owners_the_screen_says_what_all_signed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_run(tmp_path / "group", group=True) as made:
+        raw = sign_run(made.receipt, made.instance)
+    (tmp_path / "receipt.json").write_bytes(raw)
+    told = Said(tmp_path, capsys).verified()
+    assert told.startswith("what ada, bern, cleo signed of the run agrees; ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,6 +68,7 @@ def small_run(
     *,
     group: bool = False,
     of: Consortium | None = None,
+    instances: Mapping[str, SigningKey] | None = None,
 ) -> Iterator[SmallRun]:
     """Its files lie in the folder: ada.log, bern.log, cleo.log.
 
@@ -76,6 +77,7 @@ def small_run(
         instance: Of the first accelerator.
         group: Whether each owner has an accelerator of its own.
         of: Whose run it is; new parties, if nobody is named.
+        instances: Keys of each owner's accelerator; new ones, if there are none.
     """
     rule = {"group": GroupRule(len(OWNERS), "owner")} if group else {}
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +88,7 @@ def small_run(
     group = consortium.agreement.rows_at_home
     own = dict.fromkeys(OWNERS, instance)
     if group:
-        own |= {name: SigningKey.generate() for name in OWNERS[1:]}
+        own |= instances or {name: SigningKey.generate() for name in OWNERS[1:]}
     boxes = {name: make_broker(consortium, name, folder) for name in OWNERS}
     released = tuple(
         release(consortium, boxes[name], name, part, own[name])
