@@ -163,7 +163,8 @@ def _show(args: argparse.Namespace) -> None:
 
 def _line(index: int, entry: Entry) -> str:
     peer = " ".join(word for word in (entry.role, entry.peer, entry.level) if word)
-    words = [f"{index:>6}", say_time(entry.at_s), f"{entry.kind:<9}", entry.subject]
-    words += [f"to {peer}" if peer else "", entry.rule and f"rule {entry.rule}"]
+    words = [f"{index:>6}", say_time(entry.at_s), f"{entry.kind:<9}"]
+    said = (entry.subject, peer and f"to {peer}", entry.rule and f"rule {entry.rule}")
+    words += [" ".join(each.split()) for each in said]  # peers sent some of it
     words.append(f"under {entry.agreement.short}")
     return "  ".join(word for word in words if word)

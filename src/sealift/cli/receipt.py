@@ -26,6 +26,7 @@ from sealift.errors import (
     SealiftError,
     UnavailableError,
     UsageError,
+    quote_foreign,
     visible,
 )
 from sealift.release.agreement.explain import cargo_promise, count
@@ -290,12 +291,12 @@ def load_verified_receipt(path: Path, agreement: VerifiedAgreement | None) -> Re
 
 def sum_facts(receipts: Sequence[Receipt], statement: str) -> dict[str, Any]:
     """What they come to, together."""
-    uses = Counter(f"{each.resource} ({each.purpose})" for each in receipts)
+    uses = Counter(_resource(each) for each in receipts)
     scrubs = [each.scrub for each in receipts]
     return {
         "receipts": len(receipts),
-        "jobs": ", ".join(sorted({each.job for each in receipts})),
-        "holder": ", ".join(sorted({each.holder for each in receipts})),
+        "jobs": ", ".join(sorted({quote_foreign(each.job) for each in receipts})),
+        "holder": ", ".join(sorted({quote_foreign(each.holder) for each in receipts})),
         "visits": ", ".join(f"{n} to {what}" for what, n in sorted(uses.items())),
         "bytes": f"{sum(each.cargo_bytes for each in receipts)} opened, "
         f"{sum(each.sealed_bytes for each in receipts)} sealed",
@@ -305,6 +306,10 @@ def sum_facts(receipts: Sequence[Receipt], statement: str) -> dict[str, Any]:
         + _told(scrubs),
         "verified": statement,
     }
+
+
+def _resource(receipt: Receipt) -> str:
+    return f"{quote_foreign(receipt.resource)} ({receipt.purpose})"
 
 
 def _told(scrubs: Sequence[ScrubSummary]) -> str:
@@ -328,15 +333,16 @@ def receipt_statement(receipt: Receipt, *, complete: bool) -> str:
 def _receipt_facts(receipt: Receipt, statement: str) -> dict[str, Any]:
     scrub = receipt.scrub
     own = [each for each in scrub.regions if not each.told]
-    phases = ", ".join(f"{name} {s:.3f}" for name, s in receipt.phases_s.items())
+    phases = ", ".join(
+        f"{quote_foreign(name)} {s:.3f}" for name, s in receipt.phases_s.items()
+    )
     last = receipt.first_row + receipt.rows - 1
     return {
         "visit": receipt.visit,
-        "job": receipt.job,
+        "job": quote_foreign(receipt.job),
         "agreement": receipt.agreement,
-        "holder": receipt.holder,
-        "resource": f"{receipt.resource} ({receipt.purpose}), "
-        f"rows {receipt.first_row} to {last}",
+        "holder": quote_foreign(receipt.holder),
+        "resource": f"{_resource(receipt)}, rows {receipt.first_row} to {last}",
         "content": receipt.content,
         "bytes": f"{receipt.cargo_bytes} opened, {receipt.sealed_bytes} sealed",
         "seconds": phases,

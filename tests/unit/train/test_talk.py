@@ -121,3 +121,9 @@ def _lines(stream: io.StringIO, count: int) -> list[str]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return stream.getvalue().splitlines()
+
+
+def test_text_of_others_cannot_pad_itself_into_another_line() -> None:
+    stream = io.StringIO()
+    Talk(stream).say("a visit failed:" + " " * 70 + "verified\x1b[2K\r\n  all is well")
+    assert stream.getvalue() == "sealift: a visit failed: verified\\x1b[2K all is well\n"

@@ -16,7 +16,7 @@ from sealift.cli.judging import (
     add_time_argument,
     load_equipped,
 )
-from sealift.errors import SealiftError, UsageError, ascii_only
+from sealift.errors import SealiftError, UsageError, ascii_only, quote_foreign
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -73,12 +73,12 @@ def _approve_output(args: argparse.Namespace) -> str:
 def _describe_run(manifest: RunManifest, agreement: Agreement) -> Iterator[str]:
     """What an approver approves, line by line."""
     facts = {
-        "job": manifest.job,
+        "job": quote_foreign(manifest.job),
         "agreement": f"{agreement.name}, number {agreement.number}, {agreement.digest}",
         "code": f"{agreement.code.digest}, entry {agreement.code.entry}",
         "level": manifest.level,
-        "sandbox": manifest.sandbox,
-        "software": manifest.software,
+        "sandbox": quote_foreign(manifest.sandbox),
+        "software": quote_foreign(manifest.software),
         "weights": manifest.weights,
         "trained": f"{manifest.steps} steps on {manifest.rows} rows, repeats included",
         "visits": _counts(manifest.visits),
@@ -102,7 +102,10 @@ def _agreed_rows(agreement: Agreement) -> dict[str, int]:
 
 
 def _counts(numbers: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in numbers.items()) or "none"
+    return (
+        ", ".join(f"{quote_foreign(name)} {value}" for name, value in numbers.items())
+        or "none"
+    )
 
 
 def add_parser(subparsers: Any) -> None:

@@ -61,7 +61,8 @@ class Talk:
         self._thread: threading.Thread | None = None
 
     def say(self, line: str) -> None:
-        """One line."""
+        """One line; text of others in it has no room to look like a line of its own."""
+        line = " ".join(line.split())
         with self._changed:
             clear = _CLEAR if self._in_place else ""
             self._write(f"{clear}{visible(f'sealift: {line}')}\n")
