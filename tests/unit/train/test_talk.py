@@ -126,4 +126,6 @@ def _lines(stream: io.StringIO, count: int) -> list[str]:
 def test_text_of_others_cannot_pad_itself_into_another_line() -> None:
     stream = io.StringIO()
     Talk(stream).say("a visit failed:" + " " * 70 + "verified\x1b[2K\r\n  all is well")
-    assert stream.getvalue() == "sealift: a visit failed: verified\\x1b[2K all is well\n"
+    assert (
+        stream.getvalue() == "sealift: a visit failed: verified\\x1b[2K all is well\n"
+    )

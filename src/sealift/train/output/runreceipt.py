@@ -293,11 +293,8 @@ def _time(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     heads = [each.body.at_s for each in receipt.manifest.heads]
     ends = [each.body.at_s for each in receipt.accounts[1:]]
     latest = min(max(ends, default=now), now)
-    if (
-        not max(heads, default=made)
-        <= made + CLOCKS_DIFFER_S
-        <= latest + 2 * CLOCKS_DIFFER_S
-    ):
+    early = made < max(heads, default=made) - CLOCKS_DIFFER_S
+    if early or made > latest + CLOCKS_DIFFER_S:
         raise PolicyError(
             f"the receipt is dated {say_time(made)}",
             why=f"logs and accounts of others are of before {say_time(latest)}",
