@@ -83,10 +83,15 @@ def test_two_ranks_with_one_instance_key_are_found(relayed: Ranks) -> None:
     assert "one-key-two-ranks" in codes(on_all(meetings, sums))
 
 
-def test_a_rank_without_acceptable_evidence_ends_it_for_all(relayed: Ranks) -> None:
-    stranger = relayed.endpoint(2, attester_key=SigningKey.generate())
-    meetings = [relayed.meeting(rank) for rank in range(2)]
-    meetings.append(relayed.meeting(2, stranger))
+@pytest.mark.parametrize("stranger", [0, 2], ids=["earliest", "latest"])
+def test_a_rank_without_acceptable_evidence_ends_it_for_all(
+    relayed: Ranks, stranger: int
+) -> None:
+    """Earlier ranks judge later ones, and later ones earlier ones."""
+    other = relayed.endpoint(stranger, attester_key=SigningKey.generate())
+    meetings = [
+        relayed.meeting(rank, other if rank == stranger else None) for rank in range(3)
+    ]
     found = on_all(meetings, sums)
     assert all(isinstance(error, SealiftError) for error in found)
     assert {type(error).__name__ for error in found} & {"EvidenceError", "PolicyError"}

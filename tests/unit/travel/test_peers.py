@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sealift.lab.worlds.consortium import Consortium, make_consortium
-from sealift.travel.peers import expect_data_owner
+from sealift.release.agreement.resources import GroupRule
+from sealift.travel.peers import expect_accelerator, expect_data_owner
 
 
 def with_a_measuring_owner() -> Consortium:
@@ -49,3 +50,20 @@ def test_who_brings_nothing_is_not() -> None:
     without = replace(agreement, resources=owners, parties=parties)
     policy = expect_data_owner(replace(consortium, agreement=without).verified())
     assert policy.names == {"ada", "bern"}
+
+
+def test_where_rows_stay_at_home_a_rank_is_its_owner_besides_its_evidence() -> None:
+    consortium = make_consortium()
+    owners = consortium.agreement.data_owners
+    at_home = consortium.changed(group=GroupRule(len(owners), "owner")).verified()
+    for number, owner in enumerate(owners):
+        name = f"accelerator-{number}"
+        policy = expect_accelerator(at_home, name)
+        assert policy.names == {name}
+        assert policy.require_evidence
+        assert policy.require_identity
+        assert policy.identities is not None
+        assert policy.identities[name] == at_home.party(owner).sign
+    elsewhere = expect_accelerator(consortium.verified(), "accelerator-0")
+    assert elsewhere.require_evidence
+    assert not elsewhere.require_identity
