@@ -92,16 +92,28 @@ class Two:
         )
 
     def beside(self, meeting: Meeting) -> threading.Thread:
-        """South brings its card, and says nothing."""
+        """South brings its card, and signs nothing."""
 
         def take_part() -> None:
+            heard: list[str] = []
+            words = (meeting.invitations["south"], "train.csv")
             with suppress(SealiftError):
-                words = (meeting.invitations["south"], "train.csv")
-                sealift.join(*words, folder=self.south, talk=[].append)
+                sealift.join(*words, folder=self.south, talk=heard.append)
+            with suppress(SealiftError):
+                digest = digests(heard)[0]
+                sealift.join(
+                    *words, folder=self.south, talk=heard.append, compare=digest
+                )
 
         thread = threading.Thread(target=take_part)
         thread.start()
         return thread
+
+
+def digests(heard: list[str]) -> list[str]:
+    """What each question was about, in the order of the questions."""
+    lines = [each for each in heard if each.startswith("sealift: digest ")]
+    return [each.split()[-1] for each in lines]
 
 
 @pytest.fixture
@@ -222,10 +234,8 @@ def test_it_outlives_the_thread_that_called(two: Two) -> None:
     caller.join()
     with found[0] as meeting:
         wait_until(True, two.address)
-        south = two.beside(meeting)
         with pytest.raises(UsageError, match="terminal"):
             sealift.join(meeting.invitations["north"], "train.csv", folder=two.north)
-        south.join()
 
 
 def test_it_ends_with_the_process_that_called(two: Two) -> None:
@@ -252,12 +262,13 @@ def test_nothing_is_signed_without_a_yes(two: Two) -> None:
     heard: list[str] = []
     asked: list[list[str]] = []
 
-    def take_part(sign: object) -> SealiftError:
+    def take_part(sign: object, compare: str | None = None) -> SealiftError:
         with pytest.raises(SealiftError) as caught:
             sealift.join(
                 meeting.invitations["north"],
                 "train.csv",
                 folder=two.north,
+                compare=compare,
                 sign=sign,
                 talk=heard.append,
             )
@@ -265,11 +276,20 @@ def test_nothing_is_signed_without_a_yes(two: Two) -> None:
 
     with two.call() as meeting:
         south = two.beside(meeting)
-        refused = take_part(None)
+        refused = take_part(f"sha256:{'0' * 64}")  # to sign says nothing of comparing
+        assert isinstance(refused, UsageError)
+        assert refused.code == "not-confirmed"
+        (declared,) = digests(heard)
+        assert not (two.north / "sealed").exists()
+        refused = take_part(None, f"sha256:{'0' * 64}")
+        assert refused.code == "not-confirmed"
+
+        refused = take_part(None, declared)
         south.join()
         assert isinstance(refused, UsageError)
         assert refused.code == "not-confirmed"
-        (digest,) = [each for each in heard if each.startswith("sealift: digest ")]
+        digest = digests(heard)[-1]
+        assert digest != declared
         assert any("your rows stay on this machine" in each for each in heard)
         assert heard[-1].endswith("[not-confirmed]")
 
@@ -287,8 +307,8 @@ def test_nothing_is_signed_without_a_yes(two: Two) -> None:
         question[0] == "host asks you to take part in training a model. Signing means:"
     )
     assert question[-2].startswith("words     ")
-    assert f"sealift: {question[-1]}" == digest
-    assert any("north said no" in each for each in two.said)
+    assert question[-1].split()[-1] == digest
+    assert any("north: said no" in each for each in two.said)
     assert not (two.north / "sealed").exists()
     assert not (two.north / "agreement.json").exists()
 

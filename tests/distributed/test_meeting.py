@@ -1,4 +1,4 @@
-"""Four commands and three answers: a host and three owners with CSV files of their own."""
+"""Four commands and three answers of each owner: a host and three owners with CSV files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.sim.typed import Typed
 
 pytestmark = [pytest.mark.distributed, pytest.mark.long]
 OWNERS = ("north", "east", "south")
-YES = (("Sign?", "y"), ("compare the words with", "y"))
+COMPARE = ("Compare?", "y")
+YES = (COMPARE, ("Sign?", "y"), ("compare the words with", "y"))
 RECIPE = """
 import torch
 from torch import nn
@@ -189,19 +190,19 @@ def test_four_commands_and_three_answers(parties: Parties) -> None:
 def test_killed_and_typed_again_it_goes_on(parties: Parties) -> None:
     """Before cards, before terms, while a question stands, and after a yes."""
     host = parties.host("--invite", *OWNERS)
-    north = parties.join("north", answers=())
-    north.wait_text("these columns fit")
+    north = parties.join("north", answers=(COMPARE,))
+    north.wait_text("your table fits")
     north.kill()
     host.kill()
     host = parties.host()
-    north, east = parties.join("north"), parties.join("east")
+    north, east = parties.join("north", answers=YES[1:]), parties.join("east")
     for each in (north, east):
         each.wait_text("waiting for south")
     host.kill()
     east.kill()
     host = parties.host()
-    east = parties.join("east")
-    south = parties.join("south", answers=())
+    east = parties.join("east", answers=YES[1:])
+    south = parties.join("south", answers=(COMPARE,))
     south.wait_text("Sign?")
     east.wait_text("sealing heldout.csv")
     host.wait_text("east said yes")
@@ -211,7 +212,7 @@ def test_killed_and_typed_again_it_goes_on(parties: Parties) -> None:
     host.kill()
     host = parties.host()
     east = parties.join("east", answers=())  # it said yes, and is not asked again
-    south = parties.join("south")
+    south = parties.join("south", answers=YES[1:])
     for each in (north, east, south):
         assert each.end() == 0, each.text[-3000:]
     assert host.end() == 0, host.text[-3000:]
@@ -267,7 +268,7 @@ def test_killed_when_its_run_is_there_all_hear_of_it(parties: Parties) -> None:
 def test_a_no_stops_all_by_name(parties: Parties) -> None:
     host = parties.host("--invite", *OWNERS)
     owners = {name: parties.join(name, answers=YES) for name in ("north", "east")}
-    south = parties.join("south", answers=(("Sign?", "n"),))
+    south = parties.join("south", answers=(COMPARE, ("Sign?", "n")))
     for each in (*owners.values(), south):
         assert each.end() == 5, each.text[-2000:]
         assert "[meeting-declined]" in each.text
@@ -275,9 +276,9 @@ def test_a_no_stops_all_by_name(parties: Parties) -> None:
     assert host.process.poll() is None
     for home in (parties.folder / name for name in OWNERS):
         assert not (home / "agreement.json").exists()
-    south = parties.join("south")  # its no is taken back by coming again
+    south = parties.join("south", YES[1:])  # its no is taken back by coming again
     south.wait_text("Sign?")
-    again = [south, *(parties.join(name) for name in OWNERS[:2])]
+    again = [south, *(parties.join(name, YES[1:]) for name in OWNERS[:2])]
     for each in again:
         assert each.end() == 0, each.text[-2000:]
     assert host.end() == 0

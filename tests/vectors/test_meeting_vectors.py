@@ -61,3 +61,20 @@ def test_words(case: dict[str, Any]) -> None:
         eleven = bits[11 * place : 11 * place + 11]
         first = VECTORS["beginnings"][int(eleven[:5], 2)]
         assert word == first + VECTORS["endings"][int(eleven[5:], 2)]
+
+
+@pytest.mark.parametrize("case", VECTORS["declarations"])
+def test_a_declaration_is_named_by_its_digest(case: dict[str, Any]) -> None:
+    plain = json.loads(case["canonical"])
+    canonical = json.dumps(plain, separators=(",", ":"), sort_keys=True).encode()
+    assert canonical.decode() == case["canonical"]
+    assert labelled("sealift v1 meeting", canonical).hex() == case["digest"]
+    assert case["columns"] == sorted(each["name"] for each in plain["schema"]["fields"])
+    schema = json.dumps(plain["schema"], separators=(",", ":"), sort_keys=True)
+    assert case["longest_yes_bytes"] == 2 * len(schema) + 4096
+
+
+def test_answers_leave_at_fixed_times() -> None:
+    for spent, leaves in VECTORS["delays"]:
+        fixed = [4.0 * 2**power for power in range(10)]
+        assert leaves == min(each for each in fixed if each >= spent)

@@ -164,6 +164,11 @@ class Book:
         """A party's no; None takes it back."""
         self._set(name, "declined", why)
 
+    def void(self) -> None:
+        """Everybody's yes, where what was brought makes no agreement."""
+        with self._writing() as connection:
+            connection.execute(_VOIDED)
+
     def close(self) -> None:
         """Close the file."""
         self._connection.close()

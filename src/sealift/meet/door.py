@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from typing import Final
 
@@ -33,7 +33,6 @@ from sealift.meet.messages import (
     Agree,
     Arrive,
     Bring,
-    Decline,
     FromGuest,
     FromHost,
     Over,
@@ -41,6 +40,7 @@ from sealift.meet.messages import (
     Welcome,
 )
 from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import Registry, prover
 from sealift.session.session import Session, accept, connect
@@ -48,7 +48,9 @@ from sealift.travel.visit.messages import parse_message, send_message
 
 ANSWER_S: Final = 30.0
 IDLE_S: Final = 60.0  # a guest asks far more often
-MAX_GUESTS: Final = 64  # circuits at one time
+ARRIVE_S: Final = 10.0  # from a session's begin to the proof in it
+PROOF_S: Final = 60.0  # from a stranger's registration at the relay to its proof
+MAX_STRANGERS: Final = 32  # circuits at one time of those that proved nothing
 _NAME_REFUSED: Final = ("name-taken", "name-unproven")  # somebody else has it, or had
 
 
@@ -69,7 +71,7 @@ def _host_endpoint(host: Host) -> Endpoint:
 
 def places(book: Book, meeting: bytes) -> Registry:
     """Whose names at the relay are whose: of each party that proved its invitation."""
-    return Registry(meeting_digest(meeting), _Bound(book))
+    return Registry(meeting_digest(meeting), _Bound(book), proof_s=PROOF_S)
 
 
 class _Bound(Mapping[str, PublicKey]):
@@ -98,13 +100,22 @@ class Door:
         relay: The host's own client of it.
         host: What the host has.
         sink: Where events go.
+        vouch: Told the circuit of each guest that proved its invitation: it is no stranger.
     """
 
-    def __init__(self, relay: RelayClient, host: Host, *, sink: Sink) -> None:
+    def __init__(
+        self,
+        relay: RelayClient,
+        host: Host,
+        *,
+        sink: Sink,
+        vouch: Callable[[bytes], None] = lambda circuit: None,
+    ) -> None:
         self._relay = relay
         self._host = host
         self._sink = sink
-        self._free = threading.Semaphore(MAX_GUESTS)
+        self._vouch = vouch
+        self._free = threading.Semaphore(MAX_STRANGERS)
 
     def start(self) -> None:
         """Receive in a thread of its own."""
@@ -122,25 +133,28 @@ class Door:
                 continue
             threading.Thread(target=self._receive, args=(circuit,), daemon=True).start()
 
-    def _receive(self, circuit: object) -> None:
+    def _receive(self, circuit: Circuit) -> None:
         anybody = PeerPolicy(roles=frozenset({Role.MEETING}), anonymous=True)
         try:
-            with accept(circuit, _host_endpoint(self._host), anybody) as session:  # type: ignore[arg-type]
-                self._talk(session)
+            with ExitStack() as stranger:
+                stranger.callback(self._free.release)
+                with accept(circuit, _host_endpoint(self._host), anybody) as session:
+                    reception = Reception(self._host, session.peer, session.th2)
+                    if self._take(session, reception, ARRIVE_S):
+                        self._vouch(circuit.id)
+                        stranger.close()
+                        while self._take(session, reception, IDLE_S):
+                            pass
         except SealiftError as error:
             emit(self._sink, "guest.gone", reason=error.code)
-        finally:
-            self._free.release()
 
-    def _talk(self, session: Session) -> None:
-        reception = Reception(self._host, session.peer, session.th2)
-        while True:
-            message = parse_message(session.receive(IDLE_S), FROM_GUEST)
-            answer = reception.take(message)  # type: ignore[arg-type]
-            self._tell(session, message, answer)
-            send_message(session, answer)
-            if isinstance(answer, Over):
-                return
+    def _take(self, session: Session, reception: Reception, wait_s: float) -> bool:
+        """Take one message and answer it; whether more may follow."""
+        message = parse_message(session.receive(wait_s), FROM_GUEST)
+        answer = reception.take(message)  # type: ignore[arg-type]
+        self._tell(session, message, answer)
+        send_message(session, answer)
+        return not isinstance(answer, Over)
 
     def _tell(self, session: Session, message: object, answer: FromHost) -> None:
         name = session.peer.name
@@ -148,12 +162,12 @@ class Door:
             emit(self._sink, "guest.arrived", name=name)
         elif isinstance(message, Arrive) and isinstance(answer, Over):
             emit(self._sink, "guest.refused", name=name, reason=answer.code)
+        elif isinstance(answer, Over) and answer.party == name:  # of its own doing
+            emit(self._sink, "guest.declined", name=name, line=answer.why)
         elif isinstance(message, Bring):
             emit(self._sink, "guest.brought", name=name)
         elif isinstance(message, Agree):
             emit(self._sink, "guest.agreed", name=name)
-        elif isinstance(message, Decline):
-            emit(self._sink, "guest.declined", name=name, line=message.why)
         elif isinstance(message, Propose):
             for column, texts in message.categories.items():
                 emit(

@@ -9,6 +9,8 @@ is what this machine computes from the terms itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Final
 
 from sealift.codec import encode
 from sealift.crypto.identity import Identity
@@ -27,6 +29,9 @@ from sealift.meet.terms import (
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement, sign, verify
 from sealift.session.endpoint import Endpoint, PeerPolicy
+
+MAX_DEPTH: Final = 16  # of a recipe's folders
+MAX_PART: Final = 200  # characters of a name in it
 
 
 def guest_endpoint(invitation: Invitation, identity: Identity) -> Endpoint:
@@ -103,7 +108,8 @@ class Guest:
         found = {path: Digest.of(content) for path, content in files.items()}
         if found != declared.code.files:
             raise _unfit("the recipe's files are not those that are declared")
-        if not all(map(_stays_below, files)):
+        folders = {str(each) for path in files for each in PurePosixPath(path).parents}
+        if not all(map(_stays_below, files)) or folders & files.keys():
             raise _unfit("a file of the recipe would lie outside of its folder")
 
     def read(self, terms: Terms, declared: Declaration, own: SignedCard) -> Terms:
@@ -165,6 +171,8 @@ class Guest:
 def _stays_below(path: str) -> bool:
     """Whether a host's path leads into the folder that it is written to."""
     parts = path.split("/")
+    if len(parts) > MAX_DEPTH or max(map(len, parts)) > MAX_PART:
+        return False
     return "\\" not in path and not {"", ".", ".."} & set(parts)
 
 

@@ -22,6 +22,7 @@ from sealift.errors import (
 )
 from sealift.meet.book import Book, Seat
 from sealift.meet.messages import (
+    MAX_WHY,
     Agree,
     Arrive,
     Ask,
@@ -42,6 +43,7 @@ from sealift.meet.messages import (
 from sealift.meet.proof import Prover, prove_invited, verify_invited
 from sealift.meet.terms import (
     Declaration,
+    SignedCard,
     SignedConsent,
     Terms,
     agreement_of,
@@ -113,6 +115,13 @@ class Host:
         found = {each.name: each.signature for each in seats if each.signature}
         return SignedAgreement(signed.agreement, {**signed.signatures, **found})
 
+    def void_failed(self) -> None:
+        """Let parties say yes anew, with other tables, where these make no agreement."""
+        try:
+            self.agreement()
+        except SealiftError:
+            self.book.void()
+
     def next_for(self, name: str) -> FromHost:
         """What a party has to do now, by the book alone."""
         seats = self.book.seats()
@@ -134,11 +143,20 @@ class Host:
         try:
             signed = self.agreement()
         except SealiftError as error:
-            return Over(error.code, "", str(error)[:500])
+            return Over(error.code, self._too_small(consents), str(error)[:MAX_WHY])
         signed = require_value(signed, "everybody said yes")
         if name not in signed.signatures:
             return Check(terms, consents)
         return _wait(seat, signed.missing) if signed.missing else Signed(signed)
+
+    def _too_small(self, consents: Mapping[str, SignedConsent]) -> str:
+        """The first party with too few rows for an agreement, if that is why there is none."""
+        fewest = self.declaration.output.min_owner_rows
+        for name, consent in consents.items():
+            tables = consent.body.resources
+            if sum(each.rows for each in tables if each.part == "train") < fewest:
+                return name
+        return ""
 
     def _before_terms(self, seats: tuple[Seat, ...], seat: Seat) -> FromHost:
         digest, missing = self.declaration.digest, []
@@ -148,7 +166,7 @@ class Host:
                 continue
             columns = each.brought.body.columns.items()
             if other := [name for name, fit in columns if fit != "fits"]:
-                return Over("columns-differ", each.name, ", ".join(other)[:500])
+                return Over("columns-differ", each.name, ", ".join(other)[:MAX_WHY])
         return _wait(seat, missing)
 
 
@@ -188,12 +206,9 @@ class Reception:
                     raise MalformedError("proposed before", code="bad-message")
                 self._proposed = True
             case Bring():
-                _require_own(message.card.verify().party == self._card)
-                book.bring(name, message.card)
+                self._take_card(message.card)
             case Agree():
-                consent = message.consent.verify(self._card.sign)
-                _require_own(consent.party == name)
-                book.agree(name, message.consent)
+                self._take_consent(message.consent)
             case Decline():
                 book.decline(name, message.why)
             case Sign():
@@ -213,6 +228,7 @@ class Reception:
             why = "another key came with this invitation before"
             return Over("invitation-used-twice", card.name, why)
         book.decline(card.name, None)
+        self._host.void_failed()
         self._name, self._card = card.name, card
         host = self._host.declaration.host
         proof = prove_invited(seat.invitation.secret, Prover.HOST, self._th2, host)
@@ -227,6 +243,24 @@ class Reception:
             raise AuthenticationError
         secret = seat.invitation.secret
         verify_invited(message.proof, secret, Prover.GUEST, self._th2, card)
+
+    def _take_card(self, signed: SignedCard) -> None:
+        """A card; one that others could not be sent is a no, of which they hear."""
+        card, book = signed.verify(), self._host.book
+        _require_own(card.party == self._card)
+        if set(card.columns) != self._host.declaration.columns:
+            book.decline(self._name, "its card is not about the columns declared")
+            return
+        book.bring(self._name, signed)
+
+    def _take_consent(self, signed: SignedConsent) -> None:
+        """A yes; one that others could not be sent is a no, of which they hear."""
+        consent, book = signed.verify(self._card.sign), self._host.book
+        _require_own(consent.party == self._name)
+        if len(encode(consent)) > self._host.declaration.consent_bytes:
+            book.decline(self._name, "what it says of its tables is too long")
+            return
+        book.agree(self._name, signed)
 
     def _sign(self, signature: bytes) -> None:
         signed = self._host.agreement()

@@ -21,6 +21,7 @@ from sealift.crypto.identity import Card, Identity, create_identity
 from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey
 from sealift.data.schema.alike import demand_alike
+from sealift.data.schema.document import schema_from_plain
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import DIGEST_BYTES, MAX_RANKS, Digest
 from sealift.meet.invitation import HOST, MEETING_BYTES
@@ -36,6 +37,8 @@ from sealift.release.agreement.resources import (
 from sealift.release.agreement.terms import CodeBundle, Party, References
 
 MAX_COLUMNS: Final = 4096
+MAX_TERMS_BYTES: Final = 1_000_000  # with everybody's yes they are one message
+_PARTY_BYTES: Final = 4096  # of a card without columns, of a yes without schemas
 MAX_JOB_BYTES: Final = 1 << 16
 MAX_RESOURCES: Final = 8  # of one party
 Fit = Literal["fits", "does not fit"]
@@ -88,6 +91,28 @@ class Declaration:
             raise _other("guests")
         if HOST in self.guests or len(self.job.encode()) > MAX_JOB_BYTES:
             raise _other("job")
+        guests, columns = len(self.guests), len(encode(sorted(self.columns)))
+        each = self.consent_bytes + _PARTY_BYTES + 2 * columns
+        if len(encode(self)) + guests * each > MAX_TERMS_BYTES:
+            raise MalformedError(
+                f"the schema is too long for a meeting of {guests} parties",
+                why=f"what all of them sign has at most {MAX_TERMS_BYTES:,} bytes",
+                code="bad-meeting",
+            )
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Names of the fields of every table.
+
+        Raises:
+            MalformedError: the schema is none.
+        """
+        return frozenset(each.name for each in schema_from_plain(self.schema).fields)
+
+    @property
+    def consent_bytes(self) -> int:
+        """The most bytes of a party's yes: the schema stands in it for each table."""
+        return 2 * len(encode(self.schema)) + _PARTY_BYTES
 
     @property
     def digest(self) -> Digest:
@@ -173,6 +198,8 @@ class Terms:
             if card.declaration != declared.digest:
                 raise _unfit(f"{card.party.name}'s card is about other words")
             keys.add(card.party.sign)
+            if set(card.columns) != declared.columns:
+                raise _unfit(f"{card.party.name}'s card is about other columns")
             for column, fit in card.columns.items():
                 if fit != "fits":
                     raise _unfit(f"{card.party.name}'s {column} does not fit")

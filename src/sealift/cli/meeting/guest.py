@@ -6,23 +6,35 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from sealift.cli.console import YES, ask_line, has_terminal, say, show
 from sealift.cli.judging import wall_clock
-from sealift.cli.meeting.place import Place, add_ask_argument, read_invitation
-from sealift.cli.meeting.question import ask_categories, tell_declared, tell_terms
+from sealift.cli.meeting.place import (
+    Place,
+    add_ask_argument,
+    file_exists,
+    read_invitation,
+)
+from sealift.cli.meeting.question import (
+    ask_categories,
+    tell_comparison,
+    tell_declared,
+    tell_terms,
+)
 from sealift.cli.vault import OwnersVault
 from sealift.cli.view import add_view_argument
-from sealift.codec import decode, encode
+from sealift.codec import decode, encode, parse_toml
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import CARD_SUFFIX, read_card
-from sealift.data.schema.document import schema_from_plain
-from sealift.data.sealing import seal_table
+from sealift.data.schema.document import schema_from_plain, schema_to_plain
+from sealift.data.schema.schema import Schema
+from sealift.data.sealing import DEFAULT_CELL_ROWS, seal_table
 from sealift.data.sources.csvfiles.unlisted import unlisted_texts
 from sealift.data.sources.table import open_table
 from sealift.errors import (
@@ -30,8 +42,8 @@ from sealift.errors import (
     PeerError,
     PolicyError,
     RefusedError,
+    SealiftError,
     UsageError,
-    require_value,
 )
 from sealift.ids import Digest
 from sealift.meet.door import Conversation
@@ -54,9 +66,9 @@ from sealift.meet.messages import (
     Wait,
 )
 from sealift.meet.terms import (
+    MAX_JOB_BYTES,
     Consent,
     Declaration,
-    Fit,
     SignedCard,
     SignedConsent,
     TableCard,
@@ -72,31 +84,43 @@ from sealift.release.agreement.resources import ROWS_LEASE, ReleaseRule, Resourc
 from sealift.release.agreement.signed import load_verified, save_signed
 from sealift.release.agreement.starter import MAX_USES
 from sealift.release.files import make_folder, read_whole, write_whole
+from sealift.train.job.settings import parse_job
 from sealift.train.job.talk import Talk
+from sealift.travel.settings import require_agreed
 from sealift.travel.visit.messages import RUN_RECEIPT_NAME
 
 PAUSE_S: Final = 0.5
 DIAL_S: Final = 5.0
+FAREWELLS: Final = 4  # times that a host that is away is dialled to be told the end
 MAX_KEPT_BYTES: Final = 8 << 20
+MAX_DECLARATIONS: Final = 3  # that an owner's table is compared with in one meeting
+ANSWER_S: Final = 4.0  # from the yes to the answer: 4 s, or 8, 16, 32 ...
+_UNUSABLE: Final = "its table cannot be used with what the host declares"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What this party said, so that it says the same after a restart.
+    """What this party said and wrote, so that it says the same after a restart.
 
     Attributes:
         invitation: As it was mailed.
-        declaration: What its card is about.
+        declarations: How many different ones the host has shown in turn.
+        declaration: The last of them; its card is about it.
         terms: What it said yes to.
-        agreement: What it signed.
+        agreement: What it signed; from then on nothing here changes.
+        written: Digests of what this command wrote to recipe/ and job.toml.
+        sealed: Size and time of the file that a sealed table was made of, by its name.
     """
 
     invitation: str
+    declarations: int = 0
     declaration: Declaration | None = None
     card: SignedCard | None = None
     terms: Terms | None = None
     consent: SignedConsent | None = None
     agreement: Agreement | None = None
+    written: tuple[Digest, ...] = ()
+    sealed: dict[str, str] = field(default_factory=dict)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -105,9 +129,9 @@ def add_parser(subparsers: Any) -> None:
         "join INVITATION",
         run=run,
         help="take part in a meeting with this owner's table, then in its job",
-        description="Makes an identity, compares the table at home with what the host "
-        "declares, says what signing means, asks, and takes part. All of it lies in the "
-        "folder in which this is typed; typed again there, it goes on.",
+        description="Makes an identity, asks whether the table may be compared with what the "
+        "host declares, compares it at home, says what signing means, asks, and takes part. "
+        "All of it lies in the folder in which this is typed; typed again there, it goes on.",
     )
     parser.add_argument(
         "invitation",
@@ -118,6 +142,12 @@ def add_parser(subparsers: Any) -> None:
     parser.add_path("--heldout", metavar="FILE", help="rows that are measured on only")
     add_view_argument(parser)
     add_ask_argument(parser)
+    parser.add_argument(
+        "--compare-if",
+        metavar="DIGEST",
+        default="",
+        help="compare the table with this declaration and no other, without a question",
+    )
     parser.add_argument(
         "--sign-if",
         metavar="DIGEST",
@@ -132,7 +162,7 @@ def run(args: argparse.Namespace) -> int:
     """Meet, and go on as the long command."""
     invitation = read_invitation(args.invitation)
     place = Place(Path.cwd(), invitation.name, args.passphrase)
-    _demand_this_meeting(place, invitation)
+    kept = read_kept(place, invitation)
     if not place["agreement.json"].exists():
         invitation.require_in_time(wall_clock())
         if not args.decline and find_spec("torch") is None:
@@ -140,78 +170,121 @@ def run(args: argparse.Namespace) -> int:
         for each in filter(None, (args.data, args.heldout)):
             if not each.is_file():
                 raise UsageError(f"there is no {each}", code="cannot-read")
-        _Meeting(args, invitation, place).attend()
-    _take_part(place, view=args.view)
+        meeting = OwnerMeeting(args, invitation, place, kept)
+        meeting.ask = ask_line if has_terminal() else None
+        kept = meeting.attend()
+    _take_part(place, kept, view=args.view)
     return 0
 
 
-def _demand_this_meeting(place: Place, invitation: Invitation) -> None:
-    """A folder is of one meeting, also once its agreement lies there.
+def read_kept(place: Place, invitation: Invitation) -> Kept:
+    """What was said here before. A folder is of one meeting, also once its agreement is there.
 
     Raises:
         PolicyError: ``other-meeting``.
+        UsageError: ``exists``: a file lies here that this command would write.
     """
     path = place["meeting.json"]
-    if path.exists():
+    if not path.exists():
+        place.require_free()
+        return Kept(invitation=invitation.to_text())
+    try:
         kept = decode(Kept, read_whole(path, MAX_KEPT_BYTES))
-        if kept.invitation != invitation.to_text():
-            raise PolicyError(
-                "this folder is of another meeting",
-                fix="Use a folder with nothing in it but the table",
-                code="other-meeting",
-            )
+    except MalformedError:
+        raise file_exists("meeting.json") from None
+    if kept.invitation != invitation.to_text():
+        raise PolicyError(
+            "this folder is of another meeting",
+            fix="Use a folder with nothing in it but the table",
+            code="other-meeting",
+        )
+    return kept
+
+
+def answer_delay_s(spent_s: float) -> float:
+    """How long an answer about a table still waits, so that its time says little of the table.
+
+    All answers within 4 s leave at 4 s, all others at 8, 16, 32 s and so on.
+    """
+    until_s = ANSWER_S
+    while until_s < spent_s:
+        until_s *= 2
+    return until_s - spent_s
 
 
 @dataclass
-class _Meeting:
-    """One party's way through it."""
+class OwnerMeeting:
+    """One owner's way through a meeting.
+
+    Attributes:
+        ask: Asks a person a question with a default; None where nobody can answer.
+        clock: Monotonic seconds.
+        sleep: Waits for so many seconds.
+    """
 
     args: argparse.Namespace
     invitation: Invitation
     place: Place
+    kept: Kept
+    ask: Callable[[str, str], str] | None = None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:
         self._identity = self.place.identity()
         self._guest = Guest(self.invitation, self._identity)
         self._talk = Talk(sys.stderr)
         self._warned = False
-        self._proposed: dict[str, tuple[str, ...]] = {}
-        self._unfit: MalformedError | None = None
-        path = self.place["meeting.json"]
-        self._kept = Kept(invitation=self.invitation.to_text())
-        if path.exists():
-            self._kept = decode(Kept, read_whole(path, MAX_KEPT_BYTES))
+        self._leaving: tuple[FromGuest, SealiftError] | None = None
 
-    def attend(self) -> None:
-        """Until the signed agreement lies in the folder."""
+    def attend(self) -> Kept:
+        """Talk with the host until the signed agreement lies in the folder."""
         self._talk.wait_for("the host")
-        while True:
+        while not self._converse():
+            self._talk.wait_for("the host")
+            self.sleep(PAUSE_S)
+        if self._leaving is not None:
+            message, error = self._leaving
+            self._say_last(message)
+            raise error
+        return self.kept
+
+    def _converse(self) -> bool:
+        """Whether nothing is left to be said; False if the host is not there, or lost."""
+        try:
+            with self._dial() as host:
+                self._warn(host.contested)
+                answer: FromGuest | None = Ask()
+                while answer is not None:
+                    answer = self._answer(host.say(answer))
+                return True
+        except PeerError as error:
+            if error.code == "peer-refused":
+                raise
+            if error.code == "relay-full":
+                self._talk.say("the host takes no more connections now; trying again")
+            return False
+
+    def _dial(self) -> Conversation:
+        return Conversation(self.invitation, self._identity, dial_s=DIAL_S)
+
+    def _say_last(self, message: FromGuest) -> None:
+        """Tell the host, and through it the others, why this party leaves."""
+        for _ in range(FAREWELLS):
             try:
-                with Conversation(
-                    self.invitation, self._identity, dial_s=DIAL_S
-                ) as host:
-                    self._warn(host.contested)
-                    if self._unfit is not None:  # the question may have taken long
-                        host.say(Propose(self._proposed))
-                        raise self._unfit
-                    told = host.say(Ask())
-                    while (answer := self._answer(told)) is not None:
-                        told = host.say(answer)
-                    if self._unfit is None:
-                        return
-            except PeerError as error:
-                if error.code == "peer-refused":
-                    raise
-                self._talk.wait_for("the host")
-                time.sleep(PAUSE_S)
+                with self._dial() as host:
+                    host.say(message)
+                    return
+            except PeerError:
+                self.sleep(PAUSE_S)
 
     def _answer(self, told: FromHost) -> FromGuest | None:
-        """What to say to the host's last word; None once all is signed and kept."""
+        """What to say to the host's last word; None once nothing is left to be said."""
         match told:
             case Wait(parties, contested):
                 self._warn(contested)
                 self._talk.wait_for(", ".join(parties))
-                time.sleep(PAUSE_S)
+                self.sleep(PAUSE_S)
             case BringCard(declaration, files):
                 return self._bring(declaration, files)
             case Read(terms):
@@ -222,11 +295,21 @@ class _Meeting:
                 self._keep_signed(told)
                 return None
             case Over(code, party, why):
-                who = f"{party}: " if party else ""
-                ours = (code, party) == ("meeting-declined", self.place.name)
-                fix = "Type the same command again to be asked again" if ours else ""
-                raise RefusedError(f"{who}{why}", fix=fix, code=code)
+                self._end(code, party, why)
         return Ask()
+
+    def _end(self, code: str, party: str, why: str) -> None:
+        """It comes to nothing.
+
+        Raises:
+            RefusedError: always.
+        """
+        who = f"{party}: " if party else ""
+        if code != "meeting-declined" and self.kept.agreement is None:
+            self._keep(
+                terms=None, consent=None
+            )  # the tables that it brought make nothing
+        raise RefusedError(f"{who}{why}", code=code)
 
     def _warn(self, contested: bool) -> None:
         if contested and not self._warned:
@@ -237,26 +320,33 @@ class _Meeting:
         self._warned |= contested
 
     def _keep(self, **changes: Any) -> None:
-        self._kept = replace(self._kept, **changes)
-        write_whole(self.place["meeting.json"], encode(self._kept))
+        self.kept = replace(self.kept, **changes)
+        write_whole(self.place["meeting.json"], encode(self.kept))
 
-    def _bring(self, declared: Declaration, files: dict[str, bytes]) -> Bring | None:
+    def _bring(
+        self, declared: Declaration, files: dict[str, bytes]
+    ) -> FromGuest | None:
+        """The card, once the owner allowed the comparison that it tells the result of."""
         self._guest.require_ours(declared, files)
-        self.place.write_recipe(files)
-        write_whole(self.place["job.toml"], declared.job.encode())
-        self._talk.say(
-            "the host's recipe lies in recipe/; comparing your table at home"
-        )
+        schema = schema_from_plain(declared.schema, source="the host's schema")
+        fewest = _fewest_rows(declared)
+        if declared != self.kept.declaration and not self._take_declaration(declared):
+            return None
+        heldout = self.args.heldout is not None
+        card = self.kept.card
+        if card is not None and card.body.heldout is heldout:
+            return Bring(card)  # it was asked, before a restart
+        self._write_recipe(declared, files)
         try:
             self._require_allowed(proposed_agreement(declared, ()))
-        except (
-            PolicyError
-        ):  # its owner reads what it refuses, and the table is not touched
+        except PolicyError:  # its owner reads what it refuses, and no table is touched
             for line in tell_declared(declared, self.place.name, colour=_is_coloured()):
                 say(line)
             raise
-        columns = self._compare(declared)
-        if self._unfit is not None:
+        if not self._ask_to_compare(declared, schema, fewest):
+            self._decline()
+            return None
+        if not self._compare(schema, fewest):
             return None
         rule = ReleaseRule(
             max_uses=MAX_USES,
@@ -264,62 +354,168 @@ class _Meeting:
             lease_s=ROWS_LEASE.lease_s,
             heartbeat_s=ROWS_LEASE.heartbeat_s,
         )
-        card = TableCard(
+        body = TableCard(
             declaration=declared.digest,
             party=self._identity.card,
-            columns=columns,
-            heldout=self.args.heldout is not None,
+            columns={each.name: "fits" for each in schema.fields},
+            heldout=heldout,
             rule=rule,
         )
-        signed = sign_card(card, self._identity)
-        self._keep(declaration=declared, card=signed, terms=None, consent=None)
-        self._talk.say(
-            "the host is told your name, your keys and that these columns fit: "
-            + ", ".join(columns)
-        )
-        return Bring(signed)
+        self._keep(card=sign_card(body, self._identity), terms=None, consent=None)
+        self._talk.say("the host is told your name, your keys and that your table fits")
+        return Bring(self._brought)
 
-    def _compare(self, declared: Declaration) -> dict[str, Fit]:
-        """Every cell, at home; what does not fit is told here alone.
+    @property
+    def _brought(self) -> SignedCard:
+        """The card that was made.
 
         Raises:
-            MalformedError: with all that does not fit.
+            MalformedError: ``bad-message``.
         """
-        schema = schema_from_plain(declared.schema, source="the host's schema")
-        for each in self._tables():
-            try:
-                open_table(each, schema)
-            except MalformedError as error:
-                if each.suffix == ".csv" and has_terminal():
-                    self._proposed = ask_categories(unlisted_texts(each, schema))
-                if not self._proposed:
-                    raise
-                self._unfit = error
-                return {}
-        return {each.name: "fits" for each in schema.fields}
+        if self.kept.card is None:
+            raise MalformedError("the host asks out of turn", code="bad-message")
+        return self.kept.card
 
-    def _tables(self) -> Iterable[Path]:
-        return filter(None, (self.args.data, self.args.heldout))
+    def _take_declaration(self, declared: Declaration) -> bool:
+        """Count what the host declares; False if that was too often.
 
-    def _read(self, terms: Terms) -> FromGuest:
-        kept = self._kept
-        if kept.declaration is None or kept.card is None:
+        Raises:
+            PolicyError: ``meeting-terms``: another one after this party signed.
+        """
+        if self.kept.agreement is not None:
+            raise _replaced("declares something else")
+        if self.kept.declarations >= MAX_DECLARATIONS:
+            error = PolicyError(
+                f"the host declared something else {MAX_DECLARATIONS} times",
+                why="each time its answer tells something of your table",
+                code="declared-too-often",
+            )
+            self._leaving = Decline(str(error)[:500]), error
+            return False
+        self._keep(
+            declaration=declared,
+            declarations=self.kept.declarations + 1,
+            card=None,
+            terms=None,
+            consent=None,
+        )
+        return True
+
+    def _write_recipe(self, declared: Declaration, files: dict[str, bytes]) -> None:
+        """Recipe and job, to be read; nothing that this command did not write is replaced."""
+        job = declared.job.encode()
+        shown = {Digest.of(each) for each in (job, *files.values())}
+        before = self.kept.written
+        self.place.require_own({"job.toml": job}, files, before)
+        self._keep(written=tuple({*before, *shown}))
+        self.place.write_recipe(files, before)
+        write_whole(self.place["job.toml"], job)
+        self._talk.say("the host's recipe lies in recipe/, its job in job.toml")
+
+    def _ask_to_compare(
+        self, declared: Declaration, schema: Schema, fewest: tuple[int, int]
+    ) -> bool:
+        """Whether the owner lets its table be compared with this declaration.
+
+        Raises:
+            UsageError: nobody can answer, or ``--compare-if`` names another one.
+        """
+        self._talk.wait_for("")
+        names = [each.name for each in self._tables()]
+        rows = dict(zip(names, fewest, strict=False))
+        for line in tell_comparison(declared, schema, rows, self.kept.declarations):
+            say(line)
+        if self.args.decline:
+            return False
+        digest = declared.digest
+        say(f"digest    {digest.to_text()}")
+        return self._is_confirmed("compare", digest, "Compare? (y/N)")
+
+    def _is_confirmed(self, verb: str, digest: Digest, question: str) -> bool:
+        """The owner's yes: the digest that was given for it, or a person's answer.
+
+        Raises:
+            UsageError: ``not-confirmed``.
+        """
+        option = f"--{verb}-if"
+        if given := getattr(self.args, f"{verb}_if"):
+            if Digest.from_text(given) != digest:
+                raise UsageError(
+                    f"the host shows something else than {option} names",
+                    code="not-confirmed",
+                )
+            return True
+        if self.ask is None:
+            raise UsageError(
+                "nobody said yes",
+                why="there is no terminal to ask",
+                fix=f"Type it at a terminal, or give {option} DIGEST",
+                code="not-confirmed",
+            )
+        return self.ask(question, "n").lower() in YES
+
+    def _compare(self, schema: Schema, fewest: tuple[int, int]) -> bool:
+        """Every cell, at home, and the number of rows; what does not fit is said here alone."""
+        began_s = self.clock()
+        error = self._misfit(schema, fewest)
+        self.sleep(answer_delay_s(self.clock() - began_s))
+        if error is None:
+            return True
+        proposed: dict[str, tuple[str, ...]] = {}
+        for each in self._tables() if self.ask is not None else ():
+            if each.suffix == ".csv" and not proposed:
+                with suppress(MalformedError):  # it is no table at all
+                    proposed = ask_categories(unlisted_texts(each, schema))
+        self._leaving = Propose(proposed) if proposed else Decline(_UNUSABLE), error
+        return False
+
+    def _misfit(self, schema: Schema, fewest: tuple[int, int]) -> SealiftError | None:
+        """The first thing for which a table cannot be used."""
+        try:
+            for each, rows in zip(self._tables(), fewest, strict=False):
+                _require_rows(each, open_table(each, schema).rows, rows)
+        except SealiftError as error:
+            return error
+        return None
+
+    def _tables(self) -> Iterator[Path]:
+        yield self.args.data
+        if self.args.heldout is not None:
+            yield self.args.heldout
+
+    def _read(self, terms: Terms) -> FromGuest | None:
+        kept, card = self.kept, self._brought
+        if kept.declaration is None:
             raise MalformedError("no card was brought", code="bad-message")
-        self._guest.read(terms, kept.declaration, kept.card)
+        self._guest.read(terms, kept.declaration, card)
         if kept.terms == terms and kept.consent is not None:
             return Agree(kept.consent)  # it was asked, before a restart
+        if kept.agreement is not None:
+            raise _replaced("shows other terms")
         self._talk.wait_for("")
         compared = self._ask(terms)
         if compared is None:
-            return self._decline()
-        consent = Consent(terms.digest, self.place.name, self._sealed(), compared)
+            self._decline()
+            return None
+        try:
+            sealed = self._seal(kept.declaration, card.body.rule)
+        except MalformedError as error:  # the table was changed since it was compared
+            self._leaving = Decline(_UNUSABLE), error
+            return None
+        consent = Consent(terms.digest, self.place.name, sealed, compared)
         signed = sign_consent(consent, self._identity)
         self._keep(terms=terms, consent=signed)
         return Agree(signed)
 
-    def _decline(self) -> Decline:
+    def _decline(self) -> None:
+        """Leave by the owner's no, whatever the host says to it."""
         self._talk.say("nothing was signed; the others are told that you said no")
-        return Decline("said no")
+        error = RefusedError(
+            f"{self.place.name}: said no",
+            fix="Type the same command again to be asked again",
+            code="meeting-declined",
+        )
+        self._leaving = Decline("said no"), error
 
     def _ask(self, terms: Terms) -> bool | None:
         """Whether words were compared; None for no.
@@ -333,25 +529,14 @@ class _Meeting:
         say(f"digest    {terms.digest.to_text()}")
         cards = [each.body for each in terms.cards]
         self._require_allowed(proposed_agreement(terms.declaration, cards))
-        if self.args.sign_if:
-            if Digest.from_text(self.args.sign_if) != terms.digest:
-                raise UsageError(
-                    "these are other terms than --sign-if names", code="not-confirmed"
-                )
+        if self.args.decline or not self._is_confirmed(
+            "sign", terms.digest, "Sign? (y/N)"
+        ):
+            return None
+        if self.args.sign_if or self.ask is None:
             return True
-        if self.args.decline:
-            return None
-        if not has_terminal():
-            raise UsageError(
-                "nobody said yes",
-                why="there is no terminal to ask",
-                fix="Type it at a terminal, or give --sign-if DIGEST",
-                code="not-confirmed",
-            )
-        if ask_line("Sign? (y/N)", "n").lower() not in YES:
-            return None
         words = "Did you compare the words with another party? (y/N)"
-        return ask_line(words, "n").lower() in YES
+        return self.ask(words, "n").lower() in YES
 
     def _require_allowed(self, agreement: Agreement) -> None:
         """Demand a name on the command line for what is below this program's floor.
@@ -363,18 +548,17 @@ class _Meeting:
             allowed = self.args.allow
             require_allowed(agreement, self.place.name, allowed, sealed=False)
 
-    def _sealed(self) -> tuple[Resource, ...]:
-        """The tables, sealed in this folder; once."""
-        declared = require_value(self._kept.declaration, "the card is about it")
+    def _seal(self, declared: Declaration, rule: ReleaseRule) -> tuple[Resource, ...]:
+        """The tables, sealed in this folder; a table that is sealed already is not sealed again."""
         schema = schema_from_plain(declared.schema, source="the host's schema")
         make_folder(self.place["sealed"])
         vault = OwnersVault(self.place["vault.db"], self._identity)
-        rule = require_value(self._kept.card, "it was brought").body.rule
         found = []
-        for part, source in (("train", self.args.data), ("heldout", self.args.heldout)):
-            if source is None:
-                continue
-            name = f"{self.place.name}-{part}"
+        cell_rows = max(DEFAULT_CELL_ROWS, declared.output.metric_rows)
+        for part, source, fewest in zip(
+            ("train", "heldout"), self._tables(), _fewest_rows(declared), strict=False
+        ):
+            name = self._name_of(part, source, schema, cell_rows)
             card = self.place["sealed"] / f"{name}{CARD_SUFFIX}"
             if not card.exists():
                 key = SecretKey.generate()
@@ -387,24 +571,44 @@ class _Meeting:
                     owner=self.place.name,
                     key=key,
                     out_dir=self.place["sealed"],
+                    cell_rows=cell_rows,
                     keep=lambda cards, kept={name: key}: vault.keep(kept),  # type: ignore[misc]
                     kept=vault.kept,
                 )
-            found.append(replace(read_card(card).resource, rule=rule))
+            resource = read_card(card).resource
+            _require_rows(source, resource.rows, fewest)
+            found.append(replace(resource, rule=rule))
         return tuple(found)
 
+    def _name_of(self, part: str, source: Path, schema: Schema, cell_rows: int) -> str:
+        """The name of this table as it is now: another one for each that was sealed before."""
+        now = source.stat()
+        stamp = f"{now.st_size} {now.st_mtime_ns}"
+        agreed = schema_to_plain(schema.agreed)
+        name, number = f"{self.place.name}-{part}", 1
+        while (path := self.place["sealed"] / f"{name}{CARD_SUFFIX}").exists():
+            there, made_of = read_card(path).resource, self.kept.sealed.get(name)
+            if (made_of, there.schema, there.cell_rows) == (stamp, agreed, cell_rows):
+                return name
+            number += 1
+            name = f"{self.place.name}-{part}-{number}"
+        self._keep(sealed={**self.kept.sealed, name: stamp})
+        return name
+
     def _sign(self, told: Check) -> Sign:
-        kept = self._kept
+        kept = self.kept
         if kept.terms is None or kept.consent is None:
             raise MalformedError("nothing was said yes to", code="bad-message")
         agreement = self._guest.check(told, kept.terms, kept.consent)
+        if kept.agreement is not None and kept.agreement != agreement:
+            raise _replaced("shows tables of others that were changed")
         self._keep(agreement=agreement)
         return Sign(self._guest.sign(agreement))
 
     def _keep_signed(self, told: Signed) -> None:
-        if self._kept.agreement is None:
+        if self.kept.agreement is None:
             raise MalformedError("nothing was signed", code="bad-message")
-        self._guest.keep(told, self._kept.agreement)
+        self._guest.keep(told, self.kept.agreement)
         save_signed(told.agreement, self.place["agreement.json"])
         self._talk.wait_for("")
         self._talk.say("all have signed: agreement.json. The job begins")
@@ -414,9 +618,68 @@ def _is_coloured() -> bool:
     return sys.stderr.isatty()
 
 
-def _take_part(place: Place, *, view: bool) -> None:
+def _fewest_rows(declared: Declaration) -> tuple[int, int]:
+    """Rows that a table for training, and one to measure on, must have to be of use.
+
+    Raises:
+        MalformedError: the declared job is none.
+        PolicyError: ``settings-differ``: it is not what the declared terms allow.
+    """
+    job = parse_job(parse_toml(declared.job.encode(), source="the host's job.toml"))
+    require_agreed(job.settings, job.plan, declared.training)
+    training, output = job.training, declared.output
+    batch = training.batch_rows if training.drop_last else 1
+    return max(output.min_owner_rows, output.metric_rows, batch), output.metric_rows
+
+
+def _require_rows(table: Path, rows: int, fewest: int) -> None:
+    """Refuse a table that is too small for what the host declares.
+
+    Raises:
+        MalformedError: ``too-few-rows``.
+    """
+    if rows < fewest:
+        raise MalformedError(
+            f"{table.name} has {rows:,} rows",
+            why=f"the host's terms need at least {fewest:,} in it",
+            code="too-few-rows",
+        )
+
+
+def _replaced(what: str) -> PolicyError:
+    return PolicyError(
+        f"the host {what} after this party signed",
+        why="what is signed is not replaced",
+        code="meeting-terms",
+    )
+
+
+def require_signed(place: Place, kept: Kept) -> None:
+    """The job that begins is the one that was signed: agreement and job file.
+
+    Raises:
+        PolicyError: ``other-meeting``, ``job-differs``.
+    """
+    agreed = load_verified(place["agreement.json"]).agreement
+    if kept.terms is None or kept.agreement is None or agreed != kept.agreement:
+        raise PolicyError(
+            "agreement.json is not what was signed in this folder", code="other-meeting"
+        )
+    path, job = place["job.toml"], kept.terms.declaration.job.encode()
+    if not path.exists():
+        write_whole(path, job)
+    elif read_whole(path, MAX_JOB_BYTES) != job:
+        raise PolicyError(
+            "job.toml is not the job that was signed",
+            why="it was changed since",
+            fix="Move it away: it is written anew",
+            code="job-differs",
+        )
+
+
+def _take_part(place: Place, kept: Kept, *, view: bool) -> None:
     """Become the long command, which anybody may type again."""
-    load_verified(place["agreement.json"])
+    require_signed(place, kept)
     if place[RUN_RECEIPT_NAME].exists():
         say("the job has ended: `sealift receipt verify` says what the receipt proves")
         show({"receipt": RUN_RECEIPT_NAME}, as_json=not sys.stdout.isatty(), width=9)

@@ -32,8 +32,9 @@ from sealift.errors import (
     SealiftError,
     UnavailableError,
     UsageError,
+    visible,
 )
-from sealift.events import Event, discard
+from sealift.events import Event, Sink, discard
 from sealift.ids import MAX_RANKS, check_name
 from sealift.meet.book import Book
 from sealift.meet.door import Door, places
@@ -133,6 +134,7 @@ def _try_first(args: argparse.Namespace, place: Place) -> None:
         SealiftError: as ``read_recipe`` and ``try_recipe``.
     """
     files, schema = read_recipe(args.recipe)
+    place.require_own({}, files, ())
     if place["agreement.json"].exists():
         signed = load_signed(place["agreement.json"]).agreement.code
         if measure_bundle(files, "recipe.py").digest != signed.digest:
@@ -264,15 +266,24 @@ def _meet(args: argparse.Namespace, book: Book, host: Host) -> SignedAgreement:
             Relay.listen(*listen, registry=registry, clock=wall_clock)
         )
         client = stack.enter_context(relay.local_client(HOST))
-        Door(client, host, sink=quiet).start()
+        Door(client, host, sink=quiet, vouch=relay.vouch).start()
         while True:
-            signed = host.agreement()
+            signed = _agreed(host, tell)
             missing = signed.missing if signed else _missing(book)
             if signed is not None and not missing:
                 talk.wait_for("")
                 return signed
-            talk.wait_for(_awaited(book, missing))
+            talk.wait_for(_awaited(book, missing) or "other tables or terms")
             time.sleep(0.1)
+
+
+def _agreed(host: Host, tell: Sink) -> SignedAgreement | None:
+    """The agreement as far as it is signed; None before all said yes, or while none follows."""
+    try:
+        return host.agreement()
+    except SealiftError as error:
+        tell(Event("guest.unfit", {"line": str(error)}))
+        return None
 
 
 def _await_free(address: tuple[str, int]) -> None:
@@ -317,7 +328,10 @@ def _line(event: Event) -> str:
                 "list them, and type this command again"
             )
         case "guest.declined":
-            return f"{name} said no; its command, typed again, asks it again"
+            line = visible(str(event.fields["line"]))
+            return f"{name}: {line}; its command, typed again, asks it again"
+        case "guest.unfit":
+            return f"all said yes, but their tables make no agreement: {event.fields['line']}"
     return ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -17,10 +18,22 @@ from sealift.crypto.identity import (
     load_identity,
     save_identity,
 )
+from sealift.errors import UsageError
+from sealift.ids import Digest
 from sealift.meet.invitation import PREFIX, Invitation, parse_invitation
-from sealift.release.files import read_secret_line, read_whole, write_whole
+from sealift.release.agreement.code import read_bundle
+from sealift.release.files import (
+    make_folder,
+    read_secret_line,
+    read_whole,
+    write_whole,
+)
 
 _MAX_READ: Final = 1 << 16
+_WRITTEN: Final = (
+    "agreement.json", "audit.db", "heads.json", "job.toml", "meeting.json", "receipt.json",
+    "receipts", "recipe", "report.html", "sealed", "state", "vault.db",
+)  # fmt: skip
 
 
 def add_ask_argument(parser: Parser) -> None:
@@ -91,7 +104,7 @@ class Place:
                     None, prompt=f"passphrase of {self.key.name}", twice=made
                 )
             )
-        elif made:
+        elif made and not kept.exists():  # else its key was not written any more
             write_whole(kept, f"{draw_passphrase()}\n".encode())
         passphrase = read_secret_line(self.folder / self.passphrase)
         if made:
@@ -105,17 +118,75 @@ class Place:
             say(f"what opens it is in {held}")
         return load_identity(self.key, passphrase)
 
-    def write_recipe(self, files: dict[str, bytes]) -> None:
-        """Write the recipe's files to be read; what lies there and is no part of it goes."""
+    def require_free(self) -> None:
+        """Before anything is written: nothing lies here that would be replaced.
+
+        Raises:
+            UsageError: ``exists``, with the file's name.
+        """
+        for name in _WRITTEN:
+            if os.path.lexists(self[name]):
+                raise file_exists(name)
+
+    def require_own(
+        self,
+        beside: Mapping[str, bytes],
+        recipe: Mapping[str, bytes],
+        written: Collection[Digest],
+    ) -> None:
+        """What is to be written replaces nothing but what this command wrote before.
+
+        Args:
+            beside: What is to be written to the folder.
+            recipe: What the whole of recipe/ is to be.
+            written: Digests of what was written here before.
+
+        Raises:
+            UsageError: ``exists``, with the file's name.
+        """
+        there = self._recipe()
+        found = {f"recipe/{path}": content for path, content in there.items()}
+        wanted = {f"recipe/{path}": content for path, content in recipe.items()}
+        for name, content in beside.items():
+            wanted[name] = content
+            if os.path.lexists(self[name]):
+                found[name] = read_whole(self[name], _MAX_READ)
+        for name, content in found.items():
+            if content != wanted.get(name) and Digest.of(content) not in written:
+                raise file_exists(name)
+
+    def _recipe(self) -> dict[str, bytes]:
+        """What lies in recipe/ now."""
         folder = self["recipe"]
+        if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+            return {}
+        return read_bundle(folder)
+
+    def write_recipe(
+        self, files: Mapping[str, bytes], written: Collection[Digest] = ()
+    ) -> None:
+        """Write the recipe's files to be read; what was written before and is no part goes.
+
+        Raises:
+            UsageError: ``exists``: another file lies in recipe/.
+        """
+        self.require_own({}, files, written)
+        folder, there = self["recipe"], self._recipe()
+        for path in there.keys() - files.keys():
+            (folder / path).unlink()
         for path, content in files.items():
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if not target.is_file() or target.read_bytes() != content:
-                write_whole(target, content)
-        for found in [each for each in folder.rglob("*") if each.is_file()]:
-            if found.relative_to(folder).as_posix() not in files:
-                found.unlink()
+            if there.get(path) != content:
+                make_folder((folder / path).parent)
+                write_whole(folder / path, content)
+
+
+def file_exists(name: str) -> UsageError:
+    """What is there is not replaced."""
+    return UsageError(
+        f"{name} lies here already, and was not written by this meeting",
+        fix="Move it away, or use a folder with nothing in it but the table",
+        code="exists",
+    )
 
 
 def _hold(passphrase: str) -> str:

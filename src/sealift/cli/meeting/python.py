@@ -40,6 +40,7 @@ Talk = Callable[[str], object]
 STOP_S: Final = GRACE_S + 3.0  # a command ends itself before
 _INVITATION: Final = re.compile(r"(\S+)  (sealift-invitation-\S+)")
 _QUESTION: Final = "sealift: host asks you "  # as `tell_terms` begins
+_COMPARE: Final = f"{_QUESTION}to compare "  # as `tell_comparison` does
 _DIGEST: Final = "sealift: digest "
 
 
@@ -123,6 +124,7 @@ def join(
     *,
     folder: Word = ".",
     heldout: Word | None = None,
+    compare: str | None = None,
     sign: str | Callable[[list[str]], bool] | None = None,
     allow: Sequence[str] = (),
     talk: Talk | None = None,
@@ -134,15 +136,17 @@ def join(
         data: This owner's rows, a .csv file.
         folder: This owner's, where it is typed.
         heldout: Rows that are measured on only.
-        sign: The digest of the terms that are to be signed, and no others; or what gets
-            the question's lines, and says whether to sign. Both say, too, that the
-            words were compared. False declines: the others are told. Other terms are asked about again.
+        compare: The digest of the declaration that the table may be compared with.
+        sign: The digest of the terms that are to be signed, and no others; both say, too, that
+            the words were compared. Or what gets a question's lines and answers it: first
+            whether to compare, then whether to sign. False declines: the others are told.
+            What is declared or shown otherwise later is asked about again.
         allow: What may be signed although it is below the floor, as ``--allow`` names it.
         talk: Gets each line for people; stderr without it.
 
     Raises:
-        UsageError: ``not-confirmed``, after the terms were shown: without ``sign``, or if
-            they are others than its digest.
+        UsageError: ``not-confirmed``, after the question was shown: without an answer to it, or
+            if it is about something else than the digest.
         RefusedError: ``meeting-declined``, if a party, this one too, said no.
         SealiftError: whatever else the command said, with its exit code.
     """
@@ -152,8 +156,9 @@ def join(
     more: Mapping[str, Option] = {"heldout": heldout, "allow": [*allow]}
     words: list[Word] = ["join", given, data, *_typed(more)]
     if not callable(sign):
-        return _result([*words, *_typed({"sign_if": sign})], folder, talk, secret)
-    answer: Mapping[str, Option] = {}
+        answers = _typed({"compare_if": compare, "sign_if": sign})
+        return _result([*words, *answers], folder, talk, secret)
+    answer: dict[str, Option] = {"compare_if": compare}
     while True:
         heard = _Heard(talk or _say)
         try:
@@ -162,7 +167,8 @@ def join(
             if error.code != "not-confirmed" or not heard.question:
                 raise
         yes = sign([each.removeprefix("sealift: ") for each in heard.question])
-        answer = {"sign_if": heard.digest} if yes else {"decline": True}
+        verb = "compare" if heard.question[0].startswith(_COMPARE) else "sign"
+        answer |= {f"{verb}_if": heard.digest} if yes else {"decline": True}
 
 
 def run(

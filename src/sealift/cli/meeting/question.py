@@ -8,14 +8,16 @@ cannot draw on the screen.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from sealift.cli.console import YES, ask_line, say
+from sealift.data.schema.document import field_to_plain
+from sealift.data.schema.schema import Schema
 from sealift.errors import quote_foreign
 from sealift.meet.messages import MAX_PROPOSED
 from sealift.meet.terms import Declaration, Terms, proposed_agreement
 from sealift.release.agreement import Agreement
-from sealift.release.agreement.explain import explain, explain_lines
+from sealift.release.agreement.explain import count, explain, explain_lines
 
 FEWEST_ROWS: Final = 10  # of a text that another party may hear of
 
@@ -47,6 +49,44 @@ def _tell(agreement: Agreement, name: str, colour: bool) -> Iterator[str]:
     yield "host asks you to take part in training a model. Signing means:"
     sentences = explain(agreement, name, sealed=False)
     yield from explain_lines(sentences, colour=colour)
+
+
+def tell_comparison(
+    declared: Declaration, schema: Schema, fewest: Mapping[str, int], number: int
+) -> Iterator[str]:
+    """Lines that say what a party's tables are to be compared with, and who hears the result.
+
+    Args:
+        declared: By the host.
+        schema: Its own, with every rule that a cell must fit.
+        fewest: Rows that each of the party's files must have, by the file's name.
+        number: How many different declarations the host has shown by now.
+    """
+    names = " and ".join(map(quote_foreign, fewest))
+    model = quote_foreign(declared.name)
+    yield f"host asks you to compare {names}, on this machine, with what {model} needs:"
+    for each in schema.fields:
+        yield from _tell_field(field_to_plain(each))
+    for name, rows in fewest.items():
+        yield f"  {quote_foreign(name)}: at least {count(rows, 'row')}"
+    yield "  The host hears your name, your keys, and whether all of this fits, some seconds"
+    yield "  after your yes. So it learns that there are, or are not, other values in the table."
+    if number > 1:
+        yield f"  The host declared something else before: this is time {number} of at most 3."
+
+
+def _tell_field(rules: dict[str, Any]) -> Iterator[str]:
+    """Every rule of a field: numbers on one line, the host's texts on lines of their own."""
+    name, dtype = quote_foreign(rules.pop("name")), rules.pop("dtype")
+    numbers, texts = [f"dtype {dtype}"], []
+    for key, rule in rules.items():
+        each = rule if isinstance(rule, list) else [rule]
+        if all(isinstance(item, str) for item in each):
+            texts += [f"{key}: {quote_foreign(item)}" for item in each]
+        else:
+            numbers.append(f"{key} {rule}")
+    yield f"  {name}: {', '.join(numbers)}"
+    yield from (f"      {text}" for text in texts)
 
 
 def ask_categories(

@@ -174,12 +174,16 @@ class Registry:
     Attributes:
         agreement: Part of what is signed; None where no name has a key.
         keys: By name.
+        strangers: How many may be registered at one time.
+        strangers_each: How many of them from one address.
+        proof_s: How long a stranger may stay one; None where nobody vouches.
     """
 
     agreement: Digest | None = None
     keys: Mapping[str, PublicKey] = field(default_factory=dict)
     strangers: int = STRANGERS
     strangers_each: int = STRANGERS_EACH
+    proof_s: float | None = None
 
     def verify(self, name: str, challenge: bytes, signature: Buffer) -> None:
         """Check a proof of a name that has a key.

@@ -73,9 +73,11 @@ class Relay:
         self._sink = unfailing(sink)
         self._lock = threading.Lock()
         self._board = Switchboard(registry, clock=clock)
+        self._proof_s = registry.proof_s if registry else None
         self._peers: dict[int, Connection] = {}  # by number
         self._waited: dict[int, Connection] = {}  # by descriptor
         self._due_s: dict[Connection, float] = {}  # to register, or to take something
+        self._proof_due_s: dict[Connection, float] = {}  # of strangers
         self._begun: deque[Connection] = deque()
         self._unregistered: dict[Connection, None] = {}  # the oldest first
         self._crowded_out: deque[Connection] = deque()
@@ -146,6 +148,7 @@ class Relay:
             peer = self._peers.get(number) if number is not None else None
             if peer is not None:
                 peer.accounts = self._accounts_of(peer)
+                self._proof_due_s.pop(peer, None)
 
     def _attach(
         self, sock: socket.socket, begun: bytes, address: str | None, accounts: Accounts
@@ -315,6 +318,8 @@ class Relay:
                     return
                 peer.accounts = self._accounts_of(peer)
                 self._unregistered.pop(peer, None)
+                if self._proof_s and not self._board.is_proven(peer.number):
+                    self._proof_due_s[peer] = time.monotonic() + self._proof_s
         except SealiftError as error:
             emit(self._sink, "relay.refused", reason=error.code)
             peer.put(refuse(NO_CIRCUIT, error.code))
@@ -363,7 +368,8 @@ class Relay:
     def _drop_overdue(self) -> None:
         now_s = time.monotonic()
         with self._lock:
-            due = [peer for peer, due_s in self._due_s.items() if now_s >= due_s]
+            both = (*self._due_s.items(), *self._proof_due_s.items())
+            due = {peer for peer, due_s in both if now_s >= due_s}
         for peer in due:
             self._drop(peer, peer_timeout())
         self._flush()
@@ -379,6 +385,7 @@ class Relay:
             self._poll.unregister(peer)
             del self._waited[peer.fileno()]
             self._due_s.pop(peer, None)
+            self._proof_due_s.pop(peer, None)
             peer.close()
         if name:
             emit(self._sink, "relay.gone", name=name, reason=error.code)
