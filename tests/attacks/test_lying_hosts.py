@@ -455,7 +455,7 @@ def test_what_join_did_not_write_stays_as_it_is(host: LyingHost, name: str) -> N
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("mine")
     error = north.begin().refused()
-    assert (type(error), error.code) == (UsageError, "exists")
+    assert (type(error), error.code) == (UsageError, "file-in-the-way")
     assert name.partition("/")[0] in str(error)
     assert north.questions == []
     assert mine.read_text() == "mine"
@@ -476,7 +476,7 @@ def test_nor_is_it_replaced_by_another_declaration(host: LyingHost, name: str) -
     )
     host.lie = to_north(lambda told: BringCard(declared, files))
     error = host.owner("north").begin().refused()
-    assert (type(error), error.code) == (UsageError, "exists")
+    assert (type(error), error.code) == (UsageError, "file-in-the-way")
     assert name in str(error)
     assert mine.read_text() == "mine"
     mine.unlink()  # control: what it wrote itself goes, and comes anew

@@ -10,7 +10,13 @@ import pytest
 
 from sealift.attest.level import Level
 from sealift.cli.meeting import question
-from sealift.cli.meeting.question import ask_categories, tell_declared, tell_terms
+from sealift.cli.meeting.question import (
+    ask_categories,
+    tell_comparison,
+    tell_declared,
+    tell_terms,
+)
+from sealift.data.schema.document import schema_from_plain, schema_to_plain
 from sealift.errors import MalformedError
 from sealift.meet.messages import Check
 from sealift.meet.terms import Terms, agreement_of, proposed_agreement
@@ -105,14 +111,17 @@ def test_what_makes_no_agreement_is_not_asked(terms: Terms) -> None:
 
 
 def test_what_others_wrote_cannot_draw_on_the_screen(terms: Terms) -> None:
-    """Names are checked names; columns are anybody's text."""
-    fields = [{"name": HOSTILE, "dtype": "float64", "shape": [2]}]
-    declared = replace(terms.declaration, schema={"fields": fields})
-    shown = screen(replace(terms, declaration=declared))
+    """Names are checked names; what a field is about, and is called, is anybody's text."""
+    texts = {"description": HOSTILE, "column": HOSTILE, "categories": ["a", "b"]}
+    fields = [{"name": "age", "dtype": "int64", **texts}]
+    schema = schema_from_plain({"fields": fields})
+    declared = replace(terms.declaration, schema=schema_to_plain(schema))
+    asked = tell_comparison(declared, schema, {HOSTILE: 3}, number=2)
+    shown = "\n".join((screen(replace(terms, declaration=declared)), *asked))
     assert not [c for c in shown if ord(c) < 32 and c != "\n"]
     assert "\u202e" not in shown
     assert "sealift: " not in shown
-    assert max(map(len, shown.splitlines())) < 80
+    assert max(map(len, shown.splitlines())) < 120
 
 
 def test_categories_leave_by_a_yes_for_each_column_alone(

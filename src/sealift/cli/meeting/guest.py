@@ -182,7 +182,7 @@ def read_kept(place: Place, invitation: Invitation) -> Kept:
 
     Raises:
         PolicyError: ``other-meeting``.
-        UsageError: ``exists``: a file lies here that this command would write.
+        UsageError: ``file-in-the-way``: a file lies here that this command would write.
     """
     path = place["meeting.json"]
     if not path.exists():
@@ -510,11 +510,7 @@ class OwnerMeeting:
     def _decline(self) -> None:
         """Leave by the owner's no, whatever the host says to it."""
         self._talk.say("nothing was signed; the others are told that you said no")
-        error = RefusedError(
-            f"{self.place.name}: said no",
-            fix="Type the same command again to be asked again",
-            code="meeting-declined",
-        )
+        error = RefusedError(f"{self.place.name}: said no", code="meeting-declined")
         self._leaving = Decline("said no"), error
 
     def _ask(self, terms: Terms) -> bool | None:
@@ -672,7 +668,6 @@ def require_signed(place: Place, kept: Kept) -> None:
         raise PolicyError(
             "job.toml is not the job that was signed",
             why="it was changed since",
-            fix="Move it away: it is written anew",
             code="job-differs",
         )
 

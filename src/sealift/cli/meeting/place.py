@@ -122,7 +122,7 @@ class Place:
         """Before anything is written: nothing lies here that would be replaced.
 
         Raises:
-            UsageError: ``exists``, with the file's name.
+            UsageError: ``file-in-the-way``, with the file's name.
         """
         for name in _WRITTEN:
             if os.path.lexists(self[name]):
@@ -142,7 +142,7 @@ class Place:
             written: Digests of what was written here before.
 
         Raises:
-            UsageError: ``exists``, with the file's name.
+            UsageError: ``file-in-the-way``, with the file's name.
         """
         there = self._recipe()
         found = {f"recipe/{path}": content for path, content in there.items()}
@@ -168,7 +168,7 @@ class Place:
         """Write the recipe's files to be read; what was written before and is no part goes.
 
         Raises:
-            UsageError: ``exists``: another file lies in recipe/.
+            UsageError: ``file-in-the-way``: another file lies in recipe/.
         """
         self.require_own({}, files, written)
         folder, there = self["recipe"], self._recipe()
@@ -184,8 +184,7 @@ def file_exists(name: str) -> UsageError:
     """What is there is not replaced."""
     return UsageError(
         f"{name} lies here already, and was not written by this meeting",
-        fix="Move it away, or use a folder with nothing in it but the table",
-        code="exists",
+        code="file-in-the-way",
     )
 
 
