@@ -47,6 +47,7 @@ class SealiftError(Exception):
         fix: What the reader can do about it, if this place knows more than the catalogue;
             None where the cause has said it.
         code: Stable kebab-case name; the class default when left out.
+        ranks: Numbers of the ranks of a group that it is about.
     """
 
     exit_code: ClassVar[int] = 1
@@ -59,8 +60,9 @@ class SealiftError(Exception):
         why: str | BaseException = "",
         fix: str | None = "",
         code: str | None = None,
+        ranks: tuple[int, ...] = (),
     ) -> None:
-        self.what = what
+        self.what, self.ranks = what, ranks
         self.why = why if isinstance(why, str) else cause(why)
         self.code = code or self.default_code
         self._fix = fix
@@ -238,6 +240,15 @@ def remedy(code: str) -> str:
     except Exception:  # no descriptor is left, say: never a second error
         return ""
     return entry.get("fix", "").partition(". ")[0].removesuffix(".")
+
+
+def meaning(code: str) -> str:
+    """The first sentence of what the catalogue says a code means; empty of no code of ours.
+
+    It stands for an error's own line wherever a peer says only the code.
+    """
+    what = catalogue().get(code, {}).get("what", "")
+    return what.partition(". ")[0].removesuffix(".")
 
 
 def _one_line(text: str) -> str:

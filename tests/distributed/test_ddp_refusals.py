@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sealift.errors import meaning
 from tests.sim.ddpjobs import RANKS, SharedRun, shared_run, shared_world, write_shared
 from tests.sim.jobrun import Running
 
@@ -27,6 +28,15 @@ def everybody(run: SharedRun) -> list[Running]:
     for owner in run.world.owners:
         run.broker(owner)
     return [run.rank(number) for number in range(RANKS)]
+
+
+def demand_meaning_alone(run: SharedRun, code: str) -> None:
+    """Of a rank's error others hear what its name means, and no file of its machine."""
+    line = run["orchestrator"].error()
+    assert ": rank " in line
+    assert meaning(code) in line
+    assert ".sealed" not in line
+    assert str(run.world.path) not in line
 
 
 def nothing_summed(run: SharedRun) -> bool:
@@ -62,8 +72,8 @@ def test_another_file_in_a_tables_place(run: SharedRun) -> None:
     ranks = everybody(run)
     for role in (run["orchestrator"], *ranks):
         assert role.end() == (4 if role is run["orchestrator"] else 6), role.errors
-        assert "north-train.sealed is not the file that its key is for" in role.error()
-    assert ": rank " in run["orchestrator"].error()
+    assert all("north-train.sealed is not the file" in each.error() for each in ranks)
+    demand_meaning_alone(run, "other-resource")
     assert nothing_summed(run)
 
 
@@ -73,7 +83,8 @@ def test_a_missing_file(run: SharedRun) -> None:
     ranks = everybody(run)
     for role in (run["orchestrator"], *ranks):
         assert role.end() == (4 if role is run["orchestrator"] else 3), role.errors
-        assert "south-train.sealed" in role.error()
+    assert all("south-train.sealed" in each.error() for each in ranks)
+    demand_meaning_alone(run, "cannot-read")
     assert nothing_summed(run)
 
 

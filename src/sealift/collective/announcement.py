@@ -130,6 +130,7 @@ class Announcement:
             f"rank {rank} is about to do something else than this one",
             why="; ".join(self._differences(theirs)),
             code="ranks-drifted",
+            ranks=(rank,),
         )
 
     def _differences(self, theirs: Announcement) -> Iterator[str]:

@@ -106,12 +106,19 @@ class SealedGroup:
         }
         self._scratch = bytearray()
 
-    def all_reduce(self, tensor: Array, reduction: Reduction = Reduction.SUM) -> None:
+    def all_reduce(
+        self,
+        tensor: Array,
+        reduction: Reduction = Reduction.SUM,
+        algorithm: Algorithm | None = None,
+    ) -> None:
         """Combine everybody's ``tensor`` in the order of ranks, in place.
 
         Args:
             tensor: Any shape, contiguous, of one of ``DTYPES``; the same on every rank.
             reduction: How.
+            algorithm: The same on every rank; by the tensor's size without. The bits of
+                the result do not depend on it.
 
         Raises:
             JobError: code ``ranks-drifted``, if a rank is about to do something else.
@@ -121,11 +128,11 @@ class SealedGroup:
         """
         flat = self._flat(tensor)
         small = flat.nbytes <= self.choices.one_phase_bytes
-        how = Algorithm.ONE_PHASE if small else Algorithm.TWO_PHASE
+        how = algorithm or (Algorithm.ONE_PHASE if small else Algorithm.TWO_PHASE)
         with self._collective(
             Operation.ALL_REDUCE, flat, reduction=reduction, algorithm=how
         ):
-            if small:
+            if how is Algorithm.ONE_PHASE:
                 self._reduce_all(flat, reduction)
                 return
             self._reduce_chunks(chunks_of(flat, self.world), reduction, tell=True)

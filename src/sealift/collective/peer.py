@@ -133,9 +133,9 @@ class Peer:
         try:
             yield
         except PeerError as error:
-            raise PeerError(
-                f"rank {self.number} cannot be reached", why=error, code=error.code
-            ) from None
+            what, ranks = f"rank {self.number} cannot be reached", (self.number,)
+            raise PeerError(what, why=error, code=error.code, ranks=ranks) from None
         except SealiftError as error:
             error.what = f"rank {self.number}: {error.what}"
+            error.ranks = (self.number,)
             raise

@@ -78,6 +78,14 @@ def stretch(guessable: bytes, salt: bytes, *, log2_n: int, length: int) -> bytes
     )
 
 
+def content_hash(*parts: Buffer) -> bytes:
+    """BLAKE3 of the concatenation of ``parts``."""
+    hasher = blake3.blake3()
+    for part in parts:
+        hasher.update(part)
+    return hasher.digest()
+
+
 class KeyedHasher:
     """Incremental keyed BLAKE3, 32-byte output."""
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from sealift.crypto.sign import PublicKey
 from sealift.ids import Role
+from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
@@ -29,6 +30,13 @@ def relay_name(role: Role, party: str = "") -> str:
 def accelerator_names(count: int = 1) -> tuple[str, ...]:
     """The names of a job's accelerators, in sessions and on the relay."""
     return tuple(relay_name(Role.ACCELERATOR, str(n)) for n in range(count))
+
+
+def say_ranks(agreement: Agreement) -> tuple[str, ...]:
+    """The ranks of a group for people, with the owner where rows stay at home: ``rank 1 (east)``."""
+    if agreement.rows_at_home:
+        return tuple(f"rank {n} ({o})" for n, o in enumerate(agreement.data_owners))
+    return tuple(f"rank {number}" for number in range(agreement.ranks))
 
 
 def teller_name(party: str) -> str:

@@ -109,3 +109,23 @@ def test_a_rank_that_does_not_come_is_named(relayed: Ranks) -> None:
         assert isinstance(error, PeerError)
     errors = on_all([relayed.meeting(2)], sums)
     assert "accelerator-" in str(errors[0])
+
+
+def test_every_start_has_an_epoch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of the same ranks: rank 0 draws it, and all others hear it."""
+    epochs: list[bytes] = []
+    view = Charter.view
+
+    def seen(self: Charter, instances: Any, epoch: bytes) -> Digest:
+        epochs.append(epoch)
+        return view(self, instances, epoch)
+
+    monkeypatch.setattr(Charter, "view", seen)
+    for _start in range(2):
+        with ExitStack() as stack:
+            ranks = Ranks(stack, "relay")
+            meetings = [ranks.meeting(rank) for rank in range(3)]
+            assert on_all(meetings, sums) == [[6.0] * 3] * 3
+    assert len(epochs) == 6
+    assert len(set(epochs)) == 2
+    assert {len(each) for each in epochs} == {EPOCH_BYTES}

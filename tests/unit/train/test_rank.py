@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sealift.codec import encode
-from sealift.errors import JobError, SealiftError
+from sealift.crypto.sign import Signed, SigningKey, sign_document
+from sealift.data.schedule.visits import Group, Stop
+from sealift.errors import IntegrityError, JobError, PeerError, SealiftError, UsageError
+from sealift.events import discard
+from sealift.ids import Digest
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.resources import GroupRule
+from sealift.release.log.entries import SignedTreeHead, TreeHead
+from sealift.release.log.heads import ShownHeads
 from sealift.train.job.runningjob import JobShapes
-from sealift.train.loop.faults import bad_row
-from sealift.train.output.uses import Uses
-from sealift.train.ranks.rank import agreed_settings, demand_one_level
-from sealift.train.ranks.rankedjob import RankedJob
+from sealift.train.loop.faults import bad_row, recipe_failed
+from sealift.train.output.uses import TableUse, Uses
+from sealift.train.ranks import rank as ranks_module
+from sealift.train.ranks.rank import BEAT_S, Rank, agreed_settings, demand_one_level
+from sealift.train.ranks.rankedjob import LOST, RankedJob
+from sealift.train.ranks.rounds import GroupRounds, Present, Report
 from sealift.travel.settings import (
     JobSettings,
     RunSettings,
@@ -25,8 +36,9 @@ from sealift.travel.settings import (
     TrainingSettings,
     TravelSettings,
 )
-from sealift.travel.visit.messages import StartJob
+from sealift.travel.visit.messages import Alive, StartJob, parse_message
 from tests.sim.paperwork import signed_receipt
+from tests.sim.runreceipts import OWNERS, SmallRun, small_run
 from tests.unit.train.joints import cargo
 
 RANKS = len(make_consortium().agreement.data_owners)
@@ -158,3 +170,261 @@ def test_no_model_is_built_before_the_sums_that_it_is_built_on(
         settings=replace(AGREED, training=training), trainer=Trainer()
     )
     assert RankedJob._model_bytes(job) == nbytes
+
+
+def rounds_of(plans: Any, names: tuple[str, ...]) -> GroupRounds:
+    group: Any = SimpleNamespace(world=len(names), rank=0)
+    trainer: Any = None
+    work: Any = None
+    return GroupRounds(group, trainer, plans, work, max_norm=0.0, names=names)
+
+
+class Account:
+    """What rank 0 takes of two ranks' accounts of a pass; rank 1 is south's."""
+
+    def __init__(self) -> None:
+        of = [Stop(0, owner, f"{owner}-train", "train", 0, 10) for owner in ("n", "s")]
+        self.plans = [[Group(0, "train", 0, (stop,))] for stop in of]
+        self.taken: list[Uses] = []
+        self.agreement = SimpleNamespace(
+            resource=lambda name: SimpleNamespace(row_bytes=8)
+        )
+        self.handout = SimpleNamespace(
+            use=self.taken.append,
+            uses=lambda: Uses((), tuple(r for u in self.taken for r in u.receipts)),
+        )
+        self._rounds = rounds_of(self.plans, ("rank 0 (north)", "rank 1 (south)"))
+        self._plan_use = partial(RankedJob._plan_use, self)  # type: ignore[arg-type]
+
+    def take(self, *receipts: bytes, **lie: Any) -> None:
+        uses = [
+            TableUse(resource=f"{o}-train", purpose="train", visits=1) for o in "ns"
+        ]
+        true = {"rows": 10, "cargo_bytes": 80, "scrubbed_bytes": 81}
+        tables = [replace(uses[0], **true), replace(uses[1], **{**true, **lie})]
+        own = (Digest.of(b"0" + bytes([len(self.taken)])),)
+        reports = [
+            Report(uses=Uses((tables[0],), own)),
+            Report(uses=Uses((tables[1],), tuple(map(Digest.of, receipts)))),
+        ]
+        of: Any = self
+        RankedJob._take_uses(of, "train", 0, reports)
+
+
+def test_an_account_that_fits_the_plan_is_taken() -> None:
+    """Control; what of a GPU's memory a rank says besides is not taken over."""
+    account = Account()
+    account.take(b"1")
+    account.take(b"2", scrubbed_bytes=1 << 40)
+    assert [each.tables[0].scrubbed_bytes for each in account.taken] == [81] * 4
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"rows": 10**7},
+        {"visits": 2},
+        {"cargo_bytes": 81},
+        {"sealed_bytes": 1},
+        {"nonzero_bytes": 1},
+        {"scrubbed_bytes": 80},
+        {"purpose": "heldout"},
+        {"resource": "n-train"},
+    ],
+)
+def test_another_account_of_rows_than_the_plans_is_refused(lie: Any) -> None:
+    account = Account()
+    with pytest.raises(IntegrityError, match=r"rank 1 \(south\)") as refused:
+        account.take(b"1", **lie)
+    assert (refused.value.code, refused.value.ranks) == ("untrue-report", (1,))
+    assert len(account.taken) == 1  # rank 0's own
+
+
+@pytest.mark.parametrize(
+    "receipts",
+    [
+        (),
+        (b"1",),  # of the pass before
+        (b"2", b"2"),
+        (b"2", b"3"),
+        (b"0\2",),  # rank 0's own, of this pass
+    ],
+)
+def test_each_use_of_rows_has_one_receipt_of_its_own(receipts: Any) -> None:
+    """Of another pass, or another rank's, it would not verify in the run's receipt."""
+    account = Account()
+    account.take(b"1")
+    with pytest.raises(IntegrityError) as refused:
+        account.take(*receipts)
+    assert (refused.value.code, refused.value.ranks) == ("untrue-report", (1,))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[SmallRun]:
+    with small_run(tmp_path) as made:
+        yield made
+
+
+class Judging:
+    """What a rank makes of what the rank of ada shows of the logs."""
+
+    def __init__(self, run: SmallRun) -> None:
+        self.agreement = run.consortium.verified()
+        count = len(OWNERS)
+        slices = SlicesSettings(count=count)
+        self.settings = JobSettings(slices=slices)
+        keys = (
+            run.instance.public_key,
+            *(SigningKey.generate().public_key for _ in "ab"),
+        )
+        self.handout = SimpleNamespace(instances=keys)
+        self.level = "development"
+        self.keys = SimpleNamespace(heads=ShownHeads())
+        heads = {each.body.log: each for each in run.receipt.manifest.heads}
+        ada = run.consortium.agreement.party("ada").sign
+        self.releases = tuple(
+            each for each in run.receipt.released if each.head.body.log == ada
+        )
+        self.head = heads[ada]
+
+    def judge(self, **shown: Any) -> None:
+        present = {"heads": (self.head,), "releases": self.releases, **shown}
+        of: Any = self
+        RankedJob._judge_releases(of, 0, Present(**present))
+
+    def refuse(self, code: str, **shown: Any) -> None:
+        with pytest.raises(SealiftError) as refused:
+            self.judge(**shown)
+        assert refused.value.code == code
+
+    @property
+    def shown(self) -> list[int]:
+        return [each.body.size for each in self.keys.heads()]
+
+
+def test_what_a_rank_shows_of_its_owners_log_is_kept(run: SmallRun) -> None:
+    """Control."""
+    judging = Judging(run)
+    judging.judge()
+    assert judging.shown == [judging.head.body.size]
+
+
+def forged(head: SignedTreeHead, **lie: Any) -> SignedTreeHead:
+    return Signed(replace(head.body, **lie), head.signature)
+
+
+def test_a_head_that_its_owner_did_not_sign_is_not_passed_on(run: SmallRun) -> None:
+    judging = Judging(run)
+    judging.refuse("head-unsigned", heads=(forged(judging.head, size=2**50),))
+    stranger = SigningKey.generate()
+    head = TreeHead(stranger.public_key, 9, Digest.of(b"root"), 1)
+    judging.refuse("other-log", heads=(sign_document(head, stranger),))
+    assert judging.shown == []
+
+
+def test_an_owner_that_signed_two_logs_is_found(run: SmallRun) -> None:
+    judging = Judging(run)
+    judging.judge()
+    body = replace(judging.head.body, root=Digest.of(b"another past"))
+    fork = sign_document(body, run.consortium.identities["ada"])
+    judging.refuse("log-forked", heads=(fork,))
+
+
+def test_a_rank_shows_the_release_of_each_of_its_keys_and_no_other(
+    run: SmallRun,
+) -> None:
+    judging = Judging(run)
+    judging.refuse("no-release", releases=judging.releases[1:])
+    judging.refuse("no-release", releases=run.receipt.released)
+    judging.level = "tee"
+    judging.refuse("other-level")
+    judging.level = "development"
+    judging.handout.instances = judging.handout.instances[::-1]
+    judging.refuse("no-release")
+    assert judging.shown == []
+
+
+def failing(recipe_text: bool) -> Any:
+    rule = SimpleNamespace(recipe_text=recipe_text)
+    agreement = SimpleNamespace(agreement=SimpleNamespace(output_rule=rule))
+    return SimpleNamespace(_agreement=agreement)
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_a_ranks_own_words_stay_at_home(text: bool) -> None:
+    """With ``recipe_text`` the parties agreed that a recipe's own may go, and no other."""
+    own = UsageError("/home/south/rows.sealed is missing", code="bad-world", ranks=(1,))
+    said = Rank._failure(failing(text), own)
+    assert (said.code, said.line, said.ranks) == ("bad-world", "", (1,))
+    odd = UsageError("what", code="of-no-catalogue")
+    assert Rank._failure(failing(text), odd).code == "rank-failed"
+    recipe = recipe_failed("recipe.py", 3, "ValueError")
+    assert bool(Rank._failure(failing(text), recipe).line) is text
+
+
+def test_a_rank_says_that_it_is_alive_until_it_cannot() -> None:
+    said: list[bytes] = []
+    ended: list[SealiftError] = []
+    of: Any = SimpleNamespace(_leave=ended.append)
+    control: Any = SimpleNamespace(send=said.append)
+    assert Rank._beat(of, control) == BEAT_S
+    assert isinstance(parse_message(said[0], (Alive,)), Alive)
+
+    def gone(message: bytes) -> None:
+        raise PeerError("it hung up", code="peer-closed")
+
+    control.send = gone
+    assert Rank._beat(of, control) is None
+    assert [each.code for each in ended] == [LOST]
+
+
+def test_who_meets_a_rank_of_another_level_sums_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The real meeting's levels are judged before a rank goes on."""
+    pushed: list[Any] = []
+
+    class Meeting:
+        levels, paths, instances = ("tee", "development"), dict[str, Any](), ()
+
+        def __init__(self, *how: Any, **more: Any) -> None:
+            self.charter = how[0]
+
+        def meet(self) -> str:
+            return "group"
+
+    monkeypatch.setattr(ranks_module, "GroupMeeting", Meeting)
+    of: Any = SimpleNamespace(
+        _agreement=make_consortium().verified(),
+        _names=("a", "b", "c"),
+        _endpoint=None,
+        _relay=None,
+        _places=SimpleNamespace(direct_host=None, dialler=None),
+        _proof=SimpleNamespace(level="tee"),
+        _sink=discard,
+    )
+    stack: Any = SimpleNamespace(push=pushed.append)
+    with pytest.raises(JobError) as refused:
+        Rank._meet(of, stack, "digits", AGREED)
+    assert refused.value.code == "levels-differ"
+    assert pushed == ["group"]  # it is ended with the rank
+    Meeting.levels = ("tee", "tee")
+    assert Rank._meet(of, stack, "digits", AGREED) == ("group", ())
+
+
+def test_a_ranks_rounds_have_the_jobs_bound_and_its_owners_names() -> None:
+    agreed = make_consortium(group=GroupRule(RANKS, "owner")).verified()
+    slices = SlicesSettings(count=RANKS, max_norm=0.5, sync="step")
+    given = dict.fromkeys(RankedJob.__dataclass_fields__)
+    for name in ("plans", "_slice", "_beside", "_rounds", "_uses"):
+        given.pop(name)
+    given |= {
+        "rank": 0,
+        "agreement": agreed,
+        "settings": JobSettings(slices=slices),
+        "group": SimpleNamespace(world=RANKS, rank=0),
+    }
+    made: Any = RankedJob(**given)  # type: ignore[arg-type]
+    assert made._rounds._max_norm == 0.5
+    assert made._rounds._sync == "step"
+    assert made._rounds._names[0] == f"rank 0 ({agreed.agreement.data_owners[0]})"

@@ -17,7 +17,7 @@ import pytest
 from sealift.codec import encode_named
 from sealift.collective.group import SealedGroup
 from sealift.data.schedule.visits import Group, Stop
-from sealift.errors import MalformedError, PeerError, SealiftError
+from sealift.errors import MalformedError, PeerError, SealiftError, meaning
 from sealift.events import discard
 from sealift.ids import Role
 from sealift.lab.worlds.consortium import OUTPUT, make_consortium
@@ -26,15 +26,18 @@ from sealift.train.loop.statistics import Measured
 from sealift.train.output.uses import TableUse, Uses
 from sealift.train.ranks.orchestrator import (
     FIRST_WORD_S,
+    SILENT_S,
     GroupOrchestrator,
+    RankWords,
     _first_cause,
-    _hear,
 )
+from sealift.train.ranks.rank import BEAT_S
 from sealift.train.ranks.rounds import GroupRounds, Part, Present, Report, Work
 from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.peers import accelerator_names
 from sealift.travel.settings import JobSettings, RunSettings
 from sealift.travel.visit.messages import (
+    Alive,
     Failed,
     FailedError,
     JobFinished,
@@ -55,7 +58,7 @@ def on_ranks(work: Callable[[int, GroupRounds], Any], *works: Work) -> list[Any]
     """What each rank came to; each tells what its ``work`` makes."""
     plans = [[Group(0, "heldout", 0, (stop(rank),))] for rank in range(len(works))]
     wires = simulated_wires(len(works))
-    state = SimpleNamespace(to_parts=dict)
+    state = SimpleNamespace(to_parts=lambda: {"rows": bytes(8)})
     trainer: Any = SimpleNamespace(steps=0, snapshot=lambda: state)
 
     def one(rank: int) -> Any:
@@ -71,9 +74,9 @@ def on_ranks(work: Callable[[int, GroupRounds], Any], *works: Work) -> list[Any]
         return list(pool.map(one, range(len(works))))
 
 
-def tells(of: Stop, count: int = 1, used: str = "") -> Work:
+def tells(of: Stop, count: int = 1) -> Work:
     told = (Part(stop=of, metrics={"loss": 0.5}),) * count
-    uses = Uses((TableUse(resource=used or of.resource, purpose="heldout"),))
+    uses = Uses((TableUse(resource=of.resource, purpose="heldout"),))
     return lambda purpose, epoch: (told, uses)
 
 
@@ -93,13 +96,12 @@ def test_every_rank_hears_what_all_measured() -> None:
         tells(stop(0)),
         tells(stop(1, 1 << 40)),
         tells(stop(1), 2),
-        tells(stop(1), used="o0-heldout"),
     ],
 )
 def test_a_rank_speaks_of_its_own_rows_alone(lie: Work) -> None:
     found = on_ranks(measure, tells(stop(0)), lie)
-    assert all(isinstance(each, MalformedError) for each in found)
-    assert "rank 1 tells numbers of other rows" in str(found[0])
+    assert [each.code for each in found] == ["untrue-report"] * 2
+    assert [each.ranks for each in found] == [(1,)] * 2
 
 
 def test_a_report_may_be_as_long_as_all_stops_make_it() -> None:
@@ -114,10 +116,11 @@ def test_a_report_may_be_as_long_as_all_stops_make_it() -> None:
 @pytest.mark.parametrize("position", [-1, 3])
 def test_rank_0_goes_on_with_a_pass_of_the_job(position: int) -> None:
     def meet(rank: int, rounds: GroupRounds) -> Any:
-        return rounds.meet(Present(heads=(), position=0 if rank else position), 2)
+        own = Present(heads=(), position=0 if rank else position)
+        return rounds.meet(own, [("train", 0), ("heldout", 0)])
 
     found = on_ranks(meet, tells(stop(0)), tells(stop(1)))
-    assert all(isinstance(each, MalformedError) for each in found)
+    assert [(each.code, each.ranks) for each in found] == [("untrue-report", (0,))] * 2
 
 
 def test_numbers_of_another_rank_leave_by_the_rule_as_ones_own() -> None:
@@ -146,7 +149,8 @@ def test_the_result_is_rank_0s(rank: int, said: object) -> None:
         return raw.pop()
 
     heard: list[Any] = []
-    _hear(rank, SimpleNamespace(receive=receive), heard.append)  # type: ignore[arg-type]
+    session: Any = SimpleNamespace(receive=receive)
+    RankWords(rank, ("rank 0", "rank 1")).hear(session, heard.append)
     assert heard[:2] == words[:2]
     if rank:
         assert isinstance(heard[2], MalformedError)
@@ -196,3 +200,56 @@ def test_every_rank_has_the_receipt_of_rank_0() -> None:
         return rounds.hear_receipt(b"" if rank else b"the receipt")
 
     assert on_ranks(hear, tells(stop(0)), tells(stop(1))) == [b"the receipt"] * 2
+
+
+NAMES = ("rank 0 (north)", "rank 1 (east)", "rank 2 (south)")
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "line"),
+    [
+        (Failed("bad-row", "/home/east/rows"), "bad-row", "rank 1 (east): "),
+        (
+            Failed("bad-row", "", (2,)),
+            "bad-row",
+            "rank 1 (east): about rank 2 (south): ",
+        ),
+        (Failed("bad-row", "", (1,)), "bad-row", "rank 1 (east): "),
+        (Failed("no-such\x1b[2J", "\x1b[31m"), "rank-failed", "rank 1 (east): "),
+        (Failed("bad-row", "", (7,)), "rank-failed", "rank 1 (east): "),
+        (Failed("bad-row", "", (-1,)), "rank-failed", "rank 1 (east): "),
+    ],
+)
+def test_of_a_ranks_error_we_say_the_meaning_in_our_own_words(
+    said: Failed, code: str, line: str
+) -> None:
+    found = RankWords(1, NAMES).explain(said)
+    assert (found.code, found.line) == (code, line + meaning(code))
+
+
+def test_a_recipes_text_comes_where_the_agreement_lets_it_out() -> None:
+    said = Failed("recipe-error", "it raised\n\x1b[2J")
+    assert "it raised" not in RankWords(1, NAMES).explain(said).line
+    found = RankWords(1, NAMES, text=True).explain(said).line
+    assert "it raised" in found
+    assert found.isprintable()
+
+
+def test_a_rank_that_says_nothing_is_lost_whatever_its_work_may_take() -> None:
+    waited: list[Any] = []
+    raw = [encode_named("alive", Alive())] * 2
+
+    def receive(timeout_s: float | None) -> bytes:
+        waited.append(timeout_s)
+        if raw:
+            return raw.pop()
+        raise PeerError("no answer", code="peer-timeout")
+
+    heard: list[Any] = []
+    session: Any = SimpleNamespace(receive=receive)
+    RankWords(1, NAMES).hear(session, heard.append)
+    (lost,) = heard
+    assert isinstance(lost, PeerError)
+    assert lost.what == f"rank 1 (east) has said nothing for {SILENT_S:g} s"
+    assert waited == [SILENT_S] * 3
+    assert SILENT_S + BEAT_S <= 30.0  # and others hear of it by their next word

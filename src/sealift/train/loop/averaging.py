@@ -90,6 +90,8 @@ class Contribution:
         self._base, changes = [], dict[str, Array]()
         for name, tensor in self._tensors.items():
             if tensor.dtype in _COMPUTED:
+                if name in began and began[name].form != tensor.form:
+                    raise differ(f"{name} has another type or shape than it began with")
                 now = _numbers(tensor)
                 start = _numbers(began[name]) if name in began else np.zeros_like(now)
                 self._base.append(start)

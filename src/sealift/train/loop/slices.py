@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import Literal
 
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schedule.visits import Group, Stop, check_length, plan_job
@@ -81,6 +82,23 @@ def groups_together(
     for stops in zip_longest(*own, fillvalue=()):
         rows = tuple(sum(stop.rows for stop in each) for each in stops)
         yield stops, Together(tuple(map(settings.trained_rows, rows)), bucket_bytes)
+
+
+def steps_of_slices(
+    plans: Sequence[Sequence[Group]],
+    epoch: int,
+    settings: TrainingSettings,
+    sync: Literal["round", "step"],
+) -> list[int]:
+    """Optimizer steps that each slice makes in an epoch; every rank can compute them."""
+    together = [each for _, each in groups_together(plans, epoch, settings)]
+    if sync == "step":
+        made = sum(each.steps(settings.batch_rows) for each in together)
+        return [made] * len(plans)
+    slices = zip(*(each.rows for each in together), strict=True)
+    batch = settings.batch_rows
+    steps = [sum(-(-rows // batch) for rows in groups) for groups in slices]
+    return steps or [0] * len(plans)
 
 
 class Slice:

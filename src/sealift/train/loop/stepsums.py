@@ -146,9 +146,9 @@ class StepSums:
         for rank, (state, _step, _digest) in enumerate(heard):
             if state != _GOES_ON:
                 self._over = True
-                raise PeerError(
-                    f"rank {rank} failed", why="no rank made the step", code=FAILED
-                )
+                why = "no rank made the step"
+                what, ranks = f"rank {rank} failed", (rank,)
+                raise PeerError(what, why=why, code=FAILED, ranks=ranks)
         return [(step, found) for _state, step, found in heard]
 
     def _demand_finite(self, bucket: Bucket, own: Array, total: Array) -> None:
@@ -159,21 +159,23 @@ class StepSums:
         self._over = True
         mine = bytes([bucket.first_odd(own) is None])
         heard = self._group.exchange(mine)
-        ranks = [str(rank) for rank, each in enumerate(heard) if each == b"\0"]
+        ranks = [rank for rank, each in enumerate(heard) if each == b"\0"]
+        brought = f"rank {' and '.join(map(str, ranks))} brought it"
         raise JobError(
             f"the gradient of {name} is not finite at step {self._first + self._step}",
-            why=f"rank {' and '.join(ranks)} brought it"
-            if ranks
-            else "it is too large",
+            why=brought if ranks else "it is too large",
             code="not-finite",
+            ranks=tuple(ranks),
         )
 
 
 def _apart(rank: int, what: str) -> SealiftError:
     if what == "step":
-        return JobError(f"rank {rank} is at another step", code="ranks-drifted")
+        at_another = f"rank {rank} is at another step"
+        return JobError(at_another, code="ranks-drifted", ranks=(rank,))
     return IntegrityError(
         f"rank {rank} has other weights than this one",
         why="it was told another sum, or computed another one",
         code="ranks-diverged",
+        ranks=(rank,),
     )

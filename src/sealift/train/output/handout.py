@@ -98,6 +98,7 @@ class Handout:
         released: What owners' logs say of the keys that came.
 
     Attributes:
+        instances: Keys of all accelerators of the job, in the order of ranks.
         heldout: Numbers of the latest epoch that was measured.
         resumed: How often it went on from a checkpoint.
         checkpoints: How many of the job counted.
@@ -121,7 +122,7 @@ class Handout:
         ranks: tuple[PublicKey, ...] = (),
         released: Callable[[], tuple[Logged, ...]] = tuple,
     ) -> None:
-        self._ranks = ranks or (endpoint.instance.public_key,)
+        self.instances = ranks or (endpoint.instance.public_key,)
         self._agreement = agreement
         self._rule = agreement.agreement.output_rule
         self._endpoint = endpoint
@@ -263,7 +264,7 @@ class Handout:
         if passes_before and self.heldout.measured().epoch < 0:
             del result["metrics"]  # they were measured before this start
         instance = self._endpoint.instance
-        own = self.account_signers()[self._ranks.index(instance.public_key)]
+        own = self.account_signers()[self.instances.index(instance.public_key)]
         log = (each for each in made.heads if each.body.log == own.key)
         account = RunAccount(
             party=own.party,
@@ -284,7 +285,7 @@ class Handout:
 
     def account_signers(self) -> list[AccountSigner]:
         """Who signs the accounts of this job."""
-        return account_signers(self._plan, self._ranks, self._agreement)
+        return account_signers(self._plan, self.instances, self._agreement)
 
     def send(
         self,
@@ -434,8 +435,8 @@ class Handout:
             prepared=self._prepared(),
             resumed=self.resumed,
             software=f"sealift {__version__}",
-            instance=self._ranks[0],  # rank 0 hands it out
-            ranks=self._ranks,
+            instance=self.instances[0],  # rank 0 hands it out
+            ranks=self.instances,
             collectives=self.collectives,
             traces=training.products.traces.digest() if training.products else None,
             evidence=self._proof.evidence,

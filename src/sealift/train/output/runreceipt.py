@@ -13,7 +13,7 @@ Source: spec/release.md section Receipt of a run; in-toto attestation framework,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,7 +21,7 @@ from typing import Any, Final
 from sealift.attest.level import Level
 from sealift.codec import decode, encode, from_plain, parse, to_plain
 from sealift.crypto.envelope import Envelope, sign_envelope
-from sealift.crypto.sign import SigningKey
+from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,
@@ -58,6 +58,7 @@ STATEMENT: Final = "https://in-toto.io/Statement/v1"
 PREDICATE: Final = "urn:sealift:run-receipt:2"
 FORMER: Final = "urn:sealift:run-receipt:1"  # one accelerator filled it for everybody
 QUOTED: Final = 200  # characters of what the ranks chose together
+NO_RELEASE: Final = "no-release"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,30 +348,49 @@ def _evidence(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
 
 def _released(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     """Each owner's own word: what it logged before its key left, for whom, at which level."""
-    found = set()
+    found, manifest = set(), receipt.manifest
     for each in receipt.released:
-        owner = log_owner(each.head, verified)
-        entry = each.verify(owner.sign, "a release")
-        resource = verified.resource(getattr(entry, "resource", ""))
-        if not isinstance(entry, LogEntry) or entry.kind != "release":
-            raise PolicyError("a log's entry is no release", code="no-release")
-        if resource.owner != owner.name or entry.agreement != verified.digest:
-            raise PolicyError("a release of something else", code="no-release")
-        if entry.instance not in receipt.manifest.ranks:
-            raise PolicyError("a key went to another instance", code="no-release")
-        if entry.level != receipt.manifest.level:
-            raise PolicyError(
-                f"{resource.name} was released at level {entry.level}",
-                code="other-level",
-            )
-        found.add(resource.name)
+        found.add(demand_release(each, verified, manifest.ranks, manifest.level))
         _demand_shown(each.head.body, receipt)
     used = {each.resource for each in receipt.uses.tables}
     if missing := sorted(used - found):
         raise IntegrityError(
-            f"{missing[0]} was used and its key was never released", code="no-release"
+            f"{missing[0]} was used and its key was never released", code=NO_RELEASE
         )
     return f"{count(len(found), 'key')}, each logged by its owner first: {', '.join(sorted(found))}"
+
+
+def demand_release(
+    release: Logged,
+    verified: VerifiedAgreement,
+    instances: Sequence[PublicKey],
+    level: str,
+) -> str:
+    """The resource whose key its owner released, by the owner's own log.
+
+    Args:
+        release: As the owner's log has it.
+        verified: The agreement.
+        instances: Keys of accelerators, one of which must have got it.
+        level: That the release must have been at.
+
+    Raises:
+        RefusedError: if the entry says something else.
+    """
+    owner = log_owner(release.head, verified)
+    entry = release.verify(owner.sign, "a release")
+    resource = verified.resource(getattr(entry, "resource", ""))
+    if not isinstance(entry, LogEntry) or entry.kind != "release":
+        raise PolicyError("a log's entry is no release", code=NO_RELEASE)
+    if resource.owner != owner.name or entry.agreement != verified.digest:
+        raise PolicyError("a release of something else", code=NO_RELEASE)
+    if entry.instance not in instances:
+        raise PolicyError("a key went to another instance", code=NO_RELEASE)
+    if entry.level != level:
+        raise PolicyError(
+            f"{resource.name} was released at level {entry.level}", code="other-level"
+        )
+    return resource.name
 
 
 def _demand_shown(head: TreeHead, receipt: RunReceipt) -> None:

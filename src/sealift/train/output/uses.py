@@ -6,8 +6,9 @@ own ones in the account of the whole run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import zip_longest
 
 from sealift.codec import encode
 from sealift.ids import Digest
@@ -71,6 +72,22 @@ class Uses:
             nonzero_bytes=receipt.scrub.nonzero_bytes,
         )
         return cls((use,), (receipt_digest(signed),))
+
+
+def wrong_uses(told: Sequence[TableUse], planned: Sequence[TableUse]) -> str:
+    """What of a rank's account cannot be; empty if it fits the plan.
+
+    How much memory was scrubbed is at least the plan's: what of a GPU's memory stands in
+    a receipt besides is not everybody's to compute.
+    """
+    for use, own in zip_longest(told, planned):
+        if use is None or own is None or use.resource != own.resource:
+            return "rows of other tables than the plan has"
+        if replace(use, scrubbed_bytes=own.scrubbed_bytes) != own:
+            return f"{use.rows} rows of {own.resource} in {use.visits} uses, and the plan has {own.rows} in {own.visits}"
+        if use.scrubbed_bytes < own.scrubbed_bytes:
+            return f"less memory was scrubbed than rows of {own.resource} were in"
+    return ""
 
 
 def receipt_digest(signed: SignedReceipt) -> Digest:

@@ -2,7 +2,9 @@
 
 It forwards their frames, sees no key, no row and no gradient, and is trusted for progress
 only. A rank that is lost ends the others as well; then all of them are waited for again,
-with fresh keys, and go on from rank 0's checkpoint.
+with fresh keys, and go on from rank 0's checkpoint. One that is stopped and not killed says
+nothing any more, and is lost as well. Of a rank's error it hears the stable name and whom
+it is about, and no word of that rank's own.
 """
 
 from __future__ import annotations
@@ -10,15 +12,24 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
-from sealift.errors import MalformedError, PeerError, SealiftError, require_kind
+from sealift.errors import (
+    MalformedError,
+    PeerError,
+    SealiftError,
+    meaning,
+    quote_foreign,
+    require_kind,
+)
 from sealift.events import Sink, emit, metric_fields
 from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.session import Session
+from sealift.train.loop.stepsums import FAILED
 from sealift.train.ranks.rankedjob import LOST, ON_AGAIN
 from sealift.travel.orchestrator.job import (
     LAST_WORDS_S,
@@ -28,10 +39,11 @@ from sealift.travel.orchestrator.job import (
     receipt_part,
 )
 from sealift.travel.orchestrator.sessions import LiveSessions
-from sealift.travel.peers import accelerator_names
+from sealift.travel.peers import accelerator_names, say_ranks
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.farewell import await_end
 from sealift.travel.visit.messages import (
+    Alive,
     Failed,
     FailedError,
     JobFinished,
@@ -48,7 +60,9 @@ FIRST_WORD_S: Final = 0.5  # who is lost because of another says so a moment lat
 # What ends a job for good ends it on every rank: one that began later finds it, too,
 # as long as brokers and relay are there.
 OWN_WORD_S: Final = 10.0
-_ECHOES: Final = (LOST, "rank-failed")
+SILENT_S: Final = 20.0  # a rank says that it is alive every 5 s
+MAX_LINE: Final = 300  # columns of a recipe's own text
+_ECHOES: Final = (LOST, FAILED)
 
 
 class GroupOrchestrator:
@@ -74,6 +88,8 @@ class GroupOrchestrator:
         self._sessions = sessions
         self._sink = sink
         self._names = accelerator_names(agreement.agreement.ranks)
+        self._people = say_ranks(agreement.agreement)
+        self._text = agreement.agreement.output_rule.recipe_text
 
     def run(self, start: StartJob, outputs: Outputs) -> RunSummary:
         """Gather the ranks, start them, collect the output; again, if one is lost.
@@ -102,16 +118,11 @@ class GroupOrchestrator:
             try:
                 ranks.append(self._sessions.wait_for(Role.ACCELERATOR, name, left_s))
             except PeerError as error:
-                error.what = f"{self._say(rank)} did not arrive in time"
+                error.what = f"{self._people[rank]} did not arrive in time"
                 error.fix = ON_AGAIN
                 raise
         emit(self._sink, "job.gathered", ranks=len(ranks))
         return ranks
-
-    def _say(self, rank: int) -> str:
-        agreement = self._agreement.agreement
-        owner = f" ({agreement.data_owners[rank]})" if agreement.rows_at_home else ""
-        return f"rank {rank}{owner}"
 
     def _run(
         self, ranks: list[Session], start: StartJob, outputs: Outputs
@@ -122,8 +133,9 @@ class GroupOrchestrator:
             for session in ranks:
                 send_message(session, start)
             for rank, session in enumerate(ranks):
+                words = RankWords(rank, self._people, text=self._text)
                 threading.Thread(
-                    target=_hear, args=(rank, session, told.put), daemon=True
+                    target=words.hear, args=(session, told.put), daemon=True
                 ).start()
             receipt = bytearray()
             while not isinstance(each := told.get(), JobFinished):
@@ -182,22 +194,59 @@ class GroupOrchestrator:
         return wait_s
 
 
-def _hear(rank: int, session: Session, tell: Callable[[object], None]) -> None:
-    """Pass on what a rank says until its session, or what it may say, ends."""
-    try:
-        while True:
-            raw = session.receive(None)
-            kinds = (JobReady, RoundEnded, Output, JobFinished, Failed)
-            message = parse_message(raw, kinds)
-            if rank:
-                _demand_its_own(rank, message)
-            if isinstance(message, Failed) and not message.line.startswith("rank "):
-                message = Failed(message.code, f"rank {rank}: {message.line}")
-            tell(message)
-            if isinstance(message, Failed):
-                return  # its last word
-    except SealiftError as error:
-        tell(error)
+@dataclass(frozen=True, slots=True)
+class RankWords:
+    """What is taken of a rank's words.
+
+    Attributes:
+        rank: Its number.
+        names: Of all ranks, for people.
+        text: Whether the agreement lets a recipe's text out.
+    """
+
+    rank: int
+    names: Sequence[str]
+    text: bool = False
+
+    def hear(self, session: Session, tell: Callable[[object], None]) -> None:
+        """Pass on what it says until its session, or what it may say, ends.
+
+        A rank that says nothing for ``SILENT_S`` is lost, however long its work may take.
+        """
+        kinds = (Alive, JobReady, RoundEnded, Output, JobFinished, Failed)
+        name = self.names[self.rank]
+        try:
+            while True:
+                message = parse_message(session.receive(SILENT_S), kinds)
+                if isinstance(message, Alive):
+                    continue
+                if self.rank:
+                    _demand_its_own(self.rank, message)
+                if isinstance(message, Failed):
+                    tell(self.explain(message))
+                    return  # its last word
+                tell(message)
+        except PeerError as error:
+            what = f"{name} cannot be reached"
+            if error.code == "peer-timeout":
+                what = f"{name} has said nothing for {SILENT_S:g} s"
+            tell(PeerError(what, why=error, code=error.code))
+        except SealiftError as error:
+            error.what = f"{name}: {error.what}"
+            tell(error)
+
+    def explain(self, failed: Failed) -> Failed:
+        """Its error in our own words: a code of the catalogue, and the ranks it is about."""
+        others = [each for each in failed.ranks if each != self.rank]
+        if not (known := meaning(failed.code)) or set(others) - set(
+            range(len(self.names))
+        ):
+            return Failed(FAILED, f"{self.names[self.rank]}: {meaning(FAILED)}")
+        about = " and ".join(self.names[each] for each in others)
+        parts = [self.names[self.rank], *([f"about {about}"] if about else []), known]
+        if self.text and failed.line:
+            parts[-1] = quote_foreign(failed.line, MAX_LINE)
+        return Failed(failed.code, ": ".join(parts))
 
 
 def _demand_its_own(rank: int, message: object) -> None:

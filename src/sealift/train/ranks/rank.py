@@ -26,6 +26,7 @@ from sealift.errors import (
     PeerError,
     PolicyError,
     SealiftError,
+    meaning,
 )
 from sealift.events import Sink, emit
 from sealift.release.agreement import Agreement
@@ -42,15 +43,18 @@ from sealift.train.job.leasekeeping import LeaseKeeper, owners_leases
 from sealift.train.job.releasedkeys import ReleasedKeys
 from sealift.train.job.runningjob import JobProgress, JobShapes, open_training
 from sealift.train.job.settings import told_settings
+from sealift.train.loop.faults import RecipeError
 from sealift.train.loop.slices import resources_of_slice
+from sealift.train.loop.stepsums import FAILED
 from sealift.train.output.handout import Handout
 from sealift.train.plans import PLANS
 from sealift.train.plans.local import SealedTables, opened_tables
-from sealift.train.ranks.rankedjob import ON_AGAIN, RankedJob, as_lost
+from sealift.train.ranks.rankedjob import LOST, ON_AGAIN, RankedJob, as_lost
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.taskprocess import TaskLimits
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.holder.jobs import Receipts
+from sealift.travel.holder.watches import Watcher
 from sealift.travel.peers import (
     ORCHESTRATOR,
     accelerator_names,
@@ -60,6 +64,7 @@ from sealift.travel.peers import (
 )
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import (
+    Alive,
     Failed,
     Finished,
     StartJob,
@@ -69,6 +74,7 @@ from sealift.travel.visit.messages import (
 from sealift.travel.visit.state import Clock
 
 ORCHESTRATOR_WAIT_S: Final = 20.0
+BEAT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,20 +171,62 @@ class Rank:
 
     def _serve(self, control: Session, start: StartJob) -> None:
         with ExitStack() as stack:
+            heartbeat = Watcher(
+                "heartbeat",
+                partial(self._beat, control),
+                broken=lambda error: self._leave(
+                    PeerError("this rank cannot say that it is alive", why=error)
+                ),
+                sink=self._sink,
+            )
+            stack.callback(heartbeat.stop, BEAT_S)  # the next task is not its to cut
+            heartbeat.start()
             try:
                 settings = agreed_settings(
                     start, self._agreement.agreement, self._shapes
                 )
-                job = self._open(stack, control, start.job, settings)
+                job = self._open(stack, control, heartbeat, start.job, settings)
                 job.work()
             except SealiftError as error:
                 error = self._lost or error
                 with suppress(SealiftError):
-                    send_message(control, Failed(error.code, str(error)))
+                    send_message(control, self._failure(error))
                 raise error from None
 
+    def _failure(self, error: SealiftError) -> Failed:
+        """What the orchestrator hears: a name of the catalogue, and whom it is about.
+
+        A recipe's line goes as well, where the agreement lets a recipe's text out.
+        """
+        code = error.code if meaning(error.code) else FAILED
+        text = self._agreement.agreement.output_rule.recipe_text
+        line = str(error) if text and isinstance(error, RecipeError) else ""
+        return Failed(code, line, error.ranks)
+
+    def _beat(self, control: Session) -> float | None:
+        """Say that we are alive; whoever cannot be told has ended the group."""
+        try:
+            send_message(control, Alive())
+        except PeerError as error:
+            gone = "the orchestrator ended this start of the group"
+            self._leave(PeerError(gone, why=error, code=LOST))
+            return None
+        return BEAT_S
+
+    def _leave(self, error: SealiftError) -> None:
+        """End this start of the group here; this process may begin the next one."""
+        self._lost = error
+        if self._group is not None:
+            self._group.abort()
+        self._executor.cut()
+
     def _open(
-        self, stack: ExitStack, control: Session, job: str, settings: JobSettings
+        self,
+        stack: ExitStack,
+        control: Session,
+        heartbeat: Watcher,
+        job: str,
+        settings: JobSettings,
     ) -> RankedJob:
         """What can be refused at home is refused before any key is asked for."""
         agreement, number = self._agreement.agreement, self._number
@@ -224,6 +272,7 @@ class Rank:
             settings=settings,
             agreement=self._agreement,
             control=control,
+            heartbeat=heartbeat,
             trainer=training,
             tables=tables,
             group=group,

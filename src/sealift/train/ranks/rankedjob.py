@@ -3,7 +3,8 @@
 Every use of rows has a receipt, kept where the rank runs: rows are read into a pool of
 their own, which is scrubbed and read back before the next. What leaves passes the output
 rule on each rank before another one hears it; rank 0 counts for all of them, which it can,
-since every rank's slice follows from the agreement and the job alone.
+since every rank's slice follows from the agreement and the job alone. So do the rows that
+each rank used: what one says differently is refused, and enters no checkpoint or receipt.
 """
 
 from __future__ import annotations
@@ -18,31 +19,46 @@ from sealift.collective.group import SealedGroup
 from sealift.collective.planner import plan_group
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schedule.visits import Group, Stop
-from sealift.errors import JobError, MalformedError, PeerError
+from sealift.errors import (
+    IntegrityError,
+    JobError,
+    MalformedError,
+    PeerError,
+    PolicyError,
+)
 from sealift.events import Sink, emit
 from sealift.ids import VisitId
 from sealift.release.agreement import Purpose
 from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.log.entries import verify_head
+from sealift.release.log.heads import log_owner
 from sealift.session.session import Session
 from sealift.train.job.checkpoints import Checkpoints
 from sealift.train.job.leasekeeping import LeaseKeeper
 from sealift.train.job.releasedkeys import ReleasedKeys
 from sealift.train.job.runningjob import JobProgress, check_cargo_rows
 from sealift.train.loop.faults import RecipeError
-from sealift.train.loop.slices import Slice, StepGroup, plan_slice
+from sealift.train.loop.slices import (
+    Slice,
+    StepGroup,
+    plan_slice,
+    resources_of_slice,
+)
 from sealift.train.loop.states import TrainerState
 from sealift.train.loop.statistics import Measured, let_out, mean_over_rows
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.accounts import SignedAccount, demand_uses, verify_accounts
 from sealift.train.output.handout import Handout
-from sealift.train.output.runreceipt import demand_of
-from sealift.train.output.uses import Uses, join_uses
+from sealift.train.output.runreceipt import NO_RELEASE, demand_of, demand_release
+from sealift.train.output.uses import TableUse, Uses, join_uses, wrong_uses
 from sealift.train.plans.local import SealedTables
 from sealift.train.ranks.rounds import GroupRounds, Part, Present, Report, stops_of
 from sealift.train.worker.process import garbled
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import Loaded, LoadedCargo, PhaseTimer
 from sealift.travel.holder.jobs import Receipts, keep_run
+from sealift.travel.holder.watches import Watcher
+from sealift.travel.peers import say_ranks
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.memory import CPUPool, scrub
 from sealift.travel.visit.messages import (
@@ -75,6 +91,7 @@ class RankedJob:
         receipts: Where they are kept.
         checkpoints: Of rank 0; None keeps none.
         control: To the orchestrator.
+        heartbeat: Tells the orchestrator that this process is alive.
     """
 
     rank: int
@@ -91,6 +108,7 @@ class RankedJob:
     receipts: Receipts
     checkpoints: Checkpoints[JobProgress] | None
     control: Session
+    heartbeat: Watcher
     sandbox: str
     sink: Sink
     plans: Sequence[Sequence[Group]] = field(init=False)
@@ -114,6 +132,8 @@ class RankedJob:
             self.plans,
             self._work,
             max_norm=settings.slices.max_norm,
+            sync=settings.slices.sync,
+            names=say_ranks(agreement),
         )
 
     def work(self) -> None:
@@ -125,7 +145,7 @@ class RankedJob:
         """
         with as_lost():
             passes = list(self.settings.visits.passes())
-            position = self._meet(len(passes))
+            position = self._meet(passes)
             self._plan_group()
             send_message(self.control, self._ready(position))
             for done in range(position):
@@ -136,12 +156,11 @@ class RankedJob:
                 self._begin(purpose, epoch)
                 reports = self._rounds.run(purpose, epoch)
                 self._count(purpose, epoch)
-                for rank, report in enumerate(reports):
-                    self.handout.use(report.uses)
-                    self._used[rank].append(report.uses)
+                self._take_uses(purpose, epoch, reports)
                 self._tell(purpose, epoch, reports, time.monotonic() - began_s)
                 self._note(number)
         self._finish(position)
+        self.heartbeat.stop()  # the orchestrator may go once every rank has all of it
         self.group.close()
 
     def _finish(self, position: int) -> None:
@@ -189,7 +208,7 @@ class RankedJob:
         demand_uses(found, self.handout.uses(), own.body.released)
         return accounts
 
-    def _meet(self, passes: int) -> int:
+    def _meet(self, passes: Sequence[tuple[Purpose, int]]) -> int:
         """All ranks show what they have; the pass that they go on with."""
         own = Present(
             heads=self.keys.heads(),
@@ -197,12 +216,78 @@ class RankedJob:
             position=self._restore(),
         )
         seen = self._rounds.meet(own, passes)
-        for each in seen:
-            for head in each.heads:
-                self.keys.heads.show(head)
+        for rank, each in enumerate(seen):
+            with self._rounds.blaming(rank):
+                self._judge_releases(rank, each)
         others = (r for each in seen for r in each.releases)
         self.keys.releases = tuple(dict.fromkeys(others))
         return seen[0].position
+
+    def _judge_releases(self, rank: int, present: Present) -> None:
+        """What a rank shows of owners' logs is theirs, and says of that rank what must be.
+
+        Raises:
+            RefusedError: if it is not; nothing of it is kept or shown to others.
+        """
+        agreement, wanted = self.agreement.agreement, set[str]()
+        for resource in resources_of_slice(agreement, self.settings, rank):
+            wanted.add(resource.name)
+        instance = self.handout.instances[rank]
+        found = {
+            demand_release(each, self.agreement, (instance,), self.level)
+            for each in present.releases
+        }
+        if found != wanted:
+            missing = ", ".join(sorted(found ^ wanted))
+            raise PolicyError(
+                f"other releases than its keys: {missing}", code=NO_RELEASE
+            )
+        heads = (*present.heads, *(each.head for each in present.releases))
+        for head in heads:
+            body = verify_head(head)
+            owner = log_owner(head, self.agreement).name
+            for shown in self.keys.heads():
+                same = (shown.body.log, shown.body.size) == (body.log, body.size)
+                if same and shown.body.root != body.root:
+                    what = f"{owner} signed two logs of {body.size} entries"
+                    raise IntegrityError(what, code="log-forked")
+        for head in heads:
+            self.keys.heads.show(head)
+
+    def _take_uses(
+        self, purpose: Purpose, epoch: int, reports: Sequence[Report]
+    ) -> None:
+        """Take each rank's account of its rows as the plan has it; each receipt counts once.
+
+        Raises:
+            IntegrityError: ``untrue-report``, with the rank.
+        """
+        seen = set(self.handout.uses().receipts)
+        for rank, report in enumerate(reports):
+            uses, stops = report.uses, stops_of(self.plans[rank], purpose, epoch)
+            planned = join_uses(self._plan_use(stop) for stop in stops)
+            if why := wrong_uses(uses.tables, planned.tables):
+                self._rounds.refuse(rank, why)
+            fresh = set(uses.receipts) - seen
+            if not len(stops) == len(fresh) == len(uses.receipts):
+                self._rounds.refuse(rank, "not one receipt for each use of its rows")
+            seen |= set(uses.receipts)
+            taken = Uses(planned.tables, uses.receipts)
+            self.handout.use(taken)
+            self._used[rank].append(taken)
+
+    def _plan_use(self, stop: Stop) -> Uses:
+        """What a use of rows comes to, as everybody computes it."""
+        nbytes = stop.rows * self.agreement.resource(stop.resource).row_bytes
+        use = TableUse(
+            resource=stop.resource,
+            purpose=stop.purpose,
+            visits=1,
+            rows=stop.rows,
+            cargo_bytes=nbytes,
+            scrubbed_bytes=nbytes + _NO_QUARANTINE,
+        )
+        return Uses((use,))
 
     def _plan_group(self) -> None:
         """Measure with all others, and choose; the manifest says what and why."""
@@ -382,4 +467,6 @@ def as_lost() -> Iterator[None]:
     try:
         yield
     except PeerError as error:
-        raise PeerError(error.what, why=error.why, code=LOST) from None
+        raise PeerError(
+            error.what, why=error.why, code=LOST, ranks=error.ranks
+        ) from None

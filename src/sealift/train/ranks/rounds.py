@@ -1,9 +1,11 @@
 """A job's passes in a group: each rank works on its own slice, then all agree on how to go on.
 
 After each pass every rank tells every other, sealed, how it went: numbers that the output
-rule lets out, sums, the form of its state, or the error that ends the job everywhere. Only
-then are states averaged, and their digests compared. A rank that failed is named on every
-rank, and nothing of that pass is summed.
+rule lets out, sums, the form of its state, or the stable name of the error that ends the
+job everywhere. All ranks compare what they heard of each, and refuse what they can compute
+themselves and a peer says differently (rule O5). Only then are states averaged; model,
+optimizer and statistics that follow are compared as a whole. A rank that failed, said what
+cannot be true, or told two ranks two things is named on every rank.
 Not here: what a rank's contribution is made of; the group has no way to tell.
 Source: spec/collective.md section 6.
 """
@@ -11,29 +13,40 @@ Source: spec/collective.md section 6.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Final, Literal, NoReturn, TypeVar
 
 import numpy as np
 
 from sealift.codec import decode, encode
-from sealift.collective.announcement import Reduction
+from sealift.collective.announcement import Algorithm, Reduction
 from sealift.collective.group import SealedGroup
+from sealift.collective.tensors import Array, chunks_of
+from sealift.crypto.hash import HASH_BYTES, content_hash
+from sealift.data.schedule.memory import free_memory_bytes
 from sealift.data.schedule.visits import Group, Stop
 from sealift.errors import (
     IntegrityError,
     JobError,
-    MalformedError,
     PeerError,
     SealiftError,
+    meaning,
 )
 from sealift.ids import Digest
 from sealift.release.agreement import OutputRule, Purpose
 from sealift.release.log.entries import Logged, SignedTreeHead
-from sealift.train.loop.averaging import Contribution, demand_same_form
-from sealift.train.loop.states import TrainerState, TrainingState, state_digest
-from sealift.train.loop.statistics import Measured, add_sums, let_out
+from sealift.train.loop.averaging import Contribution
+from sealift.train.loop.slices import steps_of_slices
+from sealift.train.loop.states import TrainerState, TrainingState
+from sealift.train.loop.statistics import (
+    MAX_SUMS,
+    Measured,
+    add_sums,
+    check_sums,
+    let_out,
+)
 from sealift.train.loop.stepsums import FAILED
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.accounts import SharedAccount, SignedAccount
@@ -41,7 +54,17 @@ from sealift.train.output.uses import Uses
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 
 MAX_WORDS: Final = 16 << 20  # that every rank may make every other one hold
+UNTRUE: Final = "untrue-report"
+DIVERGED: Final = "ranks-diverged"
 _LENGTH: Final = struct.Struct(">Q")
+_HEAD: Final = struct.Struct(">QQQ")  # steps, and how long tensors and tree are
+# Of the states that rank 0 hands out; the sums' names and shapes stand beside them.
+_STATES: Final[Mapping[str, int]] = {
+    "joint": 0,  # as long as a state may be that a recipe's process hands over
+    "rows": 8,
+    "statistics": 8 * MAX_SUMS + (16 << 20),
+}
+_ROOM_SHARE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +86,8 @@ class Report:
     """How a pass went on one rank.
 
     Attributes:
-        code: Stable name of the error that ended it; empty if it went well.
-        line: The error's one line.
+        code: Stable name of the error that ended it; empty if it went well. Its line
+            stays at home: it may name files and values there.
         of_the_job: Whether it is the job's error, and not that rank's alone.
         steps: Optimizer steps that its model has made.
         form: Of the state that is to be averaged.
@@ -74,7 +97,6 @@ class Report:
     """
 
     code: str = ""
-    line: str = ""
     of_the_job: bool = False
     steps: int = 0
     form: Digest | None = None
@@ -113,6 +135,8 @@ class GroupRounds:
         plans: Of every rank's slice, the same on every rank.
         work: Works on a pass of our own slice.
         max_norm: Of what a slice changes in a round; 0 bounds nothing.
+        sync: When slices come together.
+        names: Of the ranks, for people.
     """
 
     def __init__(
@@ -123,14 +147,20 @@ class GroupRounds:
         work: Work,
         *,
         max_norm: float,
+        sync: Literal["round", "step"] = "round",
+        names: Sequence[str] = (),
     ) -> None:
         self._group = group
         self._trainer = trainer
         self._plans = plans
         self._work = work
         self._max_norm = max_norm
+        self._sync: Literal["round", "step"] = sync
+        self._names = names or [f"rank {number}" for number in range(group.world)]
 
-    def meet(self, own: Present, passes: int) -> tuple[Present, ...]:
+    def meet(
+        self, own: Present, passes: Sequence[tuple[Purpose, int]]
+    ) -> tuple[Present, ...]:
         """Go on where rank 0 does, from its states; what every rank shows.
 
         Args:
@@ -138,16 +168,35 @@ class GroupRounds:
             passes: Of the whole job.
 
         Raises:
-            MalformedError: if rank 0 goes on with a pass that there is not.
+            IntegrityError: ``untrue-report``, if rank 0 goes on with a pass that there
+                is not, or from a state that none of the job's is; ``ranks-diverged``.
         """
         parts = self._trainer.snapshot().to_parts() if own.position else {}
         states = {name: len(each) for name, each in parts.items()}
         seen = self._share(replace(own, states=states))
-        sizes = seen[0].states.values()
-        if not 0 <= seen[0].position <= passes or min(sizes, default=0) < 0:
-            raise MalformedError("rank 0 goes on nowhere", code="bad-message")
-        if seen[0].position:
-            self._trainer.restore(self._hand_out(parts, seen[0].states))
+        first = seen[0]
+        for rank, each in enumerate(seen):
+            if not 0 <= each.position <= (0 if rank else len(passes)):
+                self.refuse(rank, f"it goes on with pass {each.position}")
+            if bool(each.position) != bool(each.states):
+                self.refuse(rank, "it has states of no pass, or a pass without states")
+        if first.position:
+            if why := wrong_sizes(first.states):
+                self.refuse(0, why)
+            found = {
+                name: self._hear_rank_0(parts.get(name, b""), length)
+                for name, length in sorted(first.states.items())
+            }
+            with self.blaming(0):
+                self._trainer.restore(TrainerState.from_parts(found))
+            trained = [
+                n for purpose, n in passes[: first.position] if purpose == "train"
+            ]
+            steps = sum(max(self._steps_made(epoch)) for epoch in trained)
+            if self._trainer.steps != steps:
+                self.refuse(
+                    0, f"its state made {self._trainer.steps} steps, not {steps}"
+                )
         return tuple(seen)
 
     def run(self, purpose: Purpose, epoch: int) -> tuple[Report, ...]:
@@ -156,8 +205,8 @@ class GroupRounds:
         Raises:
             SealiftError: what ended it here; the same line, as the job's, elsewhere.
             PeerError: if a rank is gone, or failed at something of its own.
-            MalformedError: if one tells numbers of rows that are not its own.
-            IntegrityError: ``ranks-diverged``.
+            IntegrityError: ``untrue-report``, if one says what cannot be true;
+                ``ranks-diverged``, if two ranks were told two things, or hold two states.
         """
         before = self._trainer.joint if purpose == "train" else None
         contribution, own_error = None, None
@@ -167,9 +216,8 @@ class GroupRounds:
             sums = self._trainer.statistics if purpose == "prepare" else b""
         except SealiftError as error:
             own_error = error
-            report = Report(
-                code=error.code, line=str(error), of_the_job=isinstance(error, JobError)
-            )
+            code = error.code if meaning(error.code) else FAILED
+            report = Report(code=code, of_the_job=isinstance(error, JobError))
         else:
             form = contribution.form if contribution else None
             report = Report(
@@ -178,9 +226,8 @@ class GroupRounds:
         reports = tuple(self._share(report))
         if own_error is not None and own_error.code != FAILED:
             raise own_error
-        _demand_all_well(reports)
-        for rank, (report, plan) in enumerate(zip(reports, self._plans, strict=True)):
-            _demand_own_rows(rank, report, stops_of(plan, purpose, epoch))
+        self._demand_all_well(reports)
+        self._demand_true(purpose, epoch, reports, before)
         self._agree(purpose, reports, contribution)
         return reports
 
@@ -194,15 +241,11 @@ class GroupRounds:
         Raises:
             MalformedError: if it is too long.
         """
-        told = self._group.exchange(_LENGTH.pack(len(own)))
+        told = self._tell(_LENGTH.pack(len(own)))
         length = _LENGTH.unpack(told[0])[0]
         if length > MAX_RUN_RECEIPT_BYTES:
-            raise MalformedError("rank 0 says too much", code="bad-message")
-        room = np.zeros(length, np.uint8)
-        if self._group.rank == 0:
-            room[:] = np.frombuffer(own, np.uint8)
-        self._group.broadcast(room)
-        return room.tobytes()
+            self.refuse(0, f"the run's receipt has {length} bytes")
+        return self._hear_rank_0(own, length)
 
     def _contribution(self, before: TrainingState, epoch: int) -> Contribution:
         passes = [stops_of(plan, "train", epoch) for plan in self._plans]
@@ -214,6 +257,32 @@ class GroupRounds:
             before, after, share, max_norm=self._max_norm, summed=summed
         )
 
+    def refuse(self, rank: int, why: str | SealiftError) -> NoReturn:
+        """A rank said of itself what cannot be true, or must not be.
+
+        Raises:
+            IntegrityError: ``untrue-report``, with the rank's name.
+        """
+        what = f"{self._names[rank]} says of itself what cannot be true"
+        raise IntegrityError(what, why=why, code=UNTRUE, ranks=(rank,))
+
+    @contextmanager
+    def blaming(self, rank: int) -> Iterator[None]:
+        """While words of a rank are judged: what is wrong with them is its doing.
+
+        Raises:
+            IntegrityError: see ``refuse``.
+        """
+        try:
+            yield
+        except PeerError:
+            raise
+        except SealiftError as error:
+            wrong = error
+        else:
+            return
+        self.refuse(rank, wrong)
+
     def _agree(
         self,
         purpose: Purpose,
@@ -221,51 +290,157 @@ class GroupRounds:
         contribution: Contribution | None,
     ) -> None:
         if purpose == "prepare":
-            self._trainer.take_sums(add_sums([r.sums for r in reports if r.sums]))
+            self._trainer.take_sums(self._sums(reports))
+            self._compare_states(b"")
         if contribution is None:
             return
-        demand_same_form([_form(each) for each in reports])
+        forms = [b"" if each.form is None else each.form.raw for each in reports]
+        self._demand_alike(
+            forms, "bring other tensors, shapes or plain values", "states-differ"
+        )
+        vectors = [*contribution.sums, contribution.most]
         for vector in contribution.sums:
-            self._group.all_reduce(vector)
-        self._group.all_reduce(contribution.most, Reduction.MAX)
+            self._group.all_reduce(vector, Reduction.SUM, Algorithm.TWO_PHASE)
+        self._group.all_reduce(contribution.most, Reduction.MAX, Algorithm.TWO_PHASE)
         self._trainer.join(contribution.result(max(each.steps for each in reports)))
-        self._compare_weights()
+        self._compare_states(_digest_of(self._trainer.joint), vectors)
 
-    def _compare_weights(self) -> None:
-        """A rank that summed its part in two ways would be found here (rule N4)."""
-        own = state_digest(self._trainer.joint.model()).raw
+    def _compare_states(self, joint: bytes, vectors: Sequence[Array] = ()) -> None:
+        """All ranks go on from the same model, optimizer and statistics (rule N4).
+
+        Args:
+            joint: Digest of model and optimizer.
+            vectors: That were added up; rank k told all others chunk k of each.
+        """
+        digests = self._tell(content_hash(joint, self._trainer.statistics))
+        if vectors and len(set(digests)) > 1:
+            cut = [chunks_of(each, self._group.world) for each in vectors]
+            of_ranks = zip(*cut, strict=True)
+            self._compare([content_hash(*(c.tobytes() for c in r)) for r in of_ranks])
+        self._demand_alike(digests, "hold other states after the same pass", DIVERGED)
+
+    def _demand_alike(self, said: Sequence[bytes], what: str, code: str) -> None:
+        """Nobody can say who is right; so both sides are named."""
+        apart = [rank for rank, each in enumerate(said) if each != said[0]]
+        if apart:
+            alike = [rank for rank in range(len(said)) if rank not in apart]
+            kind = JobError if code == "states-differ" else IntegrityError
+            sides = [
+                " and ".join(self._names[r] for r in side) for side in (apart, alike)
+            ]
+            ranks = (*apart, *alike)
+            raise kind(f"{sides[0]} {what} than {sides[1]}", code=code, ranks=ranks)
+
+    def _tell(self, words: bytes) -> list[bytes]:
+        """What every rank says, and said to all alike; as long on every rank."""
+        heard = self._group.exchange(words)
+        self._compare([content_hash(each) for each in heard])
+        return heard
+
+    def _compare(self, told: Sequence[bytes]) -> None:
+        """Find a rank that told two ranks two things.
+
+        Args:
+            told: Digest of what this rank heard from each, and itself told to all.
+
+        Raises:
+            IntegrityError: ``ranks-diverged``, with the rank; with the one that says so
+                as well, where one of the two lies and nobody can say which.
+        """
+        own, names = b"".join(told), self._names
+        unsure: tuple[int, ...] = ()
         for rank, theirs in enumerate(self._group.exchange(own)):
-            if theirs != own:
-                raise IntegrityError(
-                    f"rank {rank} has other weights than this one",
-                    why="it was told another sum, or computed another one",
-                    code="ranks-diverged",
-                )
+            for teller in range(self._group.world):
+                place = slice(teller * HASH_BYTES, (teller + 1) * HASH_BYTES)
+                if theirs[place] == own[place]:
+                    continue
+                if rank != teller != self._group.rank:
+                    unsure = unsure or (teller, rank)
+                    continue
+                # What it told is known here, or what it was told.
+                what = f"{names[rank]} told or heard something else than it says"
+                raise IntegrityError(what, code=DIVERGED, ranks=(rank,))
+        if unsure:
+            what = f"{names[unsure[0]]} told two things, or {names[unsure[1]]} says so falsely"
+            raise IntegrityError(what, code=DIVERGED, ranks=unsure)
 
     def _share(self, own: Told) -> list[Told]:
         """What every rank says, however long it is."""
         words = encode(own)
-        told = self._group.exchange(_LENGTH.pack(len(words)))
-        lengths = [_LENGTH.unpack(each)[0] for each in told]
-        if max(lengths) > MAX_WORDS:
-            raise MalformedError("a rank says too much", code="bad-message")
-        padded = words.ljust(max(lengths), b"\0")
-        found = self._group.exchange(padded)
-        said = (raw[:length] for raw, length in zip(found, lengths, strict=True))
-        return [decode(type(own), each, max_bytes=MAX_WORDS) for each in said]
+        lengths = [
+            _LENGTH.unpack(each)[0] for each in self._tell(_LENGTH.pack(len(words)))
+        ]
+        for rank, length in enumerate(lengths):
+            if length > MAX_WORDS:
+                self.refuse(rank, f"its report has {length} bytes")
+        said = self._tell(words.ljust(max(lengths), b"\0"))
+        found = []
+        for rank, (raw, length) in enumerate(zip(said, lengths, strict=True)):
+            with self.blaming(rank):
+                found.append(decode(type(own), raw[:length], max_bytes=MAX_WORDS))
+        return found
 
-    def _hand_out(
-        self, parts: Mapping[str, bytes], sizes: Mapping[str, int]
-    ) -> TrainerState:
-        """Rank 0's states, on every rank; it read them from a checkpoint that counts."""
-        found = {}
-        for name, length in sorted(sizes.items()):
-            room = np.zeros(length, np.uint8)
-            if self._group.rank == 0:
-                room[:] = np.frombuffer(parts[name], np.uint8)
-            self._group.broadcast(room)
-            found[name] = room.tobytes()
-        return TrainerState.from_parts(found)
+    def _steps_made(self, epoch: int) -> list[int]:
+        return steps_of_slices(self._plans, epoch, self._trainer.settings, self._sync)
+
+    def _demand_true(
+        self,
+        purpose: Purpose,
+        epoch: int,
+        reports: Sequence[Report],
+        before: TrainingState | None,
+    ) -> None:
+        """Refuse what this rank can compute and another one says differently (rule O5)."""
+        steps = [self._trainer.steps] * len(reports)
+        if before is not None:
+            steps = [before.step + made for made in self._steps_made(epoch)]
+        for rank, (report, plan) in enumerate(zip(reports, self._plans, strict=True)):
+            if report.steps != steps[rank]:
+                self.refuse(
+                    rank, f"{report.steps} steps, and the plan has {steps[rank]}"
+                )
+            if (report.form is None) != (before is None):
+                self.refuse(rank, "a state's form that this pass has not, or none")
+            if report.sums and purpose != "prepare":
+                self.refuse(rank, "sums of a pass that makes none")
+            if [part.stop for part in report.parts] != stops_of(plan, purpose, epoch):
+                self.refuse(rank, "numbers of other rows than its own")
+
+    def _sums(self, reports: Sequence[Report]) -> bytes:
+        """All ranks' sums together; the first one whose names or shapes differ is named."""
+        total: list[bytes] = []
+        for rank, report in enumerate(reports):
+            if report.sums:
+                with self.blaming(rank):
+                    check_sums(report.sums)
+                    total = [add_sums([*total, report.sums])]
+        return total[0] if total else add_sums([])
+
+    def _demand_all_well(self, reports: Sequence[Report]) -> None:
+        """Say who failed, and what that is called; a peer's own words go nowhere."""
+        # Who only heard of another's failure says less than that one.
+        told = sorted(enumerate(reports), key=lambda each: each[1].code == FAILED)
+        for rank, report in told:
+            if not report.code:
+                continue
+            if not (known := meaning(report.code)):
+                self.refuse(rank, "it failed at what has no name")
+            kind, code = (
+                (JobError, report.code) if report.of_the_job else (PeerError, FAILED)
+            )
+            what = f"{self._names[rank]} failed"
+            raise kind(what, why=known, code=code, ranks=(rank,))
+
+    def _hear_rank_0(self, own: bytes, length: int) -> bytes:
+        """What rank 0 tells all alike."""
+        room = np.zeros(length, np.uint8)
+        if self._group.rank == 0:
+            room[:] = np.frombuffer(own, np.uint8)
+        self._group.broadcast(room)
+        others = [bytes(HASH_BYTES)] * (self._group.world - 1)
+        told = room.tobytes()
+        self._compare([content_hash(told), *others])
+        return told
 
 
 def stops_of(plan: Sequence[Group], purpose: Purpose, epoch: int) -> list[Stop]:
@@ -275,37 +450,21 @@ def stops_of(plan: Sequence[Group], purpose: Purpose, epoch: int) -> list[Stop]:
     return [stop for group in groups for stop in group.stops]
 
 
-def _demand_own_rows(rank: int, report: Report, own: Sequence[Stop]) -> None:
-    """Nobody speaks of another's rows, nor of more or fewer than it has."""
-    foreign = MalformedError(
-        f"rank {rank} tells numbers of other rows than its own", code="bad-message"
-    )
-    if [part.stop for part in report.parts] != own:
-        raise foreign
-    used = {each.resource for each in report.uses.tables}
-    if used - {stop.resource for stop in own}:
-        raise foreign
-    uses = report.uses
-    visits = sum(each.visits for each in uses.tables)
-    dirty = any(each.nonzero_bytes for each in uses.tables)
-    if dirty or visits != len(set(uses.receipts)) or len(uses.receipts) != visits:
-        raise MalformedError(
-            f"rank {rank} used rows without a receipt of a clean scrub each",
-            code="bad-message",
-        )
+def _digest_of(state: TrainingState) -> bytes:
+    """Of everything that training goes on from."""
+    head = _HEAD.pack(state.step, len(state.tensors), len(state.tree))
+    return content_hash(head, state.tensors, state.tree)
 
 
-def _form(report: Report) -> Digest:
-    if report.form is None:
-        raise MalformedError("a rank averages nothing", code="bad-message")
-    return report.form
+def wrong_sizes(sizes: Mapping[str, int]) -> str:
+    """Why these are not the sizes of a job's states; empty if they may be.
 
-
-def _demand_all_well(reports: Sequence[Report]) -> None:
-    # Who only heard of another's failure says less than that one.
-    told = sorted(enumerate(reports), key=lambda each: each[1].code == FAILED)
-    for rank, report in told:
-        if report.code and report.of_the_job:
-            raise JobError(f"rank {rank}: {report.line[:300]}", code=report.code)
-        if report.code:
-            raise PeerError(f"rank {rank} failed", why=report.line[:300], code=FAILED)
+    They are bounded before any of it is allocated.
+    """
+    if set(sizes) != set(_STATES):
+        return "states of other names"
+    for name, most in _STATES.items():
+        most = most or free_memory_bytes() // _ROOM_SHARE
+        if not 0 <= sizes[name] <= most:
+            return f"{sizes[name]} bytes of {name}, and {most} are the most"
+    return ""

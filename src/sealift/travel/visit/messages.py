@@ -35,10 +35,21 @@ N = TypeVar("N")
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The peer could not do it: an error's stable name and its one line."""
+    """The peer could not do it: an error's stable name and its one line.
+
+    Attributes:
+        line: Empty of a rank: its line may name files and values of its owner's machine.
+        ranks: Numbers of the ranks that it is about.
+    """
 
     code: str
     line: str
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """A rank says again and again that its process runs, whatever it works on."""
 
 
 class FailedError(PeerError):

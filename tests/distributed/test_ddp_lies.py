@@ -1,0 +1,86 @@
+"""Real ranks, each on its owner's place: one lies, or is stopped. Others name it, and go on without harm."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sealift.lab.worlds.folder import OWNERS, World
+from tests.distributed.test_ddp import job
+from tests.sim.jobrun import JobRun, job_run
+
+pytestmark = pytest.mark.distributed
+NO_RETURN = ("[run]\n", "[run]\nrejoin_s = 0.0\n")
+HONEST = ("sealift",)
+OTHERS = [f"rank-{owner}" for owner in OWNERS[:-1]]
+
+
+@contextmanager
+def ranks(world: World, south: tuple[str, ...] = HONEST) -> Iterator[JobRun]:
+    """Everybody; the last owner's rank is another module's."""
+    with job_run(world) as run:
+        run.orchestrator()
+        for owner in OWNERS:
+            home = world.home(owner)
+            dial = ("--orchestrator", run.address, "--events", "-")
+            places = ("--sealed", home.sealed, "--receipts", home.receipts)
+            words = (*home.unlocking, *dial, *places, "--state", home.path / "state")
+            module = south if owner == OWNERS[-1] else HONEST
+            if module != HONEST:  # else it starts itself again, as an honest one
+                words += ("--keep-freed-memory",)
+            run.start(f"rank-{owner}", "accelerator", world.job, *words, module=module)
+            run.broker(owner)
+        yield run
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "uses",
+        *(
+            pytest.param(lie, marks=pytest.mark.long)
+            for lie in ("steps", "heads", "code")
+        ),
+    ],
+)
+def test_a_rank_that_lies_is_named_and_an_honest_retry_works(lie: str) -> None:
+    world = job(f"-lie-{lie}", NO_RETURN)
+    with ranks(world, ("tests.sim.untruerank", lie)) as run:
+        for name in ("orchestrator", *OTHERS):
+            assert run[name].end(), run[name].errors
+        for name in OTHERS:
+            assert "rank 2 (south) says of itself" in run[name].error()
+            assert run[name].error().endswith("[untrue-report]")
+        everything = "\n".join(
+            e for name in ("orchestrator", *OTHERS) for e in run[name].errors
+        )
+        assert "(south)" in run["orchestrator"].error()
+        assert "/home/south" not in everything
+        assert "\x1b" not in everything
+        assert not receipts(world)
+    with ranks(world) as run:
+        assert run["orchestrator"].end() == 0, run["orchestrator"].errors
+    assert receipts(world)
+
+
+def receipts(world: World) -> list[Path]:
+    """Of the run, wherever one is kept."""
+    return [*world.path.rglob("run.receipt.json"), *world.path.rglob("receipt.json")]
+
+
+def test_a_rank_that_is_stopped_is_named_and_the_job_goes_on() -> None:
+    """Its work may take a week; it goes on once the rank does."""
+    patient = ("[run]\n", "[run]\nwork_s = 604800.0\nrejoin_s = 600.0\n")
+    world = job("-stopped", patient, ("epochs = 2", "epochs = 6"))
+    with ranks(world) as run:
+        run["orchestrator"].wait_event("round.ended", purpose="train", epoch=0)
+        run["rank-south"].signal(signal.SIGSTOP)
+        lost = run["orchestrator"].wait_event("accelerator.lost")
+        assert "rank 2 (south)" in str(lost.fields["line"])
+        run["rank-south"].signal(signal.SIGCONT)
+        assert run["orchestrator"].end() == 0, run["orchestrator"].errors
+        assert receipts(world)
