@@ -186,6 +186,7 @@ class Account:
         of = [Stop(0, owner, f"{owner}-train", "train", 0, 10) for owner in ("n", "s")]
         self.plans = [[Group(0, "train", 0, (stop,))] for stop in of]
         self.taken: list[Uses] = []
+        self._used: list[list[Uses]] = [[], []]
         self.agreement = SimpleNamespace(
             resource=lambda name: SimpleNamespace(row_bytes=8)
         )
@@ -416,7 +417,7 @@ def test_a_ranks_rounds_have_the_jobs_bound_and_its_owners_names() -> None:
     agreed = make_consortium(group=GroupRule(RANKS, "owner")).verified()
     slices = SlicesSettings(count=RANKS, max_norm=0.5, sync="step")
     given = dict.fromkeys(RankedJob.__dataclass_fields__)
-    for name in ("plans", "_slice", "_beside", "_rounds", "_uses"):
+    for name in ("plans", "_slice", "_beside", "_rounds", "_uses", "_used"):
         given.pop(name)
     given |= {
         "rank": 0,
