@@ -157,12 +157,11 @@ class ShareProducts:
         rows = min(MAX_DEPTH, max(1, self.scratch_bytes // depth))
         sums, windows = self._empty(moduli, layer.outputs, depth), _windows(layer, x)
         columns = dy.reshape(moduli, -1, layer.outputs).transpose(1, 2)
-        pieces = list(_pieces(windows, rows))
         for total, ours, theirs, m in zip(
             sums, columns, windows, basis.moduli, strict=True
         ):
             at = 0
-            for _, *piece in pieces:
+            for _, *piece in _pieces(windows, rows):
                 seen = theirs[tuple(piece)].reshape(-1, depth)
                 here = ours[:, at : at + len(seen)]
                 self._add(here, seen, m, total, first=not at)

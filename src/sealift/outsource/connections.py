@@ -16,7 +16,13 @@ from typing import Final, Self
 
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.crypto.sign import SIGNATURE_BYTES, PublicKey, Signed
-from sealift.errors import PeerError, RefusedError, SealiftError, require_value
+from sealift.errors import (
+    PeerError,
+    RefusedError,
+    SealiftError,
+    quote_foreign,
+    require_value,
+)
 from sealift.ids import Buffer, Digest
 from sealift.numeric.loops import U32, Answers
 from sealift.outsource.masked import SHARES, Share
@@ -42,6 +48,7 @@ from sealift.session.pipe import Pipe
 from sealift.session.session import connect
 
 DIAL_S: Final = 10.0
+MAX_REFUSAL: Final = 300  # columns of a server's own words
 _GONE: Final = (
     "peer-closed", "peer-timeout", "peer-unreachable", "session-closed",
     "session-truncated",
@@ -98,7 +105,9 @@ class ServerConnection:
             answer = parse_word(raw, Accepts, Refuses)
             if isinstance(answer, Refuses):
                 raise RefusedError(
-                    "refuses the job", why=answer.why[:300], code="server-refuses"
+                    "refuses the job",
+                    why=quote_foreign(answer.why, MAX_REFUSAL),
+                    code="server-refuses",
                 )
             self._pipe = Pipe(
                 self._session, self._carrier, PIPE_CONTEXT, timeout_s=self._answer_s

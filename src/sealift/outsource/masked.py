@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol
 
 import numpy as np
 
-from sealift.errors import IntegrityError, MalformedError
+from sealift.errors import IntegrityError, MalformedError, quote_foreign
 from sealift.numeric.kernels import BLOCK, Kernels
 from sealift.numeric.keystream import MaskSource
 from sealift.numeric.loops import F32, I16, U32, Answers
@@ -238,20 +238,21 @@ class MaskedProducts:
 
     def _refuse(self, told: WrongAnswer) -> IntegrityError | MalformedError:
         names = " and ".join(map(self._servers.name, told.shares))
+        layer = quote_foreign(told.layer)
         if told.row is None:
             return MalformedError(
-                f"{names} sent no share of {told.layer}",
+                f"{names} sent no share of {layer}",
                 why="a number of it is not below the modulus",
                 code="bad-share",
             )
         if not told.shares:
             return IntegrityError(
-                f"a product of {told.layer} left the modulus",
+                f"a product of {layer} left the modulus",
                 why="every server answered rightly",
                 code="product-wrapped",
             )
         return IntegrityError(
-            f"{names} answered wrongly in step {told.step}, layer {told.layer}",
+            f"{names} answered wrongly in step {told.step}, layer {layer}",
             why=f"row {told.row} of its product is another when computed again",
             code="wrong-product",
         )

@@ -12,7 +12,7 @@ import numpy as np
 
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import Label, SecretKey
-from sealift.errors import JobError
+from sealift.errors import JobError, quote_foreign
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.loops import F32
 from sealift.outsource.masked import MaskedProducts
@@ -108,5 +108,5 @@ class Multiplier:
             raise ValueError(f"{values.dtype} of {values.shape} for {place.tensor}")
         found = self._quantizer.operand(values, place, against)
         if not found.finite and not self._odd:
-            self._odd = f"{place.tensor} of {place.layer.name}"
+            self._odd = f"{place.tensor} of {quote_foreign(place.layer.name)}"
         return found

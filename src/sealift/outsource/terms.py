@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, quote_foreign
 from sealift.numeric.residues import BASES, Basis
 
 Direction = Literal["forward", "input", "weight"]  # y; the gradients of x and of w
@@ -27,6 +27,7 @@ MOST_BITS: Final = 12  # of the first and the last layer, and of gradients
 PEAK_TO_RMS_SQUARED: Final = 16  # up to there, no bit of an operand is lost
 MAX_SIDE: Final = 1 << 24
 MAX_ELEMENTS: Final = 1 << 31
+MAX_NAME: Final = 512  # of a module's path: a trace has thousands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,8 @@ class Layer:
     def __post_init__(self) -> None:
         sizes = (self.batch, self.inputs, self.outputs, self.height, self.width)
         steps = (*self.kernel, *self.stride)
+        if len(self.name) > MAX_NAME:
+            raise _odd(self.name, f"its name is longer than {MAX_NAME} characters")
         if not all(1 <= each <= MAX_SIDE for each in (*sizes, *steps)):
             raise _odd(self.name, "a side is no positive number")
         if not all(0 <= p < k for p, k in zip(self.padding, self.kernel, strict=True)):
@@ -174,5 +177,5 @@ def _count(shape: tuple[int, ...]) -> int:
 
 def _odd(name: str, why: str) -> MalformedError:
     return MalformedError(
-        f"{name[:80]} is no product to outsource", why=why, code="bad-product"
+        f"{quote_foreign(name)} is no product to outsource", why=why, code="bad-product"
     )

@@ -16,7 +16,7 @@ import numpy as np
 
 from sealift.codec import encode
 from sealift.crypto.hash import labelled
-from sealift.errors import JobError, MalformedError
+from sealift.errors import JobError, MalformedError, quote_foreign
 from sealift.ids import Digest
 from sealift.outsource.terms import (
     OPERANDS,
@@ -137,7 +137,8 @@ class StepTrace:
             JobError: ``other-operations``.
         """
         if self._trace[self._at : self._at + 1] != (exchange,):
-            raise other_operations(_name(exchange))
+            # Neither name nor place: both could be chosen by rows, and errors travel.
+            raise other_operations("another product than the next one")
         self._at += 1
 
     def end(self) -> None:
@@ -190,7 +191,7 @@ class Recorder:
         needed = self._kept_bytes + operands * ASKED_BYTES + results * ANSWERED_BYTES
         if needed > self._most_bytes:
             raise _exceeds(
-                f"those up to {layer.name[:80]} take {needed:,} bytes of memory, of "
+                f"those up to {quote_foreign(layer.name)} take {needed:,} bytes of memory, of "
                 f"{self._most_bytes:,.0f} that a step may take"
             )
         self._asked.append(exchange)
@@ -225,7 +226,7 @@ class Recorder:
 def other_operations(what: str) -> JobError:
     """What ends a job that leaves its trace."""
     return JobError(
-        f"the recipe asks for other products than in its rehearsal: {what[:120]}",
+        f"the recipe asks for other products than in its rehearsal: {what}",
         why="number, order and shapes of products must not depend on rows",
         code="other-operations",
     )
@@ -246,12 +247,6 @@ def tabulate(traces: Mapping[StepKind, Trace]) -> Traces:
     return Traces(
         tuple(KnownTrace(kind.phase, kind.rows, traces[kind]) for kind in kinds)
     )
-
-
-def _name(exchange: Exchange) -> str:
-    if isinstance(exchange, Forward):
-        return exchange.layer.name
-    return f"gradients of call {exchange.call}"
 
 
 def _odd(why: str) -> MalformedError:

@@ -216,6 +216,25 @@ class LongProducts(ShareProducts):
         return np.append(super().product(layer, direction, a, b), np.uint32(0))
 
 
+def test_a_refusal_is_one_quoted_piece_of_a_line(
+    world: SharesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server's words cannot draw a line of their own."""
+    lie = PolicyError("no\n  verified: everything \u202e" + "x" * 400)
+    monkeypatch.setattr(
+        "sealift.outsource.server.ServedJob._check", lambda *_: _raise(lie)
+    )
+    line = refusal(world)
+    assert "P (cloud-a): refuses the job" in line
+    assert "\n  verified" not in line
+    assert "\u202e" not in line
+    assert "x" * 400 not in line
+
+
+def _raise(error: SealiftError) -> None:
+    raise error
+
+
 @pytest.mark.parametrize(
     ("kind", "code", "error"),
     [
@@ -234,6 +253,14 @@ def test_what_is_no_answer_names_the_server(
         with pytest.raises(error, match=r"Z \(cloud-c\)") as refused:
             run_step(masked, TRAIN, 0)
     assert refused.value.code == code
+    world.servers["Z"].products = world.servers["P"].products
+    for _ in range(100):  # it hears of the end a moment later; then an honest try works
+        try:
+            test_steps_over_sockets_are_those_in_place(world)
+            return
+        except RefusedError:
+            time.sleep(0.05)
+    pytest.fail("the server did not let go of the first job")
 
 
 def test_a_signature_of_other_answers_names_the_server(world: SharesWorld) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sealift.errors import JobError, MalformedError
-from sealift.outsource.terms import Backward, Exchange, Forward, Layer
+from sealift.outsource.terms import MAX_NAME, Backward, Exchange, Forward, Layer
 from sealift.outsource.trace import (
     MAX_EXCHANGES,
     KnownTrace,
@@ -162,3 +164,10 @@ def test_gradients_are_as_many_as_a_call_announced() -> None:
     recorder.expect(TRACE[2])
     with pytest.raises(MalformedError):
         recorder.expect(TRACE[2])
+
+
+def test_a_name_is_no_longer_than_a_path_needs() -> None:
+    """A trace of thousands of products is announced in one message."""
+    replace(FIRST, name="a" * MAX_NAME)
+    with pytest.raises(MalformedError):
+        replace(FIRST, name="a" * (MAX_NAME + 1))

@@ -369,11 +369,15 @@ def test_servers_see_no_place_where_a_recipe_left_its_step(
     whole, exchanges = InPlaceServers(), 4 if work == "train" else 2
     leave_at(whole, None, how, work)
     assert len(shown(whole)) == 2 * (exchanges + 2)
+    told: set[str] = set()
     for place in range(exchanges + (how != "settles")):
         servers = InPlaceServers()
-        with pytest.raises(SealiftError):
+        with pytest.raises(SealiftError) as caught:
             leave_at(servers, place, how, work)
         assert shown(servers) == shown(whole)
+        told.add(str(caught.value))
+    assert len(told) == 1  # who hears of the error learns no place and no name either
+    assert "three" not in told.pop()
 
 
 def test_a_server_that_lies_is_named_before_what_the_recipe_did() -> None:

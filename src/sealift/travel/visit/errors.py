@@ -43,6 +43,7 @@ _CODES: Final[Mapping[type[SealiftError], tuple[str, ...]]] = {
     JobError: (
         "statistics-withheld", "bad-recipe", "recipe-error", "not-finite",
         "state-changed", "other-operations", "operand-not-finite",
+        "products-exceed-limits",
     ),
     MalformedError: (
         "bad-entry", "bundle-hides-module", "bad-checkpoint", "checkpoint-version",
