@@ -222,6 +222,14 @@ def test_parts_of_runs_under_two_agreements_are_no_receipt(
         demand_of(sign_run(there.receipt, run.instance), there.verified())  # control
 
 
+def test_settings_that_nobody_agreed_on_are_no_run(run: SmallRun) -> None:
+    """All ranks together signed them, and the agreement does not allow them."""
+    settings = JobSettings(training=TrainingSettings(epochs=5000))
+    receipt = accounted(replace(run.receipt, settings=settings), run.signers)
+    error = refusal(run, sign_run(receipt, run.instance))
+    assert error.code == "settings-differ"
+
+
 def test_a_receipt_names_what_a_party_has_itself(run: SmallRun) -> None:
     raw, manifest = sign_run(run.receipt, run.instance), run.receipt.manifest
     truth = {

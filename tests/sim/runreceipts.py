@@ -11,7 +11,7 @@ from typing import Any
 from sealift.codec import encode
 from sealift.crypto.sign import Signer, SigningKey, sign_document
 from sealift.ids import Digest, VisitId
-from sealift.lab.worlds.consortium import Consortium, make_consortium
+from sealift.lab.worlds.consortium import TRAINING, Consortium, make_consortium
 from sealift.release.agreement import GroupRule
 from sealift.release.agreement.signed import Equipment, VerifiedAgreement, verify
 from sealift.release.client import collect_release
@@ -79,7 +79,10 @@ def small_run(
         of: Whose run it is; new parties, if nobody is named.
         instances: Keys of each owner's accelerator; new ones, if there are none.
     """
-    rule = {"group": GroupRule(len(OWNERS), "owner")} if group else {}
+    rule: dict[str, Any] = {}
+    if group:
+        rule["group"] = GroupRule(len(OWNERS), "owner")
+        rule["training"] = replace(TRAINING, plans=("ddp",))
     folder.mkdir(parents=True, exist_ok=True)
     consortium, instance = (
         of or make_consortium(**rule),

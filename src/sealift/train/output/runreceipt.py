@@ -50,7 +50,7 @@ from sealift.train.output.accounts import (
 from sealift.train.output.manifest import RunManifest, judge_manifest
 from sealift.train.output.uses import Uses
 from sealift.train.plans import Coverage
-from sealift.travel.settings import JobSettings
+from sealift.travel.settings import JobSettings, require_agreed
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 
 MEDIA_TYPE: Final = "application/vnd.in-toto+json"
@@ -270,6 +270,8 @@ def _said_by(
 def _accounts(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     """What each accelerator signed itself is what the receipt says."""
     manifest, signers = receipt.manifest, _signers(receipt, verified)
+    agreed = verified.agreement.training_rule
+    require_agreed(receipt.settings, manifest.plan, agreed)  # rule O1
     accounts = verify_accounts(receipt.accounts, signers, receipt.result, verified)
     demand_uses(
         accounts, receipt.uses, (Digest.of(encode(each)) for each in receipt.released)
