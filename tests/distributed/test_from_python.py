@@ -290,7 +290,7 @@ def test_nothing_is_signed_without_a_yes(two: Two) -> None:
         assert refused.code == "not-confirmed"
         digest = digests(heard)[-1]
         assert digest != declared
-        assert any("your rows stay on this machine" in each for each in heard)
+        assert any("At level development, your rows" in each for each in heard)
         assert heard[-1].endswith("[not-confirmed]")
 
         refused = take_part(f"sha256:{'0' * 64}")
