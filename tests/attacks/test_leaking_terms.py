@@ -1,0 +1,84 @@
+"""A host whose terms let rows out meets the real `sealift join`: first shown, then refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealift.cli.meeting import declared, guest
+from sealift.errors import PolicyError
+from sealift.release.agreement.resources import OutputRule
+from tests.sim.lyinghost import LyingHost, lying_host
+
+# A cell for each value: the sums are the rows. And the model for an owner who owns none.
+LEAK: dict[str, Any] = {
+    "statistics": ("cells",),
+    "statistics_rows": 1,
+    "model_to": ("host", "east"),
+}
+NAMED = ("statistics", "model-to")
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LyingHost]:
+    """The real host with another output rule."""
+    usual = declared._usual_output
+
+    def leaking(guests: int) -> OutputRule:
+        return replace(usual(guests), **LEAK)
+
+    monkeypatch.setattr(declared, "_usual_output", leaking)
+    monkeypatch.setattr(guest, "words_of", lambda terms: ("words",) * 8)
+    with lying_host(tmp_path) as meeting:
+        yield meeting
+
+
+def test_all_that_leaks_is_shown_and_a_yes_to_everything_does_not_do(
+    host: LyingHost,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    opened: list[Path] = []
+    monkeypatch.setattr(guest, "open_table", opened.append)
+    north = host.owner("north").begin()
+    error = north.refused()
+    assert (type(error), error.code, error.exit_code) == (PolicyError, "below-floor", 5)
+    shown = capsys.readouterr().err.replace("sealift:", "")
+    words = " ".join(shown.split())
+    assert "Sums that the recipe's `prepare` makes of your rows leave: cells" in words
+    assert "[needs --allow statistics]" in words
+    assert "The model goes to east, and not to its owner host alone." in words
+    assert north.questions == []
+    assert opened == []  # nothing of the table was looked at, and nothing told
+    assert host.book.seat("north").brought is None  # type: ignore[union-attr]
+
+
+def test_a_digest_is_no_exception(host: LyingHost) -> None:
+    digest = host.host.declaration.digest.to_text()
+    named = {"compare_if": digest, "sign_if": digest}
+    north = host.owner("north", answers=None, options=named).begin()
+    assert north.refused().code == "below-floor"
+    half = {"allow": ["statistics"]}
+    assert host.owner("north", options=half).begin().refused().code == "below-floor"
+
+
+def test_whoever_names_both_signs(host: LyingHost) -> None:
+    """The control: the same terms, by the owners' own words."""
+    north = host.owner("north", options={"allow": [*NAMED]}).begin()
+    east = host.owner("east", options={"allow": ["statistics"]}).begin()
+    for owner in (north, east):
+        kept = owner.end()
+        assert kept == owner.kept
+        agreement = owner.kept.agreement
+        assert agreement is not None
+        assert agreement.model_to == ("host", "east")
+    assert len(north.questions) == 3
+
+
+def test_who_declines_needs_no_names(host: LyingHost) -> None:
+    north = host.owner("north", options={"decline": True}).begin()
+    assert north.refused().code == "meeting-declined"
