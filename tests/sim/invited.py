@@ -160,6 +160,7 @@ class MetGuest:
     answer: bool = True
     columns: Mapping[str, Fit] = field(default_factory=lambda: {"x": "fits"})
     identity: Identity | None = None
+    resource: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.identity = self.identity or create_identity(self.name)
@@ -245,7 +246,8 @@ class MetGuest:
     def _consent(self, terms: Terms) -> SignedConsent:
         assert self.identity is not None
         if self.kept_terms != terms:
-            resource = make_resource(self.name, rule=RULE, cell_rows=16)
+            own = {"cell_rows": 16, **self.resource}
+            resource = make_resource(self.name, rule=RULE, **own)
             consent = Consent(terms.digest, self.name, (resource,), compared=False)
             self.kept_terms = terms
             self.kept_consent = sign_consent(consent, self.identity)

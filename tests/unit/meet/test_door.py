@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sealift.crypto.identity import create_identity
 from sealift.errors import PeerError, RefusedError
-from sealift.events import Event
-from sealift.meet.door import Conversation, Door, guest_name, places
+from sealift.events import Event, discard
+from sealift.meet.door import PROOF_S, Conversation, Door, guest_name, places
 from sealift.meet.guest import expect_host, guest_endpoint
 from sealift.meet.invitation import HOST, Invitation
 from sealift.meet.messages import Ask, BringCard
@@ -130,3 +132,57 @@ def test_nobody_there_is_an_error_of_the_peer(opened: Opened) -> None:
     opened.relay.close()
     with pytest.raises(PeerError):
         Conversation(invitation, create_identity("north"), dial_s=0.2)
+
+
+def test_parties_behind_one_address_meet(tmp_path: Path) -> None:
+    """More than strangers may be from one address: who proved itself is vouched for."""
+    met = MetHost(tmp_path, names=tuple(f"party-{number}" for number in range(8)))
+    registry = places(met.host.book, met.meeting)
+    relay = Relay.listen(registry=replace(registry, strangers_each=2))
+    with relay, ExitStack() as stack:
+        client = relay.local_client(HOST)
+        Door(client, met.host, sink=discard, vouch=relay.vouch).start()
+        host, port = relay.address
+        for name in met.names:
+            here = replace(met.invite(name), addresses=(f"{host}:{port}",))
+            entered = Conversation(here, create_identity(name), dial_s=5.0)
+            told = stack.enter_context(entered).say(Ask())
+            assert isinstance(told, BringCard)
+
+
+def test_a_stranger_that_proves_nothing_loses_its_place(tmp_path: Path) -> None:
+    met = MetHost(tmp_path)
+    registry = places(met.host.book, met.meeting)
+    assert registry.proof_s == PROOF_S
+    north = create_identity("north")
+    with Relay.listen(registry=replace(registry, proof_s=0.2)) as relay:
+        client = relay.local_client(HOST)
+        Door(client, met.host, sink=discard, vouch=relay.vouch).start()
+        host, port = relay.address
+        here = replace(met.invite("north"), addresses=(f"{host}:{port}",))
+        with (
+            RelayClient.dial(relay.address, "new-1") as stranger,
+            Conversation(here, north, dial_s=5.0) as proven,
+        ):
+            with pytest.raises(PeerError):
+                stranger.accept(WAIT_S)
+            assert isinstance(proven.say(Ask()), BringCard)
+            assert "new-1" not in relay.names
+
+
+def test_a_session_without_a_proof_ends(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sealift.meet.door.ARRIVE_S", 0.1)
+    invitation, north = opened.invite("north"), create_identity("north")
+    with (
+        RelayClient.dial(opened.relay.address, "new-1") as client,
+        connect(
+            client.open(HOST),
+            guest_endpoint(invitation, north),
+            expect_host(invitation),
+        ) as session,
+        pytest.raises(PeerError),
+    ):
+        session.receive(WAIT_S)
+    assert opened.wait_for("guest.gone").fields["reason"] == "peer-timeout"

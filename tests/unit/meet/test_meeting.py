@@ -10,8 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sealift.crypto.identity import create_identity
+from sealift.errors import MalformedError, PolicyError
 from sealift.lab.worlds.consortium import OUTPUT
 from sealift.meet.messages import Over, Read, Wait, Welcome
+from sealift.meet.terms import sign_card
 from tests.sim.invited import NAMES, UNTIL_S, MetGuest, MetHost, walk
 
 
@@ -135,3 +137,72 @@ def test_an_invitation_that_is_over_lets_nobody_in(host: MetHost) -> None:
     assert told == Over(
         "not-invited", "", "the invitation is not valid here, or it is over"
     )
+
+
+def test_a_card_about_other_columns_is_its_party_s_no(host: MetHost) -> None:
+    """It would not cross to the others, who hear of it; the party may come back."""
+    guests = everybody(host)
+    guests[2].columns = {f"{number:04}{'x' * 240}": "fits" for number in range(4000)}
+    walk(*guests)
+    over = Over(
+        "meeting-declined", "south", "its card is not about the columns declared"
+    )
+    assert [each.told[-1] for each in guests] == [over] * 3
+    assert host.host.book.seat("south").brought is None  # type: ignore[union-attr]
+    guests[2].columns = {"x": "fits"}
+    for each in guests[::-1]:
+        each.restart()
+        each.step()
+    walk(*guests)
+    assert all(each.verified for each in guests)
+
+
+def test_a_yes_that_is_too_long_is_its_party_s_no(host: MetHost) -> None:
+    guests = everybody(host)
+    guests[2].resource = {
+        "schema": {"fields": "x" * host.host.declaration.consent_bytes}
+    }
+    walk(*guests)
+    why = "what it says of its tables is too long"
+    assert guests[0].told[-1] == Over("meeting-declined", "south", why)
+    assert host.host.book.seat("south").consent is None  # type: ignore[union-attr]
+
+
+def test_a_small_table_is_named_and_another_one_may_come(tmp_path: Path) -> None:
+    """Of a party whose own machine did not notice; the host goes on."""
+    host = MetHost(tmp_path, changes={"output": replace(OUTPUT, min_owner_rows=30)})
+    guests = everybody(host)
+    guests[1].resource = {"rows": 29, "total_bytes": 29 * 16}
+    walk(*guests)
+    told = [each.told[-1] for each in guests]
+    assert {(each.code, each.party) for each in told} == {("bad-agreement", "east")}  # type: ignore[union-attr]
+    guests[1].resource, guests[1].kept_terms = {}, None
+    for each in guests[::-1]:
+        each.restart()
+        each.step()
+    walk(*guests)
+    assert all(each.verified for each in guests)
+
+
+def test_a_schema_that_could_not_cross_is_not_declared(host: MetHost) -> None:
+    fields = [
+        {"name": f"f{number}", "dtype": "float32", "description": "x" * 400}
+        for number in range(200)
+    ]
+    many = tuple(f"party-{number}" for number in range(16))
+    with pytest.raises(MalformedError) as caught:
+        replace(host.host.declaration, schema={"fields": fields}, guests=many)
+    assert caught.value.code == "bad-meeting"
+    replace(host.host.declaration, schema={"fields": fields[:20]}, guests=many)
+
+
+def test_terms_are_about_the_declared_columns(host: MetHost) -> None:
+    """A host that lets another card through shows it to nobody's person."""
+    guests = everybody(host)
+    walk(*guests)
+    terms = guests[0].asked[0]
+    south, identity = terms.cards[2].body, guests[2].identity
+    assert identity is not None
+    other = sign_card(replace(south, columns={"y": "fits"}), identity)
+    with pytest.raises(PolicyError, match="columns"):
+        replace(terms, cards=(*terms.cards[:2], other)).verify()

@@ -240,8 +240,8 @@ class OwnerMeeting:
     def attend(self) -> Kept:
         """Talk with the host until the signed agreement lies in the folder."""
         self._talk.wait_for("the host")
-        while not self._converse():
-            self._talk.wait_for("the host")
+        while away := self._converse():
+            self._talk.wait_for(away)
             self.sleep(PAUSE_S)
         if self._leaving is not None:
             message, error = self._leaving
@@ -249,21 +249,20 @@ class OwnerMeeting:
             raise error
         return self.kept
 
-    def _converse(self) -> bool:
-        """Whether nothing is left to be said; False if the host is not there, or lost."""
+    def _converse(self) -> str:
+        """What to wait for before the next try; nothing once all is said."""
         try:
             with self._dial() as host:
                 self._warn(host.contested)
                 answer: FromGuest | None = Ask()
                 while answer is not None:
                     answer = self._answer(host.say(answer))
-                return True
+                return ""
         except PeerError as error:
             if error.code == "peer-refused":
                 raise
-            if error.code == "relay-full":
-                self._talk.say("the host takes no more connections now; trying again")
-            return False
+            full = error.code == "relay-full"
+            return "a free place at the host's port" if full else "the host"
 
     def _dial(self) -> Conversation:
         return Conversation(self.invitation, self._identity, dial_s=DIAL_S)
@@ -277,6 +276,8 @@ class OwnerMeeting:
                     return
             except PeerError:
                 self.sleep(PAUSE_S)
+            except SealiftError:  # the host listens to nobody
+                return
 
     def _answer(self, told: FromHost) -> FromGuest | None:
         """What to say to the host's last word; None once nothing is left to be said."""
@@ -306,9 +307,7 @@ class OwnerMeeting:
         """
         who = f"{party}: " if party else ""
         if code != "meeting-declined" and self.kept.agreement is None:
-            self._keep(
-                terms=None, consent=None
-            )  # the tables that it brought make nothing
+            self._keep(terms=None, consent=None)  # what was brought makes nothing
         raise RefusedError(f"{who}{why}", code=code)
 
     def _warn(self, contested: bool) -> None:
