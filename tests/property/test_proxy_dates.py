@@ -46,6 +46,7 @@ def proxy() -> Iterator[LittleProxy]:
 
 @given(texts)
 @example("Mon, 01 Jan 0001 00:00:00 -9999")
+@example("Tue, 31 Feb 2026 10:00:00 GMT")
 @example("Fri, 31 Dec 9999 23:59:59 GMT")
 @example("Mon, 99999999999999999999 Jan 2026 10:00:00 GMT")
 def test_no_date_ends_a_look_ahead(proxy: LittleProxy, date: str) -> None:

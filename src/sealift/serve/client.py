@@ -303,9 +303,7 @@ def meet(
 
 def _appraised(session: Session, policy: ClientPolicy) -> AttestationResult:
     """What its evidence proved, if that will do for this client (also once renewed)."""
-    result = require_value(
-        session.peer.result, "a session without evidence was refused"
-    )
+    result = require_value(session.peer.result)
     policy.require_level(result.level)
     require_code(result, policy)
     return result

@@ -198,9 +198,7 @@ class Server:
         client_session = ClientSession(
             session,
             client,
-            require_value(
-                self._scheduler, "clients are let in once the model is there"
-            ),
+            require_value(self._scheduler),
             self._subject.form,
             settings=self._settings,
             clock=self._clock,

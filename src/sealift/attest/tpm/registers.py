@@ -84,9 +84,7 @@ def quote(
         values = read_registers(client, bank, numbers)
         raw, signature = _quote_once(client, key, extra, _selection(bank, numbers))
         joined = digest(
-            require_value(
-                key.public.scheme, "an attestation key names its scheme"
-            ).hash,
+            require_value(key.public.scheme).hash,
             *(values[n] for n in numbers),
         )
         if joined == parse_quote(raw).pcr_digest:

@@ -289,9 +289,7 @@ class _Command:
         self._thread.join()
         if self._failure is not None:
             raise self._failure
-        if code := require_value(
-            self._process, "it was started, or there is a failure"
-        ).returncode:
+        if code := require_value(self._process).returncode:
             raise error_said(self._name, self._last, code)
         return self.printed
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sealift.attest.level import Level
@@ -97,25 +98,18 @@ def rehearse_all(
     if form is not None and form.outputs is not None:
         inputs = schema_to_plain(form.inputs)
         outputs = schema_to_plain(form.outputs.schema)
-    settings = TrainingSettings(
-        seed=args.seed,
-        batch_rows=args.batch_rows,
-        threads=args.threads,
-        drop_last=args.drop_last,
+    names = ("seed", "batch_rows", "threads", "drop_last")
+    order = TrialOrder(
+        entry=entry,
+        bundle=0,
+        schema={},
+        settings=TrainingSettings(**{each: getattr(args, each) for each in names}),
+        rows=args.rows,
+        steps=args.steps,
+        inputs=inputs,
+        outputs=outputs,
     )
-    orders = [
-        TrialOrder(
-            entry=entry,
-            bundle=0,
-            schema=schema_to_plain(each),
-            settings=settings,
-            rows=args.rows,
-            steps=args.steps,
-            inputs=inputs,
-            outputs=outputs,
-        )
-        for each in schemas
-    ]
+    orders = [replace(order, schema=schema_to_plain(each)) for each in schemas]
     return try_recipe(files, entry, orders, text=sys.stderr, tell=say, accept=accept)
 
 

@@ -246,9 +246,7 @@ class KeyReleases:
         self, peer: VerifiedPeer, resource: Resource, proven_at_s: float
     ) -> None:
         if resource.lease is not None:
-            attester = require_value(
-                peer.result, "leases are for who showed evidence"
-            ).claims.attester
+            attester = require_value(peer.result).claims.attester
             self._leases.grant(peer.instance, resource.lease, proven_at_s, attester)
 
     def _append_asked(

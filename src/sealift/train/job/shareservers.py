@@ -143,9 +143,7 @@ class ShareServers:
                 address=parse_address(servers.addresses[share]),
                 policy=expect_share_server(self._agreement, party),
             )
-            for share, party in require_value(
-                agreement.servers, "the plan demands them"
-            ).parties.items()
+            for share, party in require_value(agreement.servers).parties.items()
         ]
         found = Connections.dial(
             self._endpoint,

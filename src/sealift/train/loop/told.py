@@ -80,9 +80,7 @@ class Told:
 
     def add_up(self, bucket: Bucket, gradient: Buffer) -> Buffer:
         """See ``StepSums.add_up``."""
-        return require_value(
-            self._sums, "only a slice of a group is asked to add up"
-        ).add_up(bucket, gradient)
+        return require_value(self._sums).add_up(bucket, gradient)
 
 
 def plain_names(told: Mapping[str, float]) -> dict[str, float]:

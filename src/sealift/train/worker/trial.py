@@ -25,6 +25,13 @@ from sealift.train.worker.requests import Area
 from sealift.train.worker.taskprocess import TaskLimits
 
 _AREA_BYTES: Final = 4096  # nothing but messages passes
+_LAST_BATCH: Final = (
+    "A visit may end with one: say drop_last = true in the job's [training]"
+)
+_CLASSES: Final = (
+    "Rows were made up by the schema: a column of labels or of places in a table needs "
+    "`classes`, their number"
+)
 
 
 def try_recipe(
@@ -52,9 +59,8 @@ def try_recipe(
         MalformedError: ``bad-entry``, ``bundle-hides-module``.
     """
     if entry not in files or not entry.endswith(".py"):
-        raise MalformedError(
-            f"entry {entry!r} is not in the code bundle", code="bad-entry"
-        )
+        what = f"entry {entry!r} is not in the code bundle"
+        raise MalformedError(what, code="bad-entry")
     with RecipeExecutor(files, entry, text=text) as executor:
         confinement = Confinement.parse(executor.sandbox)
         confinement.require(accept)
@@ -95,38 +101,21 @@ def _try_one(executor: RecipeExecutor, order: TrialOrder, text: TextIO) -> Rehea
 def _explain(
     fault: Fault, order: TrialOrder, files: Mapping[str, bytes]
 ) -> SealiftError:
-    names = {str(each.get("name", "")) for each in order.schema.get("fields", ())}
-    return explain(
-        believable(
-            fault,
-            files,
-            fields=frozenset(names),
-            parameters=frozenset(),
-            steps=range(order.steps + 1),
-            gpu=False,
-        )
+    fields = frozenset(str(each.get("name")) for each in order.schema["fields"])
+    steps, none = range(order.steps + 1), frozenset[str]()
+    believed = believable(
+        fault, files, fields=fields, parameters=none, steps=steps, gpu=False
     )
+    return explain(believed)
 
 
 def _failure(failed: TrialFailed) -> JobError:
     if failed.file:
-        return JobError(
-            f"the recipe opens {visible(failed.file[:200])!r}",
-            why="in its sandbox there is no such file",
-            code="foreign-file",
-        )
-    fix = ""
-    if failed.doing == ONE_ROW:
-        fix = "A visit may end with one: say drop_last = true in the job's [training]"
-    elif failed.type == "IndexError":
-        fix = (
-            "Rows were made up by the schema: a column of labels or of places in a "
-            "table needs `classes`, their number"
-        )
-    doing = f" at {visible(failed.doing[:40])}" if failed.doing else ""
-    return JobError(
-        f"the recipe failed with {visible(failed.type[:80])}{doing}",
-        why="see above",
-        fix=fix,
-        code="recipe-error",
-    )
+        what = f"the recipe opens {failed.file[:200]!r}"
+        why = "in its sandbox there is no such file"
+        return JobError(what, why=why, code="foreign-file")
+    fix = {"IndexError": _CLASSES}.get(failed.type, "")
+    fix = _LAST_BATCH if failed.doing == ONE_ROW else fix
+    doing = f" at {failed.doing[:40]}" if failed.doing else ""
+    what = f"the recipe failed with {failed.type[:80]}{doing}"
+    return JobError(what, why="see above", fix=fix, code="recipe-error")

@@ -271,9 +271,7 @@ class HolderJob:
 
     def _require_allowed(self, lease: Lease, peer: VerifiedPeer, revoked: str) -> None:
         """Before each frame: what our own rule says of rows, and of who gets them."""
-        identity = require_value(
-            self._endpoint.identity, "a holder has its party's identity"
-        )
+        identity = require_value(self._endpoint.identity)
         verified, ended = self._statements.judged()
         state = State(
             owner=Owner(self._endpoint.name, identity.public_key),
