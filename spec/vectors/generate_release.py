@@ -34,6 +34,7 @@ from sealift.release.agreement.code import measure_bundle
 from sealift.release.grant import ReleaseInfo, info_digest
 from sealift.release.log.entries import LogEntry, TreeHead
 from sealift.release.receipt import instance_bound
+from sealift.train.output.accounts import RunAccount
 
 TARGET = Path(__file__).with_name("release.json")
 OWNER, OTHER, INSTANCE = (
@@ -141,6 +142,20 @@ def log(agreed: Agreement, info: ReleaseInfo) -> dict[str, Any]:
     }
 
 
+def account(agreed: Agreement) -> dict[str, Any]:
+    """What an owner's accelerator signs of a run, by the owner's key."""
+    steps = Digest.of(encode(2))
+    signed = RunAccount(
+        party="ada", instance=INSTANCE.public_key, passes_before=0, rows=10,
+        result={"agreement": Digest.of(encode(agreed.digest)), "steps": steps},
+        tables=(), receipts=Digest.of(encode(())), released=(), head=None, at_s=5,
+    )  # fmt: skip
+    return {
+        "account": encode(signed).decode(),
+        "signature": sign_document(signed, OWNER).signature.hex(),
+    }
+
+
 def generate() -> str:
     """The whole file."""
     agreed = agreement()
@@ -155,6 +170,7 @@ def generate() -> str:
         "group": document(group()),
         "release": release(info),
         "log": log(agreed, info),
+        "account": account(agreed),
         "receipt": {"instance": INSTANCE.public_key.raw.hex(), "bound": bound.hex()},
     }
     return json.dumps(vectors, indent=1) + "\n"

@@ -144,6 +144,7 @@ def test_a_writer_alone_changes_nothing_that_others_signed(
 
 SIGNED: dict[str, tuple[dict[str, Any], str]] = {
     "result": ({"result": {"steps": Digest.of(b"99")}}, "cleo signed another steps"),
+    "unheard": ({"result": {"metrics": None}}, "cleo signed another metrics"),
     "rows": ({"tables": "ada-train"}, "cleo signed a use of ada-train"),
     "name": ({"party": "bern"}, "cleo is not signed by it"),
     "instance": ({"instance": "ada"}, "cleo is not signed by it"),
@@ -160,7 +161,8 @@ def test_what_a_party_signs_must_be_able_to_be_true(
     """Signed by cleo's own key, and still refused, with its name."""
     account = run.receipt.accounts[2].body
     if "result" in changes:
-        changes = {"result": account.result | changes["result"]}
+        result = account.result | changes["result"]
+        changes = {"result": {name: each for name, each in result.items() if each}}
     if "tables" in changes:
         changes = {"tables": run.receipt.accounts[0].body.tables}
     if "head" in changes:

@@ -86,6 +86,22 @@ def test_log():
     assert json.loads(entries[2])["info"] == f"sha256:{info}"
 
 
+def test_account():
+    raw = VECTORS["account"]["account"].encode()
+    plain = json.loads(raw)
+    assert rfc8785.dumps(plain) == raw
+    verify(
+        UNHEX(AGREEMENT["signer"]),
+        "sealift v1 run account",
+        raw,
+        UNHEX(VECTORS["account"]["signature"]),
+    )
+    named = {name: sha256(text).hexdigest() for name, text in (
+        ("agreement", rfc8785.dumps(AGREEMENT["digest"])), ("steps", b"2"))}  # fmt: skip
+    assert plain["result"] == {name: f"sha256:{each}" for name, each in named.items()}
+    assert plain["receipts"] == f"sha256:{sha256(b'[]').hexdigest()}"
+
+
 def test_receipt_bound():
     instance = UNHEX(VECTORS["receipt"]["instance"])
     agreement = UNHEX(AGREEMENT["digest"].removeprefix("sha256:"))
