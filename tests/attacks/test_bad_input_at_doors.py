@@ -25,7 +25,7 @@ from sealift.attest.tpm.enrolment import EnrolmentRequest
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, SealiftError
 from sealift.ids import Digest, Role
-from sealift.lab.worlds.consortium import make_consortium
+from sealift.lab.worlds.consortium import RUN, make_consortium
 from sealift.release.agreement.statements import sign_statement
 from sealift.release.broker import keyrelease as door
 from sealift.release.broker.keyrelease import KeyReleases
@@ -75,7 +75,7 @@ class Row:
 def keyed(name: str) -> Callable[[World], BrokerRequest]:
     def make(world: World) -> BrokerRequest:
         part, fresh = name.rsplit("-", 1)[1], secrets.token_bytes(32)
-        return BrokerRequest(release=ReleaseRequest(name, part, fresh))  # type: ignore[arg-type]
+        return BrokerRequest(release=ReleaseRequest(name, part, fresh, RUN))  # type: ignore[arg-type]
 
     return make
 
@@ -323,7 +323,9 @@ def test_whoever_asks_understands_a_brokers_noise(world: World) -> None:
         side = world.session()
         side.tamper = lambda raw, bad=bad: bad  # type: ignore[assignment,misc]
         with pytest.raises(SealiftError) as caught:
-            collect_release(side, world.verified, "ada-train", clock=lambda: 0.0)
+            collect_release(
+                side, world.verified, "ada-train", clock=lambda: 0.0, run=RUN
+            )
         require_clear(caught.value.code, str(caught.value))
     require_served(world)
 

@@ -13,7 +13,7 @@ import pytest
 from sealift.attest.development import DevelopmentAttester
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import Consortium, make_consortium
+from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release.client import collect_release
 from sealift.session.endpoint import Endpoint
 from sealift.session.frames import FrameKind, pack
@@ -86,7 +86,7 @@ def collect(consortium: Consortium, relay: Relay) -> str:
                 link.open(ADA, 60), endpoint, expect_broker(verified, "ada")
             ) as there,
         ):
-            collect_release(there, verified, "ada-train", clock=time.monotonic)
+            collect_release(there, verified, "ada-train", clock=time.monotonic, run=RUN)
     except SealiftError as error:
         return error.code
     return ""

@@ -19,7 +19,7 @@ from sealift.errors import (
     StaleError,
     UsageError,
 )
-from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
+from sealift.lab.worlds.consortium import OUTPUT, RUN, Consortium, make_consortium
 from sealift.release import decision
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import (
@@ -42,7 +42,7 @@ def consortium() -> Consortium:
 def collect(consortium: Consortium, box: BrokerBox) -> bytes:
     session = session_pair(consortium, box.broker, "ada")
     key, _ = collect_release(
-        session, consortium.verified(), "ada-train", clock=lambda: 0.0
+        session, consortium.verified(), "ada-train", clock=lambda: 0.0, run=RUN
     )
     return key.reveal(TOKEN)
 
@@ -168,7 +168,7 @@ def test_mutant_that_trusts_the_agreements_own_key_releases(
         clock=lambda: 0.0,
     )
     session = session_pair(forged, box.broker, "ada")
-    request = ReleaseRequest("ada-train", "train", bytes(32))
+    request = ReleaseRequest("ada-train", "train", bytes(32), RUN)
     asked = brokerserver.BrokerRequest(release=request)
     assert ask(box.broker, session.other, asked).release is not None
     box.close()

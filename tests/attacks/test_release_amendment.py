@@ -14,7 +14,7 @@ from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import TOKEN, Label
 from sealift.errors import IntegrityError, PolicyError, SealiftError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
+from sealift.lab.worlds.consortium import OUTPUT, RUN, Consortium, make_consortium
 from sealift.release.agreement import Agreement, Board, Party
 from sealift.release.agreement import successors as line
 from sealift.release.agreement.signed import (
@@ -263,7 +263,9 @@ def release_key(
     try:
         box.broker = broker_of(consortium, verified, box)
         session = session_pair(consortium, box.broker, "ada")
-        key, _ = collect_release(session, verified, "ada-train", clock=lambda: 0.0)
+        key, _ = collect_release(
+            session, verified, "ada-train", clock=lambda: 0.0, run=RUN
+        )
         return key.reveal(TOKEN)
     finally:
         box.close()
@@ -290,7 +292,7 @@ def test_the_key_of_an_owner_who_did_not_sign_stays(
     assert caught.value.code == "owner-unsigned"
     session = session_pair(consortium, box.broker, "ada")
     with pytest.raises(PolicyError, match="ada") as caught:
-        collect_release(session, verified, "ada-train", clock=lambda: 0.0)
+        collect_release(session, verified, "ada-train", clock=lambda: 0.0, run=RUN)
     assert caught.value.code == "owner-unsigned"
     with pytest.raises(PolicyError, match="ada"):
         verified.require_owners_signed()

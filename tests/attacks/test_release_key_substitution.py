@@ -17,7 +17,7 @@ from sealift.crypto.keys import TOKEN, Label, SecretKey
 from sealift.crypto.sign import SigningKey, sign_document
 from sealift.errors import IntegrityError, PolicyError, RefusedError, StaleError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import Consortium, make_consortium
+from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release import grant
 from sealift.release.broker.messages import BrokerAnswer
 from sealift.release.client import collect_release
@@ -41,7 +41,7 @@ def box(consortium: Consortium, tmp_path: Path) -> Iterator[BrokerBox]:
 
 def collect(consortium: Consortium, session: AcceleratorSide) -> bytes:
     key, _ = collect_release(
-        session, consortium.verified(), "ada-train", clock=lambda: 0.0
+        session, consortium.verified(), "ada-train", clock=lambda: 0.0, run=RUN
     )
     return key.reveal(TOKEN)
 

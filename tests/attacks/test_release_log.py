@@ -21,7 +21,7 @@ from sealift.crypto.merkle import leaf_hash
 from sealift.crypto.sign import PublicKey, sign_document
 from sealift.errors import IntegrityError, PolicyError, UnavailableError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import Consortium, make_consortium
+from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release.broker.messages import BrokerAnswer, BrokerRequest
 from sealift.release.client import collect_release
 from sealift.release.database import copy_database
@@ -110,7 +110,7 @@ def test_no_key_leaves_when_the_log_cannot_be_written(
     session = session_pair(consortium, box.broker, "ada")
     refusals = []
     for count in range(40):  # until the last page is full
-        request = ReleaseRequest("ada-train", "train", bytes([count]) * 32)
+        request = ReleaseRequest("ada-train", "train", bytes([count]) * 32, RUN)
         answer = ask(box.broker, session.other, BrokerRequest(release=request))
         if answer.refusal is not None:
             assert answer.release is None
@@ -365,7 +365,9 @@ def test_release_that_is_logged_as_something_else(
         session = session_pair(consortium, box.broker, "ada")
         session.tamper = lambda raw: show_other_entry(raw, box)  # type: ignore[method-assign]
         verified = consortium.verified()
-        return collect_release(session, verified, "ada-train", clock=lambda: 0.0)[1]
+        return collect_release(
+            session, verified, "ada-train", clock=lambda: 0.0, run=RUN
+        )[1]
 
     with pytest.raises(IntegrityError) as caught:
         collect()

@@ -11,7 +11,7 @@ import pytest
 from sealift.attest.policy import AttestationResult
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import Consortium, make_consortium
+from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release.broker import keyrelease as door
 from sealift.release.broker.messages import BrokerRequest
 from sealift.release.checkpoint import CheckpointRequest
@@ -46,7 +46,7 @@ def asker(consortium: Consortium, result: AttestationResult | None) -> BrokerSid
 
 def release(name: str) -> BrokerRequest:
     challenge = secrets.token_bytes(CHALLENGE_BYTES)
-    return BrokerRequest(release=ReleaseRequest(name, "train", challenge))
+    return BrokerRequest(release=ReleaseRequest(name, "train", challenge, RUN))
 
 
 def refusals_after(

@@ -23,7 +23,7 @@ from sealift.errors import (
     StaleError,
 )
 from sealift.ids import Digest, Role
-from sealift.lab.worlds.consortium import Consortium, make_consortium
+from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.agreement import KeyLease, References, ReleaseRule
 from sealift.release.broker.server import Broker
@@ -123,7 +123,9 @@ class Line:
 
     def collect(self, session: Session) -> None:
         verified = self.consortium.verified()
-        key, _ = collect_release(session, verified, "ada-train", clock=time.monotonic)
+        key, _ = collect_release(
+            session, verified, "ada-train", clock=time.monotonic, run=RUN
+        )
         key.wipe()
 
     @contextmanager

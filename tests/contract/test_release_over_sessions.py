@@ -15,7 +15,7 @@ from sealift.crypto.keys import TOKEN
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import Consortium, make_consortium
+from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.broker.server import Broker
 from sealift.release.client import (
@@ -112,9 +112,11 @@ def test_an_accelerator_collects_a_key(
     policy = expect_accelerator(consortium)
     with session_with(box.broker, consortium, ours, policy) as session:
         verified = consortium.verified()
-        key, logged = collect_release(session, verified, "ada-train", clock=lambda: 0.0)
+        key, logged = collect_release(
+            session, verified, "ada-train", clock=lambda: 0.0, run=RUN
+        )
         assert key.reveal(TOKEN) == consortium.keys["ada-train"].reveal(TOKEN)
-        collect_release(session, verified, "ada-heldout", clock=lambda: 0.0)
+        collect_release(session, verified, "ada-heldout", clock=lambda: 0.0, run=RUN)
         with pytest.raises(PolicyError, match="not-the-owner"):
             ask_for_bern(session, consortium)
         assert request_head(session).body.size == 4
@@ -130,7 +132,7 @@ def ask_for_bern(session: Session, consortium: Consortium) -> None:
     from sealift.release.client import ask_broker
     from sealift.release.grant import ReleaseRequest
 
-    request = ReleaseRequest("bern-train", "train", bytes(32))
+    request = ReleaseRequest("bern-train", "train", bytes(32), RUN)
     ask_broker(session, BrokerRequest(release=request), 10.0)
 
 
@@ -159,7 +161,7 @@ def test_a_holder_reads_heads_and_proofs_and_no_keys(
         store.admit(request_head(session))
         with pytest.raises(PolicyError, match="role-refused"):
             collect_release(
-                session, consortium.verified(), "ada-train", clock=lambda: 0.0
+                session, consortium.verified(), "ada-train", clock=lambda: 0.0, run=RUN
             )
         grown = request_head(session)
         assert grown.body.size == 2

@@ -12,7 +12,7 @@ from sealift.attest.development import DevelopmentAttester
 from sealift.cli.judging import wall_clock
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import Consortium
+from sealift.lab.worlds.consortium import RUN, Consortium
 from sealift.release.client import collect_release
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.server import Relay
@@ -88,6 +88,7 @@ class Town:
                     consortium.verified(),
                     f"{owner}-train",
                     clock=time.monotonic,
+                    run=RUN,
                 )
             except PolicyError as error:
                 return error.why

@@ -9,7 +9,7 @@ from sealift.attest.level import Level
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import Consortium, make_consortium
+from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release.agreement import (
     Agreement,
     Board,
@@ -23,7 +23,13 @@ from sealift.release.facts import Ask, Kind, Owner, Sighting, State
 from tests.sim.owners import NOW_S, accelerator_peer
 
 OTHER = Digest.of(b"something else")
-PURPOSES = {Kind.DATA_KEY: "train", Kind.MODEL_KEY: "model", Kind.ROWS: "train"}
+PURPOSES = {
+    Kind.DATA_KEY: "train",
+    Kind.MODEL_KEY: "model",
+    Kind.ROWS: "train",
+    Kind.PASSES: "train",
+}
+OTHER_RUN = replace(RUN, job="another").digest(Digest.of(b"any"))
 LEASED = ReleaseRule(max_uses=3, lease_s=60.0, heartbeat_s=4.0)
 
 
@@ -152,10 +158,13 @@ def make_case(kind: Kind) -> Case:
         uses={"ada-train": 2, "ada-heldout": 2},
         held=frozenset({"ada-train", "ada-heldout"}),
         fresh=True,
+        runs=frozenset({OTHER_RUN}),
+        visits=2,
     )
-    named = "" if kind in (Kind.CHECKPOINT_SHARE, Kind.FED_DEVICE) else "ada-train"
+    unnamed = (Kind.CHECKPOINT_SHARE, Kind.FED_DEVICE, Kind.PASSES)
+    named = "" if kind in unnamed else "ada-train"
     purpose = PURPOSES.get(kind, "")
-    ask = Ask(kind=kind, peer=peer, resource=named, purpose=purpose)
+    ask = Ask(kind=kind, peer=peer, resource=named, purpose=purpose, run=RUN, visits=3)
     return Case(consortium, ask, state)
 
 
@@ -202,6 +211,13 @@ def of_another(case: Case) -> str:
     )
     output = replace(case.consortium.agreement.output, baseline_alone=False)
     return case.agreed(resources=resources, parties=parties, output=output)
+
+
+def wrong_purpose(case: Case) -> str:
+    """Held-out rows are named, or the owner's rule names another purpose alone."""
+    if case.ask.kind is Kind.PASSES:
+        return case.ruled(purposes=("prepare",))
+    return case.asking(purpose="heldout")
 
 
 def late(case: Case) -> str:

@@ -16,7 +16,7 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import SigningKey, sign_document
 from sealift.feed import terms
 from sealift.ids import Digest, Role
-from sealift.lab.worlds.consortium import Consortium, make_consortium
+from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release.agreement import ReleaseRule
 from sealift.release.agreement.signed import Equipment
 from sealift.release.broker import keyrelease as door
@@ -89,7 +89,7 @@ class World:
 
     def release(self, resource: str) -> bytes:
         key, _ = collect_release(
-            self.session(), self.verified, resource, clock=lambda: 0.0
+            self.session(), self.verified, resource, clock=lambda: 0.0, run=RUN
         )
         return key.reveal(TOKEN)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.codec import encode
-from sealift.lab.worlds.consortium import make_consortium
+from sealift.lab.worlds.consortium import RUN, make_consortium
 from sealift.release.broker.messages import BrokerRequest
 from sealift.release.broker.server import Broker
 from sealift.release.grant import ReleaseRequest
@@ -34,7 +34,7 @@ def main(mode: str, folder: Path) -> None:
     side.send_message = leave_and_die  # type: ignore[method-assign]
     if mode == "sends-first":
         _send_before_logging(box.broker, side)
-    request = ReleaseRequest("ada-train", "train", bytes(32))
+    request = ReleaseRequest("ada-train", "train", bytes(32), RUN)
     side.inbox.append(encode(BrokerRequest(release=request)))
     box.broker.serve(side, accepted_at_s=time.monotonic())
 

@@ -22,7 +22,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey, sign_document
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role, VisitId
-from sealift.lab.worlds.consortium import Consortium, make_consortium
+from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.lab.worlds.visits import seal_resource
 from sealift.release.agreement import References, ReleaseRule
 from sealift.release.agreement.code import measure_bundle
@@ -155,6 +155,7 @@ class LiveJob:
             mode="write-only",
             lease_s=lease_s,
             content=resource.content,
+            run=RUN,
         )
         operator = self.consortium.identities[self.agreement.agreement.operator]
         signed = sign_document(lease, operator)

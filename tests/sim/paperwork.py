@@ -9,7 +9,7 @@ from sealift.attest.evidence import Evidence
 from sealift.codec import encode
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Role, VisitId
-from sealift.lab.worlds.consortium import Consortium, make_consortium
+from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release.agreement.signed import save_signed
 from sealift.release.client import collect_release
 from sealift.release.database import copy_database
@@ -32,7 +32,7 @@ def release_once(consortium: Consortium, box: BrokerBox, owner: str) -> SignedTr
     session = session_pair(consortium, box.broker, owner)
     resource = f"{owner}-train"
     key, logged = collect_release(
-        session, consortium.verified(), resource, clock=lambda: 0.0
+        session, consortium.verified(), resource, clock=lambda: 0.0, run=RUN
     )
     key.wipe()
     return logged.head

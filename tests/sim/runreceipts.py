@@ -11,9 +11,9 @@ from typing import Any
 from sealift.codec import encode
 from sealift.crypto.sign import Signer, SigningKey, sign_document
 from sealift.ids import Digest, VisitId
-from sealift.lab.worlds.consortium import TRAINING, Consortium, make_consortium
 from sealift.release.agreement import GroupRule
 from sealift.release.agreement.signed import Equipment, VerifiedAgreement, verify
+from sealift.lab.worlds.consortium import RUN, TRAINING, Consortium, make_consortium
 from sealift.release.client import collect_release
 from sealift.release.log.entries import Logged, SignedTreeHead
 from sealift.release.receipt import (
@@ -131,7 +131,7 @@ def release(
         identity=consortium.identities[owner].public_key if home else None,
     )
     name, verified = f"{owner}-{part}", consortium.verified()
-    key, logged = collect_release(session, verified, name, clock=lambda: 0.0)
+    key, logged = collect_release(session, verified, name, clock=lambda: 0.0, run=RUN)
     key.wipe()
     return logged
 

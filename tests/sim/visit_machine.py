@@ -24,6 +24,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest, Handle, VisitId
+from sealift.lab.worlds.consortium import RUN
 from sealift.lab.worlds.holders import build_frame
 from sealift.travel.accelerator.load import CargoLoader, CargoRows
 from sealift.travel.accelerator.setup import ReleasedResource
@@ -96,6 +97,7 @@ class VisitMachine(RuleBasedStateMachine):
             mode="write-only",
             lease_s=LEASE_S,
             content=Digest.of(b"content"),
+            run=RUN,
         )
 
     def attempt(self, allowed: bool, call: Any, *arguments: Any) -> Any:

@@ -33,7 +33,7 @@ from sealift.errors import (
     visible,
 )
 from sealift.ids import Role
-from sealift.release.agreement import Party
+from sealift.release.agreement import Party, RunTerms
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.statements import SignedStatement
 from sealift.release.agreement.successors import find_speaker
@@ -44,6 +44,7 @@ from sealift.release.broker.messages import (
     EnrolRequest,
     LeaseRequest,
     LeaseStatus,
+    PassRequest,
     Refusal,
 )
 from sealift.release.facts import Sighting, read_sighting
@@ -135,6 +136,7 @@ def collect_release(
     resource: str,
     *,
     clock: Callable[[], float],
+    run: RunTerms | None = None,
     timeout_s: float = RELEASE_TIMEOUT_S,
 ) -> tuple[SecretKey, Logged]:
     """Collect the data key of one resource from its owner's broker.
@@ -144,6 +146,7 @@ def collect_release(
         verified: The agreement.
         resource: Its name in the agreement.
         clock: Monotonic seconds.
+        run: What the job sets that it is for; None for a model's key.
         timeout_s: Longest wait for the answer.
 
     Returns:
@@ -159,7 +162,7 @@ def collect_release(
     owner = verified.require_owner_signed(wanted.owner)
     require_owners_broker(session, owner, verified)
     challenge, asked_at = secrets.token_bytes(CHALLENGE_BYTES), clock()
-    request = ReleaseRequest(wanted.name, wanted.part, challenge)
+    request = ReleaseRequest(wanted.name, wanted.part, challenge, run)
     expected = request.grant_info(verified.digest, owner.name, session.th2)
     answer = ask_broker(session, BrokerRequest(release=request), timeout_s)
     if clock() - asked_at > EXPIRY_S:
@@ -173,6 +176,17 @@ def collect_release(
         private=session.established.hpke,
     )
     return data_key, Logged(release.entry, release.inclusion, release.head)
+
+
+def request_pass(session: Session, request: PassRequest) -> None:
+    """Have an owner's broker count a pass over its rows, before it begins.
+
+    Raises:
+        PolicyError: ``release-refused``, with the rule and line of the broker.
+        PeerError: no answer in time: it may have been counted.
+    """
+    answer = ask_broker(session, BrokerRequest(rows=request), ANSWER_S)
+    require_answer(answer.visits)
 
 
 def request_head(

@@ -102,6 +102,27 @@ def require_use(count: int, limit: int, resource: str) -> None:
         )
 
 
+def require_visits(count: float, limit: int, owner: str) -> None:
+    """Refuse a visit beyond the limit; raises ``too-many-visits``."""
+    if count > limit:
+        raise PolicyError(
+            f"the agreement allows {limit} visits to {owner} for one purpose",
+            why=f"this would be number {count:g}; those of every job count, also of "
+            "restarted ones",
+            code="too-many-visits",
+        )
+
+
+def require_run(count: int, limit: int) -> None:
+    """Refuse a run beyond the limit; raises ``too-many-runs``."""
+    if limit and count > limit:
+        raise PolicyError(
+            f"the agreement allows {limit} runs, and as many were started",
+            why="another name, or another setting, is another run",
+            code="too-many-runs",
+        )
+
+
 def require_good(revoked: str) -> None:
     """Refuse an instance that was revoked: ``lease-revoked``, or what ended its keys."""
     if revoked in ENDS:
@@ -224,7 +245,7 @@ def _own(resources: tuple[Resource, ...], state: State) -> None:
 def _purpose(ask: Ask, state: State) -> None:
     """Held-out rows are never trained on; a visit is for what the owner's rule names."""
     for resource in ask.resources(state):
-        if ask.kind is Kind.ROWS:
+        if ask.kind in (Kind.ROWS, Kind.PASSES):
             resource.require_purpose(ask.purpose)
         elif ask.purpose != resource.part or (
             (ask.kind is Kind.MODEL_KEY) is not (resource.part == "model")
@@ -279,10 +300,10 @@ def _fresh_evidence(ask: Ask, state: State) -> None:
 
 
 def _uses(ask: Ask, state: State) -> None:
-    """A share is no use of its own: it goes where all keys went, which were counted."""
+    """Shares and passes are no uses: they go where all keys went, which were counted."""
     for resource in ask.resources(state):
         limit = resource.rule.max_uses
-        if ask.kind is not Kind.CHECKPOINT_SHARE:
+        if ask.kind not in (Kind.CHECKPOINT_SHARE, Kind.PASSES):
             require_use(state.uses.get(resource.name, limit) + 1, limit, resource.name)
         elif resource.name not in state.held:
             raise PolicyError(
@@ -290,6 +311,29 @@ def _uses(ask: Ask, state: State) -> None:
                 why="what was made of the rows goes to nobody whom they may not reach",
                 code="share-before-keys",
             )
+
+
+def _settings(ask: Ask, state: State) -> None:
+    """What the job sets is what the parties agreed on (rule O1)."""
+    if ask.run is None:
+        raise PolicyError(
+            "the peer does not say what its job sets", code="settings-differ"
+        )
+    state.verified.agreement.training_rule.require(ask.run)
+
+
+def _runs(ask: Ask, state: State) -> None:
+    agreement = state.verified.agreement
+    limit, known = agreement.training_rule.runs, state.runs
+    if known is None:
+        require_run(limit + 1, limit)
+    elif ask.run is None or ask.run.digest(agreement.digest) not in known:
+        require_run(len(known) + 1, limit)
+
+
+def _visits(ask: Ask, state: State) -> None:
+    limit = state.verified.agreement.output_rule.max_visits
+    require_visits(state.visits + ask.visits, limit, state.owner.name)
 
 
 def _challenge(ask: Ask, state: State) -> None:
@@ -300,6 +344,14 @@ def _challenge(ask: Ask, state: State) -> None:
 _NO_VAULT: Final = "the process has no vault: it sends under the agreement it was given"
 _ITS_BROKER: Final = "its broker asks, and lets no key go that would open these rows"
 _OWN_PROCESS: Final = "the owner's own process chooses what it feeds, batch by batch"
+_SERVED: Final = "a model is served, not trained"
+_SAME_RUN: Final = (
+    "it goes where all keys of the run went, whose settings were compared"
+)
+_AT_THE_KEY: Final = "the run was counted when its keys were let go"
+_NO_VISIT: Final = (
+    "no row is worked on yet: each pass is asked for, or each visit counted"
+)
 _TRANSCRIPT: Final = "the evidence is bound to this session's own transcript"
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -350,7 +402,10 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "fresh evidence",
         _fresh_evidence,
-        {Kind.ROWS: "its broker judges renewals; its word is part of `not revoked`"},
+        {
+            Kind.ROWS: "its broker judges renewals; its word is part of `not revoked`",
+            Kind.PASSES: "nothing leaves by it; its keys' lease is part of `not revoked`",
+        },
     ),
     Rule(
         "uses",
@@ -363,7 +418,11 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "a fresh challenge",
         _challenge,
-        {Kind.FED_DEVICE: _TRANSCRIPT, Kind.ROWS: _TRANSCRIPT},
+        {
+            Kind.FED_DEVICE: _TRANSCRIPT,
+            Kind.ROWS: _TRANSCRIPT,
+            Kind.PASSES: "nothing leaves by it that could be shown again",
+        },
     ),
     Rule(
         "at home",
@@ -371,6 +430,37 @@ RULES: Final[tuple[Rule, ...]] = (
         {
             Kind.FED_DEVICE: _OWN_PROCESS,
             Kind.MODEL_KEY: "a model is served under an agreement that has no group",
+        },
+    ),
+    Rule(
+        "the job's settings",
+        _settings,
+        {
+            Kind.CHECKPOINT_SHARE: _SAME_RUN,
+            Kind.FED_DEVICE: _OWN_PROCESS,
+            Kind.MODEL_KEY: _SERVED,
+        },
+    ),
+    Rule(
+        "runs",
+        _runs,
+        {
+            Kind.CHECKPOINT_SHARE: _SAME_RUN,
+            Kind.FED_DEVICE: _OWN_PROCESS,
+            Kind.MODEL_KEY: _SERVED,
+            Kind.PASSES: _AT_THE_KEY,
+            Kind.ROWS: _AT_THE_KEY,
+        },
+    ),
+    Rule(
+        "visits",
+        _visits,
+        {
+            Kind.CHECKPOINT_SHARE: _NO_VISIT,
+            Kind.DATA_KEY: _NO_VISIT,
+            Kind.FED_DEVICE: _OWN_PROCESS,
+            Kind.MODEL_KEY: _SERVED,
+            Kind.ROWS: "asked for each frame: the holder counts a visit once, on its disk",
         },
     ),
 )

@@ -28,7 +28,7 @@ from sealift.errors import (
     StaleError,
 )
 from sealift.ids import Digest
-from sealift.release.agreement import Agreement, Party, Resource
+from sealift.release.agreement import Agreement, Party, Resource, RunTerms
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.log.entries import LogEntry, Logged
 from sealift.session.endpoint import VerifiedPeer
@@ -42,6 +42,7 @@ class Kind(StrEnum):
     CHECKPOINT_SHARE = "checkpoint-share"
     FED_DEVICE = "fed-device"
     ROWS = "rows"
+    PASSES = "passes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class State:
         uses: How often each resource's key was released.
         held: Resources whose keys this very instance got.
         fresh: Whether the challenge was never used before.
+        runs: Runs that were counted under this line; None where they are not known.
+        visits: Visits for this purpose that were counted, without those asked for.
     """
 
     owner: Owner
@@ -82,6 +85,8 @@ class State:
     uses: Mapping[str, int] = field(default_factory=dict)
     held: frozenset[str] = frozenset()
     fresh: bool = False
+    runs: frozenset[Digest] | None = None
+    visits: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,19 +95,30 @@ class Ask:
 
     Attributes:
         peer: Who asks, as its session proved it.
-        resource: Its name; shares and fed devices are about all that the owner brings.
+        resource: Its name; shares and fed devices are about all that the owner brings,
+            passes about all its rows for that purpose.
         purpose: What it will be used for.
+        run: What the job sets that it is for.
+        visits: Of a pass: how many it counts as.
+        attempt: Of a pass: what a repeated question has in common.
     """
 
     kind: Kind
     peer: VerifiedPeer
     resource: str = ""
     purpose: str = ""
+    run: RunTerms | None = None
+    visits: int = 0
+    attempt: bytes = b""
 
     def resources(self, state: State) -> tuple[Resource, ...]:
         """What it is about: every rule must hold for every one."""
         if self.kind in (Kind.CHECKPOINT_SHARE, Kind.FED_DEVICE):
             return state.verified.agreement.resources_of(state.owner.name)
+        if self.kind is Kind.PASSES:
+            own = state.verified.agreement.resources_of(state.owner.name)
+            part = "heldout" if self.purpose == "heldout" else "train"
+            return tuple(each for each in own if each.part == part)
         return (state.verified.resource(self.resource),)
 
 

@@ -25,7 +25,7 @@ from sealift.errors import (
     StaleError,
 )
 from sealift.ids import Digest
-from sealift.release.agreement import Part, Party, Resource
+from sealift.release.agreement import Part, Party, Resource, RunTerms
 from sealift.release.log.entries import Logged
 
 CHALLENGE_BYTES: Final = 32
@@ -41,11 +41,13 @@ class ReleaseRequest:
     Attributes:
         purpose: What it will be used for.
         challenge: 32 fresh random bytes; the answer carries them.
+        run: Of rows: what the job sets that the key is for.
     """
 
     resource: str
     purpose: Part
     challenge: bytes
+    run: RunTerms | None = None
 
     def __post_init__(self) -> None:
         check_challenge(self.challenge)

@@ -14,9 +14,9 @@ from annotated_types import Interval, Predicate
 
 from sealift.codec import MAX_INTEGER, encode, to_plain
 from sealift.data.schedule.visits import Order, VisitTerms
-from sealift.errors import PolicyError
 from sealift.ids import MAX_RANKS, Digest
-from sealift.release.agreement import Between, TrainingPlan, TrainingRule
+from sealift.release.agreement import Between, RunTerms, TrainingPlan, TrainingRule
+from sealift.release.agreement.training import SETTINGS
 
 Patience = Literal["lan", "wan"]
 Count = Annotated[int, Interval(ge=0, le=100_000)]
@@ -174,7 +174,7 @@ class RunSettings:
     work_s: Seconds = 3600.0
     gather_s: Seconds = 120.0
     rejoin_s: Annotated[float, Interval(ge=0, le=7 * 86_400)] = 60.0
-    checkpoint_every: Annotated[int, Interval(ge=0)] = 8
+    checkpoint_every: Annotated[int, Interval(ge=0, le=MAX_INTEGER)] = 8
     device: Device = "auto"
     advanced: Timeouts = Timeouts()
 
@@ -245,31 +245,9 @@ class JobSettings:
         return Digest.of(encode(plain))
 
 
-# What of a job's settings stands in the agreement, by the name of its field there.
-AGREED: Final = {
-    "training.epochs": "epochs",
-    "training.prepare": "prepare",
-    "training.batch_rows": "batch_rows",
-    "training.drop_last": "drop_last",
-    "training.seed": "seed",
-    "training.threads": "threads",
-    "training.evaluate_every": "evaluate_every",
-    "training.digest_every": "digest_every",
-    "travel.order": "order",
-    "travel.buffer_bytes": "buffer_bytes",
-    "travel.on_missing": "on_missing",
-    "travel.attempts": "attempts",
-    "run.checkpoint_every": "checkpoint_every",
-    "run.device": "device",
-    "slices.count": "slices",
-    "slices.rows": "rows",
-    "slices.sync": "sync",
-    "slices.max_norm": "max_norm",
-    "servers.redo": "redo",
-}
 _LIMIT: Final = "a limit of time: it ends or delays work, and changes none of it"
 _SERVER: Final = "an address: the session proves whose server is there"
-# All others, each with why nobody has to agree on it.
+# What is not among the agreed settings, each with why nobody has to agree on it.
 NOT_AGREED: Final = {
     "travel.buffers": "stands in [travel] of the agreement: `check_cargo` compares it",
     "travel.mixed": "stands in [travel] of the agreement: `check_cargo` compares it",
@@ -288,27 +266,18 @@ NOT_AGREED: Final = {
 }
 
 
-def require_agreed(settings: JobSettings, plan: str, rule: TrainingRule) -> None:
-    """Refuse a job that sets what the parties did not agree on (rule O1).
-
-    Every role that acts on a job's settings calls this before it opens anything.
+def run_terms(job: str, plan: str, settings: JobSettings) -> RunTerms:
+    """What a job sets of what the parties agreed on.
 
     Args:
-        settings: As the role was told them.
-        plan: Of the job.
-        rule: Of the agreement.
-
-    Raises:
-        PolicyError: ``settings-differ``, with the first field that is not allowed.
+        job: Its name.
+        plan: Its plan, one that trains.
+        settings: All of them.
     """
-    if plan not in rule.plans:
-        raise _settings_differ("plan", plan, rule.plans)
-    for name, agreed in AGREED.items():
-        value, allowed = _setting(settings, name), getattr(rule, agreed)
-        # A largest norm of 0 is no bound: then a job may set any, and need not.
-        free = name == "slices.max_norm" and not allowed.max
-        if not free and value not in allowed:
-            raise _settings_differ(name, value, allowed)
+    values = {name: _setting(settings, dotted) for name, dotted in SETTINGS.items()}
+    return RunTerms(
+        job=job, plan=cast(TrainingPlan, plan), **cast(dict[str, Any], values)
+    )
 
 
 def training_rule_of(settings: JobSettings, plan: str, runs: int) -> TrainingRule:
@@ -319,35 +288,21 @@ def training_rule_of(settings: JobSettings, plan: str, runs: int) -> TrainingRul
         plan: Of the job.
         runs: How often it may be started.
     """
-    values = {agreed: _setting(settings, name) for name, agreed in AGREED.items()}
-    allowed: dict[str, Any] = {
-        name: (value,) if isinstance(value, bool | str) else Between(value, value)
-        for name, value in values.items()
-    }
+    allowed: dict[str, Any] = {}
+    for name, dotted in SETTINGS.items():
+        value = _setting(settings, dotted)
+        one = isinstance(value, bool | str)
+        allowed[name] = (
+            (value,) if one else Between(cast(float, value), cast(float, value))
+        )
     return TrainingRule(plans=(cast(TrainingPlan, plan),), runs=runs, **allowed)
 
 
 def _setting(settings: JobSettings, name: str) -> bool | int | float | str:
     """A setting by its dotted name, as the agreement has it."""
-    table, _, field = name.partition(".")
-    value: bool | int | float | str = getattr(getattr(settings, table), field)
     if name == "travel.buffer_bytes":
         return settings.travel.asked_bytes
+    table, _, field = name.partition(".")
+    value: bool | int | float | str = getattr(getattr(settings, table), field)
     # Which one of its devices a machine uses is its own matter.
     return str(value).partition(":")[0] if name == "run.device" else value
-
-
-def _settings_differ(name: str, value: object, allowed: object) -> PolicyError:
-    between = isinstance(allowed, Between)
-    agreed = to_plain(allowed)
-    text = (
-        f"{agreed['min']} to {agreed['max']}"
-        if between
-        else " or ".join(map(str, agreed))
-    )
-    return PolicyError(
-        f"the job's {name} is {value}, which the parties did not agree on",
-        why=f"the agreement allows {text}",
-        fix="Set what the agreement allows, or have all parties sign another one",
-        code="settings-differ",
-    )

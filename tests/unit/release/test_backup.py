@@ -15,7 +15,7 @@ from sealift.codec import encode
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.keys import TOKEN
 from sealift.errors import SealiftError
-from sealift.lab.worlds.consortium import Consortium, make_consortium
+from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release.broker import stores as backup
 from sealift.release.broker.messages import BrokerRequest
 from sealift.release.broker.stores import back_up, check_copy, restore, upgrade
@@ -48,7 +48,7 @@ class Home:
         peer = accelerator_peer(self.consortium, HpkePrivateKey.generate().public)
         side = BrokerSide(peer, bytes(32))
         challenge = self.released.to_bytes(32)
-        request = ReleaseRequest("ada-train", "train", challenge)
+        request = ReleaseRequest("ada-train", "train", challenge, RUN)
         assert ask(self.box.broker, side, BrokerRequest(release=request)).release
 
     def copy(self, name: str) -> Path:

@@ -10,7 +10,7 @@ import pytest
 
 from sealift.crypto.keys import TOKEN
 from sealift.errors import PolicyError, StaleError
-from sealift.lab.worlds.consortium import Consortium, make_consortium
+from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release.client import (
     collect_release,
     request_consistency,
@@ -42,7 +42,7 @@ def test_collects_the_key_and_a_head_that_covers_it(
 ) -> None:
     session = session_pair(consortium, box.broker, "ada")
     key, logged = collect_release(
-        session, consortium.verified(), "ada-train", clock=lambda: 0.0
+        session, consortium.verified(), "ada-train", clock=lambda: 0.0, run=RUN
     )
     assert key.reveal(TOKEN) == consortium.keys["ada-train"].reveal(TOKEN)
     assert logged.head == box.log.head()
@@ -56,7 +56,9 @@ def test_refusal_is_logged_with_its_rule(
     session = session_pair(consortium, box.broker, "ada")
     session.other.peer = replace(session.other.peer, result=None)
     with pytest.raises(PolicyError, match="evidence-missing") as caught:
-        collect_release(session, consortium.verified(), "ada-train", clock=lambda: 0.0)
+        collect_release(
+            session, consortium.verified(), "ada-train", clock=lambda: 0.0, run=RUN
+        )
     assert caught.value.code == "release-refused"
     last = entries(tmp_path)[-1]
     assert (last.kind, last.rule) == ("refusal", "evidence-missing")
@@ -67,7 +69,11 @@ def test_late_answer_is_refused(consortium: Consortium, box: BrokerBox) -> None:
     times = iter([0.0, 61.0])
     with pytest.raises(StaleError):
         collect_release(
-            session, consortium.verified(), "ada-train", clock=lambda: next(times)
+            session,
+            consortium.verified(),
+            "ada-train",
+            clock=lambda: next(times),
+            run=RUN,
         )
 
 
@@ -75,7 +81,9 @@ def test_heads_and_proofs_for_the_accelerator(
     consortium: Consortium, box: BrokerBox
 ) -> None:
     session = session_pair(consortium, box.broker, "ada")
-    collect_release(session, consortium.verified(), "ada-train", clock=lambda: 0.0)
+    collect_release(
+        session, consortium.verified(), "ada-train", clock=lambda: 0.0, run=RUN
+    )
     head = request_head(session)
     assert head.body.size == 2
     assert len(request_consistency(session, 1, 2)) == 1

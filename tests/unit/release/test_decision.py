@@ -28,7 +28,7 @@ from sealift.errors import (
     is_about_peer,
 )
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import make_consortium
+from sealift.lab.worlds.consortium import RUN, TRAINING, make_consortium
 from sealift.release import decision
 from sealift.release.agreement.signed import verify
 from sealift.release.decision import (
@@ -50,6 +50,7 @@ from tests.sim.decisions import (
     of_another,
     ruled,
     unsigned,
+    wrong_purpose,
 )
 from tests.sim.owners import NOW_S, accelerator_peer, broker_peer, evidence_result
 
@@ -100,12 +101,13 @@ BREAKS: Breaks = {
             of_another,
             dict.fromkeys(Kind, "not-the-owner")
             | dict.fromkeys(
-                (Kind.CHECKPOINT_SHARE, Kind.FED_DEVICE), "not-a-data-owner"
+                (Kind.CHECKPOINT_SHARE, Kind.FED_DEVICE, Kind.PASSES),
+                "not-a-data-owner",
             ),
         )
     ],
     "the purpose": [
-        (lambda c: c.asking(purpose="heldout"), "purpose-refused"),
+        (wrong_purpose, "purpose-refused"),
         (lambda c: c.asking(purpose=""), "purpose-refused"),
     ],
     "in its time": [
@@ -125,18 +127,40 @@ BREAKS: Breaks = {
     ],
     "uses": [
         (
-            lambda c: c.run(uses={c.last_resource: 3}, held=frozenset({"ada-train"})),
+            lambda c: c.run(
+                uses={c.last_resource: 3},
+                held=frozenset({"ada-train"}) - {c.last_resource},
+            ),
             dict.fromkeys(Kind, "uses-exhausted")
-            | {Kind.CHECKPOINT_SHARE: "share-before-keys"},
+            | dict.fromkeys((Kind.CHECKPOINT_SHARE, Kind.PASSES), "share-before-keys"),
         ),
         (
             lambda c: c.run(uses={}, held=frozenset()),
             dict.fromkeys(Kind, "uses-exhausted")
-            | {Kind.CHECKPOINT_SHARE: "share-before-keys"},
+            | dict.fromkeys((Kind.CHECKPOINT_SHARE, Kind.PASSES), "share-before-keys"),
         ),
     ],
     "a fresh challenge": [(lambda c: c.run(fresh=False), "challenge-replayed")],
     "at home": [(away_from_home, "not-at-home")],
+    "the job's settings": [
+        (lambda c: c.asking(run=None), "settings-differ"),
+        (lambda c: c.asking(run=replace(RUN, plan="ddp")), "settings-differ"),
+        (lambda c: c.asking(run=replace(RUN, batch_rows=4097)), "settings-differ"),
+    ],
+    "runs": [
+        (lambda c: c.agreed(training=replace(TRAINING, runs=1)), "too-many-runs"),
+        (
+            lambda c: replace(c, state=replace(c.state, runs=None)).agreed(
+                training=replace(TRAINING, runs=9)
+            ),
+            "too-many-runs",
+        ),
+    ],
+    "visits": [
+        (lambda c: c.run(visits=48), "too-many-visits"),
+        (lambda c: c.asking(visits=49), "too-many-visits"),
+        (lambda c: c.run(visits=math.inf), "too-many-visits"),
+    ],
 }
 CELLS = [
     pytest.param(rule, kind, id=f"{rule.name}, {kind}")
@@ -203,6 +227,19 @@ def test_what_goes_without_a_lease_goes_on_fresh_evidence_too() -> None:
                 CASES[kind], state=replace(CASES[kind].state, evidence_age_s=age_s)
             )
             assert case.ruled(lease_s=0.0, heartbeat_s=None) == expected
+
+
+def test_a_run_that_was_counted_goes_on() -> None:
+    """At the limit of runs, and of visits: the last one that is allowed."""
+    key = CASES[Kind.DATA_KEY]
+    training = replace(TRAINING, runs=1)
+    agreement = replace(key.consortium.agreement, training=training)
+    known = frozenset({RUN.digest(agreement.digest)})
+    again = replace(key, state=replace(key.state, runs=known))
+    assert again.agreed(training=training) == "allowed"
+    other = replace(again, ask=replace(again.ask, run=replace(RUN, seed=1)))
+    assert other.agreed(training=training) == "too-many-runs"
+    assert CASES[Kind.PASSES].run(visits=47) == "allowed"
 
 
 def test_a_key_of_rows_is_no_key_of_a_model() -> None:

@@ -17,7 +17,7 @@ from sealift.data.schedule.visits import Group, Stop
 from sealift.errors import IntegrityError, JobError, PeerError, SealiftError, UsageError
 from sealift.events import discard
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import make_consortium
+from sealift.lab.worlds.consortium import TRAINING, make_consortium
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.resources import GroupRule
 from sealift.release.log.entries import SignedTreeHead, TreeHead
@@ -46,7 +46,9 @@ AGREED = JobSettings(slices=SlicesSettings(count=RANKS))
 
 
 def grouped() -> Agreement:
-    return replace(make_consortium().agreement, group=GroupRule(RANKS, "owner"))
+    training = replace(TRAINING, plans=("ddp",), sync=("round",))
+    group = GroupRule(RANKS, "owner")
+    return replace(make_consortium().agreement, group=group, training=training)
 
 
 def told(settings: JobSettings, shapes: JobShapes | None = None) -> JobSettings:
@@ -64,6 +66,11 @@ def test_what_is_agreed_is_done() -> None:
         (JobSettings(), "group-not-agreed"),
         (JobSettings(slices=SlicesSettings(count=RANKS + 1)), "group-not-agreed"),
         (replace(AGREED, travel=TravelSettings(mixed=True)), "cargo-not-agreed"),
+        (
+            replace(AGREED, slices=SlicesSettings(count=RANKS, sync="step")),
+            "settings-differ",
+        ),
+        (replace(AGREED, training=TrainingSettings(epochs=1001)), "settings-differ"),
         (replace(AGREED, training=TrainingSettings(epochs=0)), "nothing-to-make"),
         (replace(AGREED, training=TrainingSettings(batch_rows=0)), "bad-field"),
         (replace(AGREED, training=TrainingSettings(epochs=1 << 40)), "bad-field"),
@@ -145,6 +152,7 @@ def test_which_row_is_bad_is_not_the_recipes_to_say() -> None:
         trainer=SimpleNamespace(statistics=b""),
         _slice=SimpleNamespace(work=work),
         _beside=None,
+        _count_pass=lambda purpose, epoch: None,
     )
     with pytest.raises(JobError) as refused:
         RankedJob._work(job, "train", 0)

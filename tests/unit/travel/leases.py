@@ -7,6 +7,7 @@ from typing import Any
 
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Handle, VisitId
+from sealift.lab.worlds.consortium import RUN
 from sealift.travel.visit.lease import Lease, LeaseTerms
 
 OPERATOR = SigningKey.generate()
@@ -29,6 +30,7 @@ LEASE = Lease(
     mode="write-only",
     lease_s=30.0,
     content=Digest.of(b"content"),
+    run=RUN,
 )
 TERMS = LeaseTerms(
     orchestrator=OPERATOR.public_key,

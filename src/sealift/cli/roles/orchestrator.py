@@ -148,6 +148,7 @@ def _orchestrator(
         sessions=sessions,
         signer=setup.identity,
         job=setup.job.name,
+        plan=setup.job.plan,
         clock=time.monotonic,
         sink=sink,
         hopes=partial(_may_hand_out, setup),

@@ -31,7 +31,7 @@ from sealift.lab.attacks.world import (
     train,
 )
 from sealift.lab.worlds.brokers import now_s
-from sealift.lab.worlds.consortium import ONE_HOLDER
+from sealift.lab.worlds.consortium import ONE_HOLDER, RUN
 from sealift.release.agreement import Agreement, ReleaseRule
 from sealift.release.agreement.signed import SignedAgreement, VerifiedAgreement, verify
 from sealift.release.agreement.statements import require_timely, sign_statement
@@ -191,8 +191,12 @@ def _decide(
         "uses": {train(ADA): used},
         "held": frozenset((train(ADA),)),
         "fresh": True,
+        "runs": frozenset(),
+        "visits": 0,
     }
-    ask = Ask(kind=kind, peer=peer, resource=train(ADA), purpose="train")
+    ask = Ask(
+        kind=kind, peer=peer, resource=train(ADA), purpose="train", run=RUN, visits=1
+    )
     return refusal(lambda: decide(ask, State(**(known | facts))))
 
 

@@ -277,8 +277,8 @@ def _served(world: AttackWorld, *, times: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / SERVED_NAME
         for _ in range(times - 1):
-            ServedVisits(path).take(lease, 1)
-        return refusal(lambda: ServedVisits(path).take(lease, 1))
+            ServedVisits(path).take(lease.job, lease, 1)
+        return refusal(lambda: ServedVisits(path).take(lease.job, lease, 1))
 
 
 def _rebuilt(

@@ -23,7 +23,12 @@ from sealift.channel.transport.transport import Transport
 from sealift.crypto.keys import KEY_BYTES, SecretKey
 from sealift.errors import SealiftError, require_value
 from sealift.lab.worlds.brokers import open_broker
-from sealift.lab.worlds.consortium import ONE_HOLDER, make_consortium, make_resource
+from sealift.lab.worlds.consortium import (
+    ONE_HOLDER,
+    RUN,
+    make_consortium,
+    make_resource,
+)
 from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.lab.worlds.softwarehost import software_host
 from sealift.lab.worlds.visits import ROW_BYTES, VisitWorld
@@ -284,7 +289,7 @@ class BrokerWorld:
     def collect(self, session: Session) -> None:
         """The key of the one resource, verified and forgotten."""
         key, _ = collect_release(
-            session, self.agreement, train(ADA), clock=time.monotonic
+            session, self.agreement, train(ADA), clock=time.monotonic, run=RUN
         )
         key.wipe()
 

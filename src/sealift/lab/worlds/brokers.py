@@ -5,7 +5,7 @@ crossed can be looked at::
 
     with open_broker(consortium, "ada", folder) as box:
         with box.session(consortium.accelerator()) as session:
-            key, logged = collect_release(session, box.agreement, "ada-train", clock=...)
+            key, logged = collect_release(session, box.agreement, "ada-train", clock=..., run=RUN)
 """
 
 from __future__ import annotations

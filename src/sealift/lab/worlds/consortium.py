@@ -31,6 +31,7 @@ from sealift.release.agreement import (
     PartyRole,
     References,
     Resource,
+    RunTerms,
     TrainingRule,
     TravelRule,
 )
@@ -85,6 +86,7 @@ TRAINING: Final = TrainingRule(
     redo=Between(0, 1024),
     checkpoint_every=Between(0, 1000),
 )
+RUN: Final = RunTerms(job="job", plan="travel")
 ONE_HOLDER: Final = replace(
     OUTPUT, metrics=("loss",), min_holders=1, min_rows=1, baseline_alone=False
 )

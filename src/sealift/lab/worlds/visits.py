@@ -31,7 +31,7 @@ from sealift.channel.transport.transport import Transport
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import sign_document
 from sealift.ids import Role, VisitId
-from sealift.lab.worlds.consortium import Consortium
+from sealift.lab.worlds.consortium import RUN, Consortium
 from sealift.release.agreement import Purpose, Resource
 from sealift.release.receipt import SignedReceipt, prove_instance
 from sealift.session.session import Session, accept, connect
@@ -245,6 +245,7 @@ class VisitWorld:
             mode="write-only",
             lease_s=self.lease_s,
             content=self.resource(offer.resource).content,
+            run=RUN,
         )
         return self.signed(self.change_lease(lease))
 

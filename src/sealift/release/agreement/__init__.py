@@ -24,12 +24,17 @@ from sealift.release.agreement.terms import (
     ServersRule,
     bundle_digest,
 )
-from sealift.release.agreement.training import Between, TrainingPlan, TrainingRule
+from sealift.release.agreement.training import (
+    Between,
+    RunTerms,
+    TrainingPlan,
+    TrainingRule,
+)
 from sealift.release.agreement.whole import VERSION, About, Agreement
 
 __all__ = [
     "MAX_DIGITS", "ROWS_LEASE", "VERSION", "About", "Agreement", "Audience", "Between", "Board",
     "CodeBundle", "GroupRule", "KeyLease", "OutputRule", "Part", "Party", "PartyRole", "Purpose",
-    "References", "ReleaseRule", "Resource", "RollbackRule", "ServersRule",
+    "References", "ReleaseRule", "Resource", "RollbackRule", "RunTerms", "ServersRule",
     "TrainingPlan", "TrainingRule", "TravelRule", "bundle_digest", "part_for",
 ]  # fmt: skip

@@ -274,8 +274,6 @@ def load_signed(path: Path) -> SignedAgreement:
             raise MalformedError(
                 f"{path} is an agreement of another version of the format",
                 why=f"this Sealift reads version {VERSION}",
-                fix="Make the agreement anew: `sealift agreement new` writes one to edit, "
-                "`sealift host` a meeting's; then all parties sign it",
                 code="agreement-version",
             ) from None
         raise MalformedError(

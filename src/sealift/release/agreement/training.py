@@ -2,7 +2,7 @@
 
 What a job sets decides what every rank and server sees of the others' rows as much as the
 code does, so it is part of the agreement, and every role compares the job that it is told
-to start with this rule (``travel/settings.py`` does that). A job may be run again with
+to start with this rule (``travel/settings.py`` says what a job sets). A job may be run again with
 other settings inside the rule without another signature.
 Source: spec/release.md section Training settings (rule O1).
 """
@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Final, Literal
 
-from sealift.codec import MAX_INTEGER, to_plain
-from sealift.errors import MalformedError
-from sealift.ids import MAX_RANKS
+from sealift.codec import MAX_INTEGER, encode, to_plain
+from sealift.crypto.hash import labelled
+from sealift.errors import MalformedError, PolicyError
+from sealift.ids import MAX_RANKS, Digest
 from sealift.release.agreement.terms import (
     inconsistent,
     require_distinct,
@@ -25,6 +26,7 @@ from sealift.release.agreement.terms import (
 
 TrainingPlan = Literal["local", "travel", "ddp", "outsource"]
 DeviceKind = Literal["auto", "cpu", "cuda"]
+_RUN_LABEL: Final = "sealift v1 run"
 
 # What a job may write at all; a side of a range that is left out is the one that stands here.
 LIMITS: Final[dict[str, tuple[int | float, int | float]]] = {
@@ -41,6 +43,66 @@ LIMITS: Final[dict[str, tuple[int | float, int | float]]] = {
     "redo": (0, 1024),
     "checkpoint_every": (0, MAX_INTEGER),
 }
+
+
+# Each setting that is agreed on, and its name in a job.
+SETTINGS: Final = {
+    "epochs": "training.epochs",
+    "batch_rows": "training.batch_rows",
+    "drop_last": "training.drop_last",
+    "prepare": "training.prepare",
+    "evaluate_every": "training.evaluate_every",
+    "digest_every": "training.digest_every",
+    "seed": "training.seed",
+    "threads": "training.threads",
+    "device": "run.device",
+    "slices": "slices.count",
+    "rows": "slices.rows",
+    "sync": "slices.sync",
+    "max_norm": "slices.max_norm",
+    "order": "travel.order",
+    "buffer_bytes": "travel.buffer_bytes",
+    "on_missing": "travel.on_missing",
+    "attempts": "travel.attempts",
+    "redo": "servers.redo",
+    "checkpoint_every": "run.checkpoint_every",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTerms:
+    """What one job sets of all this, as every side tells it to the others.
+
+    Attributes:
+        job: Its name.
+        plan: How its work is laid out.
+    """
+
+    job: str
+    plan: TrainingPlan
+    epochs: int = 1
+    batch_rows: int = 32
+    drop_last: bool = False
+    prepare: bool = False
+    evaluate_every: int = 0
+    digest_every: int = 0
+    seed: int = 0
+    threads: int = 1
+    device: DeviceKind = "auto"
+    slices: int = 1
+    rows: Literal["owner", "share"] = "owner"
+    sync: Literal["round", "step"] = "round"
+    max_norm: float = 0.0
+    order: Literal["round-robin", "by-size"] = "round-robin"
+    buffer_bytes: int = 0
+    on_missing: Literal["skip", "wait"] = "skip"
+    attempts: int = 5
+    redo: int = 0
+    checkpoint_every: int = 8
+
+    def digest(self, agreement: Digest) -> Digest:
+        """Names the run: no other settings, job or agreement have this one."""
+        return Digest(labelled(_RUN_LABEL, agreement.raw, encode(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +190,22 @@ class TrainingRule:
                 if each.name != "max_norm" and not _whole(allowed):
                     raise inconsistent("is not a whole number", each.name)
 
+    def require(self, run: RunTerms) -> None:
+        """Refuse a job that sets what the parties did not agree on (rule O1).
+
+        Raises:
+            PolicyError: ``settings-differ``, with the first setting that is not allowed.
+        """
+        if run.plan not in self.plans:
+            raise _settings_differ("plan", run.plan, self.plans)
+        for name, setting in SETTINGS.items():
+            value, allowed = getattr(run, name), getattr(self, name)
+            fits = value in allowed
+            if name == "max_norm":  # of 0 is no bound: it fits where none is asked for
+                fits = not allowed.max or (fits and value > 0)
+            if not fits:
+                raise _settings_differ(setting, value, allowed)
+
     def require_shown_rows(self, metric_rows: int) -> None:
         """Refuse steps in which a rank shows the others a sum over too few rows.
 
@@ -192,6 +270,18 @@ def _read_field(name: str, written: Any) -> Any:
             field=f"training.{name}",
         )
     return {"min": written, "max": written}
+
+
+def _settings_differ(name: str, value: object, allowed: Any) -> PolicyError:
+    between = isinstance(allowed, Between)
+    text = (
+        f"{allowed.min} to {allowed.max}" if between else " or ".join(map(str, allowed))
+    )
+    return PolicyError(
+        f"the job sets {name} = {value}, which the parties did not agree on",
+        why=f"the agreement allows {text}",
+        code="settings-differ",
+    )
 
 
 def _whole(allowed: Between) -> bool:

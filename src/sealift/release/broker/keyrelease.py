@@ -8,6 +8,7 @@ Source: spec/release.md sections Decision and Key release.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -17,11 +18,12 @@ from sealift.crypto.identity import Identity
 from sealift.crypto.keys import Label
 from sealift.errors import IntegrityError, PolicyError, SealiftError, require_value
 from sealift.events import Sink, emit
-from sealift.release.agreement import Resource
+from sealift.release.agreement import Resource, RunTerms
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.broker.leases import Asker, KeyLeases
-from sealift.release.decision import decide, require_in_force
+from sealift.release.broker.messages import PassRequest
+from sealift.release.decision import decide, require_in_force, require_visits
 from sealift.release.facts import Ask, Kind, Owner, RollbackGate, State
 from sealift.release.grant import (
     KeyRelease,
@@ -32,6 +34,7 @@ from sealift.release.grant import (
 )
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.log.entries import LogEntry, Logged
+from sealift.release.vault.ledger import Debit
 from sealift.release.vault.vault import Vault
 from sealift.session.endpoint import VerifiedPeer
 
@@ -97,12 +100,15 @@ class KeyReleases:
         peer = asker.peer
         kind = Kind.MODEL_KEY if request.purpose == "model" else Kind.DATA_KEY
         asked = Ask(
-            kind=kind, peer=peer, resource=request.resource, purpose=request.purpose
-        )
+            kind=kind, peer=peer, resource=request.resource, purpose=request.purpose,
+            run=request.run,
+        )  # fmt: skip
         try:
             self.require(asked, asker, request.challenge)
             resource = self._verified.resource(request.resource)
             sealed = self._seal(request, asker)
+            if kind is Kind.DATA_KEY:
+                self._count_run(require_value(request.run))
             use = self._ledger.debit(  # counted before it leaves, and who gets it
                 self._verified.agreement.name,
                 resource.name,
@@ -119,6 +125,29 @@ class KeyReleases:
             raise
         self.tell("release.granted", resource=resource.name, peer=peer.name)
         return KeyRelease(logged.entry, logged.inclusion, logged.head, sealed)
+
+    def count_pass(self, request: PassRequest, asker: Asker) -> int:
+        """Count a pass over this owner's rows; it may begin when this has returned.
+
+        Raises:
+            RefusedError: its ``code`` names the rule that failed; it was logged.
+            UnavailableError: if it cannot be written: then it may not begin.
+        """
+        peer, owner = asker.peer, self._owner.name
+        asked = Ask(
+            kind=Kind.PASSES, peer=peer, purpose=request.purpose, run=request.run,
+            visits=request.visits, attempt=request.attempt,
+        )  # fmt: skip
+        limit = self._verified.agreement.output_rule.max_visits
+        try:
+            self.require(asked, asker, None)
+            return self._ledger.spend(
+                self._debit(asked), lambda count: require_visits(count, limit, owner)
+            )
+        except SealiftError as error:
+            if self.refused(peer, error):
+                self.append("refusal", rule=error.code, **asker.logged())
+            raise
 
     def require(self, asked: Ask, asker: Asker, challenge: bytes | None) -> None:
         """Return if it may leave now; the challenge is spent then.
@@ -200,7 +229,8 @@ class KeyReleases:
             asked.peer.instance,
             self._ledger,
         )
-        share = asked.kind is Kind.CHECKPOINT_SHARE
+        passes = asked.kind is Kind.PASSES
+        held = passes or asked.kind is Kind.CHECKPOINT_SHARE
         own = verified.agreement.resources_of(self._owner.name)
         return State(
             owner=self._owner,
@@ -217,9 +247,20 @@ class KeyReleases:
                 for each in own
                 if each.rule.max_uses and each.name == asked.resource
             },
-            held=ledger.held(line, instance) if share else frozenset(),
+            held=ledger.held(line, instance) if held else frozenset(),
             fresh=fresh,
+            runs=ledger.runs(line) if asked.kind is Kind.DATA_KEY else None,
+            visits=ledger.spent(self._debit(asked)) if passes else math.inf,
         )
+
+    def _debit(self, asked: Ask) -> Debit:
+        line = self._verified.agreement.name
+        return Debit(line, f"visits {asked.purpose}", asked.visits, asked.attempt)
+
+    def _count_run(self, run: RunTerms) -> None:
+        agreement = self._verified.agreement
+        limit, digest = agreement.training_rule.runs, run.digest(agreement.digest)
+        self._ledger.count_run(agreement.name, digest, limit)
 
     def _spend(self, challenge: bytes) -> bool:
         with self._lock:

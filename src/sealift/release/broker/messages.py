@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from sealift.attest.tpm.enrolment import EnrolmentRequest, SignedEnrolment
+from sealift.codec import MAX_INTEGER
 from sealift.crypto.sign import PublicKey
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import MalformedError
+from sealift.release.agreement import Purpose, RunTerms
 from sealift.release.agreement.statements import SignedStatement
 from sealift.release.checkpoint import (
     CheckpointRequest,
     CheckpointStatus,
     ShareRelease,
 )
-from sealift.release.grant import KeyRelease, ReleaseRequest
+from sealift.release.grant import KeyRelease, ReleaseRequest, check_challenge
 from sealift.release.log.entries import Logged, SignedTreeHead
 
 MAX_WAIT_S: Final = 60.0
@@ -85,6 +87,29 @@ class EnrolRequest:
             raise MalformedError("enrolling has two steps, one at a time")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRequest:
+    """Asks to work on an owner's rows once more, before a pass over them begins.
+
+    Attributes:
+        run: What the job sets that it is for.
+        purpose: Of the pass.
+        visits: How many it counts as: the parts that its rows are worked on in.
+        attempt: 32 fresh random bytes; an answer that was lost is asked for again with
+            the same ones, and counts once.
+    """
+
+    run: RunTerms
+    purpose: Purpose
+    visits: int
+    attempt: bytes
+
+    def __post_init__(self) -> None:
+        check_challenge(self.attempt)
+        if not 0 < self.visits <= MAX_INTEGER:
+            raise MalformedError("a pass is one visit at least", field="visits")
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerRequest:
     """One question. Exactly one field is set.
@@ -99,6 +124,7 @@ class BrokerRequest:
         sighting: From another owner's broker: which agreement is served here?
         statement: From a party: obey this from now on. The answer shows all.
         statements: What has been said of the agreement?
+        rows: Asks to work on rows that a key was released for.
     """
 
     release: ReleaseRequest | None = None
@@ -110,6 +136,7 @@ class BrokerRequest:
     sighting: bool = False
     statement: SignedStatement | None = None
     statements: bool = False
+    rows: PassRequest | None = None
 
     def __post_init__(self) -> None:
         asked = (
@@ -122,6 +149,7 @@ class BrokerRequest:
             self.sighting or None,
             self.statement,
             self.statements or None,
+            self.rows,
         )
         if sum(each is not None for each in asked) != 1:
             raise MalformedError("a broker is asked one thing at a time")
@@ -148,6 +176,7 @@ class BrokerAnswer:
         enrolment: To its answer.
         served: To another broker: the entry with which serving began.
         statements: Each signed by whom it names; nothing of them is verified.
+        visits: To a pass: how many were counted for its purpose, with this one's.
     """
 
     release: KeyRelease | None = None
@@ -162,3 +191,4 @@ class BrokerAnswer:
     enrolment: SignedEnrolment | None = None
     served: Logged | None = None
     statements: tuple[SignedStatement, ...] | None = None
+    visits: int | None = None

@@ -234,6 +234,8 @@ class Broker:
     ) -> BrokerAnswer:
         if request.release is not None:
             return BrokerAnswer(release=self._releases.release(request.release, asker))
+        if request.rows is not None:
+            return BrokerAnswer(visits=self._releases.count_pass(request.rows, asker))
         if request.checkpoint is not None:
             return self._answer_checkpoint(request.checkpoint, asker)
         self.leases.require_good(session.peer.instance)

@@ -8,14 +8,15 @@ back: the audit log, and the heads that others kept, show that it happened.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError
+from sealift.ids import Digest
 from sealift.release.database import GroupCommit
-from sealift.release.decision import require_use
+from sealift.release.decision import require_run, require_use
 from sealift.release.vault.file import VaultFile
 
 SCHEMA: Final = """
@@ -27,9 +28,32 @@ CREATE TABLE IF NOT EXISTS holders (
     PRIMARY KEY (line, instance, resource)) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS revocations (
     epoch INTEGER PRIMARY KEY, instance TEXT NOT NULL UNIQUE, rule TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS runs (
+    line TEXT NOT NULL, run TEXT NOT NULL,
+    PRIMARY KEY (line, run)) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS debits (
+    line TEXT NOT NULL, budget TEXT NOT NULL, attempt BLOB NOT NULL, amount INTEGER NOT NULL,
+    PRIMARY KEY (line, budget, attempt)) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS seen (
     name TEXT PRIMARY KEY, number INTEGER NOT NULL) STRICT
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Debit:
+    """Something that is used up, and counted before it is.
+
+    Attributes:
+        line: Name of the line of agreements; successors go on counting.
+        budget: What is counted: of visits, their purpose.
+        amount: How much of it.
+        attempt: Random bytes, so that a repeated question counts once.
+    """
+
+    line: str
+    budget: str
+    amount: int
+    attempt: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +86,52 @@ class Ledger:
             PolicyError: ``uses-exhausted``; nothing was counted.
         """
         return self._debiting.run(_Use(line, resource, limit, instance))
+
+    def count_run(self, line: str, run: Digest, limit: int) -> None:
+        """Count a run once, however often it goes on.
+
+        Args:
+            line: Name of the line of agreements; successors go on counting.
+            run: Its digest.
+            limit: Most runs; 0 for any number.
+
+        Raises:
+            PolicyError: ``too-many-runs``; nothing was counted.
+        """
+        with self._file.writing() as connection:
+            known = _runs(connection, line) | {run}
+            require_run(len(known), limit)
+            connection.execute(
+                "INSERT OR IGNORE INTO runs VALUES (?, ?)", (line, run.to_text())
+            )
+
+    def runs(self, line: str) -> frozenset[Digest]:
+        """Every run that was counted."""
+        with self._file.reading() as connection:
+            return _runs(connection, line)
+
+    def spend(self, debit: Debit, require: Callable[[int], None]) -> int:
+        """Count what is about to be done; the sum so far, with it.
+
+        The same attempt is counted once.
+
+        Args:
+            debit: What it is.
+            require: Refuses a sum that is too large; then nothing was counted.
+        """
+        with self._file.writing() as connection:
+            spent = _spent(connection, debit) + debit.amount
+            require(spent)
+            connection.execute(
+                "INSERT OR REPLACE INTO debits VALUES (?, ?, ?, ?)",
+                (debit.line, debit.budget, debit.attempt, debit.amount),
+            )
+            return spent
+
+    def spent(self, debit: Debit) -> int:
+        """The sum of its budget so far, without it."""
+        with self._file.reading() as connection:
+            return _spent(connection, debit)
 
     def uses(self, line: str, resource: str) -> int:
         """How often it was counted."""
@@ -136,6 +206,20 @@ def _debit_one(connection: sqlite3.Connection, use: _Use) -> int | Exception:
         (use.line, use.instance.to_text(), use.resource),
     )
     return last
+
+
+def _runs(connection: sqlite3.Connection, line: str) -> frozenset[Digest]:
+    rows = connection.execute("SELECT run FROM runs WHERE line = ?", (line,))
+    return frozenset(Digest.from_text(run) for (run,) in rows)
+
+
+def _spent(connection: sqlite3.Connection, debit: Debit) -> int:
+    row = connection.execute(
+        "SELECT coalesce(sum(amount), 0) FROM debits "
+        "WHERE line = ? AND budget = ? AND attempt <> ?",
+        (debit.line, debit.budget, debit.attempt),
+    ).fetchone()
+    return int(row[0])
 
 
 def _count(connection: sqlite3.Connection, line: str, resource: str) -> int:

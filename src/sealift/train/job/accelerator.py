@@ -54,7 +54,7 @@ from sealift.travel.accelerator.setup import (
 )
 from sealift.travel.accelerator.visits import HostedVisits, Orders
 from sealift.travel.peers import ORCHESTRATOR, expect_orchestrator, meet_broker
-from sealift.travel.settings import JobSettings
+from sealift.travel.settings import JobSettings, run_terms
 from sealift.travel.visit.errors import SERVER_GONE
 from sealift.travel.visit.lease import LeaseTerms
 from sealift.travel.visit.memory import CPUPool
@@ -288,6 +288,8 @@ class Accelerator:
         """What can be refused at home is refused before any key is asked for."""
         settings = told_settings(start.settings)
         agreement = self._agreement.agreement
+        run = run_terms(start.job, self._plan, settings)
+        agreement.training_rule.require(run)
         check_cargo(settings.travel, agreement.travel_rule)
         free = free_memory_bytes()
         choice = choose_buffer(agreement.resources, settings.visits, free)
@@ -305,7 +307,7 @@ class Accelerator:
         visits = plan_job(agreement.resources, settings.visits, choice.buffer_bytes)
         training.rehearse(visits, agreement)
         keys = self._keys
-        keys.collect(settings.run.brokers_s, held=leases.begin)
+        keys.collect(settings.run.brokers_s, held=leases.begin, run=run)
         job = RunningJob(
             name=start.job,
             settings=settings,
@@ -363,7 +365,10 @@ class Accelerator:
         setup = HostSetup(
             released=job.keys.released,
             terms=LeaseTerms.under(
-                self._agreement.agreement, job.name, self._endpoint.instance.public_key
+                self._agreement.agreement,
+                job.name,
+                self._endpoint.instance.public_key,
+                run_terms(job.name, self._plan, settings),
             ),
             heads=job.keys.heads,
             rules=self._rules,

@@ -7,18 +7,21 @@ another's word for it). It happens once for a host and an owner, and is kept.
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from sealift.errors import PeerError, PolicyError, SealiftError
+from sealift.errors import PeerError, PolicyError, SealiftError, require_value
 from sealift.events import Sink, emit
 from sealift.ids import Role
+from sealift.release.agreement import Purpose, RunTerms
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.statements import LEFT
+from sealift.release.broker.messages import PassRequest
 from sealift.release.checkpointclient import CheckpointLedger, Shares
 from sealift.release.client import (
     BrokerRefusedError,
@@ -26,19 +29,22 @@ from sealift.release.client import (
     collect_release,
     enrol,
     request_head,
+    request_pass,
     request_statements,
 )
+from sealift.release.grant import CHALLENGE_BYTES
 from sealift.release.log.entries import Logged, SignedTreeHead
 from sealift.release.log.heads import ShownHeads
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
-from sealift.session.session import connect
+from sealift.session.session import Session, connect
 from sealift.train.job.rejoin import RELAY_GONE
 from sealift.travel.accelerator.setup import ReleasedResource
 from sealift.travel.peers import expect_broker, meet_broker, relay_name
 from sealift.travel.visit.state import Clock
 
 PAUSE_S: Final = 0.1
+VISITS_OVER: Final = "too-many-visits"
 BROKER_WAIT_S: Final = 2.0  # for one that is being started again
 
 
@@ -84,22 +90,32 @@ class ReleasedKeys:
         self._sink = sink
         self._only = only
         self._wanted = (agreement.agreement.resource(only).owner,) if only else owners
+        self._run: RunTerms | None = None
+        self._asking = ExitStack()
+        self._sessions: dict[str, Session] = {}
         self.released: dict[str, ReleasedResource] = {}
         self.owners: tuple[str, ...] = ()
         self.heads = ShownHeads()
         self.releases: tuple[Logged, ...] = ()
         self.departed: dict[str, SealiftError] = {}
 
-    def collect(self, within_s: float, held: Callable[[str], None] = _nothing) -> None:
+    def collect(
+        self,
+        within_s: float,
+        held: Callable[[str], None] = _nothing,
+        run: RunTerms | None = None,
+    ) -> None:
         """Ask each owner's broker; an owner that is away brings nothing.
 
         Args:
             within_s: How long all brokers together may take to appear.
             held: Called with each owner whose keys are here.
+            run: What the job sets that they are for; None for a model's key.
 
         Raises:
             PeerError: ``relay-gone``: nobody can be asked any more.
         """
+        self._run = run
         deadline = self._clock() + within_s
         for owner in self._wanted or self._agreement.agreement.holders:
             try:
@@ -140,10 +156,59 @@ class ReleasedKeys:
         ) as session:
             yield Shares(session, agreement, owner, job=job, clock=self._clock)
 
+    def count_pass(
+        self, purpose: Purpose, visits: Mapping[str, int], within_s: float
+    ) -> None:
+        """Have each owner's broker count a pass over its rows; then it may begin.
+
+        Args:
+            purpose: Of the pass.
+            visits: How many it counts as, by owner.
+            within_s: How long brokers that are away are waited for.
+
+        Raises:
+            PolicyError: ``too-many-visits``, or ``release-refused``.
+            PeerError: if a broker stays away.
+        """
+        run, deadline = require_value(self._run), self._clock() + within_s
+        for owner, count in visits.items():
+            attempt = secrets.token_bytes(CHALLENGE_BYTES)
+            request = PassRequest(
+                run=run, purpose=purpose, visits=count, attempt=attempt
+            )
+            try:
+                self._ask_patiently(owner, request, deadline)
+            except BrokerRefusedError as error:
+                if error.rule == VISITS_OVER:
+                    error.code = VISITS_OVER
+                raise
+
+    def _ask_patiently(self, owner: str, request: PassRequest, deadline: float) -> None:
+        """In one session for all passes, as long as it lasts."""
+        while True:
+            try:
+                if owner not in self._sessions:
+                    self._sessions[owner] = self._asking.enter_context(
+                        meet_broker(
+                            self._relay, self._endpoint, self._agreement, owner,
+                            wait_s=BROKER_WAIT_S,
+                        )
+                    )  # fmt: skip
+                request_pass(self._sessions[owner], request)
+            except PeerError as error:
+                self._sessions.pop(owner, None)
+                if error.code == RELAY_GONE or self._clock() >= deadline:
+                    raise
+                time.sleep(PAUSE_S)
+            else:
+                return
+
     def forget(self) -> None:
         """Overwrite every key."""
         for each in self.released.values():
             each.data_key.wipe()
+        with suppress(SealiftError):
+            self._asking.close()
 
     def _collect_patiently(self, owner: str, deadline: float) -> SignedTreeHead:
         """Again, if the broker goes away in the midst: it may be coming back."""
@@ -169,8 +234,9 @@ class ReleasedKeys:
                 if not wanted or resource.name in self.released:
                     continue
                 key, logged = collect_release(
-                    session, self._agreement, resource.name, clock=self._clock
-                )
+                    session, self._agreement, resource.name,
+                    clock=self._clock, run=self._run,
+                )  # fmt: skip
                 self.releases += (logged,)
                 self.released[resource.name] = ReleasedResource(resource, key)
                 emit(self._sink, "release.collected", resource=resource.name)

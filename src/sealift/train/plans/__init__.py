@@ -16,7 +16,7 @@ from sealift.data.schedule.visits import Stop, check_buffer
 from sealift.errors import PolicyError, UsageError
 from sealift.release.agreement import About, Agreement, OutputRule
 from sealift.travel.accelerator.rules import check_cargo
-from sealift.travel.settings import JobSettings
+from sealift.travel.settings import JobSettings, run_terms
 from sealift.travel.visit.lease import check_seconds
 
 PlanName = Literal["local", "travel", "ddp", "outsource", "group", "serve"]
@@ -51,14 +51,18 @@ def plans_with(role: PlanRole) -> tuple[PlanName, ...]:
     return tuple(plan.name for plan in PLANS.values() if role in plan.roles)
 
 
-def _check_training(settings: JobSettings, agreement: Agreement) -> None:
+def _check_training(
+    settings: JobSettings, agreement: Agreement, plan: PlanName
+) -> None:
     """What a job that trains asks for must be agreed on.
 
     Raises:
+        PolicyError: ``settings-differ``.
         UsageError: ``nothing-to-make``; ``buffer-too-small``, if a cell does not fit.
         PolicyError: if it asks for longer leases, more buffers or mixed cargo than
             agreed.
     """
+    agreement.training_rule.require(run_terms("", plan, settings))
     training, travel = settings.training, settings.travel
     makes_sums = training.prepare and agreement.output_rule.statistics
     if not training.epochs and not makes_sums:
@@ -75,17 +79,19 @@ def _check_training(settings: JobSettings, agreement: Agreement) -> None:
 
 def _check_local(settings: JobSettings, agreement: Agreement) -> None:
     """One process, whatever its slices are."""
-    _check_training(settings, agreement)
+    _check_training(settings, agreement, "local")
     _check_slices(settings, agreement)
 
 
-def _check_alone(settings: JobSettings, agreement: Agreement) -> None:
+def _check_alone(
+    settings: JobSettings, agreement: Agreement, plan: PlanName = "travel"
+) -> None:
     """One accelerator, which visits everybody.
 
     Raises:
         UsageError: ``slices-differ``.
     """
-    _check_training(settings, agreement)
+    _check_training(settings, agreement, plan)
     if settings.slices.count != 1:
         raise _slices_differ("one accelerator has one", settings)
 
@@ -97,7 +103,7 @@ def _check_outsourced(settings: JobSettings, agreement: Agreement) -> None:
         UsageError: ``servers-missing``; ``no-mixed-cargo``: a group
             whose holder is missing has batches of other sizes.
     """
-    _check_alone(settings, agreement)
+    _check_alone(settings, agreement, "outsource")
     if agreement.servers is None or not all(settings.servers.addresses.values()):
         raise UsageError(
             "the plan outsource needs three servers",
@@ -126,7 +132,8 @@ def _check_group(settings: JobSettings, agreement: Agreement) -> None:
             why=f"the agreement is about {agreed}",
             code="group-not-agreed",
         )
-    _check_local(settings, agreement)
+    _check_training(settings, agreement, "ddp")
+    _check_slices(settings, agreement)
 
 
 def _check_slices(settings: JobSettings, agreement: Agreement) -> None:

@@ -62,7 +62,7 @@ from sealift.travel.peers import (
     expect_orchestrator,
     meet_broker,
 )
-from sealift.travel.settings import JobSettings
+from sealift.travel.settings import JobSettings, run_terms
 from sealift.travel.visit.messages import (
     Alive,
     Failed,
@@ -247,7 +247,11 @@ class Rank:
         )
         stack.callback(keys.forget)
         leases = stack.enter_context(closing(self._keep_leases(owners)))
-        keys.collect(settings.run.brokers_s, held=leases.begin)
+        keys.collect(
+            settings.run.brokers_s,
+            held=leases.begin,
+            run=run_terms(job, "ddp", settings),
+        )
         self._require_keys(keys, owners)
         tables = self._tables(keys, stack)
         group, ranks = self._meet(stack, job, settings)

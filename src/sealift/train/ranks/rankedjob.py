@@ -10,6 +10,7 @@ each rank used: what one says differently is refused, and enters no checkpoint o
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -329,6 +330,7 @@ class RankedJob:
         """Our slice's pass; what others may hear of it."""
         agreement = self.agreement.agreement
         self.leases.await_proven(self.keys.owners)
+        self._count_pass(purpose, epoch)
         if purpose != "prepare" and self.trainer.statistics:
             self.handout.check_totals()
         rule, parts = agreement.output_rule, []
@@ -348,6 +350,12 @@ class RankedJob:
             uses, self._uses = join_uses(self._uses), []
             return tuple(parts), uses
         raise failed  # out here: what is hidden is nobody's context
+
+    def _count_pass(self, purpose: Purpose, epoch: int) -> None:
+        """At each owner's own broker, whatever was begun or begun again before."""
+        stops = stops_of(self.plans[self.rank], purpose, epoch)
+        visits = Counter(stop.holder for stop in stops)
+        self.keys.count_pass(purpose, visits, self.settings.run.brokers_s)
 
     @contextmanager
     def _lend_rows(self, stop: Stop) -> Iterator[SharedBuffer]:

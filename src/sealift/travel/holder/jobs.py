@@ -281,8 +281,9 @@ class HolderJob:
             revoked=revoked,
         )
         asked = Ask(
-            kind=Kind.ROWS, peer=peer, resource=lease.resource, purpose=lease.purpose
-        )
+            kind=Kind.ROWS, peer=peer, resource=lease.resource, purpose=lease.purpose,
+            run=lease.run,
+        )  # fmt: skip
         decide(asked, state)
 
     def _provisioning(
@@ -300,7 +301,9 @@ class HolderJob:
             receipt_wait_s=self._receipt_wait_s,
             dialler=self._dialler,
             require_allowed=require_allowed,
-            count=partial(self._served.take, signed.body, most),
+            count=partial(
+                self._served.take, self._agreement.agreement.name, signed.body, most
+            ),
             sink=self._sink,
         )
 

@@ -23,6 +23,7 @@ from sealift.errors import PolicyError, SealiftError, StaleError, UsageError
 from sealift.events import Sink, discard, emit, metric_fields
 from sealift.release.agreement import Resource, part_for
 from sealift.release.database import create_database, open_database, transaction
+from sealift.release.decision import require_visits
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import Receipt, SignedReceipt, verify_receipt
 from sealift.session.direct import PathDialler
@@ -337,17 +338,17 @@ def check_lease(
     return held[lease.resource]
 
 
-SERVED_NAME: Final = "served.db"  # beside the heads that the holder keeps
+SERVED_NAME: Final = "visits.db"  # beside the heads that the holder keeps
 _APPLICATION: Final = 0x5345_4C56
 _SCHEMA: Final = """
 CREATE TABLE served (
-  agreement BLOB, job TEXT, resource TEXT, purpose TEXT, first_row INTEGER, rows INTEGER,
+  line TEXT, job TEXT, resource TEXT, purpose TEXT, first_row INTEGER, rows INTEGER,
   visits INTEGER NOT NULL,
-  PRIMARY KEY (agreement, job, resource, purpose, first_row, rows)
+  PRIMARY KEY (line, job, resource, purpose, first_row, rows)
 ) STRICT, WITHOUT ROWID
 """
 _COUNT: Final = """
-SELECT coalesce(sum(visits), 0) FROM served WHERE agreement = ? AND job = ? AND purpose = ?
+SELECT coalesce(sum(visits), 0) FROM served WHERE line = ? AND purpose = ?
 """
 _TAKE: Final = """
 INSERT INTO served VALUES (?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET visits = visits + 1
@@ -355,7 +356,7 @@ INSERT INTO served VALUES (?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET visits
 
 
 class ServedVisits:
-    """The visits that this holder served, by agreement, job, resource and range.
+    """The visits that this holder served, by line of agreements, job and range.
 
     Args:
         path: A file of several processes; made if it is not there.
@@ -369,10 +370,12 @@ class ServedVisits:
         with suppress(UsageError):  # it is there, or another process makes it
             create_database(path, _SCHEMA, _APPLICATION).close()
 
-    def take(self, lease: Lease, most: int) -> None:
+    def take(self, line: str, lease: Lease, most: int) -> None:
         """Count a visit, on the disk, before any of its rows leaves.
 
         Args:
+            line: Name of the line of agreements: successors, other jobs and other
+                settings go on counting.
             lease: Of the visit.
             most: ``max_visits`` of the agreement; sums, training and held-out rows are
                 counted apart.
@@ -381,17 +384,13 @@ class ServedVisits:
             PolicyError: ``too-many-visits``.
             UnavailableError: if it cannot be written.
         """
-        job = (lease.agreement.raw, lease.job)
         with (
             closing(open_database(self._path, _APPLICATION)) as found,
             transaction(found, self._path),
         ):
-            (served,) = found.execute(_COUNT, (*job, lease.purpose)).fetchone()
-            if served >= most:
-                raise PolicyError(
-                    f"{served} visits were served, and the agreement allows {most}",
-                    why="also those count that a restarted job asked for once more",
-                    code="too-many-visits",
-                )
+            (served,) = found.execute(_COUNT, (line, lease.purpose)).fetchone()
+            require_visits(served + 1, most, lease.holder)
             rows = (lease.first_row, lease.shape[0])
-            found.execute(_TAKE, (*job, lease.resource, lease.purpose, *rows))
+            found.execute(
+                _TAKE, (line, lease.job, lease.resource, lease.purpose, *rows)
+            )

@@ -29,7 +29,7 @@ from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.orchestrator.tally import Tally
 from sealift.travel.orchestrator.visits import ANSWER_WAIT_S, PlanRun
 from sealift.travel.peers import accelerator_names
-from sealift.travel.settings import JobSettings
+from sealift.travel.settings import JobSettings, run_terms
 from sealift.travel.visit.errors import SERVER_GONE, named_errors
 from sealift.travel.visit.farewell import await_end, send_finished
 from sealift.travel.visit.lease import Lease, SignedLease, check_seconds
@@ -109,6 +109,7 @@ class Orchestrator:
         sessions: Live sessions.
         signer: The operator's identity; signs leases.
         job: Name of the job.
+        plan: Its plan.
         clock: Monotonic seconds.
         sink: Where progress goes.
         hopes: Whether anything could be handed out if these stops were attended to. If
@@ -124,6 +125,7 @@ class Orchestrator:
         sessions: LiveSessions,
         signer: Signer,
         job: str,
+        plan: str = "travel",
         clock: Clock,
         sink: Sink,
         hopes: Hopes,
@@ -132,7 +134,7 @@ class Orchestrator:
         self._agreement = agreement
         self._settings = settings
         self._sessions = sessions
-        self._job = job
+        self._job, self._plan = job, plan
         self._clock = clock
         self._sink = sink
         self._name = accelerator
@@ -285,6 +287,7 @@ class Orchestrator:
             mode="write-only",
             lease_s=self._settings.run.lease_s,
             content=resource.content,
+            run=run_terms(self._job, self._plan, self._settings),
         )
         return sign_document(lease, self._signer)
 

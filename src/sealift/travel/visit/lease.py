@@ -25,7 +25,7 @@ from sealift.crypto.sign import Form, PublicKey, Signed
 from sealift.data.schedule.visits import Stop
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Buffer, Digest, Handle, VisitId
-from sealift.release.agreement import Agreement, Purpose
+from sealift.release.agreement import Agreement, Purpose, RunTerms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,8 @@ class Lease:
         first_row: First row of the holder's resource that is in the cargo.
         lease_s: Seconds from acceptance until frames are refused.
         content: The resource's content commitment in the agreement.
+        run: What the job sets: the accelerator's own, which the owner compares with the
+            agreement.
     """
 
     FORM: ClassVar = Form(Label.LEASE, "lease")
@@ -60,6 +62,7 @@ class Lease:
     mode: Literal["write-only"]
     lease_s: float
     content: Digest
+    run: RunTerms
 
     def __post_init__(self) -> None:
         rows, row_bytes = self.shape
@@ -103,6 +106,7 @@ class LeaseTerms:
 
     Attributes:
         longest_s: Most seconds that the agreement lets a lease last.
+        run: Of the accelerator, which knows what it works on; None for a holder.
     """
 
     orchestrator: PublicKey
@@ -110,10 +114,15 @@ class LeaseTerms:
     agreement: Digest
     accelerator: PublicKey
     longest_s: float
+    run: RunTerms | None = None
 
     @classmethod
     def under(
-        cls, agreement: Agreement, job: str, accelerator: PublicKey
+        cls,
+        agreement: Agreement,
+        job: str,
+        accelerator: PublicKey,
+        run: RunTerms | None = None,
     ) -> LeaseTerms:
         """What an agreement asks of a job's leases, with this instance."""
         return cls(
@@ -122,6 +131,7 @@ class LeaseTerms:
             agreement=agreement.digest,
             accelerator=accelerator,
             longest_s=agreement.travel_rule.lease_s,
+            run=run,
         )
 
 
@@ -137,6 +147,8 @@ def verify_lease(signed: SignedLease, terms: LeaseTerms) -> Lease:
     for name in ("job", "agreement", "accelerator"):
         if getattr(lease, name) != getattr(terms, name):
             raise PolicyError(f"the lease is for another {name}", code="foreign-lease")
+    if lease.run.job != terms.job or terms.run not in (None, lease.run):
+        raise PolicyError("the lease is for another run", code="foreign-lease")
     check_seconds(lease.lease_s, terms.longest_s)
     return lease
 

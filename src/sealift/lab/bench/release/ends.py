@@ -28,7 +28,12 @@ from sealift.errors import PeerError, StaleError, require_value
 from sealift.ids import Digest, Role
 from sealift.lab.bench.harness import Answer, End, pack, unpack
 from sealift.lab.worlds.brokers import open_broker
-from sealift.lab.worlds.consortium import ONE_HOLDER, make_consortium, make_resource
+from sealift.lab.worlds.consortium import (
+    ONE_HOLDER,
+    RUN,
+    make_consortium,
+    make_resource,
+)
 from sealift.lab.worlds.softwarehost import SoftwareHost, software_host
 from sealift.release.agreement import KeyLease, References, ReleaseRule
 from sealift.release.agreement.signed import SignedAgreement, verify
@@ -298,7 +303,7 @@ class ClientEnd(End):
 
     def _collect(self, session: Session) -> None:
         key, _ = collect_release(
-            session, self._agreement, RESOURCE, clock=time.monotonic
+            session, self._agreement, RESOURCE, clock=time.monotonic, run=RUN
         )
         key.wipe()
 

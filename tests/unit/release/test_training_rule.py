@@ -1,0 +1,258 @@
+"""The training settings that parties sign: what a rule may be, and what it lets a job set."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from sealift.codec import decode, encode, from_plain
+from sealift.errors import MalformedError, PolicyError
+from sealift.ids import Digest
+from sealift.lab.worlds.consortium import RUN, TRAINING, make_consortium
+from sealift.release.agreement import (
+    Agreement,
+    Between,
+    Board,
+    GroupRule,
+    RunTerms,
+    TrainingRule,
+)
+from sealift.release.agreement.successors import own_part, verify_line
+from sealift.release.agreement.training import LIMITS, SETTINGS, read_training
+
+# One value that each setting has, and one that the rule of that value does not allow.
+OTHERS: dict[str, tuple[Any, Any]] = {
+    "epochs": (1, 2),
+    "batch_rows": (32, 1),
+    "drop_last": (False, True),
+    "prepare": (False, True),
+    "evaluate_every": (0, 1),
+    "digest_every": (0, 1),
+    "seed": (0, 1),
+    "threads": (1, 2),
+    "device": ("auto", "cpu"),
+    "slices": (1, 2),
+    "rows": ("owner", "share"),
+    "sync": ("round", "step"),
+    "max_norm": (2.0, 2.5),
+    "order": ("round-robin", "by-size"),
+    "buffer_bytes": (0, 4096),
+    "on_missing": ("skip", "wait"),
+    "attempts": (5, 6),
+    "redo": (0, 1),
+    "checkpoint_every": (8, 0),
+}
+TIGHT = TrainingRule(
+    plans=("ddp",), runs=1, epochs=Between(1, 1), batch_rows=Between(32, 32),
+    max_norm=Between(2.0, 2.0),
+)  # fmt: skip
+AGREED = RunTerms(job="job", plan="ddp", max_norm=2.0)
+
+
+def refused(rule: TrainingRule, run: RunTerms) -> str:
+    with pytest.raises(PolicyError) as caught:
+        rule.require(run)
+    assert caught.value.code == "settings-differ"
+    return caught.value.what
+
+
+def test_every_setting_has_its_case() -> None:
+    assert set(OTHERS) == set(SETTINGS)
+    assert {each.name for each in fields(RunTerms)} == {*SETTINGS, "job", "plan"}
+    assert {each.name for each in fields(TrainingRule)} == {*SETTINGS, "plans", "runs"}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_each_setting_is_compared_and_named(name: str) -> None:
+    agreed, other = OTHERS[name]
+    TIGHT.require(replace(AGREED, **{name: agreed}))  # control
+    assert SETTINGS[name] in refused(TIGHT, replace(AGREED, **{name: other}))
+
+
+def test_the_plan_is_compared() -> None:
+    TIGHT.require(AGREED)
+    assert "plan" in refused(TIGHT, replace(AGREED, plan="local"))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "norm", "fits"),
+    [
+        (Between(0, 0), 0.0, True),
+        (Between(0, 0), 3.0, True),  # nobody asked for a bound
+        (Between(0, 2), 2.0, True),
+        (Between(1, 2), 0.0, False),  # 0 is no bound at all
+        (Between(1, 2), 2.5, False),
+        (Between(1, 2), 0.5, False),
+    ],
+)
+def test_a_bound_that_was_asked_for_is_there(
+    allowed: Between, norm: float, fits: bool
+) -> None:
+    rule, run = replace(TIGHT, max_norm=allowed), replace(AGREED, max_norm=norm)
+    if fits:
+        rule.require(run)
+    else:
+        assert "slices.max_norm" in refused(rule, run)
+
+
+def test_no_bound_is_not_within_a_range_that_begins_at_0() -> None:
+    rule = replace(TIGHT, max_norm=Between(0, 2))
+    assert "slices.max_norm" in refused(rule, replace(AGREED, max_norm=0.0))
+
+
+@pytest.mark.parametrize("name", [*OTHERS, "job", "plan"])
+def test_no_two_runs_have_one_digest(name: str) -> None:
+    changed = {"job": "other", "plan": "local"}.get(name) or OTHERS[name][1]
+    agreement = Digest.of(b"agreement")
+    first = AGREED.digest(agreement)
+    assert first == replace(AGREED).digest(agreement)
+    assert replace(AGREED, **{name: changed}).digest(agreement) != first
+    assert AGREED.digest(Digest.of(b"other")) != first
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no plan": ({"plans": ()}, "plans"),
+    "a plan twice": ({"plans": ("ddp", "ddp")}, "plans"),
+    "runs below 0": ({"runs": -1}, "runs"),
+    "no batch": ({"batch_rows": Between(0, 4)}, "batch_rows.min"),
+    "endless epochs": ({"epochs": Between(1, 1 << 40)}, "epochs.max"),
+    "half a row": ({"batch_rows": Between(1.5, 4)}, "batch_rows"),
+    "17 slices": ({"slices": Between(1, 17)}, "slices.max"),
+    "a negative norm": ({"max_norm": Between(-1, 4)}, "max_norm.min"),
+    "nothing for drop_last": ({"drop_last": ()}, "drop_last"),
+}
+
+
+@pytest.mark.parametrize("case", BAD.values(), ids=BAD.keys())
+def test_a_rule_that_no_job_could_have_is_refused(
+    case: tuple[dict[str, Any], str],
+) -> None:
+    changes, field = case
+    with pytest.raises(MalformedError) as caught:
+        replace(TIGHT, **changes)
+    assert (caught.value.code, caught.value.field) == ("bad-agreement", field)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(2, 1), (0, math.inf), (-math.inf, 0), (math.nan, 1)]
+)
+def test_a_range_has_two_ends_in_order(low: float, high: float) -> None:
+    with pytest.raises(MalformedError):
+        Between(low, high)
+
+
+def test_people_write_a_value_a_range_or_a_list() -> None:
+    plain = {
+        "plans": "travel",
+        "runs": 3,
+        "epochs": {"max": 200},
+        "batch_rows": {"min": 32, "max": 256},
+        "prepare": [True, False],
+        "seed": 7,
+    }
+    rule: TrainingRule = from_plain(TrainingRule, read_training(plain))
+    assert rule == TrainingRule(
+        plans=("travel",), runs=3, epochs=Between(LIMITS["epochs"][0], 200),
+        batch_rows=Between(32, 256), prepare=(True, False), seed=Between(7, 7),
+    )  # fmt: skip
+    assert decode(TrainingRule, encode(rule)) == rule
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"epochs": None}, "epochs"),
+        ({"epochs": [1, 2]}, "training.epochs"),
+        ({"epochs": {"most": 3}}, "epochs"),
+        ({"epochs": "many"}, "epochs.min"),
+        ({"sync": "day"}, "sync[0]"),
+        ({"epoch": 3}, "epoch"),
+        ({"drop_last": 1}, "drop_last[0]"),
+    ],
+)
+def test_what_people_write_wrong_is_named(change: dict[str, Any], field: str) -> None:
+    plain: dict[str, Any] = {
+        "plans": ["local"],
+        "runs": 1,
+        "epochs": 1,
+        "batch_rows": 8,
+    }
+    from_plain(TrainingRule, read_training(plain))  # control
+    written = {**plain, **change}
+    if change == {"epochs": None}:
+        del written["epochs"]
+    with pytest.raises(MalformedError) as caught:
+        from_plain(TrainingRule, read_training(written))
+    assert caught.value.field.startswith(field)
+
+
+def at_home(**training: Any) -> Agreement:
+    """Ranks of several owners, whose cells have 16 rows and tables 40."""
+    consortium = make_consortium(("ada", "bern"), cell_rows=16)
+    agreement = consortium.agreement
+    output = replace(agreement.output, metric_rows=16)  # type: ignore[type-var]
+    rule = replace(TRAINING, plans=("ddp",), **training)
+    group = GroupRule(2, "owner")
+    return replace(agreement, output=output, group=group, training=rule)
+
+
+STEPS = {"sync": ("round", "step"), "batch_rows": Between(16, 64), "drop_last": (True,)}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"batch_rows": Between(15, 64)}, "training.batch_rows.min"),
+        ({"drop_last": (False, True)}, "training.drop_last"),
+        ({"drop_last": (False,)}, "training.drop_last"),
+    ],
+)
+def test_no_rank_shows_others_a_sum_over_fewer_rows(
+    change: dict[str, Any], field: str
+) -> None:
+    at_home(**STEPS)  # control
+    with pytest.raises(MalformedError) as caught:
+        at_home(**{**STEPS, **change})
+    assert (caught.value.code, caught.value.field) == ("bad-agreement", field)
+    at_home(**{**STEPS, **change, "sync": ("round",)})  # rounds are over whole tables
+
+
+def test_no_rank_shows_others_a_round_over_fewer_rows() -> None:
+    agreed = at_home()
+    few = replace(
+        agreed.resources[0], rows=15, total_bytes=15 * agreed.resources[0].row_bytes
+    )
+    with pytest.raises(MalformedError) as caught:
+        replace(agreed, resources=(few, *agreed.resources[1:]))
+    assert caught.value.field == "resources[0].rows"
+
+
+@pytest.mark.parametrize(("plan", "part"), [("ddp", "group"), ("outsource", "servers")])
+def test_plans_have_their_parts(plan: Any, part: str) -> None:
+    agreement = make_consortium().agreement
+    with pytest.raises(MalformedError) as caught:
+        replace(agreement, training=replace(TRAINING, plans=(plan,)))
+    assert caught.value.field == "training.plans"
+    assert part in str(caught.value)
+
+
+def test_nobody_widens_the_rule_without_an_owner() -> None:
+    consortium = make_consortium()
+    board = Board(members=tuple(consortium.identities), threshold=2)
+    before = consortium.changed(board=board)
+    wider = replace(TRAINING, epochs=Between(0, 2000))
+    after = before.successor(training=wider)
+    verify_line(after.signed().line)  # control: everybody signed
+    assert own_part(after.agreement, "ada") != own_part(before.agreement, "ada")
+    with pytest.raises(PolicyError) as caught:
+        verify_line(after.signed("bern", "cleo").line)
+    assert caught.value.code == "owner-part-changed"
+    same = before.successor(name=before.agreement.name)
+    verify_line(same.signed("bern", "cleo").line)  # control: nothing of ada's changed
+
+
+def test_the_worlds_run_is_allowed_by_the_worlds_rule() -> None:
+    TRAINING.require(RUN)
