@@ -19,7 +19,7 @@ from sealift.release.agreement.signed import load_verified
 from sealift.release.equip import equip
 from sealift.release.log.heads import read_entries
 from sealift.release.receipt import load_receipt, verify_receipt
-from tests.sim.jobworld import made_once
+from tests.sim.jobworld import agree_again, made_once
 from tests.sim.owners import NOW_S
 
 pytestmark = pytest.mark.distributed
@@ -41,9 +41,19 @@ def ran() -> Run:
     return run_ddp(world(), lambda progress, event: None)
 
 
-def job(act: str, *changes: tuple[str, str]) -> World:
+def steps_world() -> World:
+    """The same, where ranks may come together in every step."""
+
+    def make(path: Path) -> None:
+        made = make_world(path, WORK, plan="ddp")
+        agree_again(made, sync='["step"]', drop_last="true")
+
+    return World(made_once("ddp-steps-world", make))
+
+
+def job(act: str, *changes: tuple[str, str], made: World | None = None) -> World:
     """Another job of the same parties."""
-    of = world().again(act)
+    of = (made or world()).again(act)
     write_job(of, WORK, ONE_BUFFER, "ddp")
     text = of.job.read_text()
     for was, becomes in changes:
@@ -55,6 +65,7 @@ def job(act: str, *changes: tuple[str, str]) -> World:
 
 HERE = ('plan = "ddp"', 'plan = "local"')
 STEPS = ("[slices]", '[slices]\nsync = "step"')
+WHOLE = ("seed = 7", "seed = 7\ndrop_last = true")
 
 
 def test_ranks_train_what_one_process_trains() -> None:
@@ -64,8 +75,10 @@ def test_ranks_train_what_one_process_trains() -> None:
 
 
 def test_ranks_make_every_step_that_one_process_makes() -> None:
-    alone = run_local(job("-steps-here", HERE, STEPS)).result
-    result = run_ddp(job("-steps", STEPS), lambda progress, event: None).result
+    agreed = steps_world()
+    alone = run_local(job("-steps-here", HERE, STEPS, WHOLE, made=agreed)).result
+    of = job("-steps", STEPS, WHOLE, made=agreed)
+    result = run_ddp(of, lambda progress, event: None).result
     assert result["weights"] == alone["weights"] != ran().result["weights"]
     assert result["metrics"] == alone["metrics"]
 

@@ -48,6 +48,8 @@ def _make(path: Path) -> None:
         text,
     )
     assert count == 1
+    text = text.replace('sync = ["round"] ', 'sync = ["round", "step"] ')
+    text = text.replace("drop_last = [true, false]", "drop_last = true")
     document.write_text(f'{text}\n[group]\nranks = {RANKS}\nrows = "share"\n')
     signed = compile_document(document, lambda each: read_card(each).resource)
     for party in signed.agreement.parties:
@@ -62,6 +64,7 @@ def write_shared(world: World, *changes: tuple[str, str]) -> World:
     """Its job, with these words changed."""
     write_job(world, WORK, ONE_BUFFER, "travel")
     text = world.job.read_text().replace('"travel"', '"ddp"') + SLICES
+    text = text.replace("seed = 7\n", "seed = 7\ndrop_last = true\n")
     for was, becomes in changes:
         assert was in text
         text = text.replace(was, becomes)

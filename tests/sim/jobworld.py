@@ -166,7 +166,8 @@ def change(world: World, wishes: Wishes, joining: Sequence[Identity] = ()) -> No
     for owner in set(OWNERS) - set(wishes.owners):
         text = re.sub(rf"\[\[\w+\]\]  # (?:of )?{owner}\n(?:.+\n)+", "", text)
     rule = {"min_holders": "1", "min_rows": "1", "min_owner_rows": "1"}
-    rule |= {"baseline_alone": "false", "plans": f'["{wishes.plan}"]', **wishes.rule}
+    rule |= {"baseline_alone": "false", "plans": f'["{wishes.plan}"]'}
+    rule |= {"sync": '["round", "step"]', **wishes.rule}
     for name, value in rule.items():
         text, count = re.subn(rf"(?m)^{name} = [^#\n]*", f"{name} = {value} ", text)
         assert count == 1, name
@@ -174,6 +175,22 @@ def change(world: World, wishes: Wishes, joining: Sequence[Identity] = ()) -> No
     signed = compile_document(document, lambda path: read_card(path).resource)
     for party in signed.agreement.parties:
         signed = add_signature(signed, signers[party.name])
+    save_signed(signed, world.agreement)
+
+
+def agree_again(world: World, **terms: str) -> None:
+    """Another agreement of a whole world, with these lines, signed by its parties."""
+    document = world.path / "agreement.toml"
+    text = document.read_text()
+    for name, value in terms.items():
+        text, count = re.subn(rf"(?m)^{name} = [^#\n]*", f"{name} = {value} ", text)
+        assert count == 1, name
+    document.write_text(text)
+    signed = compile_document(document, lambda path: read_card(path).resource)
+    for party in signed.agreement.parties:
+        home = world.home(party.name)
+        identity = load_identity(home.key, home.passphrase.read_text().strip())
+        signed = add_signature(signed, identity)
     save_signed(signed, world.agreement)
 
 

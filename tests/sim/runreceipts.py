@@ -11,9 +11,9 @@ from typing import Any
 from sealift.codec import encode
 from sealift.crypto.sign import Signer, SigningKey, sign_document
 from sealift.ids import Digest, VisitId
+from sealift.lab.worlds.consortium import RUN, TRAINING, Consortium, make_consortium
 from sealift.release.agreement import GroupRule
 from sealift.release.agreement.signed import Equipment, VerifiedAgreement, verify
-from sealift.lab.worlds.consortium import RUN, TRAINING, Consortium, make_consortium
 from sealift.release.client import collect_release
 from sealift.release.log.entries import Logged, SignedTreeHead
 from sealift.release.receipt import (

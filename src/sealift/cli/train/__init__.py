@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import secrets
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,25 +31,30 @@ from sealift.cli.train.lines import TrainLines
 from sealift.cli.view import add_view_argument, view_beside
 from sealift.cli.view.report import REPORT_NAME, make_report
 from sealift.codec import encode
-from sealift.crypto.identity import load_identity
+from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PolicyError, UsageError
 from sealift.events import Event, Sink
+from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import load_bundle
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.broker.stores import opened_vault
+from sealift.release.decision import require_visits
 from sealift.release.files import read_secret_line
+from sealift.release.vault.ledger import Debit, Ledger
 from sealift.train.job.journal import Journal, journal_of
 from sealift.train.job.roleprocesses import RoleEvent
 from sealift.train.job.rolesetup import run_instead
 from sealift.train.job.settings import JobTable, check_job, read_job
 from sealift.train.job.talk import Talk
+from sealift.train.loop.slices import plan_slice
 from sealift.train.loop.statistics import STATISTICS_NAME, totals_file
 from sealift.train.plans import PLANS, Plan
 from sealift.train.plans.local import LocalRun, opened_tables, train_local
 from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.taskprocess import TaskLimits
+from sealift.travel.settings import run_terms
 
 MAX_SHOWN: Final = 100  # characters of one total
 
@@ -187,7 +196,9 @@ def _train_locally(
         place = args.output or Path(job.output)
         name = RunName(job.name, agreement.digest)
         folder = stack.enter_context(RunFolder(place, name))
-        keys = owners_keys(args, agreement, stack)
+        keys = owners_keys(
+            args, agreement, stack, partial(_count_local, job, agreement.agreement)
+        )
         limits.hide_memory()
         executor = stack.enter_context(_executor(agreement, job, files))
         executor.compute_on(job.run.device)
@@ -267,6 +278,26 @@ def _made(ran: LocalRun) -> dict[str, Any]:
     return made
 
 
+def _count_local(
+    job: JobTable, agreement: Agreement, ledger: Ledger, identity: Identity
+) -> None:
+    """The run, its keys and its passes, as an owner's broker counts them: all at once."""
+    owner, line, settings = identity.name, agreement.name, job.settings
+    run = run_terms(job.name, "local", settings)
+    runs = agreement.training_rule.runs
+    ledger.count_run(line, run.digest(agreement.digest), runs)
+    for resource in agreement.resources_of(owner):
+        limit = resource.rule.max_uses
+        ledger.debit(line, resource.name, limit, identity.public_key)
+    plans = (plan_slice(agreement, settings, n) for n in range(settings.slices.count))
+    stops = (stop for plan in plans for group in plan for stop in group.stops)
+    visits = Counter(stop.purpose for stop in stops if stop.holder == owner)
+    most = agreement.output_rule.max_visits
+    for purpose, count in visits.items():
+        debit = Debit.of_visits(line, purpose, count, secrets.token_bytes(32))
+        ledger.spend(debit, lambda total: require_visits(total, most, owner))
+
+
 def require_development(agreement: VerifiedAgreement) -> None:
     """Demand the one level that needs no evidence.
 
@@ -283,13 +314,23 @@ def require_development(agreement: VerifiedAgreement) -> None:
 
 
 def owners_keys(
-    args: argparse.Namespace, agreement: VerifiedAgreement, stack: ExitStack
+    args: argparse.Namespace,
+    agreement: VerifiedAgreement,
+    stack: ExitStack,
+    count: Callable[[Ledger, Identity], None] = lambda ledger, owner: None,
 ) -> dict[str, SecretKey]:
     """Every table's key, out of every owner's vault.
+
+    Args:
+        args: Name keys, passphrases and vaults.
+        agreement: Names the tables.
+        stack: Closes the vaults.
+        count: Counts in an owner's ledger what will be done with its keys.
 
     Raises:
         UsageError: ``keys-missing``.
         SealiftError: an identity or a vault does not open, or a vault has no such key.
+        PolicyError: ``too-many-runs``, ``uses-exhausted``, ``too-many-visits``.
     """
     if not args.key or {len(args.key)} != {
         len(args.passphrase_file),
@@ -306,6 +347,7 @@ def owners_keys(
     ):
         identity = load_identity(key, read_secret_line(passphrase))
         vault = stack.enter_context(opened_vault(path, identity))
+        count(vault.ledger, identity)
         for resource in agreement.agreement.resources_of(identity.name):
             keys[resource.name] = vault.fetch(resource.name)
     return keys

@@ -255,7 +255,7 @@ class KeyReleases:
 
     def _debit(self, asked: Ask) -> Debit:
         line = self._verified.agreement.name
-        return Debit(line, f"visits {asked.purpose}", asked.visits, asked.attempt)
+        return Debit.of_visits(line, asked.purpose, asked.visits, asked.attempt)
 
     def _count_run(self, run: RunTerms) -> None:
         agreement = self._verified.agreement

@@ -55,6 +55,11 @@ class Debit:
     amount: int
     attempt: bytes
 
+    @classmethod
+    def of_visits(cls, line: str, purpose: str, count: int, attempt: bytes) -> Debit:
+        """Of so many visits for a purpose."""
+        return cls(line, f"visits {purpose}", count, attempt)
+
 
 @dataclass(frozen=True, slots=True)
 class _Use:

@@ -179,9 +179,14 @@ class ReleasedKeys:
             try:
                 self._ask_patiently(owner, request, deadline)
             except BrokerRefusedError as error:
-                if error.rule == VISITS_OVER:
-                    error.code = VISITS_OVER
-                raise
+                if error.rule != VISITS_OVER:
+                    raise
+                raise PolicyError(
+                    f"no more passes over the rows of {owner}",
+                    why=error.why,
+                    fix=None,  # the broker's line says it
+                    code=VISITS_OVER,
+                ) from None
 
     def _ask_patiently(self, owner: str, request: PassRequest, deadline: float) -> None:
         """In one session for all passes, as long as it lasts."""
