@@ -7,6 +7,7 @@ party signed; ``change`` makes another agreement of it and has it signed again.
 from __future__ import annotations
 
 import functools
+import json
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -166,7 +167,10 @@ def change(world: World, wishes: Wishes, joining: Sequence[Identity] = ()) -> No
     for owner in set(OWNERS) - set(wishes.owners):
         text = re.sub(rf"\[\[\w+\]\]  # (?:of )?{owner}\n(?:.+\n)+", "", text)
     rule = {"min_holders": "1", "min_rows": "1", "min_owner_rows": "1"}
-    rule |= {"baseline_alone": "false", "plans": f'["{wishes.plan}"]'}
+    rule |= {
+        "baseline_alone": "false",
+        "plans": json.dumps(sorted({wishes.plan, "local"})),
+    }
     rule |= {"sync": '["round", "step"]', **wishes.rule}
     for name, value in rule.items():
         text, count = re.subn(rf"(?m)^{name} = [^#\n]*", f"{name} = {value} ", text)
