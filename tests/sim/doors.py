@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,9 +22,10 @@ from sealift.release.agreement import ReleaseRule
 from sealift.release.agreement.signed import Equipment
 from sealift.release.broker import keyrelease as door
 from sealift.release.broker.inforce import StatementsInForce
+from sealift.release.broker.messages import PassRequest
 from sealift.release.checkpoint import CheckpointMark
 from sealift.release.checkpointclient import Shares
-from sealift.release.client import collect_release
+from sealift.release.client import collect_release, request_pass
 from sealift.release.facts import Kind
 from sealift.release.log.heads import HeadStore, read_entries
 from sealift.session.endpoint import Endpoint
@@ -161,6 +163,13 @@ def share(world: World) -> None:
     assert found.reveal(TOKEN) == SHARE
 
 
+def a_pass(world: World) -> None:
+    """Over ada's rows, by an instance that got their key."""
+    attempt = secrets.token_bytes(32)
+    request = PassRequest(run=RUN, purpose="train", visits=1, attempt=attempt)
+    request_pass(cast(Any, world.session()), request)
+
+
 def rows(world: World) -> None:
     """The holder's process, from the lease on; what it says first has left."""
 
@@ -236,4 +245,5 @@ DOORS: dict[Kind, tuple[Callable[[World], None], ModuleType]] = {
     Kind.CHECKPOINT_SHARE: (share, door),
     Kind.ROWS: (rows, holder_jobs),
     Kind.FED_DEVICE: (fed_device, terms),
+    Kind.PASSES: (a_pass, door),
 }

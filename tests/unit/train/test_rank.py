@@ -14,7 +14,14 @@ import pytest
 from sealift.codec import encode
 from sealift.crypto.sign import Signed, SigningKey, sign_document
 from sealift.data.schedule.visits import Group, Stop
-from sealift.errors import IntegrityError, JobError, PeerError, SealiftError, UsageError
+from sealift.errors import (
+    IntegrityError,
+    JobError,
+    PeerError,
+    PolicyError,
+    SealiftError,
+    UsageError,
+)
 from sealift.events import discard
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import TRAINING, make_consortium
@@ -157,6 +164,27 @@ def test_which_row_is_bad_is_not_the_recipes_to_say() -> None:
     with pytest.raises(JobError) as refused:
         RankedJob._work(job, "train", 0)
     assert refused.value.code == "recipe-garbled"
+
+
+def test_no_row_is_worked_on_before_the_pass_was_counted() -> None:
+    worked = []
+
+    def count(purpose: str, epoch: int) -> None:
+        raise PolicyError("no more", code="too-many-visits")
+
+    job: Any = SimpleNamespace(
+        agreement=SimpleNamespace(agreement=grouped()),
+        leases=SimpleNamespace(await_proven=lambda owners: None),
+        keys=SimpleNamespace(owners=()),
+        trainer=SimpleNamespace(statistics=b""),
+        _slice=SimpleNamespace(work=lambda *how: worked.append(how) or ()),
+        _beside=None,
+        _uses=[],
+        _count_pass=count,
+    )
+    with pytest.raises(PolicyError) as refused:
+        RankedJob._work(job, "train", 0)
+    assert (refused.value.code, worked) == ("too-many-visits", [])
 
 
 @pytest.mark.parametrize(("sums", "nbytes"), [(b"", 0), (b"sums", 8)])

@@ -12,6 +12,7 @@ from sealift.codec import decode, encode
 from sealift.crypto.sign import SigningKey, sign_document
 from sealift.errors import AuthenticationError, MalformedError, PolicyError
 from sealift.ids import Digest
+from sealift.lab.worlds.consortium import RUN
 from sealift.travel.holder.visit import check_lease
 from sealift.travel.visit.lease import SignedLease, verify_lease
 from tests.sim.visit_world import VisitWorld
@@ -55,6 +56,21 @@ def test_a_lease_for_others(change: dict[str, Any], code: str) -> None:
     with pytest.raises(PolicyError) as refusal:
         verify_lease(sign_document(replace(LEASE, **change), OPERATOR), TERMS)
     assert refusal.value.code == code
+
+
+def test_a_lease_is_for_the_run_that_its_accelerator_works_on() -> None:
+    """A holder takes any run that the agreement allows; it is compared there."""
+    other = sign_document(replace(LEASE, run=replace(RUN, seed=7)), OPERATOR)
+    own = replace(TERMS, run=RUN)
+    assert verify_lease(sign_document(LEASE, OPERATOR), own) == LEASE
+    assert verify_lease(other, TERMS).run.seed == 7
+    for lease, terms in (
+        (other, own),
+        (sign_document(replace(LEASE, run=replace(RUN, job="x")), OPERATOR), TERMS),
+    ):
+        with pytest.raises(PolicyError) as refusal:
+            verify_lease(lease, terms)
+        assert refusal.value.code == "foreign-lease"
 
 
 def test_every_field_is_signed() -> None:
