@@ -280,6 +280,15 @@ def run_terms(job: str, plan: str, settings: JobSettings) -> RunTerms:
     )
 
 
+def require_agreed(settings: JobSettings, plan: str, rule: TrainingRule) -> None:
+    """Refuse a job that sets what the parties did not agree on (rule O1).
+
+    Raises:
+        PolicyError: ``settings-differ``, with the first setting that is not allowed.
+    """
+    rule.require(run_terms("", plan, settings))
+
+
 def training_rule_of(settings: JobSettings, plan: str, runs: int) -> TrainingRule:
     """The rule that allows these settings and no others.
 

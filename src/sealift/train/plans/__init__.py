@@ -16,7 +16,7 @@ from sealift.data.schedule.visits import Stop, check_buffer
 from sealift.errors import PolicyError, UsageError
 from sealift.release.agreement import About, Agreement, OutputRule
 from sealift.travel.accelerator.rules import check_cargo
-from sealift.travel.settings import JobSettings, run_terms
+from sealift.travel.settings import JobSettings, require_agreed
 from sealift.travel.visit.lease import check_seconds
 
 PlanName = Literal["local", "travel", "ddp", "outsource", "group", "serve"]
@@ -62,7 +62,7 @@ def _check_training(
         PolicyError: if it asks for longer leases, more buffers or mixed cargo than
             agreed.
     """
-    agreement.training_rule.require(run_terms("", plan, settings))
+    require_agreed(settings, plan, agreement.training_rule)
     training, travel = settings.training, settings.travel
     makes_sums = training.prepare and agreement.output_rule.statistics
     if not training.epochs and not makes_sums:
