@@ -11,6 +11,7 @@ import pytest
 
 from sealift.cli.meeting import declared, guest
 from sealift.errors import PolicyError
+from sealift.meet.messages import BringCard, Over
 from sealift.release.agreement.resources import OutputRule
 from tests.sim.lyinghost import LyingHost, lying_host
 
@@ -58,6 +59,8 @@ def test_all_that_leaks_is_shown_and_a_yes_to_everything_does_not_do(
 
 
 def test_a_digest_is_no_exception(host: LyingHost) -> None:
+    over = Over("meeting-over", "", "it came to a comparison")
+    host.lie = lambda name, told: told if isinstance(told, BringCard) else over
     digest = host.host.declaration.digest.to_text()
     named = {"compare_if": digest, "sign_if": digest}
     north = host.owner("north", answers=None, options=named).begin()

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from sealift.errors import PolicyError
+from sealift.release.agreement import Agreement
 from sealift.release.agreement.explain import FLOOR_ROWS, ExceptionName, explain
-from sealift.release.agreement.whole import Agreement
 
 EXCEPTIONS: Final[dict[ExceptionName, str]] = {
     "recipe-text": "text of the recipe leaves unread",
