@@ -401,7 +401,7 @@ def test_a_server_that_is_gone_is_not_asked_for_the_rest() -> None:
     assert len(servers.views["P"]) == 2  # the step, and the exchange that failed
 
 
-HUGE = Layer(name="huge", batch=1 << 15, inputs=1, outputs=1 << 16)
+HUGE = Layer(name="huge", batch=1 << 12, inputs=1, outputs=1 << 14)
 
 
 @pytest.mark.parametrize("what", ["one product", "many", "gradients"])
@@ -419,7 +419,7 @@ def test_a_rehearsal_takes_no_memory_for_what_exceeds_its_bounds(what: str) -> N
 
     def ask_for_more() -> None:
         if what == "one product":
-            operands = bytes(4 * ((1 << 15) + (1 << 16)))
+            operands = bytes(4 * ((1 << 12) + (1 << 14)))
             answers.reply(Forward(HUGE), operands, parent)
         operands = bytes(4 * ((1 << 10) + (1 << 15)))
         for _ in range(400):
