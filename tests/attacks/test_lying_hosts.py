@@ -27,7 +27,7 @@ from sealift.meet.messages import (
     Signed,
     Wait,
 )
-from sealift.meet.terms import sign_card, sign_consent
+from sealift.meet.terms import Declaration, sign_card, sign_consent
 from sealift.release.agreement.code import measure_bundle
 from tests.sim.lyinghost import LyingHost, Owner, lying_host
 
@@ -66,6 +66,18 @@ def to_north(change: Callable[[FromHost], FromHost]) -> Callable[..., FromHost]:
     return lambda name, told: change(told) if name == "north" else told
 
 
+def once(host: LyingHost, declared: Declaration, files: Any = None) -> Any:
+    """Another declaration for north, until it has answered: then the meeting is over."""
+
+    def lie(name: str, told: FromHost) -> FromHost:
+        brought = host.book.seat("north").brought  # type: ignore[union-attr]
+        if isinstance(told, Wait | Read) or brought is not None:
+            return Over("left", "east", "left")
+        return BringCard(declared, dict(host.host.files if files is None else files))
+
+    return lie
+
+
 def bounded(host: LyingHost, **bounds: float) -> dict[str, Any]:
     """The declared schema with other bounds of age."""
     plain = json.loads(json.dumps(host.host.declaration.schema))
@@ -96,6 +108,7 @@ def test_nothing_is_compared_before_a_yes(
         return real(source, *how)
 
     monkeypatch.setattr(guest, "open_table", open_table)
+    host.lie = once(host, host.host.declaration)
     north = host.owner("north", answers=("n",)).begin()
     assert north.refused().code == "meeting-declined"
     silent = host.owner("north", answers=None).begin()
@@ -110,12 +123,9 @@ def test_nothing_is_compared_before_a_yes(
     assert host.book.seat("north").brought is None  # type: ignore[union-attr]
     digest = {"compare_if": host.host.declaration.digest.to_text()}
     yes = host.owner("north", answers=None, options=digest).begin()
-    east = host.owner("east").begin()
-    assert yes.refused().code == "not-confirmed"  # it is asked to sign now
+    assert yes.refused().code == "left"
     assert compared != []
     assert host.book.seat("north").brought is not None  # type: ignore[union-attr]
-    host.lie = lambda name, told: Over("meeting-declined", "north", "left")
-    east.end()
 
 
 def test_a_table_answers_three_declarations_each_by_a_yes(host: LyingHost) -> None:
@@ -132,6 +142,8 @@ def test_a_table_answers_three_declarations_each_by_a_yes(host: LyingHost) -> No
         if seat.brought is not None and shown < len(declared):
             fits = seat.brought.body.declaration == declared[shown].digest
             shown += fits
+        if shown == len(declared):
+            return Over("left", "east", "left")
         return BringCard(declared[shown], dict(host.host.files))
 
     host.lie = to_north(ask_again)
@@ -156,16 +168,16 @@ def test_a_table_answers_three_declarations_each_by_a_yes(host: LyingHost) -> No
 def test_an_answer_leaves_after_a_fixed_time(host: LyingHost) -> None:
     assert [answer_delay_s(spent) for spent in (0.0, 1.0, 4.0)] == [4.0, 3.0, 0.0]
     assert [answer_delay_s(spent) for spent in (4.5, 9.0, 31.0)] == [3.5, 7.0, 1.0]
+    host.lie = once(host, host.host.declaration)
     north = host.owner("north", answers=("y", "n"))
     times = iter((100.0, 103.0))
     north.clock = lambda: next(times)
-    east = host.owner("east").begin()
-    north.begin().refused()
+    assert north.begin().refused().code == "left"
     assert 1.0 in north.slept
-    east.end()
 
 
 def test_the_time_of_a_table_that_does_not_fit_says_as_little(host: LyingHost) -> None:
+    host.lie = once(host, host.host.declaration)
     north = host.owner("north", answers=("y",))
     times = iter((100.0, 103.0))
     north.clock = lambda: next(times)
@@ -420,7 +432,7 @@ def test_a_recipe_that_would_not_lie_in_its_folder_is_refused(
 ) -> None:
     files = {"recipe.py": b"x = 1\n", path: b"evil\n"}
     declared = host.declare(code=measure_bundle(files, "recipe.py"))
-    host.lie = to_north(lambda told: BringCard(declared, files))
+    host.lie = once(host, declared, files)
     north = host.owner("north").begin()
     error = north.refused()
     assert (type(error), error.code) == (PolicyError, "meeting-terms")
@@ -430,7 +442,7 @@ def test_a_recipe_that_would_not_lie_in_its_folder_is_refused(
 
 def test_other_files_than_declared_are_noticed(host: LyingHost) -> None:
     files = {**host.host.files, "recipe.py": b"import os\n"}
-    host.lie = to_north(lambda told: BringCard(host.host.declaration, files))
+    host.lie = once(host, host.host.declaration, files)
     north = host.owner("north").begin()
     assert north.refused().code == "meeting-terms"
     assert north.questions == []
@@ -439,7 +451,7 @@ def test_other_files_than_declared_are_noticed(host: LyingHost) -> None:
 def test_a_job_that_sets_other_than_is_declared_is_refused(host: LyingHost) -> None:
     job = host.host.declaration.job.replace("epochs = 2", "epochs = 77777")
     declared = host.declare(job=job)
-    host.lie = to_north(lambda told: BringCard(declared, dict(host.host.files)))
+    host.lie = once(host, declared)
     north = host.owner("north").begin()
     error = north.refused()
     assert (type(error), error.code) == (PolicyError, "settings-differ")
@@ -474,7 +486,7 @@ def test_nor_is_it_replaced_by_another_declaration(host: LyingHost, name: str) -
         code=measure_bundle(files, "recipe.py"),
         job=f"{host.host.declaration.job}# another one\n",
     )
-    host.lie = to_north(lambda told: BringCard(declared, files))
+    host.lie = once(host, declared, files)
     error = host.owner("north").begin().refused()
     assert (type(error), error.code) == (UsageError, "file-in-the-way")
     assert name in str(error)

@@ -30,7 +30,7 @@ from sealift.meet.messages import FromHost
 from sealift.meet.terms import Declaration
 from sealift.session.relay.server import Relay
 
-WAIT_S = 120.0
+WAIT_S = 60.0  # less than a mutant's test may take
 RECIPE = "def build():\n    return None\n"
 SCHEMA = """
 [[fields]]
