@@ -391,6 +391,5 @@ class ServedVisits:
             (served,) = found.execute(_COUNT, (line, lease.purpose)).fetchone()
             require_visits(served + 1, most, lease.holder)
             rows = (lease.first_row, lease.shape[0])
-            found.execute(
-                _TAKE, (line, lease.job, lease.resource, lease.purpose, *rows)
-            )
+            served_now = (line, lease.job, lease.resource, lease.purpose, *rows)
+            found.execute(_TAKE, served_now)
