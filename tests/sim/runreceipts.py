@@ -131,7 +131,8 @@ def release(
         identity=consortium.identities[owner].public_key if home else None,
     )
     name, verified = f"{owner}-{part}", consortium.verified()
-    key, logged = collect_release(session, verified, name, clock=lambda: 0.0, run=RUN)
+    terms = replace(RUN, plan="ddp") if home else RUN
+    key, logged = collect_release(session, verified, name, clock=lambda: 0.0, run=terms)
     key.wipe()
     return logged
 
