@@ -12,7 +12,9 @@ import pytest
 from sealift.cli.meeting import declared, guest
 from sealift.errors import PolicyError
 from sealift.meet.messages import BringCard, Over
+from sealift.release.agreement import Between
 from sealift.release.agreement.resources import OutputRule
+from tests.sim import lyinghost
 from tests.sim.lyinghost import LyingHost, lying_host
 
 # A cell for each value: the sums are the rows. And the model for an owner who owns none.
@@ -85,3 +87,54 @@ def test_whoever_names_both_signs(host: LyingHost) -> None:
 def test_who_declines_needs_no_names(host: LyingHost) -> None:
     north = host.owner("north", options={"decline": True}).begin()
     assert north.refused().code == "meeting-declined"
+
+
+# No number leaves, so none is over too few rows; and all owners together have enough.
+FEW: dict[str, Any] = {
+    "metrics": (), "metric_rows": 1, "min_owner_rows": 1, "min_rows": 32,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("prepare", [False, True])
+def test_three_rows_are_not_added_up_by_a_yes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: bool
+) -> None:
+    """What a rank shows of its own rows is over as few as the terms take."""
+    job = f"[training]\nepochs = 1\nprepare = {str(prepare).lower()}\n"
+    monkeypatch.setattr(lyinghost, "JOB", job)
+    usual = declared._usual_output
+    monkeypatch.setattr(
+        declared, "_usual_output", lambda guests: replace(usual(guests), **FEW)
+    )
+    monkeypatch.setattr(guest, "words_of", lambda terms: ("words",) * 8)
+    names = ["statistics"] * prepare + ["round-updates"]
+    with lying_host(tmp_path) as meeting:
+        north = meeting.owner("north", rows=3).begin()
+        error = north.refused()
+        assert error.code == "below-floor"
+        assert all(f"--allow {each}" in str(error) for each in names)
+        assert north.questions == []
+        owners = [
+            meeting.owner(name, rows=rows, options={"allow": names})
+            for name, rows in (("north", 3), ("east", 40))
+        ]
+        for each in owners:
+            each.begin()
+        for each in owners:
+            assert each.end() == each.kept
+
+
+def test_rows_do_not_leave_for_an_unproven_machine_by_a_yes(host: LyingHost) -> None:
+    told = host.host.declaration
+    training = replace(told.training, plans=("travel",), slices=Between(1, 1))
+    job = told.job.replace('plan = "ddp"', 'plan = "travel"')
+    job = job.replace("count = 2", "count = 1")
+    keys = (host.identity.public_key,)
+    away: dict[str, Any] = {"rows_at_home": False, "attesters": keys}
+    lie = host.declare(training=training, job=job, **away)
+    host.lie = lambda name, said: BringCard(lie, dict(host.host.files))
+    north = host.owner("north").begin()
+    error = north.refused()
+    assert error.code == "below-floor"
+    assert "--allow rows-away" in str(error)
+    assert north.questions == []

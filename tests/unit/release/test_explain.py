@@ -311,14 +311,45 @@ def test_sums_over_few_rows_of_ones_own_are_below_the_floor() -> None:
         changed(each, rows=15) if each.owner == "ada" else each
         for each in USUAL.resources
     )
+    updates = ["round-updates", "step-updates"]
     agreement = changed(USUAL, resources=few)
-    assert below(agreement) == ["statistics"]
+    assert below(agreement) == ["statistics", *updates]
     assert below(agreement, "bern") == []
     quiet = changed(agreement, output=replace(OUTPUT, statistics=()))
-    assert below(quiet) == []
+    assert below(quiet) == updates
     prepares = changed(quiet, training=changed(TRAINING, prepare=(True,)))
-    assert below(prepares) == ["statistics"]
+    assert below(prepares) == ["statistics", *updates]
     assert below(changed(prepares, group=None)) == []
+
+
+def test_before_sealing_the_rows_are_what_the_terms_take_and_no_table_s() -> None:
+    """A proposed agreement has numbers of rows that no table needs to have."""
+
+    def few(**output: int) -> set[str | None]:
+        rule = replace(OUTPUT, metrics=(), statistics=(), **output)
+        said = explain(changed(USUAL, output=rule), "ada", sealed=False)
+        return {each.exception for each in said if each.exception}
+
+    assert few() == set()
+    assert few(metric_rows=1) == set()
+    assert few(min_owner_rows=15, metric_rows=15) == {"round-updates", "step-updates"}
+
+
+def test_at_a_meeting_rows_that_leave_for_an_unproven_machine_need_a_name() -> None:
+    away = changed(USUAL, group=None)
+    said = explain(away, "ada", sealed=False)
+    assert [each.exception for each in said if each.exception] == ["rows-away"]
+    assert not [each for each in explain(away, "ada") if each.exception]
+    proven = changed(away, accept=(Level.TEE,), references=References())
+    assert not [e for e in explain(proven, "ada", sealed=False) if e.exception]
+
+
+def test_the_seed_and_what_differences_tell_are_said() -> None:
+    seeds = changed(TRAINING, seed=Between(0, 9_999))
+    text = text_of(changed(USUAL, training=seeds))
+    assert "It follows from a seed: 0 to 9,999." in text
+    assert "Sums of two steps, rounds or runs can differ by few rows" in text
+    assert "can choose the weights from which the others go on" in text
 
 
 def test_who_brings_no_rows_or_gets_the_model_has_no_floor_there() -> None:

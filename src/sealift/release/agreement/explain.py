@@ -48,8 +48,9 @@ from sealift.release.agreement.training import Between, TrainingRule
 
 FLOOR_ROWS: Final = 16  # of an owner's own program (``floor``)
 ExceptionName = Literal[
-    "recipe-text", "statistics", "metric-rows", "model-to", "step-updates"
-]
+    "recipe-text", "statistics", "metric-rows", "model-to",
+    "round-updates", "step-updates", "rows-away",
+]  # fmt: skip
 _LEAVES: Final = "what can leave, and who gets it"
 _READS: Final = "who can read what while it is used"
 _COMPUTES: Final = "what is computed"
@@ -150,7 +151,9 @@ class _Subject:
 
     @property
     def fewest_rows(self) -> int:
-        """Rows that an owner's own sum is made of, at least."""
+        """Rows that an owner's own sum is made of, at least; before it is sealed, by the rule."""
+        if not self.sealed and (rule := self.agreement.output) is not None:
+            return max(rule.min_owner_rows, rule.metric_rows)
         rows = Counter[str]()
         for each in self.agreement.resources:
             if each.part == "train":
@@ -314,7 +317,8 @@ def _tell_updates(subject: _Subject) -> Iterator[Sentence]:
         return
     text = (
         f"{_capital(group.promise)}. {_capital(subject.readers)} can read the updates of {subject.rows}: the "
-        "part that a machine adds up, with two machines all of it. No noise is added."
+        "part that a machine adds up, with two machines all of it. No noise is added. Sums of two steps, rounds "
+        "or runs can differ by few rows: whoever compares them reads what these few rows add."
     )
     yield Sentence(_LEAVES, text)
     if "round" in training.sync:
@@ -324,9 +328,10 @@ def _tell_updates(subject: _Subject) -> Iterator[Sentence]:
             "rows. It can show whether a certain row is among them, and typical values; of a table of few "
             f"rows, the rows. The norm of a change is {f'bounded by {_range(bound)} (0: not bounded)' if bound.max else 'not bounded'}."
         )
-        yield Sentence(_LEAVES, text)
+        few = subject.fewest_rows < FLOOR_ROWS
+        yield Sentence(_LEAVES, text, "round-updates" if few else None)
     if "step" in training.sync:
-        rows = int(training.batch_rows.min)
+        rows = min(int(training.batch_rows.min), subject.fewest_rows)
         text = (
             f"With sync = step, an update is the gradient of every single step, over as few as {count(rows, 'row')} "
             "of one owner. Published methods rebuild single rows from the gradient of a small batch."
@@ -379,9 +384,11 @@ def _tell_levels(subject: _Subject) -> Iterator[Sentence]:
     if len(agreement.accept) > 1:
         text = f"A machine must prove one of the levels {say_list(agreement.accept, 'or')}."
         yield Sentence(_READS, text)
+    away = not (subject.sealed or agreement.rows_at_home)  # in a meeting rows stay
     for level in agreement.accept:
         text = f"At level {level}, {what.get(agreement.about, subject.rows)} {place}. The level {KEPT_OUT[level]}."
-        yield Sentence(_READS, text, alarm=level is Level.DEVELOPMENT)
+        bare = level is Level.DEVELOPMENT
+        yield Sentence(_READS, text, "rows-away" if away and bare else None, alarm=bare)
     if Level.DEVELOPMENT in agreement.accept:
         yield from _tell_development(subject)
     if agreement.rehearse is not None:
@@ -403,7 +410,8 @@ def _tell_development(subject: _Subject) -> Iterator[Sentence]:
     if agreement.rows_at_home:
         text = (
             f"Rows stay at home, but {subject.readers} are unproven: they see updates, and "
-            "nothing shows that they run the agreed code."
+            "nothing shows that they run the agreed code. One that does not can choose the weights from "
+            "which the others go on, so that single rows stand out in their updates."
         )
         yield Sentence(_READS, text, alarm=True)
 
@@ -517,6 +525,8 @@ def _tell_settings(subject: _Subject) -> Iterator[Sentence]:
         f"step; shorter last steps {last}. Devices: {say_list(rule.device, 'or')}."
     )
     yield Sentence(_COMPUTES, text)
+    text = "Which rows share a step, stand behind one number, or are left out, is another choice in each round."
+    yield Sentence(_COMPUTES, f"{text} It follows from a seed: {_range(rule.seed)}.")
     missing = {"skip": "goes on without it", "wait": "waits for it"}
     text = (
         f"Held-out rows are measured on at the end, and before that {_every(rule.evaluate_every, 'rounds')}. What was "
@@ -698,12 +708,11 @@ TABLE: Final[dict[type[Any], dict[str, _Tell | str]]] = {
     TrainingRule: {
         "prepare": _tell_sums,
         **_named("sync max_norm", _tell_updates),
-        **_named("plans runs epochs batch_rows drop_last device", _tell_settings),
+        **_named("plans runs epochs batch_rows drop_last device seed", _tell_settings),
         **_named(
             "evaluate_every checkpoint_every on_missing slices rows", _tell_settings
         ),
         "digest_every": "digests of the state are compared, and shown to nobody",
-        "seed": "it chooses an order of rows and first weights; each order uses all rows",
         "threads": "it changes the time of a sum and its last bits",
         "order": "each order visits all owners' rows",
         "buffer_bytes": "rows come in whole cells and numbers obey their rule at any size",

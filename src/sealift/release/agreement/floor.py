@@ -18,7 +18,9 @@ EXCEPTIONS: Final[dict[ExceptionName, str]] = {
     "statistics": f"sums over fewer than {FLOOR_ROWS} rows are shown",
     "metric-rows": f"numbers over fewer than {FLOOR_ROWS} rows leave",
     "model-to": "the model goes to a party that is not its owner",
+    "round-updates": f"updates over a table of fewer than {FLOOR_ROWS} rows are shown",
     "step-updates": f"updates over fewer than {FLOOR_ROWS} rows are shown",
+    "rows-away": "your rows leave for a machine that proves nothing",
 }
 
 
