@@ -259,6 +259,7 @@ class OtherSum(SealedGroup):
     """Tells rank 1 another sum of what it adds up."""
 
     summing = False
+    more = 1e-5  # of second moments of the optimizer: no weight of now
 
     def all_reduce(self, tensor: Any, *how: Any) -> None:
         self.summing = tensor.dtype == np.float32
@@ -269,7 +270,7 @@ class OtherSum(SealedGroup):
         for number, peer in self._peers.items():
             if self.summing and number == 1:
                 other = np.frombuffer(bytes(message), np.float32).copy()
-                other[-40:] += 1e-5  # second moments of the optimizer: no weight of now
+                other[-40:] += self.more
                 peer.send(other.data)
             else:
                 peer.send(message)
@@ -281,12 +282,32 @@ def loud(report: Report) -> Report:
     return replace(report, parts=parts)
 
 
-@pytest.mark.parametrize("kind", [TwoFaced, OtherSum])
+class NoSum(OtherSum):
+    """Tells rank 1 alone a sum that is no number."""
+
+    more = float("nan")
+
+
+@pytest.mark.parametrize("kind", [TwoFaced, OtherSum, NoSum])
 def test_who_tells_two_ranks_two_things_is_named(kind: type[SealedGroup]) -> None:
     world = World(group=kind, tell=loud)
     found = world.run()
     assert world.named() == [("ranks-diverged", (2, 1)), ("ranks-diverged", (2,))]
     assert found[2].error is not None
+
+
+def test_a_sum_that_is_no_number_for_anybody_ends_the_round_everywhere() -> None:
+    """Control: what a rank brings is its own, and nobody told two things."""
+
+    class BringsNone(SealedGroup):
+        def all_reduce(self, tensor: Any, *how: Any) -> None:
+            if tensor.dtype == np.float32:
+                tensor[-1] = np.nan
+            super().all_reduce(tensor, *how)
+
+    world = World(group=BringsNone)
+    world.run()
+    assert world.named() == [("not-finite", ())] * 2
 
 
 def test_a_rank_that_says_that_it_heard_something_else_is_named() -> None:

@@ -18,15 +18,17 @@ from sealift.codec import encode_named
 from sealift.collective.group import SealedGroup
 from sealift.crypto.identity import save_identity
 from sealift.crypto.sign import SigningKey, sign_document
+from sealift.data.schedule.visits import Group as VisitGroup
 from sealift.data.schedule.visits import Stop
 from sealift.errors import MalformedError, SealiftError
 from sealift.events import discard
 from sealift.ids import Digest, Role, VisitId
 from sealift.release.agreement.signed import Equipment, save_signed
-from sealift.release.log.entries import TreeHead
+from sealift.release.log.entries import SignedTreeHead, TreeHead
 from sealift.release.receipt import ScrubbedPart, ScrubSummary, prove_instance
 from sealift.session.endpoint import Endpoint
 from sealift.train.loop.states import state_digest
+from sealift.train.output.accounts import RunAccount, SignedAccount
 from sealift.train.output.handout import Handout
 from sealift.train.output.runreceipt import (
     FORMER,
@@ -363,13 +365,41 @@ def kept_by_host(run: SmallRun, folder: Path, control: Control) -> RunFolder:
     return kept
 
 
+class Signing:
+    """The handout of a rank that signs another account than it found.
+
+    Args:
+        handout: Its own.
+        sign: What it makes of the account.
+    """
+
+    def __init__(
+        self, handout: Handout, sign: Callable[[RunAccount], RunAccount]
+    ) -> None:
+        self._handout, self._sign = handout, sign
+
+    def account(self, *of: Any, **how: Any) -> SignedAccount:
+        found = self._handout.account(*of, **how).body
+        identity = self._handout._endpoint.identity
+        assert identity is not None
+        return sign_document(self._sign(found), identity)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handout, name)
+
+
 class Group:
     """Three ranks in one process that have trained, each with its owner's keys."""
 
     def __init__(
-        self, run: SmallRun, folder: Path, lie: Callable[[RunReceipt], RunReceipt]
+        self,
+        run: SmallRun,
+        folder: Path,
+        lie: Callable[[RunReceipt], RunReceipt],
+        sign: Callable[[RunAccount], RunAccount] | None = None,
     ) -> None:
         self.run, self.folder, self.control = run, folder, Control()
+        self.sign = sign
         kinds = (LyingHandout, Handout, Handout)
         self.handouts = [
             handout_of(run, number, kind) for number, kind in enumerate(kinds)
@@ -378,6 +408,7 @@ class Group:
         first.lie = lie
         self.stops = [Stop(0, each, f"{each}-train", "train", 0, 40) for each in OWNERS]
         self.trainers = [trainer(40) for _ in OWNERS]
+        self.keys = SimpleNamespace(heads=lambda: run.receipt.manifest.heads)
         pairs = zip(self.handouts, self.stops, strict=True)
         self.used = [[Uses.of(self._receipt(*pair))] for pair in pairs]
 
@@ -402,7 +433,15 @@ class Group:
                 job.receipts = Receipts(self.folder / OWNERS[number] / "receipts")
                 job.control, job._used = cast(Any, self.control), self.used
                 trainer, nothing = job.trainer, cast(Any, None)
-                job._rounds = GroupRounds(group, trainer, (), nothing, max_norm=0.0)
+                job._rounds = GroupRounds(
+                    group, trainer, (), nothing, max_norm=0.0, names=OWNERS
+                )
+                job._rows_before, job.keys = 0, cast(Any, self.keys)
+                job.plans = [
+                    [VisitGroup(0, "train", 0, (each,))] for each in self.stops
+                ]
+                if self.sign is not None and number == len(OWNERS) - 1:
+                    job.handout = cast(Any, Signing(job.handout, self.sign))
                 try:
                     job._finish(0)
                 except SealiftError as error:
@@ -501,7 +540,8 @@ def test_a_rank_that_signs_other_uses_than_it_reported_is_named(
     more = replace(group.used[2][0], receipts=(Digest.of(b"another receipt"),))
     group.handouts[2].account = lambda trainer, uses, **how: real(trainer, more, **how)  # type: ignore[method-assign]
     errors = group.finish()
-    assert all(str(each).startswith("cleo signed other receipts") for each in errors)
+    assert [each and each.ranks for each in errors] == [(2,)] * 3
+    assert all("another use of its rows" in str(each) for each in errors)
     assert group.control.heard == []
 
 
@@ -547,3 +587,36 @@ def test_whoever_opens_the_model_compares_its_file_with_the_receipt(
     assert model.exists()
     assert ("accelerator-0 wrote a receipt of the run" in said) is (code == 5)
     assert ("is kept" in said) is (code == 5)
+
+
+def later_head(run: SmallRun, **lie: Any) -> SignedTreeHead:
+    """Of cleo's own log, as cleo can sign it at any time."""
+    head = run.receipt.accounts[2].body.head
+    assert head is not None
+    return sign_document(replace(head.body, **lie), run.signers[2])
+
+
+OF_ITSELF: dict[str, Callable[[SmallRun], dict[str, Any]]] = {
+    "no use": lambda run: {"tables": ()},
+    "other receipts": lambda run: {"receipts": Digest.of(b"others")},
+    "most rows": lambda run: {"rows": 2**53 - 1},
+    "no rows": lambda run: {"rows": 0},
+    "a restart": lambda run: {"passes_before": 1},
+    "a later time": lambda run: {"at_s": int(NOW_S) + 120 + 600},
+    "no time": lambda run: {"at_s": 0, "head": None},
+    "a later log": lambda run: {"head": later_head(run, size=99)},
+    "another log": lambda run: {"head": later_head(run, root=Digest.of(b"other"))},
+}
+
+
+@pytest.mark.parametrize("lie", OF_ITSELF.values(), ids=OF_ITSELF.keys())
+def test_who_signs_of_itself_what_all_know_better_is_named(
+    run: SmallRun, tmp_path: Path, lie: Callable[[SmallRun], dict[str, Any]]
+) -> None:
+    """Else the receipt would be refused, and the rank that wrote it be named."""
+    group = Group(run, tmp_path, truth, lambda of: replace(of, **lie(run)))
+    for error in group.finish()[:2]:
+        assert error is not None
+        assert (error.code, error.ranks) == ("untrue-report", (2,))
+        assert "cleo" in str(error)
+    assert group.control.heard == []

@@ -247,8 +247,12 @@ class SealedGroup:
             self._abort()
 
     def abort(self) -> None:
-        """End the group without a word, here and on every rank. Idempotent."""
+        """End the group without a word, here and on every rank. Idempotent.
+
+        Whoever waits in ``close`` does not wait any more.
+        """
         self._fail(PeerError("the group is closed", code="group-closed"))
+        self._abort()
 
     def __enter__(self) -> Self:
         return self

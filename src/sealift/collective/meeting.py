@@ -35,6 +35,7 @@ from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, accept, connect
 
 MAX_WORDS: Final = 4096
+PIPES_S: Final = 60.0  # for pipes between ranks that are all there
 FRAME_BYTES: Final = RECORD_BYTES + (64 << 10)
 _Word = TypeVar("_Word")
 
@@ -130,6 +131,8 @@ class GroupMeeting:
                 with self._naming(peer):
                     met[peer] = sessions.enter_context(self._session(peer))
             view = self._agree_on_view(met)
+            # All are here, and nobody works before there are pipes.
+            self._deadline = min(self._deadline, time.monotonic() + PIPES_S)
             results = [session.peer.result for session in met.values()]
             self.levels = tuple(each.standing if each else "" for each in results)
             pipes: dict[int, Pipe] = {}
@@ -193,7 +196,13 @@ class GroupMeeting:
         carry = self._dial if peer < self.rank else self._host_one
         carrier, path = carry(self._charter.names[peer], session, view)
         self.paths[self._charter.names[peer]] = path
-        return Pipe(session, carrier, view.raw, timeout_s=self._timeout_s)
+        return Pipe(
+            session,
+            carrier,
+            view.raw,
+            timeout_s=self._timeout_s,
+            hello_s=self._left_s(),
+        )
 
     def _dial(
         self, name: str, session: Session, view: Digest

@@ -61,6 +61,7 @@ class Pipe:
         carrier: Connects the same two processes; owned from now on.
         context: What the pipe is for, which both ends know.
         timeout_s: How long the peer may take for one record.
+        hello_s: How long for its first one, which says that there is a pipe.
 
     Raises:
         PeerError: if the other end is gone, or makes no pipe.
@@ -75,8 +76,10 @@ class Pipe:
         context: bytes,
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        hello_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         self._carrier = carrier
+        self._hello_s = min(timeout_s, hello_s)
         self._timeout_s = timeout_s
         most_bytes = carrier.max_frame_bytes - FRAME_EXTRA_BYTES
         self._record_bytes = min(RECORD_BYTES, most_bytes)
@@ -102,7 +105,7 @@ class Pipe:
             undone.callback(self._sealer.close)
             mine = self._sealer.header_bytes
             self._carrier.send(_HELLO + mine)
-            hello = self._carrier.receive(self._timeout_s)
+            hello = self._carrier.receive(self._hello_s)
             if not hello.startswith(_HELLO):
                 raise MalformedError(
                     "the peer speaks no pipe, or another version of it"

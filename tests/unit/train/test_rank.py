@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from sealift.codec import encode
+from sealift.collective.group import SealedGroup
 from sealift.crypto.sign import Signed, SigningKey, sign_document
 from sealift.data.schedule.visits import Group, Stop
 from sealift.errors import (
@@ -33,6 +35,7 @@ from sealift.train.job.runningjob import JobShapes
 from sealift.train.loop.faults import bad_row, recipe_failed
 from sealift.train.output.uses import TableUse, Uses
 from sealift.train.ranks import rank as ranks_module
+from sealift.train.ranks import rankedjob as rankedjob_module
 from sealift.train.ranks.rank import BEAT_S, Rank, agreed_settings, demand_one_level
 from sealift.train.ranks.rankedjob import LOST, RankedJob
 from sealift.train.ranks.rounds import GroupRounds, Present, Report
@@ -44,8 +47,10 @@ from sealift.travel.settings import (
     TravelSettings,
 )
 from sealift.travel.visit.messages import Alive, StartJob, parse_message
+from tests.sim.owners import NOW_S
 from tests.sim.paperwork import signed_receipt
 from tests.sim.runreceipts import OWNERS, SmallRun, small_run
+from tests.sim.wires import simulated_wires
 from tests.unit.train.joints import cargo
 
 RANKS = len(make_consortium().agreement.data_owners)
@@ -284,7 +289,6 @@ def test_another_account_of_rows_than_the_plans_is_refused(lie: Any) -> None:
         (b"1",),  # of the pass before
         (b"2", b"2"),
         (b"2", b"3"),
-        (b"0\2",),  # rank 0's own, of this pass
     ],
 )
 def test_each_use_of_rows_has_one_receipt_of_its_own(receipts: Any) -> None:
@@ -294,6 +298,15 @@ def test_each_use_of_rows_has_one_receipt_of_its_own(receipts: Any) -> None:
     with pytest.raises(IntegrityError) as refused:
         account.take(*receipts)
     assert (refused.value.code, refused.value.ranks) == ("untrue-report", (1,))
+
+
+def test_of_two_ranks_with_one_receipt_both_are_named() -> None:
+    """Who speaks last has heard the other one's words, and may have copied them."""
+    account = Account()
+    account.take(b"1")
+    with pytest.raises(IntegrityError) as refused:
+        account.take(b"0\2")
+    assert (refused.value.code, refused.value.ranks) == ("ranks-diverged", (0, 1))
 
 
 @pytest.fixture
@@ -306,7 +319,7 @@ class Judging:
     """What a rank makes of what the rank of ada shows of the logs."""
 
     def __init__(self, run: SmallRun) -> None:
-        self.agreement = run.consortium.verified()
+        self.agreement = run.verified()
         count = len(OWNERS)
         slices = SlicesSettings(count=count)
         self.settings = JobSettings(slices=slices)
@@ -365,6 +378,64 @@ def test_an_owner_that_signed_two_logs_is_found(run: SmallRun) -> None:
     body = replace(judging.head.body, root=Digest.of(b"another past"))
     fork = sign_document(body, run.consortium.identities["ada"])
     judging.refuse("log-forked", heads=(fork,))
+
+
+def test_a_log_of_the_future_is_refused_before_anybody_is_dated_by_it(
+    run: SmallRun,
+) -> None:
+    judging = Judging(run)
+    head = judging.head.body
+    for ahead_s, owner in ((300, 0), (301, 1)):
+        later = replace(head, at_s=int(NOW_S) + 120 + ahead_s)
+        signed = sign_document(later, run.consortium.identities["ada"])
+        if owner:
+            judging.refuse("head-of-the-future", heads=(signed,))
+        else:
+            judging.judge(heads=(signed,))
+
+
+def test_a_rank_shows_nobody_a_log_of_the_future(run: SmallRun) -> None:
+    """Its owner's broker is named, before the rank is that shows it."""
+    judging = Judging(run)
+    later = replace(judging.head.body, at_s=int(NOW_S) + 3600)
+    head = sign_document(later, run.consortium.identities["ada"])
+    of: Any = judging
+    of.keys = SimpleNamespace(heads=lambda: (head,), releases=())
+    of._restore = lambda: 0
+    with pytest.raises(PolicyError, match="log of ada") as refused:
+        RankedJob._meet(of, [])
+    assert refused.value.code == "head-of-the-future"
+
+
+def test_what_is_still_met_ends_with_the_start_of_the_group() -> None:
+    """A rank that waits for another one, or for a broker, waits in its relay."""
+    ended: list[str] = []
+    relay = SimpleNamespace(close=lambda: ended.append("relay"))
+    group = SimpleNamespace(abort=lambda: ended.append("group"))
+    executor = SimpleNamespace(cut=lambda: ended.append("work"))
+    of: Any = SimpleNamespace(_group=None, _relay=relay, _executor=executor)
+    Rank._leave(of, PeerError("gone"))
+    of._group = group
+    Rank._leave(of, PeerError("gone"))
+    assert ended == ["relay", "work", "group", "work"]
+
+
+def test_a_rank_that_is_done_does_not_wait_for_who_never_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ranks 0 and 1 close; rank 2 has heard everything, and stays."""
+    monkeypatch.setattr(rankedjob_module, "CLOSE_S", 0.1)
+    wires = simulated_wires(3)
+    groups = [SealedGroup(number, wires[number]) for number in range(3)]
+
+    def close(number: int) -> None:
+        of: Any = SimpleNamespace(group=groups[number])
+        RankedJob._close_group(of)
+
+    with ThreadPoolExecutor(2) as pool:
+        for each in [pool.submit(close, number) for number in range(2)]:
+            each.result(60)
+    groups[2].abort()
 
 
 def test_a_rank_shows_the_release_of_each_of_its_keys_and_no_other(
@@ -439,6 +510,7 @@ def test_who_meets_a_rank_of_another_level_sums_nothing(
         _places=SimpleNamespace(direct_host=None, dialler=None),
         _proof=SimpleNamespace(level="tee"),
         _sink=discard,
+        _lost=None,
     )
     stack: Any = SimpleNamespace(push=pushed.append)
     with pytest.raises(JobError) as refused:
@@ -447,13 +519,24 @@ def test_who_meets_a_rank_of_another_level_sums_nothing(
     assert pushed == ["group"]  # it is ended with the rank
     Meeting.levels = ("tee", "tee")
     assert Rank._meet(of, stack, "digits", AGREED) == ("group", ())
+    of._lost = PeerError("the orchestrator ended this start")  # while it met them
+    with pytest.raises(PeerError, match="ended this start"):
+        Rank._meet(of, stack, "digits", AGREED)
 
 
 def test_a_ranks_rounds_have_the_jobs_bound_and_its_owners_names() -> None:
     agreed = make_consortium(group=GroupRule(RANKS, "owner")).verified()
     slices = SlicesSettings(count=RANKS, max_norm=0.5, sync="step")
     given = dict.fromkeys(RankedJob.__dataclass_fields__)
-    for name in ("plans", "_slice", "_beside", "_rounds", "_uses", "_used"):
+    for name in (
+        "plans",
+        "_slice",
+        "_beside",
+        "_rounds",
+        "_uses",
+        "_used",
+        "_rows_before",
+    ):
         given.pop(name)
     given |= {
         "rank": 0,

@@ -25,6 +25,7 @@ from sealift.errors import IntegrityError, MalformedError, PolicyError
 from sealift.ids import Digest
 from sealift.release.agreement import Party
 from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement.statements import CLOCKS_DIFFER_S
 from sealift.release.database import open_database
 from sealift.release.files import locked, read_whole, write_whole
 from sealift.release.log.auditlog import (
@@ -171,6 +172,24 @@ def log_owner(signed: SignedTreeHead, verified: VerifiedAgreement) -> Party:
         if party.sign == signed.body.log:
             return party
     raise PolicyError("a tree head of a log of no party", code="other-log")
+
+
+def demand_dated(signed: SignedTreeHead, verified: VerifiedAgreement) -> None:
+    """A log's head is not of later than now, as far as clocks may differ.
+
+    Else whatever is dated by it, and its author, would be refused at the end.
+
+    Raises:
+        PolicyError: ``head-of-the-future``, with the log's owner.
+    """
+    later_s = signed.body.at_s - verified.equipment.clock()
+    if later_s > CLOCKS_DIFFER_S:
+        owner = log_owner(signed, verified).name
+        raise PolicyError(
+            f"the log of {owner} is dated {later_s:.0f} s after this machine's time",
+            why=f"the clocks of two machines may differ by {CLOCKS_DIFFER_S} s",
+            code="head-of-the-future",
+        )
 
 
 def find_head(path: Path, log: PublicKey) -> SignedTreeHead:

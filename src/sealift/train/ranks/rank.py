@@ -218,6 +218,8 @@ class Rank:
         self._lost = error
         if self._group is not None:
             self._group.abort()
+        else:  # nor wait for brokers, or for ranks that are still met
+            self._relay.close()
         self._executor.cut()
 
     def _open(
@@ -331,6 +333,8 @@ class Rank:
         with as_lost():
             self._group = meeting.meet()
         stack.push(self._group)
+        if self._lost is not None:  # meanwhile
+            raise self._lost
         demand_one_level(self._proof.level, meeting.levels)
         paths = " ".join(f"{name}: {path}" for name, path in meeting.paths.items())
         emit(self._sink, "group.met", ranks=len(self._names), paths=paths)

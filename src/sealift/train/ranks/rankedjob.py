@@ -9,13 +9,15 @@ each rank used: what one says differently is refused, and enters no checkpoint o
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from sealift.codec import encode
 from sealift.collective.group import SealedGroup
 from sealift.collective.planner import plan_group
 from sealift.data.schedule.memory import SharedBuffer
@@ -28,11 +30,12 @@ from sealift.errors import (
     PolicyError,
 )
 from sealift.events import Sink, emit
-from sealift.ids import VisitId
+from sealift.ids import Digest, VisitId
 from sealift.release.agreement import Purpose
 from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement.statements import CLOCKS_DIFFER_S
 from sealift.release.log.entries import verify_head
-from sealift.release.log.heads import log_owner
+from sealift.release.log.heads import demand_dated, log_owner
 from sealift.session.session import Session
 from sealift.train.job.checkpoints import Checkpoints
 from sealift.train.job.leasekeeping import LeaseKeeper
@@ -48,7 +51,12 @@ from sealift.train.loop.slices import (
 from sealift.train.loop.states import TrainerState
 from sealift.train.loop.statistics import Measured, let_out, mean_over_rows
 from sealift.train.loop.trainer import Trainer
-from sealift.train.output.accounts import SignedAccount, demand_uses, verify_accounts
+from sealift.train.output.accounts import (
+    RunAccount,
+    SignedAccount,
+    demand_uses,
+    verify_accounts,
+)
 from sealift.train.output.handout import Handout
 from sealift.train.output.runreceipt import NO_RELEASE, demand_of, demand_release
 from sealift.train.output.uses import TableUse, Uses, join_uses, wrong_uses
@@ -70,6 +78,7 @@ from sealift.travel.visit.messages import (
     send_message,
 )
 
+CLOSE_S: Final = 60.0  # for all ranks to have kept the receipt
 KEPT_WAIT_S: Final = 60.0  # for the orchestrator to have synced the output
 _NO_QUARANTINE: Final = 1  # rows are opened by the reader of the rank's own files
 LOST: Final = "rank-lost"
@@ -118,6 +127,7 @@ class RankedJob:
     _rounds: GroupRounds = field(init=False)
     _uses: list[Uses] = field(init=False, default_factory=list)
     _used: list[list[Uses]] = field(init=False)
+    _rows_before: int = field(init=False, default=0)  # of passes before this start
 
     def __post_init__(self) -> None:
         agreement, settings = self.agreement.agreement, self.settings
@@ -147,6 +157,7 @@ class RankedJob:
         with as_lost():
             passes = list(self.settings.visits.passes())
             position = self._meet(passes)
+            self._rows_before = self.trainer.rows_trained
             self._plan_group()
             send_message(self.control, self._ready(position))
             for done in range(position):
@@ -162,7 +173,21 @@ class RankedJob:
                 self._note(number)
         self._finish(position)
         self.heartbeat.stop()  # the orchestrator may go once every rank has all of it
-        self.group.close()
+        self._close_group()
+
+    def _close_group(self) -> None:
+        """Let the others have everything; who does not say so in time is not waited for.
+
+        This rank's own work is over: it has model, receipt and all accounts.
+        """
+        watch = threading.Timer(CLOSE_S, self.group.abort)
+        watch.daemon = True
+        watch.start()
+        try:
+            with suppress(PeerError):
+                self.group.close()
+        finally:
+            watch.cancel()
 
     def _finish(self, position: int) -> None:
         """All sign what they found; rank 0 writes the receipt, which all verify and keep.
@@ -204,10 +229,51 @@ class RankedJob:
             passes_before=position,
         )
         accounts = self._rounds.share_account(own)
+        for rank, each in enumerate(accounts):
+            with self._rounds.blaming(rank):
+                self._demand_account(rank, each.body, uses[rank], own.body)
         signers = self.handout.account_signers()
         found = verify_accounts(accounts, signers, own.body.result, self.agreement)
         demand_uses(found, self.handout.uses(), own.body.released)
         return accounts
+
+    def _demand_account(
+        self, rank: int, account: RunAccount, uses: Uses, own: RunAccount
+    ) -> None:
+        """What a rank signs of itself is what every rank knows of it (rule O5).
+
+        Else it would be found in the run's receipt, and whoever wrote that be named.
+
+        Raises:
+            PolicyError: ``account-differs``.
+        """
+        receipts = Digest.of(encode(uses.receipts))
+        if (account.tables, account.receipts) != (uses.tables, receipts):
+            raise _differs("another use of its rows than it told before")
+        if account.passes_before != own.passes_before:
+            raise _differs("another start of the run")
+        trained = self._rows_before + sum(
+            self._rows_trained(rank, *each)
+            for each in list(self.settings.visits.passes())[account.passes_before :]
+        )
+        if account.rows != trained:
+            raise _differs(f"{account.rows} rows, and the plan has {trained}")
+        if not -2 * CLOCKS_DIFFER_S <= account.at_s - own.at_s <= CLOCKS_DIFFER_S:
+            raise _differs("a time that is not now")
+        if rank and account.head is not None:  # rank 0's log may have grown since
+            head = account.head.body
+            shown = (each.body for each in self.keys.heads())
+            if head not in shown:
+                raise _differs("a head of its log that it did not show before")
+
+    def _rows_trained(self, rank: int, purpose: Purpose, epoch: int) -> int:
+        """Of one rank in one pass, as its trainer counts them."""
+        if purpose != "train":
+            return 0
+        plan = self.plans[rank]
+        groups = (e for e in plan if (e.purpose, e.epoch) == (purpose, epoch))
+        rows = (sum(stop.rows for stop in each.stops) for each in groups)
+        return sum(map(self.settings.training.trained_rows, rows))
 
     def _meet(self, passes: Sequence[tuple[Purpose, int]]) -> int:
         """All ranks show what they have; the pass that they go on with."""
@@ -216,6 +282,8 @@ class RankedJob:
             releases=self.keys.releases,
             position=self._restore(),
         )
+        for head in own.heads:  # an owner's broker, and not who shows it to others
+            demand_dated(head, self.agreement)
         seen = self._rounds.meet(own, passes)
         for rank, each in enumerate(seen):
             with self._rounds.blaming(rank):
@@ -247,6 +315,7 @@ class RankedJob:
         for head in heads:
             body = verify_head(head)
             owner = log_owner(head, self.agreement).name
+            demand_dated(head, self.agreement)
             for shown in self.keys.heads():
                 same = (shown.body.log, shown.body.size) == (body.log, body.size)
                 if same and shown.body.root != body.root:
@@ -272,7 +341,9 @@ class RankedJob:
             fresh = set(uses.receipts) - seen
             if not len(stops) == len(fresh) == len(uses.receipts):
                 self._rounds.refuse(rank, "not one receipt for each use of its rows")
-            seen |= set(uses.receipts)
+            for other in range(rank):
+                if fresh.intersection(reports[other].uses.receipts):
+                    self._rounds.accuse((other, rank), "tell the same receipt of rows")
             taken = Uses(planned.tables, uses.receipts)
             self.handout.use(taken)
             self._used[rank].append(taken)
@@ -467,6 +538,10 @@ def _demand_rows(cargo: LoadedCargo) -> None:
         check_cargo_rows(cargo)
     except MalformedError as error:  # the job's error, which every rank is told
         raise JobError(str(error), code=error.code) from None
+
+
+def _differs(what: str) -> PolicyError:
+    return PolicyError(f"it signed {what}", code="account-differs")
 
 
 @contextmanager

@@ -266,6 +266,15 @@ class GroupRounds:
         what = f"{self._names[rank]} says of itself what cannot be true"
         raise IntegrityError(what, why=why, code=UNTRUE, ranks=(rank,))
 
+    def accuse(self, ranks: Sequence[int], what: str) -> NoReturn:
+        """One of these ranks lies, and nobody can say which.
+
+        Raises:
+            IntegrityError: ``ranks-diverged``, with all of them.
+        """
+        names = " and ".join(self._names[each] for each in ranks)
+        raise IntegrityError(f"{names} {what}", code=DIVERGED, ranks=tuple(ranks))
+
     @contextmanager
     def blaming(self, rank: int) -> Iterator[None]:
         """While words of a rank are judged: what is wrong with them is its doing.
@@ -302,8 +311,18 @@ class GroupRounds:
         for vector in contribution.sums:
             self._group.all_reduce(vector, Reduction.SUM, Algorithm.TWO_PHASE)
         self._group.all_reduce(contribution.most, Reduction.MAX, Algorithm.TWO_PHASE)
-        self._trainer.join(contribution.result(max(each.steps for each in reports)))
-        self._compare_states(_digest_of(self._trainer.joint), vectors)
+        digest, odd = b"", None
+        try:
+            mean = contribution.result(max(each.steps for each in reports))
+            self._trainer.join(mean)
+            digest = _digest_of(self._trainer.joint)
+        except (
+            JobError
+        ) as error:  # of this sum; another rank may have been told another
+            odd = error
+        self._compare_states(digest, vectors)
+        if odd is not None:
+            raise odd
 
     def _compare_states(self, joint: bytes, vectors: Sequence[Array] = ()) -> None:
         """All ranks go on from the same model, optimizer and statistics (rule N4).
