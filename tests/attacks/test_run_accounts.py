@@ -601,6 +601,7 @@ OF_ITSELF: dict[str, Callable[[SmallRun], dict[str, Any]]] = {
     "other receipts": lambda run: {"receipts": Digest.of(b"others")},
     "most rows": lambda run: {"rows": 2**53 - 1},
     "no rows": lambda run: {"rows": 0},
+    "a release": lambda run: {"released": (Digest.of(b"of no log"),)},
     "a restart": lambda run: {"passes_before": 1},
     "a later time": lambda run: {"at_s": int(NOW_S) + 120 + 600},
     "no time": lambda run: {"at_s": 0, "head": None},

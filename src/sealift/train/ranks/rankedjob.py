@@ -54,7 +54,6 @@ from sealift.train.loop.trainer import Trainer
 from sealift.train.output.accounts import (
     RunAccount,
     SignedAccount,
-    demand_uses,
     verify_accounts,
 )
 from sealift.train.output.handout import Handout
@@ -233,8 +232,7 @@ class RankedJob:
             with self._rounds.blaming(rank):
                 self._demand_account(rank, each.body, uses[rank], own.body)
         signers = self.handout.account_signers()
-        found = verify_accounts(accounts, signers, own.body.result, self.agreement)
-        demand_uses(found, self.handout.uses(), own.body.released)
+        verify_accounts(accounts, signers, own.body.result, self.agreement)
         return accounts
 
     def _demand_account(
@@ -252,6 +250,8 @@ class RankedJob:
             raise _differs("another use of its rows than it told before")
         if account.passes_before != own.passes_before:
             raise _differs("another start of the run")
+        if not set(account.released) <= set(own.released):
+            raise _differs("a key release that nobody showed")
         trained = self._rows_before + sum(
             self._rows_trained(rank, *each)
             for each in list(self.settings.visits.passes())[account.passes_before :]
