@@ -229,7 +229,7 @@ class MetGuest:
                 self.guest.read(terms, self.kept_declared, self.kept_card)
                 self.asked.append(terms)
                 if not self.answer:
-                    return Decline("not with us")
+                    return Decline("below-floor")
                 return Agree(self._consent(terms))
             case Check() as check:
                 assert self.kept_terms

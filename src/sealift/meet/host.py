@@ -23,6 +23,7 @@ from sealift.errors import (
 from sealift.meet.book import Book, Seat
 from sealift.meet.messages import (
     MAX_WHY,
+    REASONS,
     Agree,
     Arrive,
     Ask,
@@ -210,7 +211,7 @@ class Reception:
             case Agree():
                 self._take_consent(message.consent)
             case Decline():
-                book.decline(name, message.why)
+                book.decline(name, REASONS[message.code])
             case Sign():
                 self._sign(message.signature)
         return self._host.next_for(name)

@@ -6,6 +6,7 @@ side may start again at any point, and ask again. Source: spec/meeting.md sectio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, get_args
 
@@ -17,6 +18,15 @@ from sealift.meet.terms import Declaration, SignedCard, SignedConsent, Terms
 from sealift.release.agreement.signed import SignedAgreement
 
 MAX_WHY: Final = 500
+# All that others hear of why a party leaves, by the error's name; of its table nothing else.
+REASONS: Final[Mapping[str, str]] = {
+    "meeting-declined": "said no",
+    "columns-differ": "its table cannot be used with what the host declares",
+    "declared-too-often": "the host declared something else too often",
+    "below-floor": "its own program does not sign such terms by a plain yes",
+    "settings-differ": "the job sets other than the host declares",
+    "meeting-terms": "the host showed it what does not hold",
+}
 MAX_PROPOSED: Final = 200
 MAX_FILES_BYTES: Final = 512 << 10  # of a recipe: a message has 1 MiB
 
@@ -53,13 +63,13 @@ class Agree:
 
 @dataclass(frozen=True, slots=True)
 class Decline:
-    """No, and why; the others are told."""
+    """No, and why, as a name of ``REASONS``; the others are told."""
 
-    why: str
+    code: str
 
     def __post_init__(self) -> None:
-        if len(self.why) > MAX_WHY:
-            raise MalformedError("too long", field="why", code="bad-meeting")
+        if self.code not in REASONS:
+            raise MalformedError("no reason", field="code", code="bad-meeting")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sealift.crypto.identity import create_identity
 from sealift.errors import MalformedError, PolicyError
 from sealift.lab.worlds.consortium import OUTPUT
-from sealift.meet.messages import Over, Read, Wait, Welcome
+from sealift.meet.messages import REASONS, Decline, Over, Read, Wait, Welcome
 from sealift.meet.terms import sign_card
 from tests.sim.invited import NAMES, UNTIL_S, MetGuest, MetHost, walk
 
@@ -87,7 +87,8 @@ def test_a_no_is_told_to_all_by_name_and_may_be_taken_back(host: MetHost) -> Non
     guests = everybody(host)
     guests[1].answer = False
     walk(*guests)
-    over = Over("meeting-declined", "east", "not with us")
+    why = "its own program does not sign such terms by a plain yes"
+    over = Over("meeting-declined", "east", why)
     assert [each.told[-1] for each in guests] == [over] * 3
     guests[1].answer = True
     for each in guests[::-1]:
@@ -95,6 +96,14 @@ def test_a_no_is_told_to_all_by_name_and_may_be_taken_back(host: MetHost) -> Non
         each.step()
     walk(*guests)
     assert all(each.verified for each in guests)
+
+
+def test_a_no_has_no_text_of_its_own() -> None:
+    for code in REASONS:
+        assert Decline(code).code == code
+    with pytest.raises(MalformedError) as caught:
+        Decline("one of 40 rows is too old")
+    assert caught.value.code == "bad-meeting"
 
 
 def test_columns_that_do_not_fit_are_told_to_all(host: MetHost) -> None:

@@ -38,6 +38,8 @@ from sealift.data.sealing import DEFAULT_CELL_ROWS, seal_table
 from sealift.data.sources.csvfiles.unlisted import unlisted_texts
 from sealift.data.sources.table import open_table
 from sealift.errors import (
+    AuthenticationError,
+    IntegrityError,
     MalformedError,
     PeerError,
     PolicyError,
@@ -50,6 +52,7 @@ from sealift.meet.door import Conversation
 from sealift.meet.guest import Guest
 from sealift.meet.invitation import Invitation
 from sealift.meet.messages import (
+    REASONS,
     Agree,
     Ask,
     Bring,
@@ -95,7 +98,8 @@ FAREWELLS: Final = 4  # times that a host that is away is dialled to be told the
 MAX_KEPT_BYTES: Final = 8 << 20
 MAX_DECLARATIONS: Final = 3  # that an owner's table is compared with in one meeting
 ANSWER_S: Final = 4.0  # from the yes to the answer: 4 s, or 8, 16, 32 ...
-_UNUSABLE: Final = "its table cannot be used with what the host declares"
+# What the host shows is refused: it, and through it the others, hear so.
+_REFUSED: Final = (AuthenticationError, IntegrityError, MalformedError, PolicyError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,19 +239,45 @@ class OwnerMeeting:
         self._guest = Guest(self.invitation, self._identity)
         self._talk = Talk(sys.stderr)
         self._warned = False
-        self._leaving: tuple[FromGuest, SealiftError] | None = None
+        self._last: FromGuest | None = None  # before this party leaves
 
     def attend(self) -> Kept:
-        """Talk with the host until the signed agreement lies in the folder."""
+        """Talk with the host until the signed agreement lies in the folder.
+
+        Raises:
+            UsageError: ``heldout-differs``, or ``not-confirmed``.
+            SealiftError: why this party leaves; the host hears its name, and nothing of a table.
+        """
+        self._require_same_tables()
         self._talk.wait_for("the host")
-        while away := self._converse():
-            self._talk.wait_for(away)
-            self.sleep(PAUSE_S)
-        if self._leaving is not None:
-            message, error = self._leaving
-            self._say_last(message)
-            raise error
+        try:
+            while away := self._converse():
+                self._talk.wait_for(away)
+                self.sleep(PAUSE_S)
+        except SealiftError as error:
+            if isinstance(error, _REFUSED) and self._last is None:
+                known = error.code in REASONS
+                self._last = Decline(error.code if known else "meeting-terms")
+            if self._last is not None:
+                self._say_last(self._last)
+            raise
         return self.kept
+
+    def _require_same_tables(self) -> None:
+        """The card that was made says whether there are held-out rows.
+
+        Raises:
+            UsageError: ``heldout-differs``.
+        """
+        card, heldout = self.kept.card, self.args.heldout is not None
+        if self.args.decline or card is None or card.body.heldout is heldout:
+            return
+        raise UsageError(
+            f"--heldout is {'new' if heldout else 'missing'}",
+            why=f"this meeting heard that {self.place.name} brings "
+            f"{'no' if heldout else 'its'} held-out rows",
+            code="heldout-differs",
+        )
 
     def _converse(self) -> str:
         """What to wait for before the next try; nothing once all is said."""
@@ -322,19 +352,15 @@ class OwnerMeeting:
         self.kept = replace(self.kept, **changes)
         write_whole(self.place["meeting.json"], encode(self.kept))
 
-    def _bring(
-        self, declared: Declaration, files: dict[str, bytes]
-    ) -> FromGuest | None:
+    def _bring(self, declared: Declaration, files: dict[str, bytes]) -> FromGuest:
         """The card, once the owner allowed the comparison that it tells the result of."""
         self._guest.require_ours(declared, files)
         schema = schema_from_plain(declared.schema, source="the host's schema")
         fewest = _fewest_rows(declared)
-        if declared != self.kept.declaration and not self._take_declaration(declared):
-            return None
-        heldout = self.args.heldout is not None
-        card = self.kept.card
-        if card is not None and card.body.heldout is heldout:
-            return Bring(card)  # it was asked, before a restart
+        if declared != self.kept.declaration:
+            self._take_declaration(declared)
+        if self.kept.card is not None:
+            return Bring(self.kept.card)  # it was asked, before a restart
         self._write_recipe(declared, files)
         try:
             self._require_allowed(proposed_agreement(declared, ()))
@@ -343,10 +369,8 @@ class OwnerMeeting:
                 say(line)
             raise
         if not self._ask_to_compare(declared, schema, fewest):
-            self._decline()
-            return None
-        if not self._compare(schema, fewest):
-            return None
+            raise self._said_no()
+        self._compare(schema, fewest)
         rule = ReleaseRule(
             max_uses=MAX_USES,
             not_after=declared.not_after,
@@ -357,7 +381,7 @@ class OwnerMeeting:
             declaration=declared.digest,
             party=self._identity.card,
             columns={each.name: "fits" for each in schema.fields},
-            heldout=heldout,
+            heldout=self.args.heldout is not None,
             rule=rule,
         )
         self._keep(card=sign_card(body, self._identity), terms=None, consent=None)
@@ -375,22 +399,21 @@ class OwnerMeeting:
             raise MalformedError("the host asks out of turn", code="bad-message")
         return self.kept.card
 
-    def _take_declaration(self, declared: Declaration) -> bool:
-        """Count what the host declares; False if that was too often.
+    def _take_declaration(self, declared: Declaration) -> None:
+        """Count what the host declares.
 
         Raises:
-            PolicyError: ``meeting-terms``: another one after this party signed.
+            PolicyError: ``meeting-terms``: another one after this party signed;
+                ``declared-too-often``.
         """
         if self.kept.agreement is not None:
             raise _replaced("declares something else")
         if self.kept.declarations >= MAX_DECLARATIONS:
-            error = PolicyError(
+            raise PolicyError(
                 f"the host declared something else {MAX_DECLARATIONS} times",
                 why="each time its answer tells something of your table",
                 code="declared-too-often",
             )
-            self._leaving = Decline(str(error)[:500]), error
-            return False
         self._keep(
             declaration=declared,
             declarations=self.kept.declarations + 1,
@@ -398,7 +421,6 @@ class OwnerMeeting:
             terms=None,
             consent=None,
         )
-        return True
 
     def _write_recipe(self, declared: Declaration, files: dict[str, bytes]) -> None:
         """Recipe and job, to be read; nothing that this command did not write is replaced."""
@@ -453,20 +475,24 @@ class OwnerMeeting:
             )
         return self.ask(question, "n").lower() in YES
 
-    def _compare(self, schema: Schema, fewest: tuple[int, int]) -> bool:
-        """Every cell, at home, and the number of rows; what does not fit is said here alone."""
+    def _compare(self, schema: Schema, fewest: tuple[int, int]) -> None:
+        """Every cell, at home, and the number of rows; what does not fit is said here alone.
+
+        Raises:
+            SealiftError: for which the table cannot be used.
+        """
         began_s = self.clock()
         error = self._misfit(schema, fewest)
         self.sleep(answer_delay_s(self.clock() - began_s))
         if error is None:
-            return True
+            return
         proposed: dict[str, tuple[str, ...]] = {}
         for each in self._tables() if self.ask is not None else ():
             if each.suffix == ".csv" and not proposed:
                 with suppress(MalformedError):  # it is no table at all
                     proposed = ask_categories(unlisted_texts(each, schema))
-        self._leaving = Propose(proposed) if proposed else Decline(_UNUSABLE), error
-        return False
+        self._last = Propose(proposed) if proposed else Decline("columns-differ")
+        raise error
 
     def _misfit(self, schema: Schema, fewest: tuple[int, int]) -> SealiftError | None:
         """The first thing for which a table cannot be used."""
@@ -482,7 +508,7 @@ class OwnerMeeting:
         if self.args.heldout is not None:
             yield self.args.heldout
 
-    def _read(self, terms: Terms) -> FromGuest | None:
+    def _read(self, terms: Terms) -> FromGuest:
         kept, card = self.kept, self._brought
         if kept.declaration is None:
             raise MalformedError("no card was brought", code="bad-message")
@@ -494,23 +520,22 @@ class OwnerMeeting:
         self._talk.wait_for("")
         compared = self._ask(terms)
         if compared is None:
-            self._decline()
-            return None
+            raise self._said_no()
         try:
             sealed = self._seal(kept.declaration, card.body.rule)
-        except MalformedError as error:  # the table was changed since it was compared
-            self._leaving = Decline(_UNUSABLE), error
-            return None
+        except MalformedError:  # the table was changed since it was compared
+            self._last = Decline("columns-differ")
+            raise
         consent = Consent(terms.digest, self.place.name, sealed, compared)
         signed = sign_consent(consent, self._identity)
         self._keep(terms=terms, consent=signed)
         return Agree(signed)
 
-    def _decline(self) -> None:
+    def _said_no(self) -> RefusedError:
         """Leave by the owner's no, whatever the host says to it."""
         self._talk.say("nothing was signed; the others are told that you said no")
-        error = RefusedError(f"{self.place.name}: said no", code="meeting-declined")
-        self._leaving = Decline("said no"), error
+        self._last = Decline("meeting-declined")
+        return RefusedError(f"{self.place.name}: said no", code="meeting-declined")
 
     def _ask(self, terms: Terms) -> bool | None:
         """Whether words were compared; None for no.
