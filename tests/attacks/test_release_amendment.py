@@ -17,6 +17,7 @@ from sealift.ids import Digest
 from sealift.lab.worlds.consortium import OUTPUT, RUN, Consortium, make_consortium
 from sealift.release.agreement import Agreement, Board, Party
 from sealift.release.agreement import successors as line
+from sealift.release.agreement.resources import GroupRule
 from sealift.release.agreement.signed import (
     VerifiedAgreement,
     add_former_key,
@@ -33,6 +34,7 @@ from sealift.release.facts import Ask, Kind, Owner, State
 from tests.sim.owners import NOW_S, make_broker, session_pair, start_broker
 
 BOARD = Board(members=("ada", "bern", "cleo"), threshold=2)
+COMMON: dict[str, Any] = {"not_after": 2_000_000_000}  # changes what nobody brought
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +67,14 @@ def refused(amended: Consortium, *signers: str, statements: Any = ()) -> Sealift
 
 def test_the_board_changes_what_is_common(consortium: Consortium) -> None:
     """Control of all below: two of three, and nobody's own part changed."""
-    after = consortium.successor(output=replace(OUTPUT, digits=1))
+    after = consortium.successor(**COMMON)
     verified = verify(after.signed("bern", "cleo"))
     assert verified.signers == {"bern", "cleo"}
     verified.require_owner_signed("bern")
 
 
 def test_one_less_than_the_threshold(consortium: Consortium) -> None:
-    after = consortium.successor(output=replace(OUTPUT, digits=1))
+    after = consortium.successor(**COMMON)
     error = refused(after, "cleo")
     assert error.code == "board-unsigned"
     assert "cleo did" in str(error)
@@ -93,7 +95,7 @@ def test_the_boards_own_rules_decide_about_the_next_board(
 
 def test_who_has_a_veto_must_sign() -> None:
     first = veto_of("ada")
-    after = first.successor(output=replace(OUTPUT, digits=1))
+    after = first.successor(**COMMON)
     error = refused(after, "bern", "cleo")
     assert error.code == "veto-unsigned"
     assert verify(after.signed("ada", "cleo")).signers == {"ada", "cleo"}
@@ -148,14 +150,28 @@ OWN: dict[str, Callable[[Agreement], Agreement]] = {
         a, hpke=create_identity("ada").card.hpke
     ),
     "another role": lambda a: with_party(a, roles=("data_owner", "code_owner")),
+    "no seat": lambda a: replace(a, board=Board(members=("bern", "cleo"), threshold=2)),
+    "a veto": lambda a: replace(a, board=replace(BOARD, veto=("ada",))),
+}
+
+OF_ALL_OWNERS: dict[str, Callable[[Agreement], Agreement]] = {
     "the model for it": lambda a: replace(
         a, output=replace(a.output, model_to=("ada", "cleo"))
     ),
     "its approval": lambda a: replace(
         a, output=replace(a.output, approved_by=("ada",))
     ),
-    "no seat": lambda a: replace(a, board=Board(members=("bern", "cleo"), threshold=2)),
-    "a veto": lambda a: replace(a, board=replace(BOARD, veto=("ada",))),
+    "more numbers": lambda a: replace(a, output=replace(OUTPUT, values_per_visit=64)),
+    "more visits": lambda a: replace(a, output=replace(OUTPUT, max_visits=99)),
+    "statistics": lambda a: replace(a, output=replace(OUTPUT, statistics=("sums",))),
+    "the recipe's text": lambda a: replace(a, output=replace(OUTPUT, recipe_text=True)),
+    "the model for another": lambda a: replace(
+        a, output=replace(OUTPUT, model_to=("bern", "cleo"))
+    ),
+    "rows of several owners in a batch": lambda a: replace(
+        a, travel=replace(a.travel, mixed=True)
+    ),
+    "several accelerators": lambda a: replace(a, group=GroupRule(2, "share")),
 }
 
 
@@ -174,6 +190,19 @@ def test_no_threshold_rewrites_what_is_one_owners(
     error = refused(amended(consortium, change), "bern", "cleo")
     assert error.code == "owner-part-changed"
     assert "ada" in str(error)
+
+
+@pytest.mark.parametrize("change", OF_ALL_OWNERS.values(), ids=OF_ALL_OWNERS.keys())
+def test_what_becomes_of_rows_needs_every_owner_of_some(
+    consortium: Consortium, change: Callable[[Agreement], Agreement]
+) -> None:
+    """Two of three are the threshold: those who are both owners may, others may not."""
+    after = amended(consortium, change)
+    for owner, other in (("ada", "bern"), ("bern", "ada")):
+        error = refused(after, other, "cleo")
+        assert error.code == "owner-part-changed"
+        assert owner in str(error)
+    assert verify(after.signed("ada", "bern", "cleo"))
 
 
 @pytest.mark.parametrize("change", OWN.values(), ids=OWN.keys())
@@ -284,7 +313,7 @@ def test_the_key_of_an_owner_who_did_not_sign_stays(
     consortium: Consortium, tmp_path: Path
 ) -> None:
     """In force by two of three: ada's broker does not serve, a job does not start."""
-    after = consortium.successor(output=replace(OUTPUT, digits=6))
+    after = consortium.successor(**COMMON)
     verified = verify(after.signed("bern", "cleo"))
     box = make_broker(consortium, "ada", tmp_path)
     with pytest.raises(PolicyError, match="ada") as caught:
@@ -308,7 +337,7 @@ def test_mutant_that_takes_silence_for_yes(
         "require_owner_signed",
         lambda self, name: self.agreement.party(name),
     )
-    after = consortium.successor(output=replace(OUTPUT, digits=6))
+    after = consortium.successor(**COMMON)
     verified = verify(after.signed("bern", "cleo"))
     monkeypatch.setattr(Consortium, "verified", lambda self: verify(self.signed()))
     key = release_key(after, verified, tmp_path)
@@ -358,7 +387,7 @@ def test_an_owner_that_let_one_pass_serves_the_next_that_it_signs(
 ) -> None:
     """The second came into force without ada; the third carries its line."""
     box = make_broker(consortium, "ada", tmp_path)
-    second = consortium.successor(output=replace(OUTPUT, digits=1))
+    second = consortium.successor(**COMMON)
     third = replace(
         second,
         agreement=replace(

@@ -30,6 +30,7 @@ from sealift.release.agreement import (
     bundle_digest,
 )
 from sealift.release.agreement.explain import explain
+from sealift.release.agreement.successors import own_part
 
 CONSORTIUM = make_consortium()
 AGREEMENT = CONSORTIUM.agreement
@@ -71,6 +72,7 @@ def _served(**changes: str) -> Agreement:
 def test_three_servers_of_three_parties() -> None:
     agreement = _served()
     assert decode(Agreement, encode(agreement)) == agreement
+    assert own_part(agreement, "bern") != own_part(AGREEMENT, "bern"), "its rows' too"
     said = "\n".join(each.text for each in explain(agreement))
     assert "P (cloud-a), M (cloud-b), Z (cloud-c)" in said
     assert "any two together see rows and weights" in said

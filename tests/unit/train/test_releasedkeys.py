@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.data.schedule.visits import Group, Stop
 from sealift.errors import PeerError, SealiftError, UsageError
 from sealift.events import discard
-from sealift.release.broker.messages import Refusal
+from sealift.lab.worlds.consortium import RUN
+from sealift.release.agreement import KeyLease
+from sealift.release.broker.messages import PassRequest, Refusal
 from sealift.release.client import BrokerRefusedError
 from sealift.release.log.heads import ShownHeads
 from sealift.session.session import Session
 from sealift.train.job import accelerator as module
 from sealift.train.job import releasedkeys as keys_module
 from sealift.train.job.accelerator import Accelerator
+from sealift.train.job.leasekeeping import LeaseKeeper
 from sealift.train.job.releasedkeys import ReleasedKeys
+from sealift.train.ranks.rankedjob import RankedJob
 from sealift.travel.accelerator.setup import ReleasedResource
+from sealift.travel.settings import JobSettings, RunSettings
 from sealift.travel.visit.messages import StartJob
 from tests.unit.train.joints import resource
 
@@ -122,3 +131,94 @@ def test_a_broker_may_come_back_and_a_relay_that_is_gone_may_not(
     with pytest.raises(PeerError, match="gone"):
         collected(monkeypatch, [], 9.0, gone)
     assert len(gone) == 1, "it was asked once"
+
+
+class Clock:
+    """Seconds that pass only where a broker is dialled."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def counted(
+    monkeypatch: pytest.MonkeyPatch,
+    comes_s: float,
+    *,
+    lease: KeyLease | None = None,
+    over: bool = False,
+) -> list[PassRequest]:
+    """What a broker counted that is away until then, of a rank's pass over ada's rows.
+
+    Each dial takes five seconds; a broker that came back breaks the first session.
+    """
+    clock, asked, broken = Clock(), list[PassRequest](), list[Session]()
+    lost = threading.Event()
+
+    def meet(*_parts: object, **_named: object) -> Session:
+        clock.now_s += 5.0
+        if lease is not None and clock.now_s > lease.lease_s:
+            assert lost.wait(60.0), "its watch sees that it ran out"
+        if clock.now_s < comes_s:
+            raise PeerError("away", code="unknown-peer")
+        return cast("Session", SimpleNamespace(close=lambda: None))
+
+    def count(session: Session, request: PassRequest) -> None:
+        assert session not in broken, "asked in a session that broke"
+        asked.append(request)
+        if not broken:
+            broken.append(session)
+            raise PeerError("broken", code="peer-closed")
+
+    monkeypatch.setattr(keys_module, "meet_broker", meet)
+    monkeypatch.setattr(keys_module, "request_pass", count)
+    monkeypatch.setattr(keys_module, "PAUSE_S", 0.0)
+    keys = ReleasedKeys(*[cast("Any", None)] * 3, clock=clock, sink=discard)
+    keys._run = RUN
+
+    def unreachable(_owner: str) -> Session:
+        raise PeerError("away", code="unknown-peer")
+
+    leases = LeaseKeeper(
+        unreachable,
+        {} if lease is None else {"ada": lease},
+        clock=clock,
+        lost=lambda _error: lost.set(),
+        left=lambda _owner, _error: lost.set(),
+        sink=discard,
+    )
+    leases.begin("ada")
+    job: Any = SimpleNamespace(
+        plans=[[Group(0, "train", 0, (Stop(0, "ada", "ada-train", "train", 0, 10),))]],
+        rank=0,
+        keys=keys,
+        leases=leases,
+        heartbeat=SimpleNamespace(over=over),
+        settings=JobSettings(run=RunSettings(rejoin_s=50.0)),
+    )
+    job._waits = partial(RankedJob._waits, job)
+    with closing(leases):
+        RankedJob._count_pass(job, "train", 0)
+    return asked
+
+
+LEASE = KeyLease(lease_s=100.0, heartbeat_s=10.0)
+
+
+@pytest.mark.parametrize(("lease", "most_s"), [(LEASE, 100.0), (None, 50.0)])
+def test_a_pass_waits_for_a_broker_as_long_as_its_keys_live(
+    monkeypatch: pytest.MonkeyPatch, lease: KeyLease | None, most_s: float
+) -> None:
+    """Without a lease: as long as for whoever was lost. It counts once, by its attempt."""
+    first, again = counted(monkeypatch, most_s - 20.0, lease=lease)
+    assert (first.visits, first.attempt) == (1, again.attempt)
+    with pytest.raises(PeerError, match="away"):
+        counted(monkeypatch, 9_000.0, lease=lease)
+
+
+def test_nobody_waits_for_a_broker_once_this_start_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(PeerError, match="away"):
+        counted(monkeypatch, 80.0, lease=LEASE, over=True)

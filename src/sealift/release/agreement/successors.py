@@ -3,7 +3,7 @@
 The first agreement needs everybody. A successor carries the line before it, back to the
 first, and needs what the board of its predecessor asks for: so many members, and
 everybody with a veto. Whatever names a single owner (its keys, its resources and their
-rules, its share in outputs) changes only with that owner's own signature, by the key
+rules, what becomes of its rows) changes only with that owner's own signature, by the key
 that it had before: no threshold rewrites an owner's rule (rule H7). Pure.
 Source: spec/release.md sections Amendments and Statements.
 """
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 from sealift.codec import encode
 from sealift.crypto.keys import Label
@@ -58,6 +59,9 @@ class Backing:
     left: frozenset[str]
     past: tuple[Digest, ...]
 
+
+# What becomes of rows: no owner of any is overruled in it.
+_OF_ROWS: Final = ("output", "travel", "training", "group", "servers")
 
 # A statement, and the place in the line from which its signer's key counts.
 _Said = tuple[Statement, int]
@@ -152,12 +156,14 @@ def own_part(agreement: Agreement, name: str) -> bytes | None:
     if party is None:
         return None
     board, output = agreement.board, agreement.output
+    resources = agreement.resources_of(name)
     return encode(
         {
             "party": party,
-            "resources": agreement.resources_of(name),
-            # What is done with its rows, and how often: nobody widens that without it.
-            "training": agreement.training if agreement.resources_of(name) else None,
+            "resources": resources,
+            "rows": {each: getattr(agreement, each) for each in _OF_ROWS}
+            if resources
+            else None,
             "model_owner": agreement.model_owner == name,
             "operator": agreement.operator == name,
             "model_to": name in agreement.model_to,

@@ -88,9 +88,14 @@ class KeptLease:
         self._watcher.start()
 
     @property
+    def over(self) -> bool:
+        """Whether it is kept no more: lost, or given back."""
+        return self._watcher.over
+
+    @property
     def paused(self) -> bool:
         """Whether its broker was silent for longer than a heartbeat."""
-        return not self._watcher.over and self._silent_s > self._lease.heartbeat_s
+        return not self.over and self._silent_s > self._lease.heartbeat_s
 
     def stop(self) -> None:
         """Prove it no more."""
@@ -211,6 +216,11 @@ class LeaseKeeper:
             while self._is_paused(waiting):
                 time.sleep(POLL_S)
             emit(self._sink, "lease.heard")
+
+    def lives(self, owner: str) -> bool | None:
+        """Whether the lease of this owner's keys was not lost; None if there is none."""
+        kept = self._kept.get(owner)
+        return None if kept is None else not (self._closed or kept.over)
 
     def drop(self, owner: str) -> None:
         """This owner's keys are gone: nobody proves anything to its broker any more."""

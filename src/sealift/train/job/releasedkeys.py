@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -91,8 +91,7 @@ class ReleasedKeys:
         self._only = only
         self._wanted = (agreement.agreement.resource(only).owner,) if only else owners
         self._run: RunTerms | None = None
-        self._asking = ExitStack()
-        self._sessions: dict[str, Session] = {}
+        self._asking: dict[str, Session] = {}
         self.released: dict[str, ReleasedResource] = {}
         self.owners: tuple[str, ...] = ()
         self.heads = ShownHeads()
@@ -157,27 +156,31 @@ class ReleasedKeys:
             yield Shares(session, agreement, owner, job=job, clock=self._clock)
 
     def count_pass(
-        self, purpose: Purpose, visits: Mapping[str, int], within_s: float
+        self,
+        purpose: Purpose,
+        visits: Mapping[str, int],
+        waits: Callable[[str, float], bool],
     ) -> None:
         """Have each owner's broker count a pass over its rows; then it may begin.
 
         Args:
             purpose: Of the pass.
             visits: How many it counts as, by owner.
-            within_s: How long brokers that are away are waited for.
+            waits: Whether an owner's broker, which has been away for so many seconds,
+                is asked once more.
 
         Raises:
             PolicyError: ``too-many-visits``, or ``release-refused``.
             PeerError: if a broker stays away.
         """
-        run, deadline = require_value(self._run), self._clock() + within_s
+        run = require_value(self._run)
         for owner, count in visits.items():
             attempt = secrets.token_bytes(CHALLENGE_BYTES)
             request = PassRequest(
                 run=run, purpose=purpose, visits=count, attempt=attempt
             )
             try:
-                self._ask_patiently(owner, request, deadline)
+                self._ask_patiently(owner, request, waits)
             except BrokerRefusedError as error:
                 if error.rule != VISITS_OVER:
                     raise
@@ -188,32 +191,42 @@ class ReleasedKeys:
                     code=VISITS_OVER,
                 ) from None
 
-    def _ask_patiently(self, owner: str, request: PassRequest, deadline: float) -> None:
-        """In one session for all passes, as long as it lasts."""
+    def _ask_patiently(
+        self, owner: str, request: PassRequest, waits: Callable[[str, float], bool]
+    ) -> None:
+        """In one session for all passes; begun again like a lease's, if it breaks."""
+        began_s = self._clock()
         while True:
             try:
-                if owner not in self._sessions:
-                    self._sessions[owner] = self._asking.enter_context(
-                        meet_broker(
-                            self._relay, self._endpoint, self._agreement, owner,
-                            wait_s=BROKER_WAIT_S,
-                        )
+                if owner not in self._asking:
+                    self._asking[owner] = meet_broker(
+                        self._relay, self._endpoint, self._agreement, owner,
+                        wait_s=BROKER_WAIT_S,
                     )  # fmt: skip
-                request_pass(self._sessions[owner], request)
-            except PeerError as error:
-                self._sessions.pop(owner, None)
-                if error.code == RELAY_GONE or self._clock() >= deadline:
+                request_pass(self._asking[owner], request)
+            except BrokerRefusedError:
+                raise
+            except SealiftError as error:  # away, or altered on the way
+                self._hang_up(owner)
+                gone = error.code == RELAY_GONE
+                if gone or not waits(owner, self._clock() - began_s):
                     raise
                 time.sleep(PAUSE_S)
             else:
                 return
 
+    def _hang_up(self, owner: str) -> None:
+        session = self._asking.pop(owner, None)
+        if session is not None:
+            with suppress(SealiftError):
+                session.close()
+
     def forget(self) -> None:
         """Overwrite every key."""
         for each in self.released.values():
             each.data_key.wipe()
-        with suppress(SealiftError):
-            self._asking.close()
+        for owner in tuple(self._asking):
+            self._hang_up(owner)
 
     def _collect_patiently(self, owner: str, deadline: float) -> SignedTreeHead:
         """Again, if the broker goes away in the midst: it may be coming back."""

@@ -426,7 +426,14 @@ class RankedJob:
         """At each owner's own broker, whatever was begun or begun again before."""
         stops = stops_of(self.plans[self.rank], purpose, epoch)
         visits = Counter(stop.holder for stop in stops)
-        self.keys.count_pass(purpose, visits, self.settings.run.brokers_s)
+        self.keys.count_pass(purpose, visits, self._waits)
+
+    def _waits(self, owner: str, away_s: float) -> bool:
+        """For a broker that is away: as long as its keys live, or for whoever was lost."""
+        lives = self.leases.lives(owner)
+        if lives is None:
+            lives = away_s < self.settings.run.rejoin_s
+        return lives and not self.heartbeat.over  # this start of the group goes on
 
     @contextmanager
     def _lend_rows(self, stop: Stop) -> Iterator[SharedBuffer]:
