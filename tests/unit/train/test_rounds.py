@@ -33,10 +33,13 @@ from sealift.train.ranks.orchestrator import (
 )
 from sealift.train.ranks.rank import BEAT_S
 from sealift.train.ranks.rounds import GroupRounds, Part, Present, Report, Work
+from sealift.travel.orchestrator import job as job_module
+from sealift.travel.orchestrator.job import add_to_receipt
 from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.peers import accelerator_names
 from sealift.travel.settings import JobSettings, RunSettings
 from sealift.travel.visit.messages import (
+    RUN_RECEIPT_NAME,
     Alive,
     Failed,
     FailedError,
@@ -158,6 +161,30 @@ def test_the_result_is_rank_0s(rank: int, said: object) -> None:
         assert heard[2] == said
 
 
+@pytest.mark.parametrize(("said", "passes"), [(READY, 9), (ENDED, 2)])
+def test_a_rank_cannot_talk_without_end(said: object, passes: int) -> None:
+    """Each word of a pass is an event, and a line of the journal of whoever hosts."""
+    raw = encode_named(message_name(type(said)), said)
+    heard: list[Any] = []
+    session: Any = SimpleNamespace(receive=lambda timeout_s: raw)
+    RankWords(0, ("rank 0", "rank 1"), passes=passes).hear(session, heard.append)
+    assert len(heard) == 1 + (1 if said is READY else passes)
+    assert isinstance(heard[-1], MalformedError)
+    assert heard[-1].what.startswith("rank 0: it begins twice")
+
+
+def test_a_receipt_is_bounded_before_it_is_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_module, "MAX_RUN_RECEIPT_BYTES", 8)
+    receipt, part = bytearray(), Output(RUN_RECEIPT_NAME, b"12345", False)
+    add_to_receipt(receipt, part)
+    add_to_receipt(receipt, replace(part, name="model.sealed"))
+    with pytest.raises(MalformedError) as refused:
+        add_to_receipt(receipt, part)
+    assert (refused.value.code, receipt) == ("bad-output", b"12345")
+
+
 def test_a_rank_that_left_before_the_start_is_not_taken_for_another() -> None:
     """It is waited for once more, and not started again and again."""
 
@@ -183,7 +210,7 @@ def test_a_rank_that_left_before_the_start_is_not_taken_for_another() -> None:
 @pytest.mark.parametrize("code", ["bad-recipe", "rank-failed"])
 def test_every_rank_has_its_own_last_word(code: str) -> None:
     """What ends the job for good is heard of all; what is an echo is not waited for."""
-    told: queue.SimpleQueue[object] = queue.SimpleQueue()
+    told: queue.Queue[object] = queue.Queue()
     late = threading.Timer(
         2 * FIRST_WORD_S, told.put, [Failed("other-resource", "rank 1")]
     )

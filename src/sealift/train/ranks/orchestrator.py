@@ -12,6 +12,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,8 +36,8 @@ from sealift.travel.orchestrator.job import (
     LAST_WORDS_S,
     Outputs,
     RunSummary,
+    add_to_receipt,
     dismiss_roles,
-    receipt_part,
 )
 from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.peers import accelerator_names, say_ranks
@@ -61,6 +62,7 @@ FIRST_WORD_S: Final = 0.5  # who is lost because of another says so a moment lat
 # as long as brokers and relay are there.
 OWN_WORD_S: Final = 10.0
 SILENT_S: Final = 20.0  # a rank says that it is alive every 5 s
+QUEUED: Final = 16  # words of ranks, of a MiB at most, that wait for being taken
 MAX_LINE: Final = 300  # columns of a recipe's own text
 _ECHOES: Final = (LOST, FAILED)
 
@@ -127,20 +129,22 @@ class GroupOrchestrator:
     def _run(
         self, ranks: list[Session], start: StartJob, outputs: Outputs
     ) -> RunSummary:
-        told: queue.SimpleQueue[object] = queue.SimpleQueue()
+        told: queue.Queue[object] = queue.Queue(QUEUED)
         outputs.clear()
+        passes = len(list(self._settings.visits.passes()))
         try:
             for session in ranks:
                 send_message(session, start)
             for rank, session in enumerate(ranks):
-                words = RankWords(rank, self._people, text=self._text)
+                words = RankWords(rank, self._people, text=self._text, passes=passes)
                 threading.Thread(
                     target=words.hear, args=(session, told.put), daemon=True
                 ).start()
             receipt = bytearray()
             while not isinstance(each := told.get(), JobFinished):
                 self._take(each, outputs, told)
-                receipt += receipt_part(each) if isinstance(each, Output) else b""
+                if isinstance(each, Output):
+                    add_to_receipt(receipt, each)
             summary = RunSummary(0, 0, each, bytes(receipt))
             outputs.keep(summary)
         except SealiftError:
@@ -154,7 +158,7 @@ class GroupOrchestrator:
         return summary
 
     def _take(
-        self, message: object, outputs: Outputs, told: queue.SimpleQueue[object]
+        self, message: object, outputs: Outputs, told: queue.Queue[object]
     ) -> None:
         match message:
             case JobReady():
@@ -202,11 +206,13 @@ class RankWords:
         rank: Its number.
         names: Of all ranks, for people.
         text: Whether the agreement lets a recipe's text out.
+        passes: How many there are in the job; each is told once.
     """
 
     rank: int
     names: Sequence[str]
     text: bool = False
+    passes: int = 1
 
     def hear(self, session: Session, tell: Callable[[object], None]) -> None:
         """Pass on what it says until its session, or what it may say, ends.
@@ -214,12 +220,16 @@ class RankWords:
         A rank that says nothing for ``SILENT_S`` is lost, however long its work may take.
         """
         kinds = (Alive, JobReady, RoundEnded, Output, JobFinished, Failed)
-        name = self.names[self.rank]
+        name, heard = self.names[self.rank], Counter[type]()
         try:
             while True:
                 message = parse_message(session.receive(SILENT_S), kinds)
                 if isinstance(message, Alive):
                     continue
+                heard[type(message)] += 1
+                if heard[JobReady] > 1 or heard[RoundEnded] > self.passes:
+                    what = "it begins twice, or ends more passes than there are"
+                    raise MalformedError(what, code="bad-message")
                 if self.rank:
                     _demand_its_own(self.rank, message)
                 if isinstance(message, Failed):
@@ -264,7 +274,7 @@ def _is_note(output: Output) -> bool:
 
 
 def _first_cause(
-    message: object, told: queue.SimpleQueue[object], ranks: int
+    message: object, told: queue.Queue[object], ranks: int
 ) -> SealiftError:
     """What ended the group: the rank that others lost knows best."""
     causes = [message]

@@ -254,7 +254,7 @@ class RankedJob:
             raise _differs("a key release that nobody showed")
         trained = self._rows_before + sum(
             self._rows_trained(rank, *each)
-            for each in list(self.settings.visits.passes())[account.passes_before :]
+            for each in list(self.settings.visits.passes())[own.passes_before :]
         )
         if account.rows != trained:
             raise _differs(f"{account.rows} rows, and the plan has {trained}")

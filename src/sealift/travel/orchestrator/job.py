@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from sealift.crypto.sign import PublicKey, Signer, sign_document
 from sealift.data.schedule.visits import Group, Stop, plan_job
-from sealift.errors import PeerError, SealiftError
+from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.events import Sink, emit
 from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -35,6 +35,7 @@ from sealift.travel.visit.farewell import await_end, send_finished
 from sealift.travel.visit.lease import Lease, SignedLease, check_seconds
 from sealift.travel.visit.messages import (
     FAREWELL_S,
+    MAX_RUN_RECEIPT_BYTES,
     RUN_RECEIPT_NAME,
     BufferOffered,
     Departed,
@@ -302,7 +303,7 @@ class Orchestrator:
             if isinstance(told, JobFinished):
                 break
             outputs.write(told)
-            receipt += receipt_part(told)
+            add_to_receipt(receipt, told)
         tally, content = self._tally, bytes(receipt)
         summary = RunSummary(len(tally.verified), len(tally.skipped), told, content)
         outputs.keep(summary)
@@ -315,9 +316,17 @@ class Orchestrator:
         return self._sessions.wait_for(Role.ACCELERATOR, self._name, timeout_s)
 
 
-def receipt_part(output: Output) -> bytes:
-    """What an output adds to the run's receipt."""
-    return output.part if output.name == RUN_RECEIPT_NAME else b""
+def add_to_receipt(receipt: bytearray, output: Output) -> None:
+    """Take what an output adds to the run's receipt, which is held in memory.
+
+    Raises:
+        MalformedError: ``bad-output``, if it is longer than a receipt may be.
+    """
+    if output.name != RUN_RECEIPT_NAME:
+        return
+    if len(receipt) + len(output.part) > MAX_RUN_RECEIPT_BYTES:
+        raise MalformedError("the run's receipt is too long", code="bad-output")
+    receipt += output.part
 
 
 def _say_causes(tally: Tally, absent: Sequence[str]) -> str:
