@@ -6,7 +6,9 @@ check, take what they are given.
 
 from __future__ import annotations
 
+import itertools
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +21,7 @@ from sealift.errors import (
     StaleError,
 )
 from sealift.lab.worlds.memorytransport import memory_pair
+from sealift.session import pipe as pipe_module
 from sealift.session.pipe import Pipe
 from tests.sim.attested import both
 from tests.sim.pipes import (
@@ -245,6 +248,20 @@ def test_empty_records_do_not_hold_an_end_for_ever():
     with pytest.raises(MalformedError) as caught:
         there.receive_into(bytearray(4))
     assert caught.value.code == "bad-record-length"
+
+
+def test_a_message_byte_by_byte_does_not_hold_an_end_for_ever(monkeypatch):
+    # Each record comes in time, and the message never; a clock of 10 s a look.
+    seconds = itertools.count(step=10.0)
+    clock = SimpleNamespace(monotonic=lambda: next(seconds))
+    monkeypatch.setattr(pipe_module, "time", clock)
+    (here, there), _ = tapped_pipes()
+    for offset in range(20):
+        here._seal(b"d", offset, 20)
+    with pytest.raises(PeerError) as caught:
+        there.receive_into(bytearray(20))
+    assert caught.value.code == "peer-timeout"
+    assert caught.value.what == "the peer sends a message byte by byte"
 
 
 def test_an_end_that_does_not_look_takes_the_repetition(monkeypatch):

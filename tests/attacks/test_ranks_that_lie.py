@@ -419,6 +419,7 @@ def test_all_ranks_go_on_from_rank_0s_state() -> None:
     def resume(rank: Ranked) -> None:
         if rank.number == 0:
             rank.trainer.join(replace(rank.trainer.joint, step=STEPS))
+            rank.trainer.rows_trained = ROWS
         goes_on(rank, 1)
         rank.train(1)
 
@@ -432,6 +433,22 @@ def test_a_state_of_other_steps_than_planned_is_refused(steps: int) -> None:
     def resume(rank: Ranked) -> None:
         if rank.number == 0:
             rank.trainer.join(replace(rank.trainer.joint, step=steps))
+            rank.trainer.rows_trained = ROWS
+        goes_on(rank, 1)
+
+    world = World(odd=0)
+    world.run(resume)
+    assert world.named() == [("untrue-report", (0,))] * 2
+
+
+@pytest.mark.parametrize("seen", [0, ROWS + 1, 2**64 - 1])
+def test_a_state_of_other_rows_than_planned_is_refused(seen: int) -> None:
+    """All others would sign it at the end, or could not."""
+
+    def resume(rank: Ranked) -> None:
+        if rank.number == 0:
+            rank.trainer.join(replace(rank.trainer.joint, step=STEPS))
+            rank.trainer.rows_trained = seen
         goes_on(rank, 1)
 
     world = World(odd=0)
@@ -492,6 +509,7 @@ def test_a_rank_0_that_hands_out_two_states_is_named() -> None:
     def resume(rank: Ranked) -> None:
         if rank.number == 0:
             rank.trainer.join(replace(rank.trainer.joint, step=STEPS))
+            rank.trainer.rows_trained = ROWS
         goes_on(rank, 1)
 
     world = World(odd=0, group=TwoStates)

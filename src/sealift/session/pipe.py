@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final, Self
@@ -44,6 +45,7 @@ from sealift.session.transcript import Side
 
 RECORD_BYTES: Final = 1 << 20
 DEFAULT_TIMEOUT_S: Final = 60.0
+LEAST_RATE: Final = 4096  # bytes a second: who cuts a message into many records is slow
 _HELLO: Final = b"SEALPIP\x01"
 _BOUND: Final = struct.Struct(">32sQQQ")
 _COUNT: Final = struct.Struct(">Q")
@@ -166,9 +168,13 @@ class Pipe:
         if view.readonly:
             raise UsageError("a message is received into memory that can be written")
         with self._turn(self._receive_lock):
+            deadline_s = time.monotonic() + self._timeout_s + len(view) / LEAST_RATE
             try:
                 offset = self._open(view, 0, len(view))
                 while offset < len(view):
+                    if time.monotonic() > deadline_s:  # each record came in time
+                        slow = "the peer sends a message byte by byte"
+                        raise PeerError(slow, code="peer-timeout")
                     offset += self._open(view[offset:], offset, len(view))
             except BaseException:
                 scrub(view)

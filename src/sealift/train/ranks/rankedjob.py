@@ -60,7 +60,14 @@ from sealift.train.output.handout import Handout
 from sealift.train.output.runreceipt import NO_RELEASE, demand_of, demand_release
 from sealift.train.output.uses import TableUse, Uses, join_uses, wrong_uses
 from sealift.train.plans.local import SealedTables
-from sealift.train.ranks.rounds import GroupRounds, Part, Present, Report, stops_of
+from sealift.train.ranks.rounds import (
+    GroupRounds,
+    Part,
+    Present,
+    Report,
+    count_rows,
+    stops_of,
+)
 from sealift.train.worker.process import garbled
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import Loaded, LoadedCargo, PhaseTimer
@@ -252,9 +259,9 @@ class RankedJob:
             raise _differs("another start of the run")
         if not set(account.released) <= set(own.released):
             raise _differs("a key release that nobody showed")
-        trained = self._rows_before + sum(
-            self._rows_trained(rank, *each)
-            for each in list(self.settings.visits.passes())[own.passes_before :]
+        passes = list(self.settings.visits.passes())[own.passes_before :]
+        trained = self._rows_before + count_rows(
+            self.plans[rank], passes, self.settings.training
         )
         if account.rows != trained:
             raise _differs(f"{account.rows} rows, and the plan has {trained}")
@@ -265,15 +272,6 @@ class RankedJob:
             shown = (each.body for each in self.keys.heads())
             if head not in shown:
                 raise _differs("a head of its log that it did not show before")
-
-    def _rows_trained(self, rank: int, purpose: Purpose, epoch: int) -> int:
-        """Of one rank in one pass, as its trainer counts them."""
-        if purpose != "train":
-            return 0
-        plan = self.plans[rank]
-        groups = (e for e in plan if (e.purpose, e.epoch) == (purpose, epoch))
-        rows = (sum(stop.rows for stop in each.stops) for each in groups)
-        return sum(map(self.settings.training.trained_rows, rows))
 
     def _meet(self, passes: Sequence[tuple[Purpose, int]]) -> int:
         """All ranks show what they have; the pass that they go on with."""

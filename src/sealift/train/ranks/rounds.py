@@ -51,6 +51,7 @@ from sealift.train.loop.stepsums import FAILED
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.accounts import SharedAccount, SignedAccount
 from sealift.train.output.uses import Uses
+from sealift.travel.settings import TrainingSettings
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 
 MAX_WORDS: Final = 16 << 20  # that every rank may make every other one hold
@@ -189,10 +190,14 @@ class GroupRounds:
             }
             with self.blaming(0):
                 self._trainer.restore(TrainerState.from_parts(found))
-            trained = [
-                n for purpose, n in passes[: first.position] if purpose == "train"
-            ]
+            done = passes[: first.position]
+            trained = [n for purpose, n in done if purpose == "train"]
             steps = sum(max(self._steps_made(epoch)) for epoch in trained)
+            rows = count_rows(self._plans[0], done, self._trainer.settings)
+            if self._trainer.rows_trained != rows:
+                self.refuse(
+                    0, f"its state saw {self._trainer.rows_trained} rows, not {rows}"
+                )
             if self._trainer.steps != steps:
                 self.refuse(
                     0, f"its state made {self._trainer.steps} steps, not {steps}"
@@ -467,6 +472,21 @@ def stops_of(plan: Sequence[Group], purpose: Purpose, epoch: int) -> list[Stop]:
     wanted = (purpose, epoch)
     groups = (each for each in plan if (each.purpose, each.epoch) == wanted)
     return [stop for group in groups for stop in group.stops]
+
+
+def count_rows(
+    plan: Sequence[Group],
+    passes: Sequence[tuple[Purpose, int]],
+    settings: TrainingSettings,
+) -> int:
+    """Rows that a slice trains on in these passes, as its trainer counts them."""
+    groups = (
+        [stop.rows for stop in group.stops]
+        for wanted in passes
+        for group in plan
+        if wanted == (group.purpose, group.epoch) and group.purpose == "train"
+    )
+    return sum(settings.trained_rows(sum(rows)) for rows in groups)
 
 
 def _digest_of(state: TrainingState) -> bytes:
