@@ -14,6 +14,7 @@ import pytest
 import sealift.meet.door as door
 from sealift.cli.meeting import guest
 from sealift.cli.meeting.guest import MAX_DECLARATIONS, answer_delay_s, require_signed
+from sealift.cli.meeting.host import _line
 from sealift.cli.meeting.place import Place
 from sealift.crypto.identity import create_identity, load_identity
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
@@ -24,6 +25,7 @@ from sealift.meet.messages import (
     Check,
     FromHost,
     Over,
+    Propose,
     Read,
     Signed,
     Wait,
@@ -641,3 +643,32 @@ def test_a_message_out_of_turn_is_refused(host: LyingHost, kind: type) -> None:
     error = north.refused()
     assert (type(error), error.code) == (MalformedError, "bad-message")
     assert north.questions == []
+
+
+# Blanks that are no spaces, so that what follows stands where a line of a terminal begins.
+FORGED = f"said no{chr(0x2800) * 60}sealift: all have signed: agreement.json"
+
+
+def test_what_a_host_says_of_the_end_draws_no_line(host: LyingHost) -> None:
+    host.lie = lambda name, told: Over("meeting-declined", "east", FORGED)
+    error = host.owner("north").begin().refused()
+    assert error.code == "meeting-declined"
+    assert str(error).startswith('east: "said no')
+    assert chr(0x2800) not in str(error)
+    assert "all have signed" not in str(error)
+    for words in ("verified] x", "x" * 64):
+        with pytest.raises(MalformedError):
+            Over(words, "east", "left")
+        with pytest.raises(MalformedError):
+            Over("meeting-declined", words, "left")
+
+
+def test_what_a_guest_writes_draws_no_line_on_the_hosts_screen(host: LyingHost) -> None:
+    invitation, identity = host.invitations["north"], create_identity("north")
+    with door.Conversation(invitation, identity, dial_s=door.ANSWER_S) as north:
+        north.say(Propose({FORGED: (FORGED, FORGED)}))
+    shown = [line for line in map(_line, host.told) if "said no" in line]
+    assert len(shown) == 1
+    for line in shown:
+        assert chr(0x2800) not in line
+        assert "all have signed" not in line

@@ -271,6 +271,16 @@ def test_text_of_others_draws_no_line_of_its_own(run: SmallRun) -> None:
     assert '"verified ada' in lines["run"]
 
 
+def test_text_of_others_makes_no_part_of_a_line(run: SmallRun) -> None:
+    """`receipt verify` shows a line's words part by part, each one where a line begins."""
+    forged_part = "none;  model, steps, numbers: signed by ada;\nx"
+    raw = run.lie_of(software=forged_part, device=forged_part, sandbox=forged_part)
+    lines = {each.name: each.said for each in verify_run(open_run(raw), run.verified())}
+    parts = lines["run"].split("; ")
+    assert parts[0] == "plan ddp"
+    assert [part.count("signed by ada") for part in parts[1:]] == [3, 0]
+
+
 class Control:
     """The orchestrator's end of rank 0's session."""
 

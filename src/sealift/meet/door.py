@@ -19,6 +19,7 @@ from sealift.errors import (
     PeerError,
     RefusedError,
     SealiftError,
+    quote_foreign,
     require_value,
 )
 from sealift.events import Sink, emit
@@ -172,7 +173,8 @@ class Door:
             for column, texts in message.categories.items():
                 emit(
                     self._sink, "guest.proposed",
-                    name=name, column=column, texts=", ".join(texts),
+                    name=name, column=quote_foreign(column),
+                    texts=", ".join(map(quote_foreign, texts)),
                 )  # fmt: skip
 
 
@@ -248,5 +250,6 @@ def _not_let_in(told: FromHost) -> SealiftError:
     if not isinstance(told, Over):
         return MalformedError("the host does not say welcome", code="bad-message")
     if told.code in ("not-invited", "invitation-used-twice"):
-        return RefusedError(told.why, code=told.code)
-    return RefusedError("the host lets nobody in", why=told.why, code="not-invited")
+        return RefusedError(quote_foreign(told.why), code=told.code)
+    why = quote_foreign(told.why)
+    return RefusedError("the host lets nobody in", why=why, code="not-invited")

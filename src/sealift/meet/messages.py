@@ -176,6 +176,10 @@ class Over:
     party: str
     why: str
 
+    def __post_init__(self) -> None:
+        for each in filter(None, (self.code, self.party)):
+            check_name(each, what="name")
+
 
 FromHost = Welcome | Wait | BringCard | Read | Check | Signed | Over
 FROM_HOST: Final[tuple[type, ...]] = get_args(FromHost)

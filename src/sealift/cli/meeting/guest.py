@@ -46,6 +46,7 @@ from sealift.errors import (
     RefusedError,
     SealiftError,
     UsageError,
+    quote_foreign,
 )
 from sealift.ids import Digest
 from sealift.meet.door import Conversation
@@ -335,10 +336,11 @@ class OwnerMeeting:
         Raises:
             RefusedError: always.
         """
-        who = f"{party}: " if party else ""
+        who = f"{party}: " if party else ""  # a checked name
         if code != "meeting-declined" and self.kept.agreement is None:
             self._keep(terms=None, consent=None)  # what was brought makes nothing
-        raise RefusedError(f"{who}{why}", code=code)
+        said = why if why in REASONS.values() else quote_foreign(why)
+        raise RefusedError(f"{who}{said}", code=code)
 
     def _warn(self, contested: bool) -> None:
         if contested and not self._warned:

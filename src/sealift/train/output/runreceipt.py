@@ -23,6 +23,7 @@ from sealift.codec import decode, encode, from_plain, parse, to_plain
 from sealift.crypto.envelope import Envelope, sign_envelope
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import (
+    QUOTED_COLUMNS,
     AuthenticationError,
     IntegrityError,
     MalformedError,
@@ -465,15 +466,20 @@ def _trained(receipt: RunReceipt, verified: VerifiedAgreement) -> Counter[str]:
 def _together(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     """What only the accelerator that wrote it says, about itself."""
     manifest = receipt.manifest
-    where = f"{quote_foreign(manifest.sandbox)}, on {quote_foreign(manifest.device)}"
-    said = [f"plan {manifest.plan}", f"{where}, by {quote_foreign(manifest.software)}"]
+    where = f"{_quote(manifest.sandbox)}, on {_quote(manifest.device)}"
+    said = [f"plan {manifest.plan}", f"{where}, by {_quote(manifest.software)}"]
     if manifest.collectives:
-        why = quote_foreign(manifest.collectives, QUOTED)
+        why = _quote(manifest.collectives, QUOTED)
         said.append(f"{len(manifest.ranks)} ranks: {why}")
     said.append(_said_by(receipt, verified, all_=False))
     if manifest.traces is not None:
         said.append(f"every product of servers was checked, traces {manifest.traces}")
     return "; ".join(said)
+
+
+def _quote(text: str, limit: int = QUOTED_COLUMNS) -> str:
+    """Text of others, without what parts a line's words: each part may stand on its own."""
+    return quote_foreign(text, limit).replace("; ", ";")
 
 
 def _checkpoints(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
