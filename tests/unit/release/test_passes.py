@@ -13,10 +13,12 @@ from sealift.errors import MalformedError, PolicyError
 from sealift.lab.worlds.consortium import OUTPUT, RUN, TRAINING, Consortium
 from sealift.lab.worlds.consortium import make_consortium as consort
 from sealift.release.agreement import RunTerms
+from sealift.release.broker import keyrelease
 from sealift.release.broker.messages import PassRequest
 from sealift.release.client import BrokerRefusedError, collect_release, request_pass
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.log.heads import read_entries
+from sealift.release.vault.ledger import Debit
 from sealift.release.vault.vault import Vault
 from tests.sim.owners import (
     NOW_S,
@@ -193,6 +195,18 @@ def test_the_ledger_itself_counts_no_run_too_many(owner: Owner) -> None:
     ledger.count_run("other", digests[-1], RUNS)
     for digest in digests:
         ledger.count_run("unbounded", digest, 0)
+
+
+def test_the_ledger_itself_counts_no_pass_too_many(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that come at the same moment: each was decided before the other was counted."""
+    session = owner.released()
+    monkeypatch.setattr(keyrelease, "decide", lambda _asked, _state: None)
+    passes(session, a_pass(visits=MOST))
+    assert refused(session, a_pass()) == "too-many-visits"
+    debit = Debit.of_visits("joint-digits", "train", 1, bytes(32))
+    assert owner.box.vault.ledger.spent(debit) == MOST
 
 
 @pytest.mark.parametrize(
