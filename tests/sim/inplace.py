@@ -5,13 +5,21 @@ The same function as in the sandbox, so that both give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any, Final, TypeVar
 
 from sealift.train.loop.imports import Guard
 from sealift.train.loop.placement import HERE, Placement
 from sealift.train.loop.recipe import Containment
 from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
 from sealift.train.worker.carryout import carry_out
+
+T = TypeVar("T")
+_IMPORTING: Final = threading.Lock()
+"""A process has one recipe; ranks that are threads import theirs one after another."""
 
 
 class InPlace:
@@ -43,12 +51,21 @@ class InPlace:
 
     def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         """Do one task; see ``Workplace``."""
-        return carry_out(
-            task,
-            given,
-            self._files,
-            self._entry,
-            guard=self._guard,
-            parent=parent,
-            placement=self._placement,
-        )
+        with ExitStack() as importing:
+
+            def guard(call: Callable[..., T], /, *parts: Any) -> T:
+                found = self._guard(call, *parts)
+                if call is importlib.import_module:
+                    importing.close()
+                return found
+
+            importing.enter_context(_IMPORTING)
+            return carry_out(
+                task,
+                given,
+                self._files,
+                self._entry,
+                guard=guard,
+                parent=parent,
+                placement=self._placement,
+            )
