@@ -17,10 +17,10 @@ from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.codec import encode_named
 from sealift.collective.group import SealedGroup
 from sealift.crypto.identity import save_identity
-from sealift.crypto.sign import SigningKey, sign_document
+from sealift.crypto.sign import PublicKey, SigningKey, sign_document
 from sealift.data.schedule.visits import Group as VisitGroup
 from sealift.data.schedule.visits import Stop
-from sealift.errors import MalformedError, SealiftError
+from sealift.errors import MalformedError, PolicyError, SealiftError
 from sealift.events import discard
 from sealift.ids import Digest, Role, VisitId
 from sealift.release.agreement.signed import Equipment, save_signed
@@ -358,8 +358,21 @@ def trainer(rows: int) -> Any:
     )
 
 
-def kept_by_host(run: SmallRun, folder: Path, control: Control) -> RunFolder:
-    """The folder that the host's orchestrator makes of what it heard."""
+def kept_by_host(
+    run: SmallRun,
+    folder: Path,
+    control: Control,
+    instances: tuple[PublicKey, ...] = (),
+) -> RunFolder:
+    """The folder that the host's orchestrator makes of what it heard.
+
+    Args:
+        run: Of the parties.
+        folder: Where it is made.
+        control: What it heard.
+        instances: Of the accelerators that are here, if they are not the run's.
+    """
+    here = instances or run.receipt.manifest.ranks
     words = [parse_message(raw, (Output, JobFinished)) for raw in control.heard]
     name = RunName("job-1", run.consortium.agreement.digest)
     with RunFolder(folder / "run", name) as kept:
@@ -370,7 +383,7 @@ def kept_by_host(run: SmallRun, folder: Path, control: Control) -> RunFolder:
             receipt += word.part if word.name == RUN_RECEIPT_NAME else b""
         last = words[-1]
         assert isinstance(last, JobFinished)
-        summary = RunSummary(0, 0, last, bytes(receipt))
+        summary = RunSummary(0, 0, last, bytes(receipt), here)
         kept.finish(summary, run.verified(), SETTINGS, lambda _facts: None)
     return kept
 
@@ -478,6 +491,21 @@ def test_ranks_that_found_the_same_have_one_receipt(
     (receipt,) = {each.read_bytes() for each in places}
     assert open_run(receipt).settings == SETTINGS
     assert open_run(receipt).manifest.rows == 120
+
+
+@pytest.mark.parametrize("fresh", [1, 2])
+def test_a_first_rank_that_hands_out_an_earlier_run_is_named(
+    run: SmallRun, tmp_path: Path, fresh: int
+) -> None:
+    """It kept that run's bytes and its own key; another rank has a fresh one."""
+    group = Group(run, tmp_path, truth)
+    assert group.finish() == [None] * 3
+    here = list(run.receipt.manifest.ranks)
+    here[fresh] = SigningKey.generate().public_key
+    with pytest.raises(PolicyError, match=r"^rank 0 \(ada\)") as refused:
+        kept_by_host(run, tmp_path, group.control, tuple(here))
+    assert (refused.value.code, refused.value.ranks) == ("other-run", (0,))
+    assert list(tmp_path.glob("*run*")) == []
 
 
 def with_manifest(receipt: RunReceipt, **changes: Any) -> RunReceipt:

@@ -31,7 +31,7 @@ def test_no_control_character_reaches_the_terminal(
 def test_a_manifest_of_nobody_leaves_no_run(tmp_path: Path, manifest: bytes) -> None:
     world = fresh_world(tmp_path / "world", Wishes())
     agreement = verify(load_signed(world.agreement))
-    summary = RunSummary(1, 0, JobFinished(manifest, b"x" * 64), b"")
+    summary = RunSummary(1, 0, JobFinished(manifest, b"x" * 64), b"", ())
     place = tmp_path / "run"
     with RunFolder(place, RunName("digits", Digest.of(b"agreement"))) as folder:
         folder.write_output(Output("model.sealed", b"x", last=True))

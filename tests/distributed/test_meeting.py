@@ -252,11 +252,12 @@ def test_killed_when_its_run_is_there_all_hear_of_it(parties: Parties) -> None:
     name = RunName("digits", load_verified(home / "agreement.json").digest)
     (home / ".run.running").write_bytes(encode(name))
     (home / "model.safetensors").unlink()
-    for owner in ("north", "south"):
+    for owner in OWNERS:
         (parties.folder / owner / "receipt.json").unlink()
     north = parties.join("north", answers=())
     host = parties.host()
-    for each in (north, parties.join("south", answers=()), host):
+    late = [parties.join(owner, answers=()) for owner in ("east", "south")]
+    for each in (north, *late, host):
         assert each.end() == 0, each.text[-3000:]
     receipts = {
         (parties.folder / each / "receipt.json").read_bytes() for each in OWNERS

@@ -245,7 +245,7 @@ def dismiss_brokers(
     agreement: VerifiedAgreement,
     outcome: str,
     *,
-    wait_s: float = 0.0,
+    until: float = 0.0,
     receipt: bytes = b"",
 ) -> None:
     """Tell every owner's broker that the job has ended; who is away need not know.
@@ -255,12 +255,13 @@ def dismiss_brokers(
         endpoint: With the operator's identity.
         agreement: Verified; names the owners.
         outcome: ``finished`` or ``failed``.
-        wait_s: How long each may take to appear.
+        until: When nobody that is away is waited for any more, in monotonic seconds.
         receipt: Of the run.
     """
     for owner in agreement.agreement.holders:
         with suppress(SealiftError):
             name = relay_name(Role.BROKER, owner)
+            wait_s = max(0.0, until - time.monotonic())
             circuit = relay.open(name, FAREWELL_S, wait_s=wait_s)
             policy = expect_broker(agreement, owner)
             with connect(circuit, endpoint, policy, FAREWELL_S) as session:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
@@ -12,6 +13,7 @@ import pytest
 
 from sealift.collective.announcement import Reduction
 from sealift.collective.group import Choices, SealedGroup
+from sealift.collective.peer import Peer
 from sealift.collective.tensors import DTYPES, Array
 from sealift.errors import JobError, PeerError, SealiftError, UsageError
 from tests.sim.wires import simulated_wires
@@ -254,3 +256,33 @@ def test_what_is_no_group(rank: int, peers: Any) -> None:
     with pytest.raises(UsageError) as caught:
         SealedGroup(rank, wires)
     assert caught.value.code == "bad-world"
+
+
+class FullThenFree:
+    """A pipe that was full when the first message came, and is not any more."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.free = threading.Event()
+
+    def send(self, source: memoryview) -> None:
+        assert self.free.wait(60)
+        self.sent.append(bytes(source))
+
+    def send_now(self, source: memoryview) -> bool:
+        if source[:1] == b"1":
+            return False
+        self.sent.append(bytes(source))
+        return True
+
+
+def test_a_message_overtakes_none_that_waits() -> None:
+    wire: Any = FullThenFree()
+    peer = Peer(1, wire, lambda error: error)
+    peer.send(b"1")
+    peer.send(b"2")
+    wire.free.set()
+    peer.flush()
+    peer.send(b"3")
+    peer.stop()
+    assert wire.sent == [b"1", b"2", b"3"]

@@ -16,8 +16,16 @@ import pytest
 
 from sealift.codec import encode_named
 from sealift.collective.group import SealedGroup
+from sealift.crypto.sign import SigningKey
 from sealift.data.schedule.visits import Group, Stop
-from sealift.errors import MalformedError, PeerError, SealiftError, meaning
+from sealift.errors import (
+    JobError,
+    MalformedError,
+    PeerError,
+    PolicyError,
+    SealiftError,
+    meaning,
+)
 from sealift.events import discard
 from sealift.ids import Role
 from sealift.lab.worlds.consortium import OUTPUT, make_consortium
@@ -31,10 +39,10 @@ from sealift.train.ranks.orchestrator import (
     RankWords,
     _first_cause,
 )
-from sealift.train.ranks.rank import BEAT_S
+from sealift.train.ranks.rank import BEAT_S, Rank
 from sealift.train.ranks.rounds import GroupRounds, Part, Present, Report, Work
 from sealift.travel.orchestrator import job as job_module
-from sealift.travel.orchestrator.job import add_to_receipt
+from sealift.travel.orchestrator.job import RunSummary, add_to_receipt
 from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.peers import accelerator_names
 from sealift.travel.settings import JobSettings, RunSettings
@@ -43,12 +51,14 @@ from sealift.travel.visit.messages import (
     Alive,
     Failed,
     FailedError,
+    Finished,
     JobFinished,
     JobReady,
     Output,
     RoundEnded,
     StartJob,
     message_name,
+    parse_message,
 )
 from tests.sim.wires import simulated_wires
 
@@ -207,6 +217,95 @@ def test_a_rank_that_left_before_the_start_is_not_taken_for_another() -> None:
     assert closed == list(accelerator_names(3))
 
 
+class Control:
+    """A rank's session, as the orchestrator has it."""
+
+    def __init__(self, name: str, *said: object) -> None:
+        instance = SigningKey.generate().public_key
+        self.peer = SimpleNamespace(role=Role.ACCELERATOR, name=name, instance=instance)
+        self._said, self.heard = list(said), list[object]()
+        self._closed = threading.Event()
+
+    def send(self, message: bytes) -> None:
+        self.heard.append(parse_message(message, (StartJob, Finished, Failed)))
+
+    def receive(self, timeout_s: float | None) -> bytes:
+        if not self._said:
+            self._closed.wait()
+            raise PeerError("it is closed", code="session-closed")
+        each = self._said.pop(0)
+        if isinstance(each, Exception):
+            raise each
+        return encode_named(message_name(type(each)), each)
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+def controls_of(*said: object) -> list[Control]:
+    """Each rank says one thing, or nothing."""
+    names = zip(accelerator_names(len(said)), said, strict=True)
+    return [Control(name, *([each] if each else [])) for name, each in names]
+
+
+def run_group(controls: list[Control], keep: Callable[[RunSummary], None]) -> None:
+    """The orchestrator's part of a job with these ranks, which begins once."""
+    sessions = LiveSessions(clock=time.monotonic)
+    for each in controls:
+        sessions.enter(cast(Any, each))
+    agreement = make_consortium(group=GroupRule(len(controls), "owner")).verified()
+    settings = JobSettings(run=RunSettings(rejoin_s=0.0))
+    outputs = cast(Any, SimpleNamespace(clear=lambda: None, keep=keep))
+    GroupOrchestrator(agreement, settings, sessions=sessions, sink=discard).run(
+        StartJob("digits", b""), outputs
+    )
+
+
+SILENT = PeerError("no answer", code="peer-timeout")
+LOST = PeerError("ada is gone", code="rank-lost")
+LATER = Failed("rank-lost", "", (0,))
+ABOUT = Failed("untrue-report", "/home/bern", (0,))
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "code", "ranks"),
+    [
+        (None, SILENT, "rank-lost", (2,)),
+        (LATER, SILENT, "rank-lost", (2,)),
+        (LATER, None, "rank-lost", (0,)),
+        (ABOUT, LATER, "untrue-report", (1, 0)),
+        (Failed("bad-row", "", ()), LATER, "bad-row", (1,)),
+        (JobReady("", 0, 0, why="", sandbox=""), MODEL, "bad-message", (2,)),
+    ],
+)
+def test_every_rank_hears_who_ended_a_start(
+    second: object, third: object, code: str, ranks: tuple[int, ...]
+) -> None:
+    controls = controls_of(None, second, third)
+    with pytest.raises(SealiftError):
+        run_group(controls, lambda summary: None)
+    for each in controls:
+        assert each.heard[1:] == [Failed(code, "", ranks)]
+
+
+def test_the_host_knows_whose_result_it_takes() -> None:
+    """What it refuses of that ends the start for every rank, by name."""
+    controls = controls_of(JobFinished(b"{}", b""), None, None)
+    kept: list[RunSummary] = []
+
+    def keep(summary: RunSummary) -> None:
+        kept.append(summary)
+        raise PolicyError("not of this run", code="other-run", ranks=(0,))
+
+    with pytest.raises(PolicyError):
+        run_group(controls, keep)
+    assert [each.instances for each in kept] == [
+        tuple(each.peer.instance for each in controls)
+    ]
+    for each in controls:
+        assert each.heard[1:] == [Failed("other-run", "", (0,))]
+
+
 @pytest.mark.parametrize("code", ["bad-recipe", "rank-failed"])
 def test_every_rank_has_its_own_last_word(code: str) -> None:
     """What ends the job for good is heard of all; what is an echo is not waited for."""
@@ -220,6 +319,30 @@ def test_every_rank_has_its_own_last_word(code: str) -> None:
     assert found.failed.code == code
     late.join()
     assert told.empty() is (code == "bad-recipe")
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "code", "words"),
+    [
+        (LOST, Failed("rank-lost", "", (2,)), "rank-lost", "rank 2 (cleo): Another"),
+        (LOST, Failed("other-run", "", (0, 1)), "rank-lost", "rank 0 (ada) and rank 1"),
+        (LOST, Failed("no-such\x1b", "\x1b", (9, -1)), "rank-lost", "group: Another"),
+        (LOST, PeerError("gone"), "rank-lost", "ada is gone"),
+        (FailedError(Failed("other-run", "", (0,))), None, "other-run", "0 (ada)"),
+        (JobError("bad", code="bad-row"), Failed("rank-lost", ""), "bad-row", "bad"),
+    ],
+)
+def test_a_rank_says_whom_the_orchestrator_names(
+    error: SealiftError, said: Any, code: str, words: str
+) -> None:
+    rank = Rank.__new__(Rank)
+    rank._agreement = make_consortium(group=GroupRule(3, "owner")).verified()
+    control = controls_of(said)[0]
+    found = rank._say_end(cast(Any, control), error)
+    assert found.code == code
+    assert words in str(found)
+    assert "\x1b" not in str(found)
+    assert bool(control.heard) is not isinstance(error, FailedError)
 
 
 def test_every_rank_has_the_receipt_of_rank_0() -> None:

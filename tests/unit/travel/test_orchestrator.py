@@ -113,6 +113,7 @@ def test_a_job_without_faults() -> None:
     assert job.kept.summary == summary
     assert [part.name for part in job.kept.parts] == ["model.sealed"]
     (only,) = job.accelerators
+    assert summary.instances == (only.peer.instance,)
     assert positions(only) == list(range(len(PLAN)))
     assert isinstance(only.said[-1], OutputKept)
     (ready,) = [e for e in job.events if e.kind == "job.ready"]

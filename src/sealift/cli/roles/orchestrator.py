@@ -40,8 +40,8 @@ from sealift.travel.visit.messages import (
     StartJob,
 )
 
-FAREWELL_WAIT_S: Final = 10.0  # for roles that lost an orchestrator that was killed
-BACK_S: Final = 3.0  # for a broker, which dials again ten times a second
+# For all that lost an orchestrator that was killed; it ends once each of them has heard.
+FAREWELL_WAIT_S: Final = 60.0
 
 
 def add_parser(subparsers: Any) -> None:
@@ -76,8 +76,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _awaited(setup: RoleSetup) -> tuple[str, ...]:
     agreement = setup.agreement.agreement
-    holders = () if setup.job.plan == "ddp" else agreement.data_owners
-    return (*accelerator_names(agreement.ranks), *holders)
+    return (*accelerator_names(agreement.ranks), *_holders(setup))
+
+
+def _holders(setup: RoleSetup) -> tuple[str, ...]:
+    return () if setup.job.plan == "ddp" else setup.agreement.agreement.holders
 
 
 def _orchestrate(
@@ -180,19 +183,20 @@ def _say_farewell(
     """The run was complete when the orchestrator was killed: tell whoever waits for it."""
     summary = folder.summary_before(setup.agreement)
     emit(setup.sink, "job.complete", run=summary["run"])
-    wait_s = min(setup.job.run.rejoin_s, FAREWELL_WAIT_S)
+    until = time.monotonic() + min(setup.job.run.rejoin_s, FAREWELL_WAIT_S)
     place = folder.path / RUN_RECEIPT_NAME  # not there if it was refused
     receipt = read_whole(place, MAX_RUN_RECEIPT_BYTES) if place.exists() else b""
     agreement = setup.agreement
     dismiss_brokers(  # before ranks, which end their brokers
-        client, endpoint, agreement, "finished", wait_s=BACK_S, receipt=receipt
+        client, endpoint, agreement, "finished", until=until, receipt=receipt
     )
     dismiss_roles(
         sessions,
         agreement,
         "finished",
-        wait_s=wait_s,
+        until=until,
         accelerators=accelerator_names(agreement.agreement.ranks),
+        holders=_holders(setup),
         receipt=receipt,
     )
     return summary

@@ -26,6 +26,7 @@ from sealift.channel.record.outputfile import write_failed
 from sealift.codec import decode, encode
 from sealift.errors import (
     MalformedError,
+    PolicyError,
     SealiftError,
     Stopping,
     UnavailableError,
@@ -43,6 +44,7 @@ from sealift.train.output.manifest import (
 )
 from sealift.train.output.runreceipt import demand_of
 from sealift.travel.orchestrator.job import RunSummary
+from sealift.travel.peers import say_ranks
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import RUN_RECEIPT_NAME, Output
 
@@ -239,11 +241,21 @@ class RunFolder:
 
         Raises:
             SealiftError: if the manifest is not by an accelerator of the agreement.
+            PolicyError: ``other-run``: it is by one, of a run before this one.
             UnavailableError: if the disk is full.
         """
         finished = summary.finished
         signed = SignedManifest(finished.manifest, finished.signature)
         manifest = verify_manifest(signed, agreement)
+        if manifest.ranks != summary.instances:
+            people = say_ranks(agreement.agreement)
+            first = people[0] if manifest.plan == "ddp" else "the accelerator"
+            raise PolicyError(
+                f"{first} handed out the result of another run",
+                why="its manifest names other instance keys than this run's accelerators have",
+                code="other-run",
+                ranks=(0,),
+            )
         try:
             demand_of(summary.receipt, agreement, settings=settings, manifest=manifest)
         except SealiftError as error:

@@ -97,7 +97,13 @@ class Rejoining:
         arrived_again = self._deadline is None
         if self._deadline is None:
             self._deadline = self._clock() + self._rejoin_s
-            emit(self._sink, "relay.lost", reason=error.code, rejoin_s=self._rejoin_s)
+            emit(
+                self._sink,
+                "relay.lost",
+                reason=error.code,
+                line=str(error),
+                rejoin_s=self._rejoin_s,
+            )
         if error.code == BROKER_MISSING:  # let in, and no further than before
             self._missing_until = self._missing_until or self._deadline
             return self._clock() < self._missing_until

@@ -46,7 +46,7 @@ _SAID: Final = {
     "lease.silent": "no broker renews the lease",
     "orchestrator.listening": "waiting at {host}:{port} for {awaits}",
     "relay.awaited": "the {role} does not answer yet: {why}",
-    "relay.lost": "the connection is lost: {reason}; tried again for {rejoin_s} s",
+    "relay.lost": "the connection is lost: {line}; tried again for {rejoin_s} s",
     "relay.refused": "a connection was refused: {reason}",
     "release.collected": "the key of {resource} is here",
     "release.granted": "the key of {resource} went to {peer}",

@@ -145,10 +145,13 @@ class GroupOrchestrator:
                 self._take(each, outputs, told)
                 if isinstance(each, Output):
                     add_to_receipt(receipt, each)
-            summary = RunSummary(0, 0, each, bytes(receipt))
+            instances = tuple(session.peer.instance for session in ranks)
+            summary = RunSummary(0, 0, each, bytes(receipt), instances)
             outputs.keep(summary)
-        except SealiftError:
+        except SealiftError as error:
             for session in ranks:
+                with suppress(SealiftError):
+                    send_message(session, _last_word(error))
                 self._sessions.leave(session)
                 session.close()
             raise
@@ -240,9 +243,9 @@ class RankWords:
             what = f"{name} cannot be reached"
             if error.code == "peer-timeout":
                 what = f"{name} has said nothing for {SILENT_S:g} s"
-            tell(PeerError(what, why=error, code=error.code))
+            tell(PeerError(what, why=error, code=error.code, ranks=(self.rank,)))
         except SealiftError as error:
-            error.what = f"{name}: {error.what}"
+            error.what, error.ranks = f"{name}: {error.what}", (self.rank,)
             tell(error)
 
     def explain(self, failed: Failed) -> Failed:
@@ -251,12 +254,23 @@ class RankWords:
         if not (known := meaning(failed.code)) or set(others) - set(
             range(len(self.names))
         ):
-            return Failed(FAILED, f"{self.names[self.rank]}: {meaning(FAILED)}")
+            line = f"{self.names[self.rank]}: {meaning(FAILED)}"
+            return Failed(FAILED, line, (self.rank,))
         about = " and ".join(self.names[each] for each in others)
         parts = [self.names[self.rank], *([f"about {about}"] if about else []), known]
         if self.text and failed.line:
             parts[-1] = quote_foreign(failed.line, MAX_LINE)
-        return Failed(failed.code, ": ".join(parts))
+        lost = tuple(others) if failed.code == LOST else ()
+        return Failed(failed.code, ": ".join(parts), lost or (self.rank, *others))
+
+
+def _last_word(error: SealiftError) -> Failed:
+    """What every rank hears of the end of this start: a stable name, and who it is about."""
+    if isinstance(error, FailedError):
+        return Failed(error.failed.code, "", error.failed.ranks)
+    if isinstance(error, PeerError):
+        return Failed(LOST, "", error.ranks)
+    return Failed(error.code if meaning(error.code) else FAILED, "", error.ranks)
 
 
 def _demand_its_own(rank: int, message: object) -> None:
@@ -288,7 +302,8 @@ def _first_cause(
     for each in causes:
         if isinstance(each, Failed) and each.code not in _ECHOES:
             return FailedError(each)
-    first = causes[0]
+    # Who is gone, or silent, said nothing itself: what others say of it is an echo.
+    first = next((c for c in causes if not isinstance(c, Failed)), causes[0])
     if isinstance(first, Failed):
         return FailedError(first)
     return require_kind(first, SealiftError)

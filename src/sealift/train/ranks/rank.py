@@ -61,11 +61,13 @@ from sealift.travel.peers import (
     expect_accelerator,
     expect_orchestrator,
     meet_broker,
+    say_ranks,
 )
 from sealift.travel.settings import JobSettings, run_terms
 from sealift.travel.visit.messages import (
     Alive,
     Failed,
+    FailedError,
     Finished,
     StartJob,
     receive_message,
@@ -75,6 +77,10 @@ from sealift.travel.visit.state import Clock
 
 ORCHESTRATOR_WAIT_S: Final = 20.0
 BEAT_S: Final = 5.0
+WORD_S: Final = 60.0  # it first waits for every rank's own word
+ON_START: Final = (
+    "See whether the processes of all ranks run, and start the one that does not"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,10 +194,31 @@ class Rank:
                 job = self._open(stack, control, heartbeat, start.job, settings)
                 job.work()
             except SealiftError as error:
-                error = self._lost or error
-                with suppress(SealiftError):
-                    send_message(control, self._failure(error))
-                raise error from None
+                raise self._say_end(control, self._lost or error) from None
+
+    def _say_end(self, control: Session, error: SealiftError) -> SealiftError:
+        """Say what ended this start here, or hear from the orchestrator who ended it."""
+        failed, code = None, LOST
+        if isinstance(error, FailedError):
+            failed, code = error.failed, error.failed.code
+        else:
+            with suppress(SealiftError):
+                send_message(control, self._failure(error))
+        if failed is None and error.code == LOST:
+            with suppress(SealiftError):  # it may have ended itself
+                failed = receive_message(control, Failed, timeout_s=WORD_S)
+        if failed is None:
+            return error
+        people = say_ranks(self._agreement.agreement)
+        named = [people[n] for n in failed.ranks if 0 <= n < len(people)]
+        why = meaning(failed.code) or meaning(FAILED)
+        return PeerError(
+            "the orchestrator ended this start of the group",
+            why=f"{' and '.join(named)}: {why}" if named else why,
+            fix=ON_START,
+            code=code if meaning(code) else FAILED,
+            ranks=failed.ranks,
+        )
 
     def _failure(self, error: SealiftError) -> Failed:
         """What the orchestrator hears: a name of the catalogue, and whom it is about.

@@ -69,12 +69,14 @@ class RunSummary:
         skipped: Planned visits that were skipped.
         finished: The accelerator's signed account.
         receipt: Of the run, for every party.
+        instances: Keys of the accelerators that are here, in the order of ranks.
     """
 
     visits: int
     skipped: int
     finished: JobFinished
     receipt: bytes
+    instances: tuple[PublicKey, ...]
 
 
 class Outputs(Protocol):
@@ -305,7 +307,10 @@ class Orchestrator:
             outputs.write(told)
             add_to_receipt(receipt, told)
         tally, content = self._tally, bytes(receipt)
-        summary = RunSummary(len(tally.verified), len(tally.skipped), told, content)
+        here = (accelerator.peer.instance,)
+        summary = RunSummary(
+            len(tally.verified), len(tally.skipped), told, content, here
+        )
         outputs.keep(summary)
         with suppress(SealiftError):  # it has nothing left that we need
             send_message(accelerator, OutputKept(self._job))
@@ -354,8 +359,9 @@ def dismiss_roles(
     agreement: VerifiedAgreement,
     outcome: str,
     *,
-    wait_s: float = 0.0,
+    until: float = 0.0,
     accelerators: Sequence[str] = (),
+    holders: Sequence[str] | None = None,
     receipt: bytes = b"",
 ) -> None:
     """Tell every holder, and wait until it has heard: the relay ends with us.
@@ -364,14 +370,16 @@ def dismiss_roles(
         sessions: Who is here.
         agreement: Verified; names the holders.
         outcome: ``finished`` or ``failed``.
-        wait_s: How long to wait for those who may be coming back.
+        until: When nobody that is away is waited for any more, in monotonic seconds.
         accelerators: Names of those that are told as well: they wait for a job.
+        holders: Those of the job; all of the agreement's without.
         receipt: Of the run, for the holders.
     """
     finished = Finished(outcome, agreement.digest)
-    expected = [(Role.HOLDER, holder) for holder in agreement.agreement.holders]
+    bring = agreement.agreement.holders if holders is None else holders
+    expected = [(Role.HOLDER, holder) for holder in bring]
     expected += [(Role.ACCELERATOR, name) for name in accelerators]
-    until, told = time.monotonic() + wait_s, []
+    told = []
     for role, name in expected:
         with suppress(SealiftError):
             left_s = max(0.0, until - time.monotonic())
