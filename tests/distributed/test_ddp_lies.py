@@ -17,11 +17,14 @@ pytestmark = pytest.mark.distributed
 NO_RETURN = ("[run]\n", "[run]\nrejoin_s = 0.0\n")
 HONEST = ("sealift",)
 OTHERS = [f"rank-{owner}" for owner in OWNERS[:-1]]
+OF_RANK_0 = ("states", "step64")
 
 
 @contextmanager
-def ranks(world: World, south: tuple[str, ...] = HONEST) -> Iterator[JobRun]:
-    """Everybody; the last owner's rank is another module's."""
+def ranks(
+    world: World, lie: tuple[str, ...] = HONEST, liar: str = OWNERS[-1]
+) -> Iterator[JobRun]:
+    """Everybody; the liar's rank is another module's."""
     with job_run(world) as run:
         run.orchestrator()
         for owner in OWNERS:
@@ -29,7 +32,7 @@ def ranks(world: World, south: tuple[str, ...] = HONEST) -> Iterator[JobRun]:
             dial = ("--orchestrator", run.address, "--events", "-")
             places = ("--sealed", home.sealed, "--receipts", home.receipts)
             words = (*home.unlocking, *dial, *places, "--state", home.path / "state")
-            module = south if owner == OWNERS[-1] else HONEST
+            module = lie if owner == liar else HONEST
             if module != HONEST:  # else it starts itself again, as an honest one
                 words += ("--keep-freed-memory",)
             run.start(f"rank-{owner}", "accelerator", world.job, *words, module=module)
@@ -43,23 +46,26 @@ def ranks(world: World, south: tuple[str, ...] = HONEST) -> Iterator[JobRun]:
         "uses",
         *(
             pytest.param(lie, marks=pytest.mark.long)
-            for lie in ("steps", "heads", "code")
+            for lie in ("steps", "heads", "code", *OF_RANK_0)
         ),
     ],
 )
 def test_a_rank_that_lies_is_named_and_an_honest_retry_works(lie: str) -> None:
     world = job(f"-lie-{lie}", NO_RETURN)
-    with ranks(world, ("tests.sim.untruerank", lie)) as run:
-        for name in ("orchestrator", *OTHERS):
+    number = 0 if lie in OF_RANK_0 else len(OWNERS) - 1
+    liar = OWNERS[number]
+    others = [f"rank-{owner}" for owner in OWNERS if owner != liar]
+    with ranks(world, ("tests.sim.untruerank", lie), liar) as run:
+        for name in ("orchestrator", *others, f"rank-{liar}"):
             assert run[name].end(), run[name].errors
-        for name in OTHERS:
-            assert "rank 2 (south) says of itself" in run[name].error()
+        for name in others:
+            assert f"rank {number} ({liar}) says of itself" in run[name].error()
             assert run[name].error().endswith("[untrue-report]")
         everything = "\n".join(
-            e for name in ("orchestrator", *OTHERS) for e in run[name].errors
+            e for name in ("orchestrator", *others) for e in run[name].errors
         )
-        assert "(south)" in run["orchestrator"].error()
-        assert "/home/south" not in everything
+        assert f"({liar})" in run["orchestrator"].error()
+        assert f"/home/{liar}" not in everything
         assert "\x1b" not in everything
         assert not receipts(world)
     with ranks(world) as run:

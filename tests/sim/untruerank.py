@@ -45,6 +45,34 @@ def show_larger_heads() -> None:
     GroupRounds.meet = lies  # type: ignore[method-assign]
 
 
+def go_on_from(change: Callable[[Any, Present], Present]) -> None:
+    """Rank 0's states, of a job that nobody has begun."""
+    meet = GroupRounds.meet
+
+    def lies(self: Any, own: Present, passes: Any) -> Any:
+        return meet(self, change(self._trainer, replace(own, position=1)), passes)
+
+    GroupRounds.meet = lies  # type: ignore[method-assign]
+
+
+def made_all_steps(trainer: Any, own: Present) -> Present:
+    """A state after more steps than there can be."""
+    trainer.build()
+    trainer.join(replace(trainer.joint, step=2**64 - 1))
+    return own
+
+
+def tell_long_states() -> None:
+    """More bytes than anybody has room for."""
+    share = GroupRounds._share
+
+    def told(self: Any, own: Any) -> Any:
+        long = {"joint": 2**50, "rows": 8, "statistics": 0}
+        return share(self, replace(own, position=1, states=long))
+
+    GroupRounds._share = told  # type: ignore[method-assign]
+
+
 def fail_in_its_own_words() -> None:
     """With a code that nobody knows, escapes, and a path of its machine."""
 
@@ -63,6 +91,10 @@ if __name__ == "__main__":
             lie_in_reports(used_more)
         case "heads":
             show_larger_heads()
+        case "states":
+            tell_long_states()
+        case "step64":
+            go_on_from(made_all_steps)
         case "code":
             fail_in_its_own_words()
         case other:
