@@ -473,7 +473,10 @@ def test_a_ranks_own_words_stay_at_home(text: bool) -> None:
 def test_a_rank_says_that_it_is_alive_until_it_cannot() -> None:
     said: list[bytes] = []
     ended: list[SealiftError] = []
-    of: Any = SimpleNamespace(_leave=ended.append)
+    named = PeerError("it is named", code=LOST)
+    of: Any = SimpleNamespace(
+        _leave=ended.append, _hear_end=lambda control, gone: named
+    )
     control: Any = SimpleNamespace(send=said.append)
     assert Rank._beat(of, control) == BEAT_S
     assert isinstance(parse_message(said[0], (Alive,)), Alive)
@@ -483,7 +486,7 @@ def test_a_rank_says_that_it_is_alive_until_it_cannot() -> None:
 
     control.send = gone
     assert Rank._beat(of, control) is None
-    assert [each.code for each in ended] == [LOST]
+    assert ended == [named]
 
 
 def test_who_meets_a_rank_of_another_level_sums_nothing(

@@ -78,6 +78,7 @@ from sealift.travel.visit.state import Clock
 ORCHESTRATOR_WAIT_S: Final = 20.0
 BEAT_S: Final = 5.0
 WORD_S: Final = 60.0  # it first waits for every rank's own word
+ENDED: Final = "the orchestrator ended this start of the group"
 ON_START: Final = (
     "See whether the processes of all ranks run, and start the one that does not"
 )
@@ -194,17 +195,18 @@ class Rank:
                 job = self._open(stack, control, heartbeat, start.job, settings)
                 job.work()
             except SealiftError as error:
-                raise self._say_end(control, self._lost or error) from None
+                error = self._lost or error
+                if not isinstance(error, FailedError):
+                    with suppress(SealiftError):
+                        send_message(control, self._failure(error))
+                raise self._hear_end(control, error) from None
 
-    def _say_end(self, control: Session, error: SealiftError) -> SealiftError:
-        """Say what ended this start here, or hear from the orchestrator who ended it."""
+    def _hear_end(self, control: Session, error: SealiftError) -> SealiftError:
+        """Of a group that broke: whom the orchestrator names, if it says so."""
         failed, code = None, LOST
         if isinstance(error, FailedError):
             failed, code = error.failed, error.failed.code
-        else:
-            with suppress(SealiftError):
-                send_message(control, self._failure(error))
-        if failed is None and error.code == LOST:
+        elif error.code == LOST:
             with suppress(SealiftError):  # it may have ended itself
                 failed = receive_message(control, Failed, timeout_s=WORD_S)
         if failed is None:
@@ -213,7 +215,7 @@ class Rank:
         named = [people[n] for n in failed.ranks if 0 <= n < len(people)]
         why = meaning(failed.code) or meaning(FAILED)
         return PeerError(
-            "the orchestrator ended this start of the group",
+            ENDED,
             why=f"{' and '.join(named)}: {why}" if named else why,
             fix=ON_START,
             code=code if meaning(code) else FAILED,
@@ -235,8 +237,9 @@ class Rank:
         try:
             send_message(control, Alive())
         except PeerError as error:
-            gone = "the orchestrator ended this start of the group"
-            self._leave(PeerError(gone, why=error, code=LOST))
+            gone = PeerError(ENDED, why=error, code=LOST)
+            # Before its connection is cut: what the orchestrator said last is read.
+            self._leave(self._hear_end(control, gone))
             return None
         return BEAT_S
 
