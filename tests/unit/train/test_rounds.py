@@ -288,6 +288,13 @@ def test_every_rank_hears_who_ended_a_start(
         assert each.heard[1:] == [Failed(code, "", ranks)]
 
 
+def test_who_is_gone_is_named_before_who_lost_it() -> None:
+    told: queue.SimpleQueue[object] = queue.SimpleQueue()
+    gone = PeerError("rank 2 is gone", ranks=(2,))
+    told.put(gone)
+    assert _first_cause(LATER, told, 2) is gone
+
+
 def test_the_host_knows_whose_result_it_takes() -> None:
     """What it refuses of that ends the start for every rank, by name."""
     controls = controls_of(JobFinished(b"{}", b""), None, None)
