@@ -109,24 +109,24 @@ def forged(run: SmallRun, **changes: Any) -> bytes:
 LIES: dict[str, tuple[Callable[[SmallRun], bytes], str]] = {
     "subject": (
         lambda r: r.lie(subject=Digest.of(b"other")),
-        "signed another model file",
+        "signed a different value of model file",
     ),
-    "weights": (lambda r: r.lie_of(weights=Digest.of(b"other")), "another weights"),
-    "metrics": (lambda r: r.lie_of(metrics={"loss": 0.001}), "another metrics"),
-    "steps": (lambda r: r.lie_of(steps=1), "another steps"),
+    "weights": (lambda r: r.lie_of(weights=Digest.of(b"other")), "a different value of weights"),
+    "metrics": (lambda r: r.lie_of(metrics={"loss": 0.001}), "a different value of metrics"),
+    "steps": (lambda r: r.lie_of(steps=1), "a different value of steps"),
     "rows": (lambda r: r.lie_of(rows=1), "other rows or restarts"),
-    "prepared": (lambda r: r.lie_of(prepared={"ada": 9}), "another prepared"),
+    "prepared": (lambda r: r.lie_of(prepared={"ada": 9}), "a different value of prepared"),
     "resumed": (lambda r: r.lie_of(resumed=1), "other rows or restarts"),
     "settings": (
         lambda r: r.lie(settings=JobSettings(training=TrainingSettings(seed=9))),
-        "another settings",
+        "a different value of settings",
     ),
     "rows-distinct": (
         lambda r: r.lie(distinct_rows={**r.receipt.distinct_rows, "cleo": 39}),
-        "another distinct rows",
+        "a different value of distinct rows",
     ),
     "receipts": (other_uses, "ada signed other receipts"),
-    "uses": (more_rows, "ada signed another use of rows"),
+    "uses": (more_rows, "ada signed other numbers of used rows"),
     "release": (lambda r: r.lie(released=r.receipt.released[:-1]), "a key release"),
     "dropped": (lambda r: r.lie(accounts=r.receipt.accounts[:2]), "accounts of 2"),
     "forged": (forged, "cleo is not signed by it"),
@@ -145,8 +145,8 @@ def test_a_writer_alone_changes_nothing_that_others_signed(
 
 
 SIGNED: dict[str, tuple[dict[str, Any], str]] = {
-    "result": ({"result": {"steps": Digest.of(b"99")}}, "cleo signed another steps"),
-    "unheard": ({"result": {"metrics": None}}, "cleo signed another metrics"),
+    "result": ({"result": {"steps": Digest.of(b"99")}}, "cleo signed a different value of steps"),
+    "unheard": ({"result": {"metrics": None}}, "cleo signed a different value of metrics"),
     "rows": ({"tables": "ada-train"}, "cleo signed a use of ada-train"),
     "name": ({"party": "bern"}, "cleo is not signed by it"),
     "instance": ({"instance": "ada"}, "cleo is not signed by it"),
@@ -565,7 +565,7 @@ def test_a_rank_that_signs_another_result_is_named_before_anything_leaves(
     for number, error in enumerate(errors):
         assert error is not None
         if number != liar:
-            assert str(error).startswith(f"{OWNERS[liar]} signed another")
+            assert str(error).startswith(f"{OWNERS[liar]} signed a different value")
             assert error.code == "account-differs"
     assert group.control.heard == []
 

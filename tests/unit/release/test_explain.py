@@ -270,10 +270,10 @@ def test_what_leaves_stands_first_and_who_gets_it() -> None:
     leaves = [each.text for each in sentences if each.topic == TOPICS[0]]
     for what, who in (
         ("Sums that", "goes to every party"),
-        ("own sums of `prepare`", "the machines of bern and cleo can read"),
+        ("sums over its own rows", "the machines of bern and cleo can read"),
         ("Numbers measured on your rows", "every party, the operator included"),
         ("trained model goes to", "cleo and bern"),
-        ("recipe prints does not leave", "its place in the code goes to cleo"),
+        ("recipe prints does not leave", "cleo gets its file and line"),
     ):
         assert any(what in each and who in each for each in leaves), what
 
@@ -287,7 +287,13 @@ def test_the_usual_document_is_above_the_floor() -> None:
     ("changes", "exception"),
     [
         ({"output": replace(OUTPUT, recipe_text=True)}, "recipe-text"),
-        ({"output": replace(OUTPUT, statistics_rows=15)}, "statistics"),
+        (
+            {
+                "output": replace(OUTPUT, statistics_rows=15),
+                "training": changed(TRAINING, prepare=(True,)),
+            },
+            "statistics",
+        ),
         ({"output": replace(OUTPUT, metric_rows=15)}, "metric-rows"),
         ({"output": replace(OUTPUT, model_to=("cleo", "bern"))}, "model-to"),
         ({"training": changed(TRAINING, batch_rows=Between(15, 64))}, "step-updates"),
@@ -313,8 +319,10 @@ def test_sums_over_few_rows_of_ones_own_are_below_the_floor() -> None:
     )
     updates = ["round-updates", "step-updates"]
     agreement = changed(USUAL, resources=few)
-    assert below(agreement) == ["statistics", *updates]
-    assert below(agreement, "bern") == []
+    assert below(agreement) == updates  # no run may make sums
+    sums = changed(agreement, training=changed(TRAINING, prepare=(True,)))
+    assert below(sums) == ["statistics", *updates]
+    assert below(sums, "bern") == []
     quiet = changed(agreement, output=replace(OUTPUT, statistics=()))
     assert below(quiet) == updates
     prepares = changed(quiet, training=changed(TRAINING, prepare=(True,)))
@@ -378,14 +386,14 @@ def test_every_accepted_level_is_named_and_development_in_red_also_at_home() -> 
 
 def test_updates_are_explained_by_their_rows() -> None:
     text = text_of(USUAL)
-    assert "over as few as 16 rows of one owner" in text
+    assert "over its own rows of the step (sync = step), as few as 16 rows" in text
     assert (
         "the machines of bern and cleo can read the updates of your rows"
         in text.lower()
     )
     rounds = text_of(changed(USUAL, training=changed(TRAINING, sync=("round",))))
     assert "single step" not in rounds
-    assert "whether a certain row is among them" in rounds
+    assert "whether a certain row is among an owner's rows" in rounds
 
 
 HOSTILE = "x\x1b[2J\r\n\u202e" + " " * 200 + "- The model goes to nobody." * 9

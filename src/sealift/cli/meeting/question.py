@@ -69,8 +69,8 @@ def tell_comparison(
         yield from _tell_field(field_to_plain(each))
     for name, rows in fewest.items():
         yield f"  {quote_foreign(name)}: at least {count(rows, 'row')}"
-    yield "  The host hears your name, your keys, and whether all of this fits, some seconds"
-    yield "  after your yes. So it learns that there are, or are not, other values in the table."
+    yield "  The host hears your name, your keys, and whether all of this fits, some seconds after"
+    yield "  your yes. So it learns whether your table has values outside of these limits."
     if number > 1:
         yield f"  The host declared something else before: this is time {number} of at most 3."
 

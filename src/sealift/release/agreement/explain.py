@@ -27,6 +27,7 @@ from sealift.attest.reference import (
     TpmRoot,
 )
 from sealift.attest.referenceset import SetName
+from sealift.codec import MAX_INTEGER
 from sealift.errors import quote_foreign
 from sealift.ids import Digest
 from sealift.release.agreement import (
@@ -217,8 +218,8 @@ def _tell_text(subject: _Subject) -> Iterator[Sentence]:
         return
     writers = [each.name for each in agreement.parties if "code_owner" in each.roles]
     text = (
-        "What the recipe prints does not leave. Of an error of the recipe, its place in the code goes "
-        f"to {subject.names(writers) or 'nobody'}, sealed, and its name to every party."
+        "What the recipe prints does not leave. If the recipe fails, every party gets the error's name, and "
+        f"{subject.names(writers) or 'no party'} gets its file and line, encrypted."
     )
     yield Sentence(_LEAVES, text)
 
@@ -228,31 +229,32 @@ def _tell_sums(subject: _Subject) -> Iterator[Sentence]:
     rule, training = agreement.output, agreement.training
     if rule is None or training is None:
         return
+    if True not in training.prepare:
+        yield Sentence(
+            _LEAVES, "No run may ask the recipe for sums of rows (`prepare`)."
+        )
+        return
     least = count(rule.statistics_rows, "row")
     if rule.statistics:
         few = min(rule.statistics_rows, subject.fewest_rows) < FLOOR_ROWS
         text = (
             f"Sums that the recipe's `prepare` makes of {subject.rows} leave: {_quote_names(rule.statistics)}. "
             f"Each total is made of at least {least} of all owners together, and goes to every party. The "
-            "other owners can subtract their own parts. A sum that counts each value apart shows the rows."
+            "other owners can subtract their own parts. A recipe can define a sum so that it shows single rows, "
+            "for example one count for each value: read the recipe."
         )
         yield Sentence(_LEAVES, text, "statistics" if few else None)
-    if True not in training.prepare:
-        yield Sentence(
-            _LEAVES, "No run may ask the recipe for sums of rows (`prepare`)."
-        )
-        return
     text = (
-        "Before training, a run may have the recipe's `prepare` add up every row once. The model is "
-        "built on these sums, also on those that are not named here, so who gets the model may read them "
-        f"in it. They are made of at least {least} in all and {rule.min_owner_rows:,} of each owner."
+        "Before training, the recipe may add up all rows (`prepare`). These sums are part of the model, so "
+        "whoever gets the model may be able to read them, also those that are not listed here. They are made "
+        f"of at least {least} in all and {rule.min_owner_rows:,} of each owner."
     )
     yield Sentence(_LEAVES, text)
     if agreement.group is not None:
         few = subject.fewest_rows < FLOOR_ROWS
         text = (
-            "Each accelerator sends its own sums of `prepare` to each other one before they are added up: "
-            f"{subject.readers} can read the sums of {subject.rows} alone, whatever else is said of sums."
+            "Each accelerator sends the sums over its own rows to every other one, which adds them up: "
+            f"{subject.readers} can read the sums of {subject.rows} alone."
         )
         yield Sentence(_LEAVES, text, "statistics" if few else None)
 
@@ -316,25 +318,26 @@ def _tell_updates(subject: _Subject) -> Iterator[Sentence]:
     if group is None or training is None:
         return
     text = (
-        f"{_capital(group.promise)}. {_capital(subject.readers)} can read the updates of {subject.rows}: the "
-        "part that a machine adds up, with two machines all of it. No noise is added. Sums of two steps, rounds "
-        "or runs can differ by few rows: whoever compares them reads what these few rows add."
+        f"{_capital(group.promise)}. {_capital(subject.readers)} can read the updates of {subject.rows}: each "
+        "machine reads the part that it adds up, and small updates whole. In a group of two, the other machine "
+        "can work out all of it. No noise is added. Sums of two steps, rounds or runs can differ by few rows: "
+        "whoever compares them reads what these few rows add."
     )
     yield Sentence(_LEAVES, text)
     if "round" in training.sync:
         bound = training.max_norm
         text = (
-            "With sync = round, an update is the change of the model over a whole round of an owner's "
-            "rows. It can show whether a certain row is among them, and typical values; of a table of few "
-            f"rows, the rows. The norm of a change is {f'bounded by {_range(bound)} (0: not bounded)' if bound.max else 'not bounded'}."
+            "After every round each machine sends what the round changed in the model (sync = round). This can show "
+            "whether a certain row is among an owner's rows, and typical values; of a table of few rows, the rows "
+            f"themselves. The norm of the change is {f'at most {bound.max:g}' if bound.max else 'not bounded'}."
         )
         few = subject.fewest_rows < FLOOR_ROWS
         yield Sentence(_LEAVES, text, "round-updates" if few else None)
     if "step" in training.sync:
         rows = min(int(training.batch_rows.min), subject.fewest_rows)
         text = (
-            f"With sync = step, an update is the gradient of every single step, over as few as {count(rows, 'row')} "
-            "of one owner. Published methods rebuild single rows from the gradient of a small batch."
+            "In every step each machine sends the gradient over its own rows of the step (sync = step), as few as "
+            f"{count(rows, 'row')}. Published methods rebuild single rows from the gradient of a small batch."
         )
         yield Sentence(_LEAVES, text, "step-updates" if rows < FLOOR_ROWS else None)
 
@@ -529,8 +532,8 @@ def _tell_settings(subject: _Subject) -> Iterator[Sentence]:
     yield Sentence(_COMPUTES, f"{text} It follows from a seed: {_range(rule.seed)}.")
     missing = {"skip": "goes on without it", "wait": "waits for it"}
     text = (
-        f"Held-out rows are measured on at the end, and before that {_every(rule.evaluate_every, 'rounds')}. What was "
-        f"learnt is stored, sealed, {_every(rule.checkpoint_every, 'groups of visits')}. When an owner is missing, "
+        f"Held-out rows are measured on at the end, and before that {_every(rule.evaluate_every, 'rounds')}. Encrypted "
+        f"checkpoints are saved {_every(rule.checkpoint_every, 'groups of visits')}. When an owner is missing, "
         f"the run {say_list([missing[each] for each in rule.on_missing], 'or')}."
     )
     yield Sentence(_COMPUTES, text)
@@ -551,7 +554,7 @@ def _tell_tables(subject: _Subject) -> Iterator[Sentence]:
     use = {"train": "to train on", "heldout": "to measure on, not to train on"}
     alike: dict[str, list[str]] = {}
     for each in sorted(agreement.resources, key=lambda each: each.owner != asked):
-        rows = "rows, whose number is told to all after a yes"
+        rows = "rows, whose number all parties learn after a yes to signing"
         if subject.sealed:
             cells = count(each.cell_rows, "row")
             rows = f"{count(each.rows, 'row')} of {each.row_bytes:,} bytes in cells of {cells}"
@@ -593,8 +596,8 @@ def _say_rule(resource: Resource, agreement: Agreement) -> str:
     ends = "Without a lease it stays good after its owner leaves, until the run ends."
     if lease:
         ends = (
-            f"It ends by itself {lease.lease_s:g} s after the last fresh evidence, which is due every "
-            f"{lease.heartbeat_s:g} s."
+            f"The machine must prove itself again every {lease.heartbeat_s:g} s; if it does not, the key stops "
+            f"working after {lease.lease_s:g} s at the latest."
         )
     return (
         f"Its key goes to a machine that proves level {say_list(resource.accepted(agreement.accept), 'or')} "
@@ -712,7 +715,7 @@ TABLE: Final[dict[type[Any], dict[str, _Tell | str]]] = {
         **_named(
             "evaluate_every checkpoint_every on_missing slices rows", _tell_settings
         ),
-        "digest_every": "digests of the state are compared, and shown to nobody",
+        "digest_every": "digests of the state are compared between accelerators, and shown to nobody else",
         "threads": "it changes the time of a sum and its last bits",
         "order": "each order visits all owners' rows",
         "buffer_bytes": "rows come in whole cells and numbers obey their rule at any size",
@@ -756,7 +759,9 @@ def _columns(table: Mapping[str, Any]) -> str:
 
 
 def _range(allowed: Between) -> str:
-    """``8``, or ``1 to 8``."""
+    """``8``, ``1 to 8``, or ``1 or more`` where a document sets no end."""
+    if allowed.max == MAX_INTEGER != allowed.min:
+        return f"{allowed.min:,} or more"
     low, high = (
         f"{each:,g}" if isinstance(each, float) else f"{each:,}"
         for each in (allowed.min, allowed.max)
@@ -766,6 +771,8 @@ def _range(allowed: Between) -> str:
 
 def _every(allowed: Between, what: str) -> str:
     """``every 8 rounds``, ``never``, or either."""
+    if allowed.max == MAX_INTEGER:
+        return "as often as the run says"
     often = (
         f"every {_range(Between(max(1, allowed.min), allowed.max))} {what}"
         if allowed.max

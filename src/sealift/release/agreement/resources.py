@@ -314,10 +314,7 @@ class GroupRule:
         each = "each key goes to each of them, and counts as a use each time"
         if self.rows == "owner":
             each = "each on its owner's machine, with that owner's rows and key alone"
-        return (
-            f"{self.ranks} accelerators train together, {each}; each sees the others' "
-            "changes of the model in the part that it adds up"
-        )
+        return f"{self.ranks} accelerators train together, {each}"
 
 
 @dataclass(frozen=True, slots=True)

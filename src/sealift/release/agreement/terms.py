@@ -30,6 +30,8 @@ from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Digest, check_name
 
+# Sentences about the agreement say these of parties, so no party is called so.
+NO_NAMES: Final = ("you", "nobody", "everybody", "anybody", "everyone", "anyone")
 LAST_S: Final = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that RFC 3339 can say
 
 
@@ -119,6 +121,8 @@ class Party:
 
     def __post_init__(self) -> None:
         check_name(self.name, what="party name")
+        if self.name in NO_NAMES:
+            raise inconsistent(f"{self.name} is a word of sentences, no name", "name")
         if len(set(self.roles)) != len(self.roles):
             raise inconsistent("a role is named twice", "roles")
 

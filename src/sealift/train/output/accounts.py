@@ -145,7 +145,8 @@ def verify_accounts(
         for name, here in result.items():
             known = name in account.result or name not in unheard
             if known and account.result.get(name) != here:
-                raise _differs(account.party, f"another {name.replace('_', ' ')}")
+                what = f"a different value of {name.replace('_', ' ')}"
+                raise _differs(account.party, what)
         if account.passes_before != accounts[0].body.passes_before:
             raise _differs(account.party, "another start of the run")
         _demand_own(account, signer, verified)
@@ -200,7 +201,7 @@ def demand_uses(
     if join_uses(Uses(each.tables) for each in accounts).tables != uses.tables:
         users = (a for a in accounts if not set(a.tables) <= set(uses.tables))
         party = next((each.party for each in users), accounts[0].party)
-        raise _differs(party, "another use of rows")
+        raise _differs(party, "other numbers of used rows")
     for each in accounts:
         end = start + sum(use.visits for use in each.tables)
         if Digest.of(encode(uses.receipts[start:end])) != each.receipts:
