@@ -111,11 +111,20 @@ LIES: dict[str, tuple[Callable[[SmallRun], bytes], str]] = {
         lambda r: r.lie(subject=Digest.of(b"other")),
         "signed a different value of model file",
     ),
-    "weights": (lambda r: r.lie_of(weights=Digest.of(b"other")), "a different value of weights"),
-    "metrics": (lambda r: r.lie_of(metrics={"loss": 0.001}), "a different value of metrics"),
+    "weights": (
+        lambda r: r.lie_of(weights=Digest.of(b"other")),
+        "a different value of weights",
+    ),
+    "metrics": (
+        lambda r: r.lie_of(metrics={"loss": 0.001}),
+        "a different value of metrics",
+    ),
     "steps": (lambda r: r.lie_of(steps=1), "a different value of steps"),
     "rows": (lambda r: r.lie_of(rows=1), "other rows or restarts"),
-    "prepared": (lambda r: r.lie_of(prepared={"ada": 9}), "a different value of prepared"),
+    "prepared": (
+        lambda r: r.lie_of(prepared={"ada": 9}),
+        "a different value of prepared",
+    ),
     "resumed": (lambda r: r.lie_of(resumed=1), "other rows or restarts"),
     "settings": (
         lambda r: r.lie(settings=JobSettings(training=TrainingSettings(seed=9))),
@@ -145,8 +154,14 @@ def test_a_writer_alone_changes_nothing_that_others_signed(
 
 
 SIGNED: dict[str, tuple[dict[str, Any], str]] = {
-    "result": ({"result": {"steps": Digest.of(b"99")}}, "cleo signed a different value of steps"),
-    "unheard": ({"result": {"metrics": None}}, "cleo signed a different value of metrics"),
+    "result": (
+        {"result": {"steps": Digest.of(b"99")}},
+        "cleo signed a different value of steps",
+    ),
+    "unheard": (
+        {"result": {"metrics": None}},
+        "cleo signed a different value of metrics",
+    ),
     "rows": ({"tables": "ada-train"}, "cleo signed a use of ada-train"),
     "name": ({"party": "bern"}, "cleo is not signed by it"),
     "instance": ({"instance": "ada"}, "cleo is not signed by it"),

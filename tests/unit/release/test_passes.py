@@ -108,6 +108,13 @@ def test_passes_are_counted_until_there_are_no_more(owner: Owner) -> None:
     passes(session, a_pass(purpose="prepare"))  # each purpose has its own count
 
 
+def test_no_attempt_is_made_smaller_afterwards(owner: Owner) -> None:
+    session, attempt = owner.released(), secrets.token_bytes(32)
+    passes(session, a_pass(visits=MOST, attempt=attempt))
+    passes(session, a_pass(visits=1, attempt=attempt))
+    assert refused(session, a_pass()) == "too-many-visits"
+
+
 def test_the_count_goes_on_whoever_begins_anew(owner: Owner) -> None:
     """Another accelerator, another job, another seed; the broker's own restart."""
     again = replace(RUN, job="another", seed=7)

@@ -22,6 +22,7 @@ from sealift.release.agreement import (
 )
 from sealift.release.agreement.successors import own_part, verify_line
 from sealift.release.agreement.training import LIMITS, SETTINGS, read_training
+from sealift.travel.settings import TrainingSettings
 
 # One value that each setting has, and one that the rule of that value does not allow.
 OTHERS: dict[str, tuple[Any, Any]] = {
@@ -220,10 +221,32 @@ def test_no_rank_shows_others_a_sum_over_fewer_rows(
     at_home(**{**STEPS, **change, "sync": ("round",)})  # rounds are over whole tables
 
 
-def test_no_rank_shows_others_a_round_over_fewer_rows() -> None:
-    agreed = at_home()
+@pytest.mark.parametrize("high", [1, 4, 15, 16, 40])
+@pytest.mark.parametrize("low", [1, 4, 16])
+def test_a_round_has_so_many_rows_whatever_is_left_out(low: int, high: int) -> None:
+    metric_rows, batches = 16, range(low, max(low, high) + 1)
+    rule = replace(
+        TRAINING, batch_rows=Between(low, max(low, high)), drop_last=(False, True)
+    )
+    fewest = rule.fewest_table_rows(metric_rows)
+
+    def trained(rows: int) -> int:
+        settings = (TrainingSettings(batch_rows=n, drop_last=True) for n in batches)
+        return min(each.trained_rows(rows) for each in settings)
+
+    assert all(trained(rows) >= metric_rows for rows in range(fewest, 200))
+    assert replace(rule, drop_last=(False,)).fewest_table_rows(metric_rows) == 16
+
+
+@pytest.mark.parametrize(
+    ("change", "rows"), [({}, 15), ({"drop_last": (False, True)}, 29)]
+)
+def test_no_rank_shows_others_a_round_over_fewer_rows(
+    change: dict[str, Any], rows: int
+) -> None:
+    agreed = at_home(batch_rows=Between(1, 64), **change)
     few = replace(
-        agreed.resources[0], rows=15, total_bytes=15 * agreed.resources[0].row_bytes
+        agreed.resources[0], rows=rows, total_bytes=rows * agreed.resources[0].row_bytes
     )
     with pytest.raises(MalformedError) as caught:
         replace(agreed, resources=(few, *agreed.resources[1:]))

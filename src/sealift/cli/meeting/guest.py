@@ -651,7 +651,8 @@ def _fewest_rows(declared: Declaration) -> tuple[int, int]:
     require_agreed(job.settings, job.plan, declared.training)
     training, output = job.training, declared.output
     batch = training.batch_rows if training.drop_last else 1
-    return max(output.min_owner_rows, output.metric_rows, batch), output.metric_rows
+    shown = declared.training.fewest_table_rows(output.metric_rows)
+    return max(output.min_owner_rows, shown, batch), output.metric_rows
 
 
 def _require_rows(table: Path, rows: int, fewest: int) -> None:

@@ -584,11 +584,9 @@ def _tell_tables(subject: _Subject) -> Iterator[Sentence]:
 def _say_rule(resource: Resource, agreement: Agreement) -> str:
     """The owner's own rule; nobody else can change it."""
     rule, lease = resource.rule, resource.lease
-    uses = (
-        f"at most {count(rule.max_uses, 'time')}"
-        if rule.max_uses
-        else "any number of times"
-    )
+    uses = "any number of times"
+    if rule.max_uses:
+        uses = f"at most {count(rule.max_uses, 'time')}"
     since = (
         f" from {say_time(rule.not_before)} on" if rule.not_before is not None else ""
     )
@@ -666,6 +664,9 @@ def _named(names: str, told: _Tell | str) -> dict[str, _Tell | str]:
     return dict.fromkeys(names.split(), told)
 
 
+_REFERENCES = (
+    TpmReferences, TpmRoot, ImaReferences, TdxReferences, SnpReferences, NvidiaReferences,
+)  # fmt: skip
 _PART = "a part of the document: its own fields stand in this table"
 # By part and field: what puts it into a sentence, or why it cannot matter to an owner. Under
 # one heading, sentences stand in this order.
@@ -698,14 +699,7 @@ TABLE: Final[dict[type[Any], dict[str, _Tell | str]]] = {
     SetName: _named("name signer number", _tell_references),
     **{  # which are told field by field, whatever their fields are
         kind: _named(" ".join(each.name for each in fields(kind)), _tell_references)
-        for kind in (
-            TpmReferences,
-            TpmRoot,
-            ImaReferences,
-            TdxReferences,
-            SnpReferences,
-            NvidiaReferences,
-        )
+        for kind in _REFERENCES
     },
     CodeBundle: _named("digest entry files", _tell_code),
     TrainingRule: {
@@ -773,12 +767,9 @@ def _every(allowed: Between, what: str) -> str:
     """``every 8 rounds``, ``never``, or either."""
     if allowed.max == MAX_INTEGER:
         return "as often as the run says"
-    often = (
-        f"every {_range(Between(max(1, allowed.min), allowed.max))} {what}"
-        if allowed.max
-        else ""
-    )
-    return say_list([*filter(None, (often, "" if allowed.min else "never"))], "or")
+    often = f"every {_range(Between(max(1, allowed.min), allowed.max))} {what}"
+    said = [often] if allowed.max else []
+    return say_list(said if allowed.min else [*said, "never"], "or")
 
 
 def _capital(text: str) -> str:

@@ -234,6 +234,15 @@ class TrainingRule:
                 "training.drop_last",
             )
 
+    def fewest_table_rows(self, metric_rows: int) -> int:
+        """Rows that a table needs, so that a round's update is made of ``metric_rows``.
+
+        A last batch that is left out has fewer rows than a batch.
+        """
+        if True not in self.drop_last or self.batch_rows.min >= metric_rows:
+            return metric_rows
+        return metric_rows + min(metric_rows - 1, int(self.batch_rows.max)) - 1
+
 
 def read_training(plain: object) -> object:
     """Plain form of the rule from what people write: a value, a list, or a range.

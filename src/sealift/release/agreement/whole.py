@@ -384,12 +384,13 @@ class Agreement:
             if plan in training.plans and getattr(self, part) is None:
                 raise inconsistent(f"{plan} needs [{part}]", "training.plans")
         training.require_shown_rows(metric_rows)
+        fewest = training.fewest_table_rows(metric_rows)
         for index, entry in enumerate(self.resources):
-            few = entry.part == "train" and entry.rows < metric_rows
+            few = entry.part == "train" and entry.rows < fewest
             if few and "ddp" in training.plans:
                 raise inconsistent(
-                    f"a rank would show the others what it made of {entry.rows} rows, "
-                    f"and output.metric_rows is {metric_rows}",
+                    f"its {entry.rows} rows are fewer than {fewest}: a rank would show the "
+                    f"others what it made of fewer than output.metric_rows, {metric_rows}",
                     f"resources[{index}].rows",
                 )
 

@@ -118,7 +118,7 @@ class Ledger:
     def spend(self, debit: Debit, require: Callable[[int], None]) -> int:
         """Count what is about to be done; the sum so far, with it.
 
-        The same attempt is counted once.
+        The same attempt is counted once, by the largest amount that it ever had.
 
         Args:
             debit: What it is.
@@ -128,7 +128,8 @@ class Ledger:
             spent = _spent(connection, debit) + debit.amount
             require(spent)
             connection.execute(
-                "INSERT OR REPLACE INTO debits VALUES (?, ?, ?, ?)",
+                "INSERT INTO debits VALUES (?, ?, ?, ?)"
+                " ON CONFLICT DO UPDATE SET amount = max(amount, excluded.amount)",
                 (debit.line, debit.budget, debit.attempt, debit.amount),
             )
             return spent
