@@ -174,9 +174,15 @@ def test_the_result_is_rank_0s(rank: int, said: object) -> None:
 @pytest.mark.parametrize(("said", "passes"), [(READY, 9), (ENDED, 2)])
 def test_a_rank_cannot_talk_without_end(said: object, passes: int) -> None:
     """Each word of a pass is an event, and a line of the journal of whoever hosts."""
-    raw = encode_named(message_name(type(said)), said)
+    raw = [encode_named(message_name(type(said)), said)] * 20
+
+    def receive(timeout_s: float | None) -> bytes:
+        if not raw:
+            raise PeerError("gone")
+        return raw.pop()
+
     heard: list[Any] = []
-    session: Any = SimpleNamespace(receive=lambda timeout_s: raw)
+    session: Any = SimpleNamespace(receive=receive)
     RankWords(0, ("rank 0", "rank 1"), passes=passes).hear(session, heard.append)
     assert len(heard) == 1 + (1 if said is READY else passes)
     assert isinstance(heard[-1], MalformedError)
