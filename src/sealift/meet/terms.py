@@ -309,7 +309,8 @@ def _unsealed(
     """A table of as few rows as the output rule takes, with commitments to nothing."""
     output, nothing = declared.output, Digest(bytes(DIGEST_BYTES))
     share = -(-output.min_rows // len(declared.guests))
-    rows = max(output.min_owner_rows, output.metric_rows, share)
+    shown = declared.training.fewest_table_rows(output.metric_rows)
+    rows = max(output.min_owner_rows, shown, share)
     return Resource(
         name=f"{name}-{part}",
         owner=name,

@@ -767,9 +767,10 @@ def _every(allowed: Between, what: str) -> str:
     """``every 8 rounds``, ``never``, or either."""
     if allowed.max == MAX_INTEGER:
         return "as often as the run says"
-    often = f"every {_range(Between(max(1, allowed.min), allowed.max))} {what}"
-    said = [often] if allowed.max else []
-    return say_list(said if allowed.min else [*said, "never"], "or")
+    said = [] if allowed.min else ["never"]
+    if allowed.max:
+        said[:0] = [f"every {_range(Between(max(1, allowed.min), allowed.max))} {what}"]
+    return say_list(said, "or")
 
 
 def _capital(text: str) -> str:
