@@ -128,7 +128,7 @@ def test_categories_leave_by_a_yes_for_each_column_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers = iter(["y", "n"])
-    monkeypatch.setattr(question, "ask_line", lambda *how: next(answers))
+    monkeypatch.setattr(question, "ask_afresh", lambda *how: next(answers))
     found = {
         "ward": {"c": 10, "d": 9, "e": 200},
         "site": {HOSTILE: 50},

@@ -16,6 +16,7 @@ import json
 import os
 import shlex
 import sys
+import termios
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -48,6 +49,17 @@ def ask_line(question: str, default: str = "") -> str:
             return answer
 
 
+def ask_afresh(question: str, default: str = "") -> str:
+    """One answer that was typed after its question was shown.
+
+    What was typed ahead, say a second ``y`` of somebody who waited, answers something
+    that nobody has read yet, so it is dropped.
+    """
+    if has_terminal():
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    return ask_line(question, default)
+
+
 def ask_words(question: str, default: str = "") -> list[str]:
     """Several answers on one line, quoted as for a shell; ``-`` for none."""
     answer = ask_line(question, default)
@@ -74,7 +86,7 @@ def confirm(
             fix=fix,
             code="not-confirmed",
         )
-    if ask_line(f"{question} (yes/no)", "no").lower() not in YES:
+    if ask_afresh(f"{question} (yes/no)", "no").lower() not in YES:
         raise UsageError("nothing was done", why="not yes", code="not-confirmed")
 
 

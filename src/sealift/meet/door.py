@@ -52,6 +52,7 @@ IDLE_S: Final = 60.0  # a guest asks far more often
 ARRIVE_S: Final = 10.0  # from a session's begin to the proof in it
 PROOF_S: Final = 60.0  # from a stranger's registration at the relay to its proof
 MAX_STRANGERS: Final = 32  # circuits at one time of those that proved nothing
+MAX_EACH: Final = 4  # conversations at one time of one party that proved its invitation
 _NAME_REFUSED: Final = ("name-taken", "name-unproven")  # somebody else has it, or had
 
 
@@ -117,6 +118,9 @@ class Door:
         self._sink = sink
         self._vouch = vouch
         self._free = threading.Semaphore(MAX_STRANGERS)
+        self._each = {
+            name: threading.Semaphore(MAX_EACH) for name in host.declaration.guests
+        }
 
     def start(self) -> None:
         """Receive in a thread of its own."""
@@ -141,7 +145,13 @@ class Door:
                 stranger.callback(self._free.release)
                 with accept(circuit, _host_endpoint(self._host), anybody) as session:
                     reception = Reception(self._host, session.peer, session.th2)
-                    if self._take(session, reception, ARRIVE_S):
+                    if not self._take(session, reception, ARRIVE_S):
+                        return
+                    places = self._each[session.peer.name]
+                    if not places.acquire(blocking=False):
+                        return  # it talks to us already, more than once
+                    with ExitStack() as guest:
+                        guest.callback(places.release)
                         self._vouch(circuit.id)
                         stranger.close()
                         while self._take(session, reception, IDLE_S):

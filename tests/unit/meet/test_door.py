@@ -14,7 +14,14 @@ import pytest
 from sealift.crypto.identity import create_identity
 from sealift.errors import PeerError, RefusedError
 from sealift.events import Event, discard
-from sealift.meet.door import PROOF_S, Conversation, Door, guest_name, places
+from sealift.meet.door import (
+    MAX_EACH,
+    PROOF_S,
+    Conversation,
+    Door,
+    guest_name,
+    places,
+)
 from sealift.meet.guest import expect_host, guest_endpoint
 from sealift.meet.invitation import HOST, Invitation
 from sealift.meet.messages import Ask, BringCard
@@ -148,6 +155,38 @@ def test_parties_behind_one_address_meet(tmp_path: Path) -> None:
             entered = Conversation(here, create_identity(name), dial_s=5.0)
             told = stack.enter_context(entered).say(Ask())
             assert isinstance(told, BringCard)
+
+
+def test_one_party_has_a_few_conversations_at_a_time(tmp_path: Path) -> None:
+    """A party that is in keeps no other one out, however often it comes."""
+    met = MetHost(tmp_path)
+    registry = places(met.host.book, met.meeting)
+    with Relay.listen(registry=registry) as relay:
+        client = relay.local_client(HOST)
+        Door(client, met.host, sink=discard, vouch=relay.vouch).start()
+        host, port = relay.address
+        identities = {name: create_identity(name) for name in ("north", "east")}
+
+        def comes(name: str) -> Conversation:
+            here = replace(met.invite(name), addresses=(f"{host}:{port}",))
+            return Conversation(here, identities[name], dial_s=5.0)
+
+        with ExitStack() as stack:
+            for _ in range(MAX_EACH):
+                talk = stack.enter_context(comes("north"))
+                assert isinstance(talk.say(Ask()), BringCard)
+            with comes("north") as one_more, pytest.raises(PeerError):
+                one_more.say(Ask())
+            with comes("east") as other:
+                assert isinstance(other.say(Ask()), BringCard)
+        deadline = time.monotonic() + WAIT_S
+        while True:  # its places are free again once it is gone
+            with comes("north") as again:
+                try:
+                    assert isinstance(again.say(Ask()), BringCard)
+                    break
+                except PeerError:
+                    assert time.monotonic() < deadline
 
 
 def test_a_stranger_that_proves_nothing_loses_its_place(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.cli.console import YES, ask_line, has_terminal, say, show
+from sealift.cli.console import YES, ask_afresh, has_terminal, say, show
 from sealift.cli.judging import wall_clock
 from sealift.cli.meeting.place import (
     Place,
@@ -176,7 +176,7 @@ def run(args: argparse.Namespace) -> int:
             if not each.is_file():
                 raise UsageError(f"there is no {each}", code="cannot-read")
         meeting = OwnerMeeting(args, invitation, place, kept)
-        meeting.ask = ask_line if has_terminal() else None
+        meeting.ask = ask_afresh if has_terminal() else None
         kept = meeting.attend()
     _take_part(place, kept, view=args.view)
     return 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from sealift.cli.console import YES, ask_line, say
+from sealift.cli.console import YES, ask_afresh, say
 from sealift.data.schema.document import field_to_plain
 from sealift.data.schema.schema import Schema
 from sealift.errors import quote_foreign
@@ -110,6 +110,6 @@ def ask_categories(
         say(f"{quote_foreign(column)} has texts that the host does not list:")
         for text in texts:
             say(f"  {quote_foreign(text)} ({counts[text]} rows)")
-        if ask_line("Tell the host these texts, without numbers? (y/N)", "n") in YES:
+        if ask_afresh("Tell the host these texts, without numbers? (y/N)", "n") in YES:
             told[column] = tuple(texts)
     return told

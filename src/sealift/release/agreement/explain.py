@@ -318,7 +318,7 @@ def _tell_updates(subject: _Subject) -> Iterator[Sentence]:
     if group is None or training is None:
         return
     text = (
-        f"{_capital(group.promise)}. {_capital(subject.readers)} can read the updates of {subject.rows}: each "
+        f"{group.promise}. {_capital(subject.readers)} can read the updates of {subject.rows}: each "
         "machine reads the part that it adds up, and small updates whole. In a group of two, the other machine "
         "can work out all of it. No noise is added. Sums of two steps, rounds or runs can differ by few rows: "
         "whoever compares them reads what these few rows add."
@@ -520,11 +520,14 @@ def _tell_settings(subject: _Subject) -> Iterator[Sentence]:
     rule = subject.agreement.training
     if rule is None:
         return
-    runs = f"at most {count(rule.runs, 'time')}" if rule.runs else "any number of times"
+    runs = "Any number of runs"
+    if rule.runs:
+        runs = f"At most {count(rule.runs, 'different run')}"
     last = "may be left out" if True in rule.drop_last else "are used"
     text = (
-        f"The model is trained {say_list([_PLANS[each] for each in rule.plans], 'or')}. A run may be started {runs}, "
-        f"each time with {_range(rule.epochs)} rounds over all training rows and {_range(rule.batch_rows)} rows in a "
+        f"The model is trained {say_list([_PLANS[each] for each in rule.plans], 'or')}. {runs} may be "
+        "started; one that is started again with the same name and settings is the same run, for as long as keys "
+        f"and visits last. A run has {_range(rule.epochs)} rounds over all training rows and {_range(rule.batch_rows)} rows in a "
         f"step; shorter last steps {last}. Devices: {say_list(rule.device, 'or')}."
     )
     yield Sentence(_COMPUTES, text)
