@@ -67,3 +67,18 @@ def test_a_recipe_runs_in_the_sandbox(
         assert repr(str(place)) in everything
     assert "sealift-invitation-" not in everything
     assert not (folder / "meeting.db").exists()
+
+
+def test_a_metric_may_have_the_name_of_a_fact_and_draws_no_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"sums": 1.0, "parameters": 7.0, "a" + " " * 200 + "verified": 1.0}
+    text = RECIPE + f"\n\ndef evaluate(model, batch):\n    return {names!r}\n"
+    (folder / "recipe" / "recipe.py").write_text(text)
+    assert main(COMMANDS["try"]()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line.split()[0] for line in lines]
+    assert shown.count("sums") == 1
+    assert lines[0].split() == ["parameters", "8"]
+    assert shown.count("parameters") == 2
+    assert max(map(len, lines)) < 80

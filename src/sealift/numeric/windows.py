@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 Integers = npt.NDArray[np.signedinteger[Any] | np.unsignedinteger[Any]]
+Index = npt.NDArray[np.int64]
 N = TypeVar("N", bound=np.number[Any])
 
 
@@ -35,10 +36,28 @@ class Window:
     def reach(self, axis: int, tap: int, side: int) -> tuple[int, int, int]:
         """Of a tap along one axis: first and last + 1 place inside, first pixel."""
         stride, padding = self.stride[axis], self.padding[axis]
-        places = (side + 2 * padding - self.kernel[axis]) // stride + 1
+        places = self._places(axis, side)
         first = max(0, -((tap - padding) // stride))
         last = min(places, (side - 1 + padding - tap) // stride + 1)
         return first, max(first, last), first * stride + tap - padding
+
+    def seen_from(self, axis: int, side: int) -> tuple[Index, Index]:
+        """Along one axis: first and last + 1 pixel that each place sees."""
+        places = np.arange(self._places(axis, side), dtype=np.int64)
+        first = places * self.stride[axis] - self.padding[axis]
+        return first.clip(0, side), (first + self.kernel[axis]).clip(0, side)
+
+    def seen_by(self, axis: int, side: int) -> tuple[Index, Index]:
+        """Along one axis: first and last + 1 place that sees each pixel."""
+        stride, places = self.stride[axis], self._places(axis, side)
+        pixels = np.arange(side, dtype=np.int64) + self.padding[axis]
+        end = (pixels // stride + 1).clip(0, places)
+        first = -((self.kernel[axis] - 1 - pixels) // stride)
+        return np.minimum(first.clip(0, places), end), end
+
+    def _places(self, axis: int, side: int) -> int:
+        padded = side + 2 * self.padding[axis]
+        return (padded - self.kernel[axis]) // self.stride[axis] + 1
 
     def taps(self, height: int, width: int) -> Iterator[tuple[int, int, Cut, Cut]]:
         """Of each tap: its row and column, places inside, and the pixels there."""

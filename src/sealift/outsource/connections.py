@@ -17,6 +17,8 @@ from typing import Final, Self
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.crypto.sign import SIGNATURE_BYTES, PublicKey, Signed
 from sealift.errors import (
+    AuthenticationError,
+    MalformedError,
     PeerError,
     RefusedError,
     SealiftError,
@@ -132,7 +134,7 @@ class ServerConnection:
         arrays, messages = room_for(sizes)
         with self.naming():
             for message in messages:
-                self._wire.receive_into(message)
+                self._take(message)
                 self._hasher.update(message)
         return arrays
 
@@ -140,7 +142,10 @@ class ServerConnection:
         """What it signs at the end of a step, verified."""
         signature = bytearray(SIGNATURE_BYTES)
         with self.naming():
-            self._wire.receive_into(signature)
+            try:
+                self._take(signature)
+            except MalformedError:  # no answer: the step is not made again
+                raise AuthenticationError from None
             found = Signed(self._answered(), bytes(signature))
             found.verify(self._identity)
         self._begun += 1
@@ -158,6 +163,15 @@ class ServerConnection:
         if self._pipe is not None:
             self._pipe.abort()
         self._session.close()
+
+    def _take(self, room: bytearray | memoryview) -> None:
+        """Receive a message; what has another length is no share (rule S3)."""
+        try:
+            self._wire.receive_into(room)
+        except MalformedError as error:
+            raise MalformedError(
+                "it sends no answer to this step", why=error, code="bad-share"
+            ) from None
 
     def _answered(self) -> Answered:
         return Answered(

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from sealift.crypto.keys import SecretKey
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.keystream import rounding_noise
-from sealift.numeric.loops import F32, I16
+from sealift.numeric.loops import F32, I16, I64
 from sealift.numeric.windows import Window
 from sealift.outsource.terms import OPERANDS, Direction, Layer, Tensor
 
@@ -129,16 +129,14 @@ def _norms(
     window = window_of(layer)
     match direction:
         case "forward":
-            pixels = _pixel_squares(kernels, a)
-            rows = np.zeros((layer.batch, *layer.out), np.int64)
-            for _row, _column, inside, seen in window.taps(layer.height, layer.width):
-                rows[:, *inside] += pixels[:, *seen]
+            rows = _pixel_squares(kernels, a)
+            for axis, side in enumerate((layer.height, layer.width)):
+                rows = _sums_between(rows, 1 + axis, *window.seen_from(axis, side))
             columns = kernels.row_squares(b.reshape(layer.outputs, -1))
         case "input":
-            places = _pixel_squares(kernels, a)
-            rows = np.zeros((layer.batch, layer.height, layer.width), np.int64)
-            for _row, _column, inside, seen in window.taps(layer.height, layer.width):
-                rows[:, *seen] += places[:, *inside]
+            rows = _pixel_squares(kernels, a)
+            for axis, side in enumerate((layer.height, layer.width)):
+                rows = _sums_between(rows, 1 + axis, *window.seen_by(axis, side))
             columns = kernels.column_squares(b.reshape(-1, layer.inputs))
         case _:  # of the weight
             rows = kernels.column_squares(a.reshape(-1, layer.outputs))
@@ -149,6 +147,21 @@ def _norms(
 def window_of(layer: Layer) -> Window:
     """How its kernel walks."""
     return Window(layer.kernel, layer.stride, layer.padding)
+
+
+def _sums_between(numbers: Squares, axis: int, first: I64, end: I64) -> Squares:
+    """Sums along an axis, each from a first place to an end; ``numbers`` are used up.
+
+    So the time does not grow with the kernel: a recipe chooses that.
+    """
+    np.cumsum(numbers, axis=axis, out=numbers)
+    shape = tuple(-1 if each == axis else 1 for each in range(numbers.ndim))
+    found = numbers.take(end - 1, axis, mode="clip")
+    found *= (end > 0).reshape(shape)
+    before = numbers.take(first - 1, axis, mode="clip")
+    before *= (first > 0).reshape(shape)
+    found -= before
+    return found
 
 
 def _pixel_squares(kernels: Kernels, images: I16) -> Squares:

@@ -18,6 +18,7 @@ from sealift.outsource.check import exact_row
 from sealift.outsource.masked import SHARES, MaskedProducts, Share
 from sealift.outsource.multiplier import Multiplier
 from sealift.outsource.plain import PlainProducts
+from sealift.outsource.quantize import _norms, window_of
 from sealift.outsource.terms import (
     OPERANDS,
     Backward,
@@ -302,3 +303,25 @@ def test_parts_of_a_mask_are_the_mask() -> None:
         assert np.array_equal(part, whole[first * BLOCK : end])
     with pytest.raises(UsageError):
         KERNELS.uniform(bytes(32), basis, whole[:70], size=size)
+
+
+@pytest.mark.parametrize("padding", [(0, 0), (2, 1)])
+@pytest.mark.parametrize("stride", [(1, 1), (2, 3), (4, 1)])
+def test_norms_are_those_of_what_each_tap_sees(
+    stride: tuple[int, int], padding: tuple[int, int]
+) -> None:
+    layer = Layer(
+        name="one", batch=2, inputs=3, outputs=4, height=7, width=5,
+        kernel=(3, 2), stride=stride, padding=padding,
+    )  # fmt: skip
+    draw = np.random.default_rng(5)
+    x, dy, w = (
+        draw.integers(-99, 99, layer.shape(each)).astype(np.int16)
+        for each in ("x", "dy", "w")
+    )
+    seen, reached = np.zeros((2, *layer.out)), np.zeros((2, 7, 5))
+    for _, _, places, pixels in window_of(layer).taps(7, 5):
+        seen[:, *places] += (x[:, *pixels].astype(float) ** 2).sum(-1)
+        reached[:, *pixels] += (dy[:, *places].astype(float) ** 2).sum(-1)
+    assert _norms(KERNELS, layer, "forward", x, w)[0] == seen.max()
+    assert _norms(KERNELS, layer, "input", dy, w)[0] == reached.max()

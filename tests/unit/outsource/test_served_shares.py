@@ -240,7 +240,7 @@ def _raise(error: SealiftError) -> None:
     [
         (BadProducts, "bad-share", MalformedError),
         (ShortProducts, "authentication", SealiftError),
-        (LongProducts, "bad-record-length", MalformedError),
+        (LongProducts, "bad-share", MalformedError),
     ],
 )
 def test_what_is_no_answer_names_the_server(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +17,17 @@ from sealift.errors import (
     JobError,
     PeerError,
     SealiftError,
+    Stopping,
     UnavailableError,
 )
 from sealift.numeric.kernels import portable_kernels
 from sealift.numeric.loops import F32, I16, U32
+from sealift.numeric.windows import Window
+from sealift.outsource import server
 from sealift.outsource.masked import MaskedProducts, Share
 from sealift.outsource.multiplier import Multiplier
 from sealift.outsource.plain import PlainProducts
+from sealift.outsource.server import ServedJob, ShareServer
 from sealift.outsource.terms import Backward, Direction, Exchange, Forward, Layer
 from sealift.outsource.trace import Phase, StepKind, Trace, Traces, tabulate
 from sealift.train.loop.products import Outsourcing, RehearsedSteps, TaskSteps
@@ -41,6 +46,7 @@ from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.products import BeginStep, ProductAnswers
 from sealift.travel.settings import TrainingSettings
 from tests.sim.jobworld import RECIPE, Wishes, fresh_world, train_here
+from tests.sim.servedshares import SharesWorld
 from tests.sim.shareservers import InPlaceServers
 
 pytestmark = pytest.mark.distributed
@@ -100,11 +106,15 @@ def run(
     told: list[SealiftError] | None = None,
 ) -> LocalRun:
     """In the sandboxed process of recipes."""
-    world = fresh_world(folder, Wishes(epochs=1, recipe=recipe))
     kept = told if told is not None else []
     outsourcing = Outsourcing(
         lambda traces: products, portable_kernels(), 7, redo=redo, told=kept.append
     )
+    return train_in_sandbox(folder, recipe, outsourcing)
+
+
+def train_in_sandbox(folder: Path, recipe: str, outsourcing: Outsourcing) -> LocalRun:
+    world = fresh_world(folder, Wishes(epochs=1, recipe=recipe))
     executors: list[RecipeExecutor] = []
 
     def at(*bundle: object) -> RecipeExecutor:
@@ -437,6 +447,72 @@ def test_a_rehearsal_takes_no_memory_for_what_exceeds_its_bounds(what: str) -> N
         tracemalloc.stop()
     assert caught.value.code == code
     assert peak < 1 << 25
+
+
+def test_the_time_of_a_kernel_does_not_grow_with_its_taps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A layer's norms are one pass over its pixels: time is asked for in the product only."""
+
+    def between() -> None:
+        raise Stopping
+
+    monkeypatch.setattr(Window, "taps", lambda *_: pytest.fail("each tap was walked"))
+    long = Layer(
+        name="long", batch=1, inputs=1, outputs=1, width=1 << 18,
+        kernel=(1, 1 << 18), padding=(0, (1 << 18) - 1),
+    )  # fmt: skip
+    products = RehearsedSteps(
+        Multiplier(PlainProducts(between), portable_kernels(), 7),
+        (StepForm("train", 1, {}),),
+        most_bytes=1 << 30,
+    )
+    products.begin()
+    x, w = (np.ones(long.shape(each), np.float32) for each in ("x", "w"))
+    with pytest.raises(Stopping):
+        products.forward(Forward(long), x, w)
+
+
+class OtherLength(ServedJob):
+    """From the second step on it sends messages of other lengths than the trace's."""
+
+    what = "answer"
+
+    def _send(self, products: Sequence[U32]) -> None:
+        if self.what == "answer" and self._begun:
+            self._pipe.send(bytes(1 << 12))
+        super()._send(products)
+
+    def _signature(self, step: int) -> bytes:
+        return super()._signature(step) + bytes(self.what == "signature")
+
+
+@pytest.mark.parametrize(
+    ("what", "code"), [("answer", "bad-share"), ("signature", "authentication")]
+)
+def test_a_server_that_sends_other_lengths_is_named_and_not_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, code: str
+) -> None:
+    monkeypatch.setattr(OtherLength, "what", what)
+    servers = SharesWorld()
+    kernels = portable_kernels()
+
+    def reach(traces: Traces) -> MaskedProducts:
+        connections = closing.enter_context(servers.dial())
+        connections.announce(traces)
+        return MaskedProducts(connections, kernels)
+
+    honest = server.ServedJob
+
+    def serves(of: ShareServer, *session: Any) -> ServedJob:
+        return (OtherLength if of.share == "M" else honest)(of, *session)
+
+    monkeypatch.setattr(server, "ServedJob", serves)
+    outsourcing = Outsourcing(reach, kernels, 7, redo=2)
+    named = pytest.raises(SealiftError, match=r"^M .cloud-b.")
+    with servers.serving(), ExitStack() as closing, named as found:
+        train_in_sandbox(tmp_path, RECIPE, outsourcing)
+    assert found.value.code == code
 
 
 class Interrupted(RecipeExecutor):

@@ -18,7 +18,7 @@ from sealift.cli.console import say
 from sealift.data.schema.alike import demand_alike
 from sealift.data.schema.card import schema_of
 from sealift.data.schema.document import load_schema, schema_to_plain
-from sealift.errors import MalformedError, UsageError, visible
+from sealift.errors import MalformedError, UsageError, quote_foreign
 from sealift.release.agreement.code import differing_files, read_bundle
 
 if TYPE_CHECKING:
@@ -161,12 +161,15 @@ def _show(rehearsal: Rehearsal, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(facts))
         return
-    facts |= facts.pop("metrics", {})
-    for name, form in facts.pop("sums", {}).items():
-        print(f"{'sum':<12}{visible(name)}: {visible(form)}")
-    for name, value in facts.items():
+    metrics, sums = facts.pop("metrics", {}), facts.pop("sums", {})
+    for name, form in sums.items():
+        words = " ".join(map(quote_foreign, form.split()[:2]))
+        print(f"{'sum':<12}{quote_foreign(name)}: {words}")
+    # A recipe names its metrics, perhaps as a fact is named: both are shown.
+    of_recipe = ((quote_foreign(name), value) for name, value in metrics.items())
+    for name, value in (*facts.items(), *of_recipe):
         shown = f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
-        print(f"{visible(name):<12}{shown}")
+        print(f"{name:<11} {shown}")
     say("synthetic rows: the numbers say nothing of the data")
 
 
