@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sealift.channel.record.frames import wrong_length
 from sealift.errors import (
     IntegrityError,
     JobError,
@@ -513,6 +514,23 @@ def test_a_server_that_sends_other_lengths_is_named_and_not_the_recipe(
     with servers.serving(), ExitStack() as closing, named as found:
         train_in_sandbox(tmp_path, RECIPE, outsourcing)
     assert found.value.code == code
+
+
+def test_a_rank_that_sends_another_length_is_named_and_not_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a group names it, in the midst of a task."""
+
+    def refuse(*_parts: object) -> None:
+        error = wrong_length(40, 44)
+        error.ranks = (1,)
+        raise error
+
+    monkeypatch.setattr(Told, "measured", refuse)
+    with pytest.raises(SealiftError) as found:
+        run(tmp_path, PlainProducts())
+    assert found.value.code == "bad-record-length"
+    assert found.value.ranks == (1,)
 
 
 class Interrupted(RecipeExecutor):

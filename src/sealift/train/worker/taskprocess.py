@@ -116,7 +116,7 @@ class TaskProcess:
                 answer = self._serve(answers, parent)
                 farewell_s = FAREWELL_S
             except MalformedError as error:
-                if error.code == "bad-share":  # a server's
+                if error.code == "bad-share" or error.ranks:  # a server's, a rank's
                     raise
                 raise garbled() from None
             except PeerError as error:
