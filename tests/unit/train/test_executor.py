@@ -115,7 +115,7 @@ def test_a_device_says_why_it_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.distributed
 def test_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a process that has two, which no machine without them starts."""
-    monkeypatch.setattr(RecipeExecutor, "sandbox", "none")
+    monkeypatch.setattr(RecipeExecutor, "_wait_for_sandbox", lambda self: None)
     with RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor:
         executor._gpus = (Gpu("NVIDIA H100", "GPU-1"), Gpu("NVIDIA H200", "GPU-2"))
         executor.compute_on("cuda:1")
