@@ -164,7 +164,9 @@ def _is_invitation(word: str) -> bool:
 def joined(words: Sequence[str]) -> list[str]:
     """The words of a command line, with a noun of two words as one."""
     both = " ".join(words[:2])
-    if words[:1] == ["join"] and any(map(_is_invitation, words[1:2])):
+    data = [each for each in words[1:3] if not each.startswith("-")]  # a job has none
+    invited = any(map(_is_invitation, words[1:2])) or len(data) > 1
+    if words[:1] == ["join"] and invited:
         return ["join INVITATION", *words[1:]]
     return [both, *words[2:]] if both in NOUNS and len(words) > 1 else list(words)
 
