@@ -35,6 +35,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LyingHost]
         return replace(usual(guests), **LEAK)
 
     monkeypatch.setattr(declared, "_usual_output", leaking)
+    job = "[training]\nepochs = 2\nbatch_rows = 8\nprepare = true\n"
+    monkeypatch.setattr(lyinghost, "JOB", job)
     monkeypatch.setattr(guest, "words_of", lambda terms: ("words",) * 8)
     with lying_host(tmp_path) as meeting:
         yield meeting

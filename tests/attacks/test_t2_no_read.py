@@ -266,6 +266,7 @@ def test_only_these_kinds_cross_a_visit() -> None:
         "StartJob", "JobReady", "OfferVisit", "BufferOffered", "Granted", "Withdrawn",
         "VisitLoaded", "WorkVisits", "VisitEnded", "FinishJob", "Output", "JobFinished",
         "OutputKept", "Finished", "Departed", "RoundEnded",
+        "Alive",  # of a rank, to the orchestrator
         "Said",  # in a session of its own; the answer is the same statement
     }  # fmt: skip
     kinds = {kind.__name__ for kind in ANY}

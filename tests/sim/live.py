@@ -22,11 +22,12 @@ from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey, sign_document
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role, VisitId
-from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.lab.worlds.visits import seal_resource
 from sealift.release.agreement import References, ReleaseRule
 from sealift.release.agreement.code import measure_bundle
 from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement.training import RunTerms
 from sealift.release.broker.server import Broker
 from sealift.release.receipt import SignedReceipt
 from sealift.session.endpoint import Endpoint
@@ -36,6 +37,7 @@ from sealift.session.session import Session, accept, connect
 from sealift.travel.broker import BrokerService
 from sealift.travel.holder.visit import HeldResource, Provisioning
 from sealift.travel.peers import expect_accelerator
+from sealift.travel.settings import run_terms
 from sealift.travel.visit.lease import Lease, SignedLease
 from sealift.travel.visit.messages import (
     BufferOffered,
@@ -75,6 +77,7 @@ class LiveJob:
     links: Mapping[str, RelayClient]
     control: Session
     process: subprocess.Popen[str]
+    run: RunTerms
     brokers: Mapping[str, Broker] = field(default_factory=dict)
     works: bool = True
     positions: Iterator[int] = field(default_factory=count)
@@ -155,7 +158,7 @@ class LiveJob:
             mode="write-only",
             lease_s=lease_s,
             content=resource.content,
-            run=RUN,
+            run=self.run,
         )
         operator = self.consortium.identities[self.agreement.agreement.operator]
         signed = sign_document(lease, operator)
@@ -251,8 +254,9 @@ def live_job(
         send_message(control, StartJob(JOB, encode(settings)))
         receive_message(control, JobReady, timeout_s=WAIT_S)
         job = LiveJob(
-            consortium, agreement, held, relay, links, control, process, brokers
-        )
+            consortium, agreement, held, relay, links, control, process,
+            run_terms(JOB, "travel", settings), brokers,
+        )  # fmt: skip
         threading.Thread(target=job.listen, daemon=True).start()
         yield job
 
