@@ -26,8 +26,8 @@ def run_script(folder: Path, script: str, source: str, name: str = "broker") -> 
 @pytest.mark.parametrize(
     ("source", "status"),
     [
-        ("x = 1\n" * 400, 0),
-        ("x = 1\n" * 401, 1),
+        ("x = 1\n" * 800, 0),
+        ("x = 1\n" * 801, 1),
         ("def f(a, b, c, d, e, *, g): ...\n", 0),
         ("def f(a, b, c, d, e, g): ...\n", 1),
     ],

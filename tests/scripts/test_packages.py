@@ -187,8 +187,11 @@ def test_who_owns_data_needs_no_torch(packages: Packages, tmp_path: Path) -> Non
         meeting=bytes(16), name="north", host=create_identity("host").public_key,
         secret=SecretKey.generate(), expires_s=2**33, addresses=("127.0.0.1:1",),
     )  # fmt: skip
-    (tmp_path / "invitation").write_text(invited.to_text())
-    refused = run(commands / "sealift", "join", "invitation", "t.npz", **here)
+    meeting = tmp_path / "meeting"  # a folder of its own
+    meeting.mkdir()
+    (meeting / "invitation").write_text(invited.to_text())
+    there = {**here, "cwd": meeting}
+    refused = run(commands / "sealift", "join", "invitation", "t.npz", **there)
     # Before anything is signed.
     assert "`sealift join INVITATION` needs torch" in refused.stderr
     (tmp_path / "t.csv").write_text("x;y\n1,5;a\n2,5;a\n")
