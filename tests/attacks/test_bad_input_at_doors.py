@@ -35,6 +35,7 @@ from sealift.release.broker.messages import (
     ConsistencyRequest,
     EnrolRequest,
     LeaseRequest,
+    PassRequest,
 )
 from sealift.release.broker.server import Broker
 from sealift.release.checkpoint import CheckpointRequest, Deposit, Fetch
@@ -45,7 +46,7 @@ from tests.sim.doors import MARK, SHARE, World
 from tests.sim.owners import NOW_S, BrokerSide, broker_peer
 from tests.sim.spoiling import require_clear, spoilt
 
-KEYS = ("release", "checkpoint")  # who asks for these is in the log
+KEYS = ("release", "checkpoint", "rows")  # who asks for these is in the log
 
 
 # an owner's broker
@@ -94,6 +95,12 @@ def saying(world: World) -> BrokerRequest:
     return BrokerRequest(statement=said)
 
 
+def counting(world: World) -> BrokerRequest:
+    """The same attempt each time: an answer that was lost counts once."""
+    asked = PassRequest(run=RUN, purpose="train", visits=1, attempt=bytes(32))
+    return BrokerRequest(rows=asked)
+
+
 def asking(world: World) -> BrokerRequest:
     request = LeaseRequest(action="ask", instance=world.instance)
     return BrokerRequest(lease=request)
@@ -139,6 +146,7 @@ ROWS = {
         always(enrol=EnrolRequest(answer=bytes(32))), SPENT,
         honest="tpm-not-activated", again="tpm-not-activated",
     ),
+    "rows": Row(counting, PROOFLESS, ("release",), (NO_KEYS,)),
     "head": Row(always(head=True), READER),
     "consistency": Row(always(consistency=ConsistencyRequest(1, 1)), READER),
     "sighting": Row(always(sighting=True), READER),

@@ -208,7 +208,7 @@ READERS = {
     "cli/agreement/notify": {"Said"},
     # below, and test_hosting_machine: orchestrator and accelerator
     "train/job/accelerator": {"StartJob", "Finished"},
-    "train/ranks/rank": {"StartJob", "Finished"},
+    "train/ranks/rank": {"StartJob", "Finished", "Failed"},
     "train/ranks/rankedjob": {"OutputKept"},
     "travel/accelerator/visits": {
         "OfferVisit", "Granted", "Withdrawn", "WorkVisits", "FinishJob", "OutputKept",

@@ -26,7 +26,7 @@ from tests.sim.jobworld import made_once
 
 pytestmark = [pytest.mark.distributed, pytest.mark.hosts, pytest.mark.long]
 PORT = 7200
-PEER = 4  # exit status
+PEER, REFUSED = 4, 5  # exit statuses
 EPOCHS = 10
 TEXT = rb"[ -~]{8,}"
 WORK = replace(
@@ -172,7 +172,8 @@ def test_ranks_go_on_where_a_cut_off_host_stopped_them() -> None:
         run["orchestrator"].wait_event("round.ended", epoch=2)
         run.town.cut(3)
         for name in ("orchestrator", *(f"rank-{owner}" for owner in OWNERS)):
-            assert run[name].end() == PEER, run[name].errors
+            cut = name == f"rank-{OWNERS[2]}"  # whose broker may be missed first
+            assert run[name].end() in {PEER, REFUSED if cut else PEER}, run[name].errors
             assert run[name].error()
         assert f"({OWNERS[2]})" in run["orchestrator"].error()
         run.stop()
