@@ -86,7 +86,7 @@ def confirm(
             fix=fix,
             code="not-confirmed",
         )
-    if ask_afresh(f"{question} (yes/no)", "no").lower() not in YES:
+    if ask_line(f"{question} (yes/no)", "no").lower() not in YES:
         raise UsageError("nothing was done", why="not yes", code="not-confirmed")
 
 
