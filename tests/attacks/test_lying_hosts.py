@@ -441,6 +441,35 @@ def test_an_agreement_of_other_parts_is_not_signed(
         assert each.end() == each.kept
 
 
+def test_an_earlier_yes_of_its_own_does_not_stand_for_the_present_one(
+    host: LyingHost,
+) -> None:
+    """Both are signed by north, for the same terms, about two tables of its owner."""
+    earlier: list[Any] = []
+
+    def lie(told: FromHost) -> FromHost:
+        if not isinstance(told, Check):
+            return told
+        if not earlier:
+            earlier.append(told.consents["north"])
+            host.book.void()  # as where no agreement follows from what all said yes to
+            return Over("bad-agreement", "", "no agreement follows")
+        return replace(told, consents={**told.consents, "north": earlier[0]})
+
+    host.lie = to_north(lie)
+    north, east = both(host)
+    assert north.refused().code == "bad-agreement"
+    north.write_rows(60)
+    again = host.owner("north").begin()
+    assert again.refused().code == "meeting-terms"
+    (before,) = earlier[0].body.resources
+    (now,) = again.kept.consent.body.resources  # type: ignore[union-attr]
+    assert (before.rows, now.rows) == (40, 60)
+    assert again.kept.agreement is None
+    assert host.book.seat("north").signature is None  # type: ignore[union-attr]
+    east.refused()
+
+
 def _later(told: Signed) -> Signed:
     later = replace(told.agreement.agreement, not_after=1_900_000_000)
     return Signed(replace(told.agreement, agreement=later))

@@ -17,7 +17,7 @@ from sealift.numeric.residues import BASES
 from sealift.outsource.check import exact_row
 from sealift.outsource.masked import SHARES, MaskedProducts, Share
 from sealift.outsource.multiplier import Multiplier
-from sealift.outsource.plain import PlainProducts
+from sealift.outsource.plain import PlainProducts, product
 from sealift.outsource.quantize import _norms, window_of
 from sealift.outsource.terms import (
     OPERANDS,
@@ -325,3 +325,20 @@ def test_norms_are_those_of_what_each_tap_sees(
         reached[:, *pixels] += (dy[:, *places].astype(float) ** 2).sum(-1)
     assert _norms(KERNELS, layer, "forward", x, w)[0] == seen.max()
     assert _norms(KERNELS, layer, "input", dy, w)[0] == reached.max()
+
+
+class Ended(Exception):
+    """What ends a piece of work."""
+
+
+@pytest.mark.parametrize("direction", ["forward", "input", "weight"])
+def test_what_is_called_between_pieces_ends_each_product(direction: Direction) -> None:
+    layer = LAYERS["conv"]
+
+    def end() -> None:
+        raise Ended
+
+    a, b = (np.ones(layer.shape(each), np.int16) for each in OPERANDS[direction])
+    assert product(layer, direction, a, b).any()
+    with pytest.raises(Ended):
+        product(layer, direction, a, b, end)
