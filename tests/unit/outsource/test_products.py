@@ -327,7 +327,7 @@ def test_norms_are_those_of_what_each_tap_sees(
     assert _norms(KERNELS, layer, "input", dy, w)[0] == reached.max()
 
 
-class Ended(Exception):
+class EndedError(Exception):
     """What ends a piece of work."""
 
 
@@ -336,9 +336,9 @@ def test_what_is_called_between_pieces_ends_each_product(direction: Direction) -
     layer = LAYERS["conv"]
 
     def end() -> None:
-        raise Ended
+        raise EndedError
 
     a, b = (np.ones(layer.shape(each), np.int16) for each in OPERANDS[direction])
     assert product(layer, direction, a, b).any()
-    with pytest.raises(Ended):
+    with pytest.raises(EndedError):
         product(layer, direction, a, b, end)
