@@ -1,9 +1,9 @@
 """Collect what a bare GPU machine needs to run GPU tests and benches: `make gpu-bundle`.
 
-For a machine with Python 3.12, torch and an NVIDIA driver, and without a package
-registry. The bundle holds the wheels of everything else at the versions that are pinned,
-sealift as a wheel, the tests, and `run.sh`, the one command. It is one folder and one
-tar file under `build/`.
+For a machine with an NVIDIA driver, Python 3.12, torch and the usual packages beside it
+(`BROUGHT`), and without a package registry. The bundle holds the wheels of everything else
+at the versions that are pinned, sealift as a wheel, the tests, and `run.sh`, the one
+command. It is one folder and one tar file under `build/`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,17 @@ from packaging.utils import canonicalize_name
 from pins import ROOT, needs_of
 
 BUNDLE = ROOT / "build/gpu-bundle"
-MOST_BYTES = 60 << 20
+MOST_BYTES = 25 << 20
 PYTHON = "3.12"
 PLATFORMS = ("2_28", "2_27", "2_24", "2_17", "2_12", "2_5")
-# The machine brings them; torch's GPU builds bring the compiler.
-BROUGHT = {"torch", "nvidia-cuda-nvrtc"}
-EXTRAS = ("cuda",)
+# What such a machine has, with the lowest versions that do; `run.sh` looks for each.
+BROUGHT = {
+    "click": "7", "cuda-bindings": "13", "h11": "0.8", "hypothesis": "6.100",
+    "numba": "0.62", "numpy": "2", "nvidia-cuda-nvrtc": "13", "nvidia-ml-py": "12.575",
+    "pyarrow": "20", "pytest": "8.3", "pytest-timeout": "2.3", "pytest-xdist": "3.6",
+    "rich": "13", "safetensors": "0.5", "torch": "2.11",
+}  # fmt: skip
+EXTRAS = ("cuda", "outsource", "train")
 TESTS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 SOURCES = (
     "tests", "src", "scripts", "spec/vectors", "pyproject.toml", "README.md", "LICENSE",
@@ -42,17 +47,14 @@ def project() -> dict[str, list[str]]:
 
 
 def wanted() -> Iterator[Requirement]:
-    """Yield what sealift, the extra for GPUs and the tests need there."""
+    """Yield what sealift, these extras and the tests need there."""
     asked = project()
     lines = [*asked[""], *(line for extra in EXTRAS for line in asked[extra])]
-    for line in (*lines, *TESTS):
-        requirement = Requirement(line)
-        if canonicalize_name(requirement.name) not in BROUGHT:
-            yield requirement
+    yield from map(Requirement, (*lines, *TESTS))
 
 
 def closure() -> dict[str, str]:
-    """Return name -> pinned version of everything that is needed there."""
+    """Return name -> pinned version of everything that is carried there."""
     pins = dict(
         line.split("==")
         for line in (ROOT / "constraints.txt").read_text().splitlines()
@@ -115,19 +117,33 @@ def said(*command: str) -> str:
     return done.stdout
 
 
-def requirements() -> str:
-    """Return a line a package, with lower bounds: what is there already may stay."""
-    return "".join(f"{requirement}\n" for requirement in wanted())
+def brought() -> str:
+    """Return a line a package that has to be there, with its lowest version."""
+    return "".join(f"{name}>={least}\n" for name, least in BROUGHT.items())
 
 
-def pack() -> Path:
+def collect(bundle: Path) -> None:
+    """Make the folder, but for the wheels that a registry has."""
+    shutil.rmtree(bundle, ignore_errors=True)
+    (bundle / "wheels").mkdir(parents=True)
+    copy_sources(bundle / "source")
+    build_wheel(bundle / "source", bundle / "wheels")
+    (bundle / "brought.txt").write_text(brought())
+    (bundle / "commit.txt").write_text(f"{commit()}\n")
+    for name in ("run.sh", "check.py", "basics.py"):
+        shutil.copy2(ROOT / f"scripts/gpu_{name}", bundle / name)
+
+
+def pack(bundle: Path) -> Path:
     """Make the tar file; refuse one that is too large to carry."""
-    archive = BUNDLE.with_suffix(".tar.gz")
+    archive = bundle.with_suffix(".tar.gz")
     with tarfile.open(archive, "w:gz") as tar:
-        tar.add(BUNDLE, arcname=BUNDLE.name)
+        tar.add(bundle, arcname=bundle.name)
     size = archive.stat().st_size
     if size > MOST_BYTES:
-        raise SystemExit(f"{archive} has {size >> 20} MiB, the most is 60")
+        raise SystemExit(
+            f"{archive} has {size / 2**20:.1f} MiB, the most is {MOST_BYTES >> 20}"
+        )
     return archive
 
 
@@ -141,16 +157,10 @@ def run(command: list[str]) -> None:
 def main() -> None:
     """Make the folder and the tar file, and print their sizes."""
     assert default_environment()["platform_machine"] == "x86_64", "made on x86-64 only"
-    shutil.rmtree(BUNDLE, ignore_errors=True)
+    collect(BUNDLE)
     wheels = BUNDLE / "wheels"
-    wheels.mkdir(parents=True)
     download(closure(), wheels)
-    copy_sources(BUNDLE / "source")
-    build_wheel(BUNDLE / "source", wheels)
-    (BUNDLE / "requirements.txt").write_text(requirements())
-    (BUNDLE / "commit.txt").write_text(f"{commit()}\n")
-    shutil.copy2(ROOT / "scripts/gpu_run.sh", BUNDLE / "run.sh")
-    archive = pack()
+    archive = pack(BUNDLE)
     for wheel in sorted(wheels.iterdir(), key=lambda each: -each.stat().st_size)[:6]:
         print(f"{wheel.stat().st_size / 2**20:6.1f} MiB  {wheel.name}")
     print(f"{archive.stat().st_size / 2**20:6.1f} MiB  {archive.relative_to(ROOT)}")

@@ -112,6 +112,16 @@ NEEDS: dict[str, Callable[[], str | None]] = {
 }
 
 
+def lacking(name: str) -> str | None:
+    """What the machine lacks for a marker; asked once a run, whoever of its workers asks."""
+
+    def ask(folder: Path) -> None:
+        (folder / "lacking").write_text(NEEDS[name]() or "")
+
+    told = runfolder.made_once(f"need-{name}", ask) / "lacking"
+    return told.read_text() or None
+
+
 lockorder.install()  # before any module makes one
 
 
@@ -163,13 +173,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(config.stash[FAILURES])
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(trylast=True)  # when it is known which tests run at all
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what the machine cannot run; begin with what takes long."""
+    asked: dict[str, str | None] = {}
     for item in items:
         for name in NEEDS.keys() & {mark.name for mark in item.iter_markers()}:
-            if lacking := NEEDS[name]():
-                item.add_marker(pytest.mark.skip(reason=LACKS + lacking))
+            if name not in asked:
+                asked[name] = lacking(name)
+            if asked[name]:
+                item.add_marker(pytest.mark.skip(reason=f"{LACKS}{asked[name]}"))
     durations.longest_first(items)
 
 

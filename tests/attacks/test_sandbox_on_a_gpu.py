@@ -7,6 +7,7 @@ it, and the same look without the part is its control.
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from sealift.train.sandbox import inventory
 from sealift.train.worker.executor import BEST, WITHOUT_NAMESPACES
+from tests.sim.cuda_calls import RECORDED
 from tests.sim.inside import demand, look
 
 pytestmark = pytest.mark.distributed
@@ -150,6 +152,91 @@ def test_without_any_part_the_forker_is_read() -> None:
     found = found_by("processes_with_a_gpu", "", gpu=True)
     assert "done" in seen(found)
     assert "EINVAL" in seen(found)
+
+
+# What else opens for writing where the kernel's own folder is needed, since Landlock's rules
+# are about folders, and why that reaches nobody else. A worker has no capability.
+BESIDE_A_NAME = {
+    "attr": "a profile of its own, where a security module lets it choose",
+    "clear_refs": "marks on its own pages; who reads them is refused",
+    "gid_map": "takes a capability",
+    "loginuid": "the audit's name of its own session",
+    "make-it-fail": "faults of its own calls, in kernels built to test",
+    "fail-nth": "the same",
+    "mem": "its own memory",
+    "oom_adj": "may rise only where the process that forks could not lower it for good",
+    "oom_score_adj": "the same",
+    "projid_map": "takes a capability",
+    "sched": "clears its own counts",
+    "setgroups": "takes a capability",
+    "timens_offsets": "takes a capability",
+    "timerslack_ns": "how late its own timers may be",
+    "uid_map": "takes a capability",
+}
+
+
+@pytest.mark.parametrize("word", ["namespaces", "namespaces+seccomp", BEST])
+def test_with_namespaces_nothing_of_the_kernels_is_written(word: str) -> None:
+    found = look("processes_with_a_gpu", *demand(word).split("+"), GPU="yes")
+    assert found["written of a thread"] == []
+
+
+@pytest.mark.parametrize("word", ["landlock", WITHOUT_NAMESPACES])
+def test_without_namespaces_what_is_written_is_of_the_worker_itself(word: str) -> None:
+    found = look("processes_with_a_gpu", *demand(word).split("+"), GPU="yes")
+    written = {name.partition("/")[0] for name in found["written of a thread"]}
+    assert "comm" in written
+    assert written <= {"comm", *BESIDE_A_NAME}
+    assert all(BESIDE_A_NAME.values())
+
+
+def replay(word: str, folder: Path) -> tuple[list[str], list[str]]:
+    """What the sandbox answers to each call that CUDA makes when it begins."""
+    if os.geteuid() or platform.machine() != "x86_64":
+        pytest.skip("this machine lacks x86-64's calls, or root for mounts")
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (folder / name).touch()
+    driver = str(folder)
+    more = {"GPU": "yes", "DRIVER": driver, "LD_LIBRARY_PATH": driver}
+    answers, names = look("replay_with_a_gpu", *demand(word).split("+"), **more)
+    return answers, names
+
+
+ANSWERED = {"done", "ENOTTY"}  # a file that is no terminal
+MOUNTS = {"stat", "lstat", "newfstatat", "access", "readlink"}
+
+
+@pytest.mark.parametrize("word", [WITHOUT_NAMESPACES, BEST])
+def test_each_call_of_cuda_goes_through_or_is_refused_on_purpose(
+    word: str, tmp_path: Path
+) -> None:
+    answers, names = replay(word, tmp_path)
+    told = list(zip(RECORDED, answers, strict=True))
+    missing = [call for call, answer in told if answer not in ANSWERED]
+    assert [call for call in missing if not call.refused] == []
+    too_much = [
+        call
+        for call, answer in told
+        if answer in ANSWERED
+        and call.refused
+        # Landlock refuses no question about a file; mounts hide it.
+        and not (word == WITHOUT_NAMESPACES and call.name in MOUNTS)
+    ]
+    assert too_much == []
+    assert names == ["done"]  # of a thread that begins later
+
+
+def test_without_a_sandbox_all_that_was_there_is_answered(tmp_path: Path) -> None:
+    """The control of the test above: its stand-ins are there, and refusals are the sandbox's."""
+    answers, _names = replay("", tmp_path)
+    told = zip(RECORDED, answers, strict=True)
+    lacking = {
+        call.path for call, answer in told if call.found and answer not in ANSWERED
+    }
+    assert lacking <= {
+        "/dev/nvidia-caps",
+        "/etc/localtime",
+    }  # it exists; not everywhere
 
 
 def seen(found: Mapping[str, object]) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,9 +28,11 @@ def run_pytest(
     *,
     options: tuple[str, ...] = (),
     configuration: str = CONFIGURATION,
+    more: str = "",
 ) -> tuple[int, str]:
     """Run one test file under this project's conftest; return status and last line."""
-    shutil.copy(ROOT / "tests/conftest.py", folder)
+    conftest = (ROOT / "tests/conftest.py").read_text()
+    (folder / "conftest.py").write_text(conftest + more)
     (folder / "test_one.py").write_text(test)
     (folder / "pytest.ini").write_text(configuration)
     run = subprocess.run(
@@ -76,6 +77,33 @@ def test_a_lacking_machine_is_accepted_in_ci(tmp_path: Path) -> None:
     has_tpm = os.access("/dev/tpmrm0", os.R_OK | os.W_OK)
     assert status == 0
     assert ("1 passed" if has_tpm else "1 skipped") in summary
+
+
+ASKED = """
+
+def _counted() -> str:
+    with open(Path(__file__).with_name("asked"), "a") as file:
+        file.write("once ")
+    return "a TPM of this test"
+
+NEEDS["tpm"] = _counted
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [((), "once "), (("-n", "2"), "once "), (("-k", "nothing"), "")],
+    ids=["alone", "xdist", "deselected"],
+)
+def test_a_machine_is_asked_once_a_run_and_only_for_tests_that_run(
+    tmp_path: Path, options: tuple[str, ...], asked: str
+) -> None:
+    _status, summary = run_pytest(
+        tmp_path, EXPECTED * 2, "true", options=options, more=ASKED
+    )
+    found = tmp_path / "asked"
+    assert (found.read_text() if found.exists() else "") == asked
+    assert ("skipped" in summary) is bool(asked)
 
 
 LEAVES = "import tempfile\ndef test_it():\n    tempfile.mkdtemp(prefix='world-')\n"

@@ -66,7 +66,7 @@ def unexplained_calls(known: set[int]) -> list[int]:
 def explained_paths(places: Iterable[str]) -> set[str]:
     rows = (*places, *inventory.MACHINE_FACTS, *inventory.DEVICES, inventory.SCRATCH)
     facts = (*inventory.GPU_FACTS, *inventory.OF_ITSELF, inventory.PROCESSES)
-    return {*rows, *inventory.GPU_FILES, *facts}
+    return {*rows, *inventory.GPU_FILES, *facts, inventory.THREADS_OF_ITS_OWN}
 
 
 def unexplained_paths(explained: set[str]) -> list[str]:

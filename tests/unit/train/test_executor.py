@@ -21,6 +21,7 @@ from sealift.train.worker import executor as module
 from sealift.train.worker.devices import Gpu, other_processes
 from sealift.train.worker.executor import OPENED, RecipeExecutor
 from sealift.train.worker.process import StartWorker
+from tests.sim.inside import demand
 from tests.sim.madeup_gpu import HOST
 from tests.unit.train.recipes import PLAIN, SETTINGS
 
@@ -28,7 +29,7 @@ SLEEPING = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
 def silent(
-    _wanted: str, _environment: object
+    _wanted: str, _environment: object, _said: int
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """A process that is there, and neither answers nor ends."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -51,6 +52,92 @@ def test_a_process_that_does_not_start_is_ended(
         assert executor.sandbox
     assert caught.value.code == "recipe-killed"
     assert executor._process.poll() is not None
+
+
+def failing(says: str) -> Any:
+    """A process that says something and ends, in the place of the one that forks workers."""
+
+    def start(
+        _wanted: str, _environment: object, said: int
+    ) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            program = f"import sys; sys.stderr.write({says!r}); sys.exit(1)"
+            return subprocess.Popen([sys.executable, "-c", program], stderr=said), ours
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("says", "shown"),
+    [
+        ("", "its process does not start"),
+        (
+            "Traceback\n  one\n\n  two\n  three\nKeyError: 'uid not found: 0'\n",
+            "its process does not start: one / two / three / KeyError: 'uid not found: 0'",
+        ),
+        ("red \x1b[31m \u202e\n", "its process does not start: red \\x1b[31m \\u202e"),
+        ("x" * 9000, f"its process does not start: {'x' * devices.MAX_WHY}"),
+    ],
+    ids=["nothing", "its last lines", "made visible", "bounded"],
+)
+def test_a_process_that_ends_before_a_recipe_says_why(
+    says: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_start", failing(says))
+    with (
+        RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor,
+        pytest.raises(JobError) as caught,
+    ):
+        assert executor.sandbox
+    assert (caught.value.code, caught.value.why) == ("recipe-killed", shown)
+
+
+@pytest.mark.distributed
+def test_who_forks_workers_says_nothing_more_once_it_waits() -> None:
+    """No worker inherits what its parent reads where nothing starts."""
+    with RecipeExecutor({"recipe.py": b""}, "recipe.py", wanted="none") as executor:
+        assert executor.sandbox
+        assert os.readlink(f"/proc/{executor._process.pid}/fd/2") == os.devnull
+
+
+AT_HOME = b"""
+import getpass
+import os
+import torch
+from torch import nn
+
+
+def build():
+    names = ("TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR",
+             "CUDA_CACHE_PATH", "MPLCONFIGDIR", "HF_HOME", "XDG_CACHE_HOME")
+    print(getpass.getuser())
+    for name in names:
+        os.makedirs(os.environ[name])
+        print(name, os.environ[name].startswith("/scratch/"))
+    return nn.Linear(4, 2)
+
+
+def configure_optimizers(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def loss(model, batch):
+    return model(batch["x"]).sum()
+"""
+
+
+@pytest.mark.distributed
+def test_a_recipes_process_has_a_user_and_caches_of_its_own() -> None:
+    text = io.StringIO()
+    with RecipeExecutor(
+        {"recipe.py": AT_HOME}, "recipe.py", wanted=demand("namespaces"), text=text
+    ) as executor:
+        Trainer(executor, SETTINGS).build()
+    user, *caches = text.getvalue().splitlines()
+    assert user == "recipe"
+    assert len(caches) == 7
+    assert all(each.endswith(" True") for each in caches)
 
 
 @pytest.mark.distributed

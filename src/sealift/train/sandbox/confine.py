@@ -133,5 +133,6 @@ def _rights(places: Sequence[str], *, gpu: bool) -> dict[str, int]:
     if gpu:
         rights |= dict.fromkeys((*GPU_FACTS, *OF_ITSELF), landlock.READ)
         rights |= dict.fromkeys(GPU_FILES, landlock.DEVICE)
-        rights[THREADS_OF_ITS_OWN] |= landlock.WRITE_FILE
+        # CUDA opens a name to write and cuts it short; nothing of that folder is read.
+        rights[THREADS_OF_ITS_OWN] = landlock.WRITE_FILE | landlock.TRUNCATE
     return rights

@@ -43,6 +43,9 @@ DESCRIPTORS: Final[Mapping[int, str]] = {
     TALK: "the stream of this task to its parent: a byte is a bell",
 }
 
+SCRATCH: Final = "/scratch"  # a name that hides no place: Python may live in /tmp
+SCRATCH_REASON: Final = "temporary files, in memory, of this process alone"
+
 # Of what a machine has; where Python lives is found out, below.
 MACHINE_FACTS: Final[Mapping[str, str]] = {
     "/proc/cpuinfo": "libraries choose their kernels by the instructions there are",
@@ -72,22 +75,27 @@ GPU_FACTS: Final[Mapping[str, str]] = {
     "/sys/module/nvidia_uvm/initstate": "the same of the part for address spaces",
     "/sys/devices/system/memory/block_size_bytes": "how the GPU's memory may be mapped",
     "/sys/devices/system/node": "which memory is near which cores",
+    "/proc/sys/vm/mmap_min_addr": "from where on addresses may be mapped: CUDA reserves some",
 }
 # The kernel's word on the worker itself, of all that it says of processes: bound from there
 # for a worker with a GPU, and for no other.
 PROCESSES: Final = "/processes"
-THREADS_OF_ITS_OWN: Final = "/proc/self/task"
 OF_ITSELF: Final[Mapping[str, str]] = {
     "/proc/self/maps": "where the stack of its first thread ends",
     "/proc/self/status": "which memory is near the cores that it may use",
-    THREADS_OF_ITS_OWN: "CUDA names its threads, or does not begin",
 }
+# CUDA names its threads through files, and does not begin without. With namespaces these are
+# ordinary files of the scratch: a name written there names nothing, and the kernel's own
+# folder, with more files than names, is not shown. Without namespaces it is the kernel's
+# folder, to write and not to read: SECURITY.md says what else of its process a recipe then
+# writes there.
+THREADS_OF_ITS_OWN: Final = "/proc/self/task"
+NAMED_THREADS: Final = f"{SCRATCH}/threads"
+MOST_NAMED_THREADS: Final = 1024  # numbers from its own on; CUDA's are among the first
 LIBRARIES: Final[Mapping[str, str]] = dict.fromkeys(
     ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"),
     "shared libraries that a module is linked with",
 ) | {"/etc/ld.so.cache": "where the dynamic linker finds them"}
-SCRATCH: Final = "/scratch"  # a name that hides no place: Python may live in /tmp
-SCRATCH_REASON: Final = "temporary files, in memory, of this process alone"
 
 ALLOWED: Final[Mapping[str, str]] = {
     "bytes of descriptors that are its own: none is shared with another slice": """
@@ -230,9 +238,12 @@ def names_in(table: Mapping[str, str]) -> tuple[str, ...]:
 # What a compiler leaves behind is code that nobody measured: private, and empty.
 CACHES: Final = {
     "XDG_CACHE_HOME": f"{SCRATCH}/cache",
+    "TORCH_HOME": f"{SCRATCH}/torch",
     "TRITON_CACHE_DIR": f"{SCRATCH}/triton",
     "TORCHINDUCTOR_CACHE_DIR": f"{SCRATCH}/inductor",
     "CUDA_CACHE_PATH": f"{SCRATCH}/cuda",
+    "MPLCONFIGDIR": f"{SCRATCH}/matplotlib",
+    "HF_HOME": f"{SCRATCH}/huggingface",
 }
 
 

@@ -26,12 +26,12 @@ READ_FILE: Final = 1 << 2
 READ_DIR: Final = 1 << 3
 _REMOVE = 1 << 4 | 1 << 5
 _MAKE = 1 << 7 | 1 << 8  # folders and regular files
-_TRUNCATE = 1 << 14
+TRUNCATE: Final = 1 << 14
 READ: Final = READ_FILE | READ_DIR
 _COMMAND = 1 << 15  # ioctl of a device
-ALL: Final = READ | WRITE_FILE | _REMOVE | _MAKE | _TRUNCATE
+ALL: Final = READ | WRITE_FILE | _REMOVE | _MAKE | TRUNCATE
 DEVICE: Final = READ_FILE | WRITE_FILE | _COMMAND
-_OF_FILES: Final = DEVICE | _TRUNCATE
+_OF_FILES: Final = DEVICE | TRUNCATE
 
 # By version: how many file rights, network rights and scopes it knows.
 _FILE_RIGHTS: Final = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}

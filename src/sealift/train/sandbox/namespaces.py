@@ -24,6 +24,8 @@ from sealift.train.sandbox.inventory import (
     GPU_FACTS,
     GPU_FILES,
     MACHINE_FACTS,
+    MOST_NAMED_THREADS,
+    NAMED_THREADS,
     NVIDIA,
     OF_ITSELF,
     PROCESSES,
@@ -118,7 +120,7 @@ def take_own(*, gpu: bool = False) -> None:
     """An empty scratch folder for this process alone, gone with it.
 
     Args:
-        gpu: Whether it also needs what the kernel says of it.
+        gpu: Whether it also needs what the kernel says of it, and names for its threads.
 
     Raises:
         OSError: where the kernel refuses.
@@ -129,7 +131,17 @@ def take_own(*, gpu: bool = False) -> None:
         for path in OF_ITSELF if gpu else ():
             mount(PROCESSES + path.removeprefix("/proc"), path, "", _BIND)
         call("umount2", PROCESSES.encode(), _DETACH)
+        if gpu:
+            _make_names()
     os.chdir(SCRATCH)
+
+
+def _make_names() -> None:
+    """Folders for the names of this thread and of those to come."""
+    os.mkdir(NAMED_THREADS)
+    first = os.getpid()
+    for number in range(first, first + MOST_NAMED_THREADS):
+        os.mkdir(f"{NAMED_THREADS}/{number}")
 
 
 def _mount_processes() -> None:
@@ -139,10 +151,11 @@ def _mount_processes() -> None:
     who asks for GPUs is told so. Tasks on the CPU need none.
     """
     Path(_BASE + PROCESSES).mkdir()
-    Path(_BASE + THREADS_OF_ITS_OWN).mkdir(parents=True)
+    names = Path(_BASE + THREADS_OF_ITS_OWN)
+    names.parent.mkdir(parents=True)
+    names.symlink_to(NAMED_THREADS)
     for path in OF_ITSELF:
-        if path != THREADS_OF_ITS_OWN:
-            Path(_BASE + path).touch()
+        Path(_BASE + path).touch()
     flags = _NO_SETUID | _NO_DEVICES | _NO_PROGRAMS
     with suppress(OSError):
         mount("proc", _BASE + PROCESSES, "proc", flags, _PROCESSES_ALONE)

@@ -44,7 +44,7 @@ def find_gpus(
 ) -> tuple[tuple[Gpu, ...], str]:
     """The GPUs, in torch's order; and why there are none.
 
-    Asked in a process of its own: one that has asked can fork none that computes there.
+    Where there is one that only ``confine`` keeps from working, that is said.
 
     Args:
         confine: Called there first, so that what is found is what is left to a worker.
@@ -53,6 +53,14 @@ def find_gpus(
 
     if not torch.backends.cuda.is_built():
         return (), "this torch is built without CUDA"
+    found, why = _ask_apart(confine)
+    if not found and os.path.exists(NVIDIA) and _ask_apart(lambda: None)[0]:
+        why = f"it works outside of the sandbox, and not in it: {why}"
+    return found, why
+
+
+def _ask_apart(confine: Callable[[], None]) -> tuple[tuple[Gpu, ...], str]:
+    """Ask in a process of its own: one that has asked can fork none that computes there."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from io import FileIO
 from typing import Final, TextIO
 
 from sealift.attest.evidence import Measure, unmeasured
@@ -29,6 +30,7 @@ from sealift.train.sandbox.confine import Confinement
 from sealift.train.sandbox.inventory import SCRATCH
 from sealift.train.worker.devices import (
     CPU,
+    MAX_WHY,
     Gpu,
     choose_device,
     other_processes,
@@ -63,12 +65,16 @@ _KEEP_HEAP: Final = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511
 _OWN: Final = {
     "HOME": SCRATCH,
     "TMPDIR": SCRATCH,
+    "LOGNAME": "recipe",  # libraries ask who it is; a sandbox shows no list of users
+    "USER": "recipe",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without, products on a GPU vary
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts them
     "PYTHONHASHSEED": "0",  # the order of a set is part of bit-identity
     "PYTHONDONTWRITEBYTECODE": "1",
 }
 _NO_OTHERS: Final = TaskLimits()
+_LAST_BYTES: Final = 4096  # of what a process said that did not start
+_LAST_LINES: Final = 4
 
 
 class RecipeExecutor:
@@ -120,11 +126,19 @@ class RecipeExecutor:
         self._others: int | None = None  # the most that were seen beside ours, if known
         self._report: Callable[[ScrubSummary], ScrubSummary] = lambda scrub: scrub
         self._task: TaskProcess | None = None
+        self._said = FileIO(os.memfd_create("said"), "r+")
         try:
-            self._process, self._control = _start(wanted, self._environment)
+            self._begin(wanted)
         except BaseException:
             bundle.close()
+            self._said.close()
             raise
+
+    def _begin(self, wanted: str) -> None:
+        """Start the process that forks workers."""
+        self._process, self._control = _start(
+            wanted, self._environment, self._said.fileno()
+        )
 
     @property
     def sandbox(self) -> str:
@@ -244,6 +258,7 @@ class RecipeExecutor:
             self._process.wait(FAREWELL_S)
         self._process.kill()
         self._process.wait()
+        self._said.close()
         self._equipment.bundle.close()
 
     def __enter__(self) -> RecipeExecutor:
@@ -263,19 +278,28 @@ class RecipeExecutor:
 
     def _await_zygote(self) -> str:
         word = self._read_waiting()
-        if word is None and self._exit_code() == NO_NAMESPACES:
+        status = self._exit_code() if word is None else None
+        if status == NO_NAMESPACES:
             self._control.close()
             parts = Confinement.parse(WITHOUT_NAMESPACES).parts
             kept = [
                 part for part in Confinement.parse(self._wanted).parts if part in parts
             ]
-            self._process, self._control = _start(
-                Confinement(kept).word, self._environment
-            )
+            self._begin(Confinement(kept).word)
             word = self._read_waiting()
+            status = self._exit_code() if word is None else None
         if word is None:
-            raise killed("its process does not start")
+            ended = f" (signal {-status})" if status is not None and status < 0 else ""
+            raise killed(f"its process does not start{ended}{self._last_lines()}")
         return word
+
+    def _last_lines(self) -> str:
+        """What it said last; it has seen neither a recipe nor a row."""
+        length = os.fstat(self._said.fileno()).st_size
+        raw = os.pread(self._said.fileno(), _LAST_BYTES, max(0, length - _LAST_BYTES))
+        lines = [each.strip() for each in raw.decode(errors="replace").splitlines()]
+        kept = [visible(each)[:MAX_WHY] for each in lines if each][-_LAST_LINES:]
+        return f": {' / '.join(kept)}" if kept else ""
 
     def _exit_code(self) -> int | None:
         """Of a process that has ended; one that only says nothing has none."""
@@ -315,7 +339,7 @@ def _environment(*, overwrite_freed: bool) -> dict[str, str]:
 
 
 def _start(
-    wanted: str, environment: Mapping[str, str]
+    wanted: str, environment: Mapping[str, str], said: int
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     module = "sealift.train.worker.zygote"
@@ -327,7 +351,7 @@ def _start(
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stderr=said,  # until it waits: no worker inherits it
                 pass_fds=[theirs.fileno()],
                 process_group=0,  # Ctrl-C is for the parent, which ends it in order
             )

@@ -48,7 +48,7 @@ from sealift.train.loop.tasks import Given, Rehearsal, TaskDone
 from sealift.train.loop.torchstate import as_tensors
 from sealift.train.output.modelform import Fields, form_from_plain
 from sealift.train.sandbox.confine import Confinement, confine_worker, keep_descriptors
-from sealift.train.sandbox.inventory import CACHES, TALK
+from sealift.train.sandbox.inventory import TALK
 from sealift.train.worker.carryout import carry_out
 from sealift.train.worker.messages import (
     AddUp,
@@ -102,8 +102,6 @@ def run_worker(
         keep_descriptors(talk, text)
         parent.stream = TALK
         confine_worker(confinement, places, start.memory_bytes, gpu=start.gpu)
-        if "namespaces" in confinement.parts:  # without, no place can be written
-            os.environ.update(CACHES)
     except BaseException:
         os._exit(NOT_CONFINED)
     work.do()

@@ -23,7 +23,12 @@ from sealift.train.loop.imports import close_gate, installed_places
 from sealift.train.sandbox import kernel as limits
 from sealift.train.sandbox import landlock, namespaces
 from sealift.train.sandbox.confine import Confinement, confine_worker
-from sealift.train.sandbox.inventory import SCRATCH, pin_libraries, readable
+from sealift.train.sandbox.inventory import (
+    CACHES,
+    SCRATCH,
+    pin_libraries,
+    readable,
+)
 from sealift.train.sandbox.kernel import PR_SET_PDEATHSIG, prctl
 from sealift.train.worker.devices import find_gpus
 from sealift.train.worker.messages import from_bytes, to_bytes
@@ -60,6 +65,7 @@ def main() -> int:
             namespaces.enter_root(places)
         except OSError:
             return NO_NAMESPACES
+        os.environ.update(CACHES)  # without namespaces there is no place to write to
     Zygote(control, wanted, places, numbers).serve()
     return 0
 
@@ -105,6 +111,7 @@ class Zygote:
         gpus, why = find_gpus(
             lambda: confine_worker(confinement, self._places, TRIAL_BYTES, gpu=True)
         )
+        _say_no_more()
         self._tell(Waiting(confinement.word, freed_is_overwritten(), gpus, why))
         while True:
             raw, descriptors = receive_with(self._control)
@@ -162,6 +169,13 @@ class Zygote:
         if raw:
             from_bytes(raw, KillWorker)
         return False
+
+
+def _say_no_more() -> None:
+    """No worker inherits what the parent reads where this process does not start."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stderr.fileno())
+    os.close(null)
 
 
 def _best_of(wanted: Confinement, places: Sequence[str]) -> Confinement:
