@@ -26,11 +26,14 @@ from __future__ import annotations
 
 import difflib
 import errno
+import os
+import re
 import unicodedata
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final, TextIO, TypeVar
 
 CATALOGUE: Final = Path(__file__).with_suffix(".toml")
 
@@ -307,6 +310,8 @@ def visible(text: str) -> str:
 _BLANK_LETTERS: Final = frozenset("\u115f\u1160\u3164\uffa0")
 _IN_WORDS: Final = str.maketrans("", "", "_.-")
 QUOTED_COLUMNS: Final = 60
+SCREEN_COLUMNS: Final = 80  # of a terminal that says nothing of its size
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}[,;]?(?= |$)")
 
 
 def quote_foreign(text: str, limit: int = QUOTED_COLUMNS) -> str:
@@ -336,6 +341,52 @@ def quote_foreign(text: str, limit: int = QUOTED_COLUMNS) -> str:
     if shown and not cut and shown.translate(_IN_WORDS).isalnum():
         return shown
     return f'"{shown}"{"..." if cut else ""}'
+
+
+def fold(text: str, columns: int = SCREEN_COLUMNS, indent: int = 4) -> list[str]:
+    """Part a line into lines that a terminal does not break; all but the first are indented.
+
+    Where a terminal breaks a line itself, text of others in it could begin a line of its own. A
+    digest stays whole, to be copied: what sticks out of it draws nothing.
+
+    Args:
+        text: One line without control characters.
+        columns: Of the terminal.
+        indent: Spaces before each further line.
+    """
+    lines: list[str] = []
+    before = ""
+    while text or not lines:
+        end = _fitting(text, columns - len(before))
+        if end == len(text):
+            pass
+        elif (space := text.rfind(" ", 1, end + 1)) > 0:
+            end = space
+        elif found := _DIGEST.match(text):
+            end = found.end()
+        lines.append(before + text[:end])
+        text, before = text[end:].lstrip(" "), " " * indent
+    return lines
+
+
+def _fitting(text: str, columns: int) -> int:
+    """How many characters of it fit on a line; one at least."""
+    for place, char in enumerate(text):
+        columns -= 1 + (unicodedata.east_asian_width(char) in "WF")
+        if columns < 0:
+            return max(1, place)
+    return len(text)
+
+
+def for_screen(line: str, stream: TextIO) -> str:
+    """A line as a stream takes it: folded where the stream is a terminal."""
+    if not stream.isatty():
+        return line
+    columns = 0
+    with suppress(OSError):  # nobody is there any more
+        columns = os.get_terminal_size(stream.fileno()).columns
+    columns = columns or SCREEN_COLUMNS
+    return "\n".join(fold(line, columns))
 
 
 def _is_harmless(char: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,7 @@ from tests.cli.test_text import SOURCE
 pytestmark = pytest.mark.distributed
 
 PASSPHRASE = "correct horse"
+QUESTION = re.compile(rb"(?:^|\n|: )[^\n:\"]+: \Z")  # without the line's end
 SCHEMA = """
 [[fields]]
 name = "x"
@@ -59,7 +61,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def type_in(folder: Path, words: list[str], answers: list[str]) -> tuple[int, str]:
-    """Run a command at a terminal of its own; exit code and what it said there."""
+    """Run a command at a terminal of its own; exit code and what it said there.
+
+    Args:
+        folder: Where it is typed.
+        words: Behind ``sealift``.
+        answers: Each is typed once a question stands at the end of what was said.
+    """
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "sealift", *words],
@@ -67,10 +75,17 @@ def type_in(folder: Path, words: list[str], answers: list[str]) -> tuple[int, st
         env={"PATH": os.environ["PATH"], "PYTHONPATH": SOURCE},
     )  # fmt: skip
     os.close(theirs)
-    os.write(ours, "".join(f"{line}\n" for line in answers).encode())
-    said, _ = process.communicate(timeout=300)
+    assert process.stdout is not None
+    said, left = b"", [*answers]
+    while found := os.read(process.stdout.fileno(), 1 << 16):
+        said += found
+        if left and QUESTION.search(said):
+            os.write(ours, f"{left.pop(0)}\n".encode())
+    assert left == []
+    process.stdout.close()
+    code = process.wait(timeout=300)
     os.close(ours)
-    return process.returncode, said.decode()
+    return code, said.decode()
 
 
 def test_new_asks_for_what_it_needs(folder: Path) -> None:

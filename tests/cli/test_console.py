@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from sealift.cli.console import ask_afresh, ask_line
+import sealift.cli.main as command
+import sealift.train.__main__ as rank
+from sealift.cli.console import ask_afresh, ask_line, confirm, say
+from sealift.errors import UsageError
+from sealift.train.job.talk import Talk
+
+
+def ask_to_confirm(question: str, default: str) -> str:
+    """As before a signature or a statement."""
+    try:
+        confirm(question, yes=False)
+    except UsageError:
+        return default
+    return "y"
 
 
 @pytest.mark.parametrize(
-    ("ask", "answer"), [(ask_afresh, "no"), (ask_line, "y")], ids=["afresh", "control"]
+    ("ask", "answer"),
+    [(ask_afresh, "no"), (ask_to_confirm, "n"), (ask_line, "y")],
+    ids=["afresh", "confirm", "control"],
 )
 def test_what_was_typed_before_a_question_was_shown_does_not_answer_it(
     monkeypatch: pytest.MonkeyPatch, ask: object, answer: str
@@ -37,3 +55,30 @@ def test_what_was_typed_before_a_question_was_shown_does_not_answer_it(
         person.join()
     os.close(keyboard)
     os.close(shown)
+
+
+class Screen(io.StringIO):
+    """A terminal that says nothing of its size."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [say, command._say, rank._say, lambda line: Talk(sys.stderr).say(line)],
+    ids=["console", "command", "rank", "talk"],
+)
+def test_each_line_for_people_is_folded_at_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
+) -> None:
+    """Text of others never stands at the beginning of a line, and nothing is lost."""
+    line = f'"{"a" * 62} sealift: all is well"'
+    for stream, rows in ((io.StringIO(), 1), (Screen(), 2)):
+        monkeypatch.setattr("sys.stderr", stream)
+        tell(line)
+        shown = stream.getvalue().removeprefix("\x1b[K").splitlines()
+        assert len(shown) == rows
+        assert shown[0].startswith('sealift: "a')
+        assert all(each.startswith("    ") for each in shown[1:])
+        assert " ".join(each.strip() for each in shown) == f"sealift: {line}"

@@ -19,7 +19,7 @@ from sealift.train.output import runreceipt
 from sealift.train.output.runreceipt import sign_run
 from tests.sim.owners import make_broker
 from tests.sim.paperwork import release_once
-from tests.sim.runreceipts import MODEL, SmallRun, release, small_run
+from tests.sim.runreceipts import MODEL, SmallRun, accounted, release, small_run
 
 
 @pytest.fixture
@@ -253,3 +253,22 @@ def test_of_several_owners_the_screen_says_what_all_signed(
     (tmp_path / "receipt.json").write_bytes(raw)
     told = Said(tmp_path, capsys).verified()
     assert told.startswith("what ada, bern, cleo signed of the run agrees; ")
+
+
+def test_what_an_accelerator_says_of_itself_begins_no_line(
+    said: Said, run: SmallRun, tmp_path: Path
+) -> None:
+    """As a terminal of 80 columns breaks lines: our names alone stand at the beginning."""
+    names = {line[:16].strip() for line in said().splitlines()}
+    wide = " ".join(["\u5b57" * 15, "verified   yes, by all of them"] * 9)
+    manifest = replace(
+        run.receipt.manifest, sandbox=wide, device=wide, software=wide, collectives=wide
+    )
+    forged = accounted(replace(run.receipt, manifest=manifest), [run.instance])
+    (tmp_path / "forged.json").write_bytes(sign_run(forged, run.instance))
+    lines = said(file="forged.json").splitlines()
+    assert any("\u5b57" in line for line in lines)
+    for line in lines:
+        assert line[:16].strip() in names
+        drawn = len(line) + line.count("\u5b57")
+        assert drawn <= 80 or line[80:].rstrip(",").isalnum()  # a digest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import re
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from sealift.errors import (
     RefusedError,
     SealiftError,
     UsageError,
+    fold,
+    for_screen,
     quote_foreign,
 )
 
@@ -134,3 +137,40 @@ def test_authentication_error_takes_no_detail() -> None:
 )
 def test_text_of_others_stays_one_short_piece_of_a_line(text: str, shown: str) -> None:
     assert quote_foreign(text) == shown
+
+
+DIGEST = f"sha256:{'0a' * 32}"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("one two", ["one two"]),
+        ("", [""]),
+        ("a long line of words", ["a long line of", "    words"]),
+        ("verified" * 4, ["verifiedverified", "    verifiedveri", "    fied"]),
+        ("\u5b57" * 9, ["\u5b57" * 8, "    \u5b57"]),  # two columns each
+        (f"model {DIGEST}", ["model", f"    {DIGEST}"]),
+    ],
+)
+def test_a_line_is_folded_before_a_terminal_breaks_it(
+    text: str, shown: list[str]
+) -> None:
+    assert fold(text, 16) == shown
+
+
+class Screen(io.StringIO):
+    """A terminal that says nothing of its size."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_are_folded_for_terminals_alone() -> None:
+    """What others wrote never stands at the beginning of a line."""
+    line = f'sealift: north: "{"a" * 62} sealift: all is well"'
+    assert for_screen(line, io.StringIO()) == line
+    first, *rest = for_screen(line, Screen()).split("\n")
+    assert len(first) <= 80
+    assert rest
+    assert all(each.startswith("    ") for each in rest)

@@ -21,7 +21,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sealift.errors import UnavailableError, UsageError, ascii_only, visible
+from sealift.errors import (
+    UnavailableError,
+    UsageError,
+    ascii_only,
+    for_screen,
+    visible,
+)
 from sealift.release.files import read_given_passphrase
 
 YES: Final = frozenset({"y", "yes"})
@@ -86,7 +92,7 @@ def confirm(
             fix=fix,
             code="not-confirmed",
         )
-    if ask_line(f"{question} (yes/no)", "no").lower() not in YES:
+    if ask_afresh(f"{question} (yes/no)", "no").lower() not in YES:
         raise UsageError("nothing was done", why="not yes", code="not-confirmed")
 
 
@@ -130,8 +136,11 @@ def ask_terminal(prompt: str) -> str:
 
 
 def say(line: str) -> None:
-    """A line for people, beside the result."""
-    print(f"sealift: {line}", file=sys.stderr, flush=True)
+    """A line for people, beside the result; one with colours is no longer than a screen."""
+    shown = f"sealift: {line}"
+    if "\x1b" not in line:
+        shown = for_screen(shown, sys.stderr)
+    print(shown, file=sys.stderr, flush=True)
 
 
 def show(

@@ -35,7 +35,7 @@ from sealift.cli.ahead.commands import Look
 from sealift.cli.arguments import Parser
 from sealift.cli.console import flush_results, forget_stdout, unwritten
 from sealift.cli.signals import StopRequested, follow_parent, install_stop_signals
-from sealift.errors import SealiftError, UnavailableError, visible
+from sealift.errors import SealiftError, UnavailableError, for_screen, visible
 
 
 def _record_bug(error: Exception) -> str:
@@ -270,4 +270,5 @@ def _report(error: SealiftError) -> int:
 
 def _say(line: str) -> None:
     with suppress(OSError):  # nobody may be listening; the exit code still says it
-        print(f"sealift: {visible(line)}", file=sys.stderr, flush=True)
+        shown = for_screen(f"sealift: {visible(line)}", sys.stderr)
+        print(shown, file=sys.stderr, flush=True)

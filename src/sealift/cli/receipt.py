@@ -26,6 +26,7 @@ from sealift.errors import (
     SealiftError,
     UnavailableError,
     UsageError,
+    fold,
     quote_foreign,
     visible,
 )
@@ -142,7 +143,8 @@ def _verify_run(args: argparse.Namespace, receipt: RunReceipt) -> None:
         if not args.json:
             name = line.name
             for part in line.said.split("; "):
-                print(f"{name:<16}  {visible(part)}", flush=True)
+                for shown in fold(f"{name:<16}  {visible(part)}", indent=18):
+                    print(shown, flush=True)
                 name = ""
     if args.json:
         print(json.dumps(found))

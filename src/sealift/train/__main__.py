@@ -18,7 +18,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from sealift.errors import SealiftError, Stopping, UsageError, visible
+from sealift.errors import (
+    SealiftError,
+    Stopping,
+    UsageError,
+    for_screen,
+    visible,
+)
 from sealift.session.direct import PathDialler
 from sealift.train.job.directpaths import open_direct_host
 from sealift.train.job.hostattester import EvidencePlaces, open_attester
@@ -113,7 +119,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"sealift: {visible(line)}\n")
+    shown = for_screen(f"sealift: {visible(line)}", sys.stderr)
+    sys.stderr.write(f"{shown}\n")
     sys.stderr.flush()
 
 

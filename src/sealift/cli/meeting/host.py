@@ -56,6 +56,7 @@ from sealift.train.job.talk import Talk
 from sealift.travel.visit.messages import RUN_RECEIPT_NAME
 
 LISTEN: Final = "127.0.0.1:7420"
+MODEL_NAME: Final = "model.safetensors"
 TRIED_STEPS: Final = 2
 _UNWRITTEN: Final = ("guest.gone", "guest.proposed", "guest.refused")
 STOP_S: Final = 10.0  # a command ends itself before
@@ -97,9 +98,8 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Meet, train, open; the exit code."""
     place = Place(Path.cwd(), HOST, args.passphrase)
-    model = place["model.safetensors"]
-    if model.exists():
-        print(model.name)
+    if place[MODEL_NAME].exists():
+        print(MODEL_NAME)
         return 0
     _try_first(args, place)
     book = _open_book(args, place)
@@ -109,17 +109,19 @@ def run(args: argparse.Namespace) -> int:
             signed = _meet(args, book, host)
             _write(place, host, signed)
             code = _train(args, place, host)
-    if code:
-        return code
+    return code or _open_model(place)
+
+
+def _open_model(place: Place) -> int:
+    """The model, the report and the receipt, out of the folder of the run; the exit code."""
     words = ["output", "open", "run", "--key", place.key.name]
-    words += ["--passphrase-file", place.passphrase, "-o", model.name]
-    code = _command([*words, "--agreement", "agreement.json"])
+    words += ["--passphrase-file", place.passphrase, "-o", MODEL_NAME]
+    if code := _command([*words, "--agreement", "agreement.json"]):
+        return code  # no report stands beside a model that is not there
     write_whole(place[REPORT_NAME], (place["run"] / REPORT_NAME).read_bytes())
-    if code:
-        return code
     receipt = place["run"] / RUN_RECEIPT_NAME
     if not receipt.exists():
-        say(f"{model.name} is kept; the receipt of the run was refused, as said above")
+        say(f"{MODEL_NAME} is kept; the receipt of the run was refused, as said above")
         return PolicyError.exit_code
     write_whole(place[receipt.name], receipt.read_bytes())
     say(f"beside it: {REPORT_NAME}, and {RUN_RECEIPT_NAME} that every party has")

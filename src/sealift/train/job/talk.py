@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from sealift.errors import UnavailableError, visible
+from sealift.errors import UnavailableError, for_screen, visible
 from sealift.events import Event, Sink
 from sealift.train.job.roleprocesses import EventLines
 from sealift.train.job.sentences import sentence
@@ -65,7 +65,8 @@ class Talk:
         line = " ".join(line.split())
         with self._changed:
             clear = _CLEAR if self._in_place else ""
-            self._write(f"{clear}{visible(f'sealift: {line}')}\n")
+            shown = for_screen(visible(f"sealift: {line}"), self._stream)
+            self._write(f"{clear}{shown}\n")
             self._rest(self._silence_s)
 
     def wait_for(self, what: str) -> None:
