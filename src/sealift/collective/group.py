@@ -24,20 +24,25 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 
+from sealift.channel.device.device import DeviceTensor, SummingEngine
 from sealift.collective.announcement import (
     Algorithm,
     Announcement,
     Operation,
     Reduction,
 )
+from sealift.collective.ondevice import DeviceStore
 from sealift.collective.peer import Peer, Wire
 from sealift.collective.tensors import (
     DTYPES,
     Array,
+    HostStore,
+    Numbers,
+    Store,
     bad_tensor,
     chunks_of,
     flat_view,
@@ -52,12 +57,6 @@ DEFAULT_ONE_PHASE_BYTES: Final = 64 << 10
 # Segments sent before the first is received: both ends stay busy, and what is under way
 # fits into a ring of eight slots.
 _AHEAD: Final = 1
-_COMBINE: Final[Mapping[Reduction, Any]] = {
-    Reduction.SUM: np.add,
-    Reduction.MAX: np.maximum,
-    Reduction.MIN: np.minimum,
-    Reduction.PRODUCT: np.multiply,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,18 +103,34 @@ class SealedGroup:
         self._peers = {
             number: Peer(number, wires[number], self._fail) for number in sorted(wires)
         }
-        self._scratch = bytearray()
+        self._host = HostStore()
+        self._device: DeviceStore | None = None
+
+    def use_device(self, engine: SummingEngine) -> None:
+        """Let ``all_reduce`` take tensors that lie on a device; once, before the first.
+
+        Args:
+            engine: The device; whoever made it closes it after the group.
+
+        Raises:
+            UnavailableError: if the device lacks the room, or the pipes' suite.
+        """
+        self._device = DeviceStore(engine)
+        for peer in self._peers.values():
+            peer.on_device.use_device(engine)
 
     def all_reduce(
         self,
-        tensor: Array,
+        tensor: Numbers,
         reduction: Reduction = Reduction.SUM,
         algorithm: Algorithm | None = None,
     ) -> None:
         """Combine everybody's ``tensor`` in the order of ranks, in place.
 
         Args:
-            tensor: Any shape, contiguous, of one of ``DTYPES``; the same on every rank.
+            tensor: Any shape, contiguous, of one of ``DTYPES``; the same on every rank. On
+                a device (``use_device``) it is summed there; other ranks may have it
+                elsewhere. What was queued for its memory there comes first.
             reduction: How.
             algorithm: The same on every rank; by the tensor's size without. The bits of
                 the result do not depend on it.
@@ -267,7 +282,7 @@ class SealedGroup:
     def _collective(
         self,
         operation: Operation,
-        flat: Array,
+        flat: Array | DeviceTensor,
         *,
         reduction: Reduction = Reduction.NONE,
         algorithm: Algorithm = Algorithm.TWO_PHASE,
@@ -286,7 +301,7 @@ class SealedGroup:
                 number=self._number,
                 operation=operation,
                 reduction=reduction,
-                dtype=DTYPES.index(flat.dtype),
+                dtype=DTYPES.index(np.dtype(flat.dtype)),
                 algorithm=algorithm,
                 root=root,
                 elements=flat.size,
@@ -308,63 +323,68 @@ class SealedGroup:
             self._turn.release()
 
     def _reduce_chunks(
-        self, chunks: list[Array], reduction: Reduction, *, tell: bool
+        self, chunks: list[Numbers], reduction: Reduction, *, tell: bool
     ) -> None:
         """Each peer gets its chunk, ours is combined; ``tell`` all, and take theirs.
 
         A segment of each in turn, so that little is under way. A peer's result comes
         into memory that was sent: it has what it made it of.
         """
+        store = self._store_of(chunks[0])
         pieces = [self._segments(chunk) for chunk in chunks]
         for turn in range(max(map(len, pieces)) + 2 * _AHEAD):
             for peer in self._peers.values():
                 for piece in _at(pieces[peer.number], turn):
-                    peer.send(piece.data)
+                    peer.send(store.message(piece))
             self._hear()
             for piece in _at(pieces[self.rank], turn - _AHEAD):
-                self._combine(piece, piece, reduction)
+                self._combine(store, piece, piece, reduction)
                 if tell:
-                    self._send_all(piece.data)
+                    self._send_all(store.message(piece))
             for peer in self._peers.values() if tell else ():
                 for piece in _at(pieces[peer.number], turn - 2 * _AHEAD):
-                    peer.receive(piece.data)
+                    peer.receive(store.message(piece))
 
-    def _reduce_all(self, flat: Array, reduction: Reduction) -> None:
+    def _reduce_all(self, flat: Numbers, reduction: Reduction) -> None:
+        store = self._store_of(flat)
         for piece in self._segments(flat):
-            self._send_all(piece.data)
+            self._send_all(store.message(piece))
         sent = all(peer.idle for peer in self._peers.values())
-        into = flat if sent else np.empty_like(flat)  # else it is sent while we add
+        into = flat if sent else store.beside(flat)  # else it is sent while we add
         self._hear()
         for ours, out in zip(self._segments(flat), self._segments(into), strict=True):
-            self._combine(ours, out, reduction)
+            self._combine(store, ours, out, reduction)
         if not sent:
             self._flush()
-            flat[...] = into
+            store.assign(flat, into)
 
-    def _combine(self, ours: Array, into: Array, reduction: Reduction) -> None:
+    def _combine(
+        self, store: Store[Numbers], ours: Numbers, into: Numbers, reduction: Reduction
+    ) -> None:
         """The next segment of every peer and ``ours``, in the order of ranks."""
-        combine = _COMBINE[reduction]
         total = ours
         for number in range(self.world):
             part = ours
             if number != self.rank:
-                part = self._room(number > 0, like=into)
-                self._peers[number].receive(part.data)
+                part = store.room(number > 0, into)
+                self._peers[number].receive(store.message(part))
             if number == 0:
                 total = part
             else:  # `into` may be `ours`, so it is written from our turn on
                 out = into if number >= self.rank else total
-                total = combine(total, part, out=out)
+                total = store.combine(reduction, total, part, out)
         if total is not into:
-            into[...] = total
+            store.assign(into, total)
 
-    def _room(self, second: bool, like: Array) -> Array:
-        """Private memory for a segment: rank 0's, which totals grow in, or another's."""
-        if len(self._scratch) < 2 * like.nbytes:
-            self._scratch = bytearray(2 * like.nbytes)
-        return np.frombuffer(self._scratch, like.dtype, like.size, second * like.nbytes)
+    def _store_of(self, flat: Numbers) -> Store[Numbers]:
+        """Whoever knows where it lies."""
+        if not isinstance(flat, DeviceTensor):
+            return self._host
+        if self._device is None:
+            raise bad_tensor("it lies on a device, and the group uses none")
+        return self._device
 
-    def _segments(self, chunk: Array) -> list[Array]:
+    def _segments(self, chunk: Numbers) -> list[Numbers]:
         return segments_of(chunk, self.choices.segment_bytes)
 
     def _hear(self) -> None:
@@ -382,7 +402,7 @@ class SealedGroup:
         if self._failed is not None:
             raise self._failed
 
-    def _flat(self, tensor: Array) -> Array:
+    def _flat(self, tensor: Numbers) -> Numbers:
         try:
             return flat_view(tensor)
         except UsageError as error:
@@ -406,6 +426,6 @@ class SealedGroup:
             peer.wire.abort()
 
 
-def _at(pieces: list[Array], turn: int) -> list[Array]:
+def _at(pieces: list[Numbers], turn: int) -> list[Numbers]:
     """The segment of that turn, if there is one."""
     return pieces[turn : turn + 1] if turn >= 0 else []

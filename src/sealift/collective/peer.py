@@ -12,11 +12,13 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, cast
 
+from sealift.channel.device.device import DeviceTensor, SummingEngine
 from sealift.collective.announcement import ANNOUNCEMENT_BYTES, Announcement
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer
+from sealift.session.lifetime import ENDED_HERE
 
 
 class Wire(Protocol):
@@ -38,6 +40,19 @@ class Wire(Protocol):
         """End it without a word; wakes whoever waits in it."""
 
 
+class DeviceWire(Wire, Protocol):
+    """One whose messages may lie on a device; ``session.devicepipe.DevicePipe`` is one."""
+
+    def use_device(self, engine: SummingEngine) -> None:
+        """Seal and open such messages on this device."""
+
+    def send(self, source: Buffer | DeviceTensor) -> None:
+        """See ``Wire``."""
+
+    def receive_into(self, target: bytearray | memoryview | DeviceTensor) -> None:
+        """See ``Wire``."""
+
+
 class Peer:
     """A peer's pipe, and the thread that sends to it what does not go at once."""
 
@@ -45,7 +60,9 @@ class Peer:
         self, number: int, wire: Wire, fail: Callable[[SealiftError], SealiftError]
     ) -> None:
         self.number, self.wire, self._fail = number, wire, fail
-        self._orders: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[memoryview | DeviceTensor | None] = (
+            queue.SimpleQueue()
+        )
         self._changed = threading.Condition()
         self._waiting = 0
         self._stopped = False
@@ -73,22 +90,37 @@ class Peer:
                 self.wire.receive_into(heard)
             expected.demand_same(heard, self.number)
 
-    def send(self, message: Buffer) -> None:
-        """Send in order; the memory is used until ``flush`` returns, or ``idle``."""
-        view = memoryview(message).cast("B")
-        if self.idle:
-            with self._naming():
-                if self.wire.send_now(view):
-                    return
+    def send(self, message: Buffer | DeviceTensor) -> None:
+        """Send in order; the memory is used until ``flush`` returns, or ``idle``.
+
+        What lies on a device is sealed there first, which takes a while.
+        """
+        order: memoryview | DeviceTensor
+        if isinstance(message, DeviceTensor):
+            order = message
+        else:
+            order = memoryview(message).cast("B")
+            if self.idle:
+                with self._naming():
+                    if self.wire.send_now(order):
+                        return
         with self._changed:
             self._waiting += 1
-        self._orders.put(view)
+        self._orders.put(order)
 
-    def receive(self, room: bytearray | memoryview) -> None:
+    def receive(self, room: bytearray | memoryview | DeviceTensor) -> None:
         """Fill ``room`` with the next message of what was announced."""
         self.hear()
         with self._naming():
-            self.wire.receive_into(memoryview(room).cast("B"))
+            if isinstance(room, DeviceTensor):
+                self.on_device.receive_into(room)
+            else:
+                self.wire.receive_into(memoryview(room).cast("B"))
+
+    @property
+    def on_device(self) -> DeviceWire:
+        """The wire, for whoever gave the group wires that take a device's messages."""
+        return cast(DeviceWire, self.wire)
 
     @property
     def idle(self) -> bool:
@@ -111,15 +143,17 @@ class Peer:
         while (message := self._orders.get()) is not None:
             try:
                 with self._naming():
-                    self.wire.send(message)
+                    self.on_device.send(message)
             except SealiftError as error:
-                self._fail(error)
+                # Else the pipe ended by what the receiving thread met, which says it.
+                if error.code != ENDED_HERE:
+                    self._fail(error)
             except BaseException as error:  # else the caller would wait for ever
                 self._fail(
                     PeerError(
                         f"nothing can be sent to rank {self.number}",
                         why=error,
-                        code="session-ended",
+                        code=ENDED_HERE,
                     )
                 )
             finally:

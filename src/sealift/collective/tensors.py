@@ -6,15 +6,26 @@ spec/collective.md sections 2 and 3.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sealift.channel.device.device import DeviceTensor
+from sealift.collective.announcement import Reduction
 from sealift.errors import UsageError
+from sealift.ids import Buffer
 
 Array = NDArray[Any]
+Numbers = TypeVar("Numbers", Array, DeviceTensor)
+_COMBINE: Final[Mapping[Reduction, Any]] = {
+    Reduction.SUM: np.add,
+    Reduction.MAX: np.maximum,
+    Reduction.MIN: np.minimum,
+    Reduction.PRODUCT: np.multiply,
+}
 
 DTYPES: Final = tuple(
     np.dtype(name)
@@ -25,12 +36,14 @@ DTYPES: Final = tuple(
 )
 
 
-def flat_view(tensor: Array) -> Array:
+def flat_view(tensor: Numbers) -> Numbers:
     """All elements in one row, where they are.
 
     Raises:
         UsageError: code ``bad-tensor``, if they do not lie in one, or have another type.
     """
+    if isinstance(tensor, DeviceTensor):  # is nothing else
+        return tensor
     if tensor.dtype not in DTYPES:
         raise bad_tensor(f"{tensor.dtype} is no element type of a group")
     if not tensor.flags.c_contiguous:
@@ -44,13 +57,64 @@ def bad_tensor(why: str) -> UsageError:
     return UsageError(what, why=why, code="bad-tensor")
 
 
-def chunks_of(flat: Array, world: int) -> list[Array]:
+def chunks_of(flat: Numbers, world: int) -> list[Numbers]:
     """One contiguous chunk a rank; they differ by one element at most."""
     bounds = [flat.size * k // world for k in range(world + 1)]
     return [flat[a:b] for a, b in pairwise(bounds)]
 
 
-def segments_of(chunk: Array, segment_bytes: int) -> list[Array]:
+def segments_of(chunk: Numbers, segment_bytes: int) -> list[Numbers]:
     """In order, each a message; of an empty chunk there is none."""
     step = max(1, segment_bytes // chunk.itemsize)
     return [chunk[at : at + step] for at in range(0, chunk.size, step)]
+
+
+class Store(Protocol[Numbers]):
+    """Where tensors lie: what is sent of them, and how they are combined."""
+
+    def message(self, piece: Numbers) -> Any:
+        """What a peer is sent, or sends."""
+
+    def room(self, second: bool, like: Numbers) -> Numbers:
+        """Private memory for a segment: rank 0's, which totals grow in, or another's."""
+
+    def beside(self, flat: Numbers) -> Numbers:
+        """Memory for a sum that is not to lie where its tensor does."""
+
+    def combine(
+        self, reduction: Reduction, a: Numbers, b: Numbers, out: Numbers
+    ) -> Numbers:
+        """``out = a + b``, or what the reduction is; ``out`` may be either."""
+
+    def assign(self, out: Numbers, value: Numbers) -> None:
+        """``out = value``."""
+
+
+class HostStore:
+    """Tensors in the host's memory; see ``Store``."""
+
+    def __init__(self) -> None:
+        self._scratch = bytearray()
+
+    def message(self, piece: Array) -> Buffer:
+        """What a peer is sent, or sends."""
+        return piece.data
+
+    def room(self, second: bool, like: Array) -> Array:
+        """Private memory for a segment: rank 0's, which totals grow in, or another's."""
+        if len(self._scratch) < 2 * like.nbytes:
+            self._scratch = bytearray(2 * like.nbytes)
+        return np.frombuffer(self._scratch, like.dtype, like.size, second * like.nbytes)
+
+    def beside(self, flat: Array) -> Array:
+        """Memory for a sum that is not to lie where its tensor does."""
+        return np.empty_like(flat)
+
+    def combine(self, reduction: Reduction, a: Array, b: Array, out: Array) -> Array:
+        """``out = a + b``, or what the reduction is; ``out`` may be either."""
+        found: Array = _COMBINE[reduction](a, b, out=out)
+        return found
+
+    def assign(self, out: Array, value: Array) -> None:
+        """``out = value``."""
+        out[...] = value

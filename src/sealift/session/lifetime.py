@@ -20,6 +20,7 @@ from sealift.channel.transport.transport import peer_timeout
 from sealift.errors import PeerError, SealiftError
 
 TIMEOUT: Final = peer_timeout().code
+ENDED_HERE: Final = "session-ended"  # by an error that another call raised
 GiveUp = Callable[[], None]
 
 
@@ -73,7 +74,7 @@ class Lifetime:
             # Ended under this call: by this very error, or by another thread.
             return error if error is self._cause else _again(self._end)
         if not isinstance(error, PeerError):
-            reason = PeerError(self._ended, why=str(error), code="session-ended")
+            reason = PeerError(self._ended, why=str(error), code=ENDED_HERE)
             self.end(reason, error)
         elif ends is Ends.ALWAYS or (
             ends is Ends.UNLESS_TIMEOUT and error.code != TIMEOUT

@@ -205,7 +205,7 @@ class Pipe:
         told = _COUNT.pack(self._received)
         self._seal(told, 0, len(told), final=True)
         frame = self._carrier.borrow(self._timeout_s)
-        if not _is_last(frame):
+        if not is_last(frame):
             raise PeerError(
                 "the pipe is closed before everything was received",
                 code="session-truncated",
@@ -264,7 +264,7 @@ class Pipe:
         """Open the next record of a message; how many bytes it has."""
         frame = self._carrier.borrow(self._timeout_s)
         plaintext_bytes = len(frame) - FRAME_EXTRA_BYTES
-        if _is_last(frame):
+        if is_last(frame):
             self._open_last(frame)
             raise PeerError("the peer closed the pipe", code="session-closed")
         if plaintext_bytes > len(room) or plaintext_bytes <= 0 < len(room):
@@ -293,5 +293,6 @@ def _claim(lock: threading.Lock) -> None:
         )
 
 
-def _is_last(frame: memoryview) -> bool:
+def is_last(frame: memoryview) -> bool:
+    """Whether it is a pipe's final record."""
     return len(frame) >= PREFIX.size and bool(PREFIX.unpack_from(frame)[1] & FINAL_BIT)

@@ -36,7 +36,10 @@ const Named kKernels[] = {
     KERNEL(sealift_chacha_seal),    KERNEL(sealift_chacha_open),
     KERNEL(sealift_chacha_tags),    KERNEL(sealift_verdicts),
     KERNEL(sealift_place_tags),     KERNEL(sealift_count_nonzero),
-    KERNEL(sealift_refuse_batch),
+    KERNEL(sealift_refuse_batch),   KERNEL(sealift_add_f32),
+    KERNEL(sealift_add_f64),        KERNEL(sealift_weigh_f32),
+    KERNEL(sealift_weigh_f64),      KERNEL(sealift_find_odd_f32),
+    KERNEL(sealift_find_odd_f64),
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ from sealift.channel.cuda.driver import CudaError, Driver, faults_as_errors
 from sealift.channel.cuda.memory import CudaMemory
 from sealift.channel.cuda.plan import Plan, to_arguments
 from sealift.channel.cuda.staging import HostBlock, Ring, TableRing
-from sealift.channel.cuda.streams import EventPool, Lane
+from sealift.channel.cuda.streams import EventPool, HoldsUp, Lane
 from sealift.channel.device.device import device_lost
 from sealift.errors import IntegrityError, SealiftError
 
@@ -170,15 +170,25 @@ class Core:
         if start == end:
             return 0
         plan = self.kernels.count_nonzero(end - start, self.driver.facts)
-        places = {"target": memory.address + start, "count": self._count}
+        return self.ask(plan, {"target": memory.address + start})
+
+    def ask(
+        self,
+        plan: Plan,
+        places: Mapping[str, int],
+        *,
+        after: Sequence[HoldsUp] = (),
+    ) -> int:
+        """The number that kernels leave at the place ``count``, which is 0 before."""
+        named = {**places, "count": self._count}
 
         def count(stream: Any) -> None:
             self.driver.zero(self._count, _WORD, stream)
-            self.run(plan, places, stream)
+            self.run(plan, named, stream)
             self.driver.copy_to_host(self._word.address, self._count, _WORD, stream)
 
         with self.lock:
-            self.crypto.submit(count).wait()
+            self.crypto.submit(count, after=after).wait()
             return int.from_bytes(self._word.view, "little")
 
     def landing(self, nbytes: int) -> int:

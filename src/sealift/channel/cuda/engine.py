@@ -17,6 +17,7 @@ from functools import partial
 from itertools import cycle
 from typing import Any, Final
 
+from sealift.channel.cuda import sums
 from sealift.channel.cuda.batches import (
     Batch,
     CudaKey,
@@ -36,6 +37,7 @@ from sealift.channel.cuda.streams import HoldsUp, Joined, Point, Ticket, on_devi
 from sealift.channel.device.device import (
     DeviceKey,
     DeviceMemory,
+    DeviceTensor,
     Event,
     Part,
     RecordPlace,
@@ -178,10 +180,14 @@ class CudaEngine:
         first = on_device(after)
         with core.lock:
             waits = [*first, *memory.hazards.before_read(offset, end)]
-            ticket = core.back.submit(
-                lambda stream: core.back_ring.fetch(target, address, stream),
-                after=waits,
-            )
+            if _lies_in(self._blocks, target):
+                fetch = partial(
+                    core.driver.copy_to_host,
+                    writable_address(target), address, target.nbytes,
+                )  # fmt: skip
+            else:
+                fetch = partial(core.back_ring.fetch, target, address)
+            ticket = core.back.submit(fetch, after=waits)
             memory.hazards.reads(offset, end, ticket)
         return ticket
 
@@ -214,6 +220,26 @@ class CudaEngine:
         check_places(places, sealed, plain)
         batch = Batch(own_key(key), own_memory(sealed), own_memory(plain), places)
         return seal_batch(self.core, batch, after)
+
+    @faults_as_errors()
+    def add(self, total: DeviceTensor, part: DeviceTensor) -> Ticket:
+        """``total += part``."""
+        return sums.add(self.core, total, part)
+
+    @faults_as_errors()
+    def weigh(self, total: DeviceTensor, part: DeviceTensor, factor: float) -> Ticket:
+        """``total = part * factor``."""
+        return sums.weigh(self.core, total, part, factor)
+
+    @faults_as_errors()
+    def copy(self, total: DeviceTensor, part: DeviceTensor) -> Ticket:
+        """``total = part``."""
+        return sums.copy(self.core, total, part)
+
+    @faults_as_errors()
+    def first_odd(self, tensor: DeviceTensor) -> int | None:
+        """Index of the first element that is infinite or no number; waits for it."""
+        return sums.first_odd(self.core, tensor)
 
     @faults_as_errors()
     def follow(self, stream: int) -> None:

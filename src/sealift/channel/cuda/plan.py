@@ -36,7 +36,9 @@ Place = Literal[
     "plain",
     "verdicts",  # one byte a record: 1 genuine, 0 not
     "scratch",  # 16-byte aligned, of any content
-    "target",  # what is counted
+    "target",  # what is counted, or searched
+    "total",  # what is added to, or written
+    "part",  # what is added, or weighed
     "count",  # where a u64 goes
 ]
 

@@ -17,6 +17,7 @@ Rules for engines:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Suite
@@ -92,6 +93,42 @@ class DeviceMemory(Protocol):
 
 Part = tuple[Buffer, DeviceMemory, int]
 """A buffer, the memory it goes to, and the offset there."""
+
+
+_ITEM_BYTES: Final = {"float32": 4, "float64": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTensor:
+    """Numbers that lie end to end in a device's memory.
+
+    Attributes:
+        memory: Whose bytes these are.
+        offset: Byte of the first number.
+        size: How many there are.
+        dtype: ``float32`` or ``float64``, as numpy names it.
+    """
+
+    memory: DeviceMemory
+    offset: int
+    size: int
+    dtype: str
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number."""
+        return _ITEM_BYTES[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all."""
+        return self.size * self.itemsize
+
+    def __getitem__(self, part: slice) -> DeviceTensor:
+        """Some of the numbers, where they lie; slices have a step of 1."""
+        start, end, _ = part.indices(self.size)
+        at = self.offset + start * self.itemsize
+        return DeviceTensor(self.memory, at, max(0, end - start), self.dtype)
 
 
 class DeviceKey(Protocol):
@@ -184,6 +221,42 @@ class DeviceEngine(Protocol):
 
     def close(self) -> None:
         """Scrub and give back everything. Idempotent."""
+
+
+class PinnedRoom(Protocol):
+    """Host memory that a device reads and writes by itself."""
+
+    view: memoryview
+
+    def close(self) -> None:
+        """Overwrite and give back."""
+
+
+class SummingEngine(DeviceEngine, Protocol):
+    """A device that also adds up what lies in its memory.
+
+    Each operation is rounded by itself, as IEEE 754 says, so the bits are a processor's
+    (of a NaN they need not be). Calls queue work, in the order of the calls.
+    """
+
+    def pinned(self, nbytes: int) -> PinnedRoom | None:
+        """Host memory that copies need not go around; None where there is none."""
+
+    def add(self, total: DeviceTensor, part: DeviceTensor) -> Event:
+        """``total += part``.
+
+        Raises:
+            UsageError: code ``bad-tensor``, before anything is queued.
+        """
+
+    def weigh(self, total: DeviceTensor, part: DeviceTensor, factor: float) -> Event:
+        """``total = part * factor``, the factor in the elements' type; reads ``part`` once."""
+
+    def copy(self, total: DeviceTensor, part: DeviceTensor) -> Event:
+        """``total = part``."""
+
+    def first_odd(self, tensor: DeviceTensor) -> int | None:
+        """Index of the first element that is infinite or no number; waits for it."""
 
 
 def check_places(

@@ -85,6 +85,18 @@ class FrameSealer:
         PREFIX.pack_into(frame, 0, len(room), FINAL_BIT if final else 0, sequence)
         self.index = index + _records_of(len(room) - TAG_BYTES)
 
+    @property
+    def keys(self) -> RecordKeys:
+        """The stream's keys, for a device that seals what ``spend`` counts."""
+        return self._keys
+
+    def spend(self, plaintext_bytes: int) -> tuple[int, int]:
+        """Index and sequence of the next unit, which a device seals; they are used up."""
+        index, sequence = self.index, self._sequence
+        self._sequence = sequence + 1
+        self.index = index + _records_of(plaintext_bytes)
+        return index, sequence
+
     def bind(self, bound: bytes, frame: memoryview) -> None:
         """Tag what the other end knows too: the last 16 bytes of ``frame``, and a prefix.
 
@@ -172,6 +184,26 @@ class FrameOpener:
         )
         cipher.open_into(nonce, frame[PREFIX_BYTES:], associated_data + bound, out)
         self._accept(sequence, len(out))
+
+    @property
+    def keys(self) -> RecordKeys:
+        """The stream's keys, for a device that opens what ``admit`` lets in."""
+        return self._keys
+
+    def admit(self, prefix: bytes, plaintext_bytes: int) -> tuple[int, int]:
+        """Index and sequence of the next frame, which a device opens; they are used up.
+
+        Args:
+            prefix: Of the frame, in private memory.
+            plaintext_bytes: What the frame's length leaves for the plaintext.
+
+        Raises:
+            StaleError, MalformedError: if it is not the next one.
+        """
+        sequence = self._sequence_of(prefix, plaintext_bytes + FRAME_EXTRA_BYTES)
+        index = self._index
+        self._accept(sequence, plaintext_bytes)
+        return index, sequence
 
     def verify_bound(
         self, prefix: bytes, frame_bytes: int, bound: bytes, tag: bytes

@@ -33,7 +33,8 @@ from sealift.ids import Buffer
 from sealift.lab.bench import requests
 from sealift.lab.bench.harness import Answer, End, Peer, pack, unpack
 from sealift.lab.bench.report import Arm, BenchReport, interleaved, start_report
-from sealift.session.pipe import RECORD_BYTES, Pipe
+from sealift.session.devicepipe import DevicePipe
+from sealift.session.pipe import RECORD_BYTES
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session
@@ -288,7 +289,7 @@ class Between(End):
 
 def pipe_over(
     carrier: SlotTransport, seed: str, *, opens: bool, timeout_s: float = _TIMEOUT_S
-) -> Pipe:
+) -> DevicePipe:
     """A pipe with the keys that a session of both processes would export."""
     agreed = SimpleNamespace(
         established=SimpleNamespace(
@@ -296,7 +297,7 @@ def pipe_over(
         ),
         export=partial(derive, SecretKey(unpack(seed))),
     )
-    return Pipe(cast(Session, agreed), carrier, b"bench", timeout_s=timeout_s)
+    return DevicePipe(cast(Session, agreed), carrier, b"bench", timeout_s=timeout_s)
 
 
 def copy_frames(

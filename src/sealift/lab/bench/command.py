@@ -24,6 +24,7 @@ BENCHES: Final = {
     "release": "keys by proof: a quote and a session each, many at once, renewal, loss",
     "travel": "visits beside shipping the data or the model, at several link rates",
 }
+ON_GPU: Final = {"allreduce": "deviceranks"}  # with --device cuda
 # Where a bench is a folder: the file that is read first.
 FIRST: Final = {
     "ddp": "iterations",
@@ -51,6 +52,12 @@ def add_parser(subparsers: Any) -> None:
         "--full", action="store_true", help="travel: nothing scaled; about an hour"
     )
     parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="allreduce: where the ranks' tensors lie (default: cpu)",
+    )
+    parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the report of one bench there"
     )
 
@@ -66,6 +73,11 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--json takes the report of one bench", fix="Name one bench")
     for name in names:
         place = ".".join(filter(None, (name, FIRST.get(name))))
+        if args.device == "cuda":
+            if name not in ON_GPU:
+                on = ", ".join(ON_GPU)
+                raise UsageError(f"--device cuda is for {on}, not for {name}")
+            place = ON_GPU[name]
         module = importlib.import_module(f"sealift.lab.bench.{place}")
         report = module.run(**_extent(args, module, name))
         print(report.to_text())

@@ -99,11 +99,16 @@ def carry(
     rank: int,
     socks: Sequence[socket.socket],
     kind: str,
-    seed: str,
-    *,
-    plain: bool = False,
+    over: Callable[[Any, bool], Wire],
 ) -> dict[int, Wire]:
-    """A wire over a socket to each other rank, in their order."""
+    """A wire over a socket to each other rank, in their order.
+
+    Args:
+        rank: This one.
+        socks: To the others.
+        kind: ``memfd`` or ``tcp``.
+        over: Makes a wire of a carrier, and of whether this end opens the session.
+    """
     others = [n for n in range(len(socks) + 1) if n != rank]
     wires: dict[int, Wire] = {}
     for peer, sock in zip(others, socks, strict=True):
@@ -113,8 +118,7 @@ def carry(
             carrier: Any = make(sock)
         else:
             carrier = TcpTransport(sock, max_frame_bytes=FRAME_BYTES)
-        sealed = not plain and Counted(pipe_over(carrier, seed, opens=lower))
-        wires[peer] = sealed or Plain(carrier)
+        wires[peer] = over(carrier, lower)
     return wires
 
 
@@ -132,8 +136,13 @@ class RankEnd(End):
 
     def join(self, *socks: socket.socket, arm: str, kind: str, seed: str) -> None:
         """An arm over a socket to each other rank, in their order."""
-        plain = arm == "plain C"
-        wires = carry(self._rank, socks, kind, seed, plain=plain)
+
+        def over(carrier: Any, opens: bool) -> Wire:
+            if arm == "plain C":
+                return Plain(carrier)
+            return Counted(pipe_over(carrier, seed, opens=opens))
+
+        wires = carry(self._rank, socks, kind, over)
         self._counted[arm] = [w for w in wires.values() if isinstance(w, Counted)]
         self._closing += [wire.abort for wire in wires.values()]
         if arm == "A":

@@ -3,3 +3,4 @@
 #include "chacha.cu"
 #include "memory.cu"
 #include "refusal.cu"
+#include "sums.cu"

@@ -28,6 +28,7 @@ from sealift.collective.planner import plan_group
 from sealift.collective.tensors import Array
 from sealift.errors import require_value
 from sealift.integrations.torchgroup import SealedProcessGroup, sealed_all_reduce
+from sealift.lab.bench.channel import pipe_over
 from sealift.lab.bench.ddp.models import MODELS
 from sealift.lab.bench.harness import Answer, End
 from sealift.lab.bench.ranks import Ring, carry
@@ -80,7 +81,12 @@ class TrainingEnd(End):
 
     def join(self, *socks: socket.socket, arm: str, kind: str, seed: str) -> None:
         """A way over a socket to each other rank; ``A`` is the published one."""
-        wires = carry(self._rank, socks, kind, seed)
+        wires = carry(
+            self._rank,
+            socks,
+            kind,
+            lambda carrier, opens: pipe_over(carrier, seed, opens=opens),
+        )
         self._closing += [wire.abort for wire in wires.values()]
         if arm == "A":
             group: Any = RingGroup(self._rank, wires)
