@@ -15,11 +15,18 @@ import mmap
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from sealift.channel.cuda.driver import Argument, CudaError, GpuFacts, Grid, Residence
+from sealift.channel.cuda.driver import (
+    Argument,
+    Call,
+    CudaError,
+    GpuFacts,
+    Grid,
+    Residence,
+)
 
 PinnedKind = Literal["true", "refused", "ordinary", "synchronous", "stale"]
 NAME = "stand-in of the tests: host memory, no GPU"
@@ -302,6 +309,33 @@ class StandInDriver:
             self.gpu.runner.run(kernel, grid, kept)
 
         stream.put(run)
+
+    # ------------------------------------------------------------ calls made ready
+
+    def copy_call(self, *arguments: Any) -> Call:
+        return Call("cuMemcpyHtoDAsync", self._made(self.copy_to_device), arguments)
+
+    def record_call(self, *arguments: Any) -> Call:
+        return Call("cuEventRecord", self._made(self.record), arguments)
+
+    def wait_call(self, *arguments: Any) -> Call:
+        return Call("cuStreamWaitEvent", self._made(self.wait), arguments)
+
+    def launch_call(self, *arguments: Any) -> Call:
+        return Call("cuLaunchKernel", self._made(self.launch), arguments)
+
+    def issue(self, calls: Iterable[Call]) -> None:
+        for call in calls:
+            if number := call.make(*call.arguments):
+                raise CudaError(call.name, number, "CUDA_ERROR_OF_A_CALL")
+
+    @staticmethod
+    def _made(method: Callable[..., None]) -> Callable[..., int]:
+        def make(*arguments: Any) -> int:
+            method(*arguments)
+            return 0
+
+        return make
 
     def release(self, thing: object) -> None:
         if isinstance(thing, StandInStream):

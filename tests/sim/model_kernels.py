@@ -15,6 +15,7 @@ from sealift.channel.cuda.driver import Argument, GpuFacts, Grid
 from sealift.channel.cuda.plan import (
     BatchShape,
     Launch,
+    PiecePlan,
     Place,
     Plan,
     Word32,
@@ -27,6 +28,7 @@ from sealift.errors import AuthenticationError
 
 RECORD = struct.Struct("<QQIIQ12sI")
 ONE = Grid(1, 128)
+SEGMENT = 1024
 NEVER = 0xFFFFFFFF
 
 
@@ -54,6 +56,23 @@ class ModelKernels(CudaKernels):
     def seal(self, suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
         return _plan("model_seal", suite, shape)
 
+    def pieces(
+        self, suite: Suite, shape: BatchShape, gpu: GpuFacts, piece_bytes: int
+    ) -> PiecePlan:
+        segments = max(1, -(-shape.longest_bytes // SEGMENT))
+        count = Word32(shape.num_records)
+        opening = Launch(
+            "model_move", Grid(0, 128),
+            ("records", count, Word32(segments), Word32(SEGMENT), Word32(0),
+             "sealed", "plain"),
+        )  # fmt: skip
+        judge = Launch(
+            "model_judge", ONE,
+            ("records", count, "aad", "key", Word32(suite), "sealed", "plain",
+             "verdicts", "scratch"),
+        )  # fmt: skip
+        return PiecePlan(segments, SEGMENT, (), opening, (judge,), 64)
+
     def count_nonzero(self, nbytes: int, gpu: GpuFacts) -> Plan:
         arguments = ("target", Word64(nbytes), "count")
         return Plan((Launch("model_count", ONE, arguments),))
@@ -74,14 +93,19 @@ class ModelRunner:
             "model_open": _open,
             "model_seal": _seal,
             "model_count": _count,
+            "model_judge": _judge,
             "sealift_refuse_batch": _refuse,
         }
 
     def has(self, name: str) -> bool:
-        return name in self._kernels
+        return name in self._kernels or name == "model_move"
 
     def run(self, name: str, grid: Grid, arguments: Sequence[Argument]) -> None:
-        self._kernels[name](*(int(each.value) for each in arguments))
+        numbers = [int(each.value) for each in arguments]
+        if name == "model_move":
+            _move(grid.blocks, *numbers)
+        else:
+            self._kernels[name](*numbers)
 
 
 def _expand(raw: int, key: int) -> None:
@@ -106,6 +130,41 @@ def _open(
         out = view_at(plain + to, nbytes) if nbytes else bytearray()
         try:
             cipher.open_into(nonce, view_at(sealed + origin, nbytes + 16), text, out)
+            view_at(verdicts + at, 1)[0] = 1
+        except AuthenticationError:
+            view_at(verdicts + at, 1)[0] = 0
+
+
+def _move(
+    items: int, records: int, count: int, segments: int, segment_bytes: int,
+    first: int, sealed: int, plain: int,
+) -> None:  # fmt: skip
+    """The ciphertext of these items to where their plaintext goes, as it is now."""
+    found = _records(records, count)
+    for item in range(first, first + items):
+        origin, to, nbytes, *_ = found[item // segments]
+        start = item % segments * segment_bytes
+        length = min(segment_bytes, nbytes - start)
+        if length > 0:
+            ctypes.memmove(plain + to + start, sealed + origin + start, length)
+
+
+def _judge(
+    records: int, count: int, aad: int, key: int, suite: int,
+    sealed: int, plain: int, verdicts: int, scratch: int,
+) -> None:  # fmt: skip
+    """Open what was moved, under the tags of the sealed memory."""
+    cipher = Aead(Suite(suite), SecretKey(view_at(key, 32)))
+    view_at(scratch, 64)[:] = bytes(range(64))
+    for at, (origin, to, nbytes, aad_bytes, aad_at, nonce) in enumerate(
+        _records(records, count)
+    ):
+        text = ctypes.string_at(aad + aad_at, aad_bytes)
+        moved = ctypes.string_at(plain + to, nbytes)
+        tag = ctypes.string_at(sealed + origin + nbytes, 16)
+        out = view_at(plain + to, nbytes) if nbytes else bytearray()
+        try:
+            cipher.open_into(nonce, moved + tag, text, out)
             view_at(verdicts + at, 1)[0] = 1
         except AuthenticationError:
             view_at(verdicts + at, 1)[0] = 0

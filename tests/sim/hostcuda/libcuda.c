@@ -211,7 +211,7 @@ int f_cuLaunchKernel(const char *name, unsigned gx, unsigned gy, unsigned gz, un
 }
 int f_cuFuncSetAttribute(void *kernel, int attribute, int value) { return OK; }
 
-// How the bindings find all others: by the name without its version.
+// How the bindings find all others, and callers find functions through the bindings: by the name without its version.
 int cuGetProcAddress_v2(const char *symbol, void **out, int version, uint64_t flags,
                         int *status) {
     char name[128];
@@ -225,4 +225,8 @@ int cuGetProcAddress_v2(const char *symbol, void **out, int version, uint64_t fl
 }
 int cuGetProcAddress(const char *symbol, void **out, int version, uint64_t flags) {
     return cuGetProcAddress_v2(symbol, out, version, flags, 0);
+}
+int f_cuGetProcAddress(const char *symbol, void **out, int version, uint64_t flags,
+                       int *status) {
+    return cuGetProcAddress_v2(symbol, out, version, flags, status);
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -119,13 +120,13 @@ class CudaVerdicts:
         ticket: Behind the way back of the verdicts.
         read: Reads them, one byte a record; called once.
         refuse: Makes sure that nothing is left of the plaintext of the batch, when a
-            record was not genuine. Takes the engine's lock, so it is called under none;
+            record was not genuine or nobody can say whether it is. Takes the engine's lock, so it is called under none;
             several threads may call it at once.
     """
 
     def __init__(
         self,
-        ticket: Ticket,
+        ticket: Event,
         read: Callable[[], bytes],
         refuse: Callable[[], None],
     ) -> None:
@@ -163,9 +164,15 @@ class CudaVerdicts:
         Raises:
             AuthenticationError: if one did not; the plaintext of all is zeroes.
             IntegrityError: if the plaintext of a refused batch could not be removed.
-            UnavailableError: code ``device-lost``.
+            UnavailableError: if it is not known; a GPU that works has none of the
+                plaintext then.
         """
-        answer = self.collect()
+        try:
+            answer = self.collect()
+        except UnavailableError:
+            with suppress(UnavailableError):  # a lost GPU has lost the plaintext, too
+                self._refuse()
+            raise
         if answer == bytes([GENUINE]) * len(answer):
             return
         # Not under the lock: whoever takes this table back holds the engine's, which a
@@ -209,7 +216,7 @@ def open_batch(core: Core, batch: Batch, after: Sequence[Event]) -> CudaVerdicts
     """Queue a batch to open."""
     first = on_device(after)
     if not batch.places:
-        return CudaVerdicts(core.crypto.submit(_nothing, after=first), bytes, _nothing)
+        return CudaVerdicts(core.crypto.submit(nothing, after=first), bytes, nothing)
     shape = shape_of(batch.places)
     plan = core.kernels.open(batch.key.suite, shape, core.driver.facts)
     both = Plan((*plan.launches, refusal(shape.num_records)), plan.scratch_bytes)
@@ -219,7 +226,7 @@ def open_batch(core: Core, batch: Batch, after: Sequence[Event]) -> CudaVerdicts
         verdicts = CudaVerdicts(
             core.answers.submit(table.fetch_verdicts, after=[ticket]),
             table.verdicts,
-            lambda: _prove_refused(core, batch, ticket),
+            lambda: prove_refused(core, batch.plain, batch.places, ticket),
         )
         table.settle = verdicts.collect
     return verdicts
@@ -229,7 +236,7 @@ def seal_batch(core: Core, batch: Batch, after: Sequence[Event]) -> Ticket:
     """Queue a batch to seal."""
     first = on_device(after)
     if not batch.places:
-        return core.crypto.submit(_nothing, after=first)
+        return core.crypto.submit(nothing, after=first)
     shape = shape_of(batch.places)
     plan = core.kernels.seal(batch.key.suite, shape, core.driver.facts)
     with core.lock:
@@ -280,23 +287,27 @@ def _submit(
     return ticket
 
 
-def _prove_refused(core: Core, batch: Batch, ticket: Ticket) -> None:
+def prove_refused(
+    core: Core, plain: CudaMemory, places: Sequence[RecordPlace], ticket: Ticket
+) -> None:
     """Read the zeroes back, and overwrite again what is not zero.
 
     What a later call has queued to write there since is not this batch's plaintext.
     """
-    ranges = [
-        (place.plain_offset, place.plain_offset + place.plaintext_bytes)
-        for place in batch.places
-    ]
+    ranges = plain_ranges(places)
     with core.lock:
-        ours = [r for r in ranges if _last_writer_is(batch.plain, r, ticket)]
-        if any(core.count_nonzero(batch.plain, *each) for each in ours):
-            core.scrub_ranges(batch.plain, ours)
+        ours = [r for r in ranges if _last_writer_is(plain, r, ticket)]
+        if any(core.count_nonzero(plain, *each) for each in ours):
+            core.scrub_ranges(plain, ours)
 
 
-def _nothing(*_: Any) -> None:
-    """A batch without records."""
+def plain_ranges(places: Sequence[RecordPlace]) -> list[tuple[int, int]]:
+    """Start and end of each record's plaintext."""
+    return [(p.plain_offset, p.plain_offset + p.plaintext_bytes) for p in places]
+
+
+def nothing(*_: Any) -> None:
+    """A call without records."""
 
 
 def _last_writer_is(memory: CudaMemory, span: tuple[int, int], ticket: Ticket) -> bool:

@@ -12,7 +12,7 @@ Source: CUDA driver API reference (``cuda.bindings`` is NVIDIA's public interfac
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from sealift.channel.cuda.driver import (
     NEEDED_DRIVER,
     NOT_READY,
     Argument,
+    Call,
     CudaError,
     GpuFacts,
     Grid,
@@ -34,6 +35,14 @@ _DISABLE_TIMING: Final = 2
 _NAME_BYTES: Final = 256
 _HOST, _DEVICE = 1, 2  # CUmemorytype
 _MOST_PLAIN_SHARED: Final = 48 << 10
+_P, _U = ctypes.c_void_p, ctypes.c_uint
+_QUICK: Final[dict[str, tuple[type, ...]]] = {
+    "cuMemcpyHtoDAsync": (ctypes.c_uint64, _P, ctypes.c_size_t, _P),
+    "cuEventRecord": (_P, _P),
+    "cuStreamWaitEvent": (_P, _P, _U),
+    "cuLaunchKernel": (_P, *[_U] * 7, _P, _P, _P),
+}
+"""Their arguments, as ``cuda.h`` has them; all of them queue something."""
 
 
 def open_driver(ordinal: int = 0) -> CudaDriver:
@@ -118,6 +127,7 @@ class CudaDriver:
         self._primary = primary
         self._closed = False
         self.facts = self._read_facts()
+        self._quick = {name: _quick(cu, name, kinds) for name, kinds in _QUICK.items()}
 
     def allocate(self, nbytes: int) -> int:
         """Device memory."""
@@ -248,13 +258,48 @@ class CudaDriver:
             names = self._cu.CUfunction_attribute
             most = names.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._ask("cuFuncSetAttribute", kernel, most, grid.shared_bytes)
-        pointers = (ctypes.c_void_p * len(arguments))(
-            *(ctypes.addressof(each) for each in arguments)
-        )
+        pointers = _pointers(arguments)
         self._ask(
             "cuLaunchKernel", kernel, grid.blocks, 1, 1, grid.threads, 1, 1,
             grid.shared_bytes, stream, ctypes.addressof(pointers), 0,
         )  # fmt: skip
+
+    def copy_call(self, to: int, origin: int, nbytes: int, stream: Any) -> Call:
+        """``copy_to_device``, from pinned memory."""
+        return self._call("cuMemcpyHtoDAsync", to, origin, nbytes, int(stream))
+
+    def record_call(self, event: Any, stream: Any) -> Call:
+        """``record``."""
+        return self._call("cuEventRecord", int(event), int(stream))
+
+    def wait_call(self, stream: Any, event: Any) -> Call:
+        """``wait``."""
+        return self._call("cuStreamWaitEvent", int(stream), int(event), 0)
+
+    def launch_call(
+        self, kernel: Any, grid: Grid, arguments: Sequence[Argument], stream: Any
+    ) -> Call:
+        """``launch``; the driver copies the arguments when the call is made."""
+        pointers = _pointers(arguments)
+        return Call(
+            "cuLaunchKernel", self._quick["cuLaunchKernel"],
+            (int(kernel), grid.blocks, 1, 1, grid.threads, 1, 1, grid.shared_bytes,
+             int(stream), ctypes.addressof(pointers), None),
+            (pointers, arguments),
+        )  # fmt: skip
+
+    def issue(self, calls: Iterable[Call]) -> None:
+        """Make calls that only queue something; see ``_QUICK``."""
+        _check(self._cu, "cuCtxPushCurrent", self._context)
+        try:
+            for name, make, arguments, _ in calls:
+                if number := make(*arguments):
+                    raise CudaError(name, number, self._cu.CUresult(number).name)
+        finally:
+            _check(self._cu, "cuCtxPopCurrent")
+
+    def _call(self, name: str, *arguments: int) -> Call:
+        return Call(name, self._quick[name], arguments)
 
     def release(self, thing: Any) -> None:
         """Give a stream, event or module back."""
@@ -318,6 +363,26 @@ class CudaDriver:
     def _attribute(self, name: str) -> int:
         attribute = getattr(self._cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(_check(self._cu, "cuDeviceGetAttribute", attribute, self._device))
+
+
+def _pointers(arguments: Sequence[Argument]) -> ctypes.Array[ctypes.c_void_p]:
+    """What a launch is told of its arguments, which must live as long as this does."""
+    return (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+
+
+def _quick(cu: Any, name: str, kinds: Sequence[type]) -> Callable[..., int]:
+    """The driver's own function behind a call.
+
+    It keeps the interpreter: a thread that gives it up at each of a hundred calls waits
+    for it as often, up to five milliseconds each time. So only for calls that return at
+    once: copies from pinned memory outside of confidential mode, and few enough of all
+    that no queue of the driver's is ever full (it holds 1,024).
+    """
+    legacy = cu.CUdriverProcAddress_flags.CU_GET_PROC_ADDRESS_LEGACY_STREAM
+    found = _check(cu, "cuGetProcAddress", name.encode(), NEEDED_DRIVER, legacy)
+    if not found[0]:
+        raise CudaError(f"cuGetProcAddress({name})", 500, "CUDA_ERROR_NOT_FOUND")
+    return ctypes.PYFUNCTYPE(ctypes.c_int, *kinds)(int(found[0]))
 
 
 def _require_version(cu: Any) -> None:

@@ -205,6 +205,7 @@ class CudaKernels:
 
     expand = staticmethod(geometry.expand_plan)
     open = staticmethod(geometry.open_plan)
+    pieces = staticmethod(geometry.piece_plan)
     seal = staticmethod(geometry.seal_plan)
     count_nonzero = staticmethod(geometry.count_plan)
 

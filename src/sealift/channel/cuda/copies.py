@@ -40,6 +40,7 @@ PROOF_BYTES: Final = 4 << 20
 _BURST: Final = 16
 _TRIES: Final = 5
 _ECHO: Final = 4096
+_SMALLEST: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class CopySettings:
         piece_bytes: The longest single copy through a slot.
         pinned: Whether slots are pinned memory.
         why: For events and `sealift doctor`.
+        toll_s: What one more crossing costs, as it was measured here (``measure_toll``).
     """
 
     threads: bool
@@ -91,6 +93,7 @@ class CopySettings:
     piece_bytes: int
     pinned: bool
     why: str
+    toll_s: float
 
 
 def read_protection(open_nvml: Callable[[], Any] = nvml) -> GpuProtection:
@@ -116,14 +119,18 @@ def read_protection(open_nvml: Callable[[], Any] = nvml) -> GpuProtection:
     )
 
 
-def choose_copies(protection: GpuProtection, truth: PinnedTruth) -> CopySettings:
+def choose_copies(
+    protection: GpuProtection, truth: PinnedTruth, toll_s: float
+) -> CopySettings:
     """What fits this GPU."""
     if protection.confidential:
         why = f"CC is on: {CONTEXTS} contexts with a thread each; pinned: {truth.why}"
-        return CopySettings(True, CONTEXTS, MESSAGE_BYTES, truth.proven, why)
+        return CopySettings(True, CONTEXTS, MESSAGE_BYTES, truth.proven, why, toll_s)
     if not truth.proven:
-        return CopySettings(True, 1, PIECE_BYTES, False, f"staged copies: {truth.why}")
-    return CopySettings(False, 1, PIECE_BYTES, True, f"pinned slots: {truth.why}")
+        why = f"staged copies: {truth.why}"
+        return CopySettings(True, 1, PIECE_BYTES, False, why, toll_s)
+    why = f"pinned slots: {truth.why}"
+    return CopySettings(False, 1, PIECE_BYTES, True, why, toll_s)
 
 
 def _unknown(why: str) -> GpuProtection:
@@ -196,6 +203,30 @@ def _returns_early(
     asked = clock()
     _finish(driver, stream)
     return asked - start < (clock() - start) / 2
+
+
+def measure_toll(
+    driver: Driver, truth: PinnedTruth, clock: Clock = time.perf_counter
+) -> float:
+    """Seconds that one more small copy takes behind others: what a crossing costs.
+
+    In confidential mode each is waited for, and they cannot be made at once.
+    """
+    block = HostBlock(driver, _SMALLEST, pinned=truth.proven)
+    stream, device = driver.stream(), driver.allocate(_SMALLEST)
+    took = []
+    try:
+        for _ in range(_TRIES):
+            start = clock()
+            for _ in range(_BURST):
+                driver.copy_to_device(device, block.address, _SMALLEST, stream)
+            _finish(driver, stream)
+            took.append((clock() - start) / _BURST)
+    finally:
+        driver.free(device)
+        driver.release(stream)
+        block.close()
+    return min(took)
 
 
 def _finish(driver: Driver, stream: Any) -> None:

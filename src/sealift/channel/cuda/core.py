@@ -12,13 +12,13 @@ from sealift.channel.cuda.copies import CopySettings
 from sealift.channel.cuda.driver import CudaError, Driver, faults_as_errors
 from sealift.channel.cuda.memory import CudaMemory
 from sealift.channel.cuda.plan import Plan, to_arguments
-from sealift.channel.cuda.staging import HostBlock, Ring, TableRing
-from sealift.channel.cuda.streams import EventPool, HoldsUp, Lane
+from sealift.channel.cuda.staging import HostBlock, Ring, Room, TableRing
+from sealift.channel.cuda.streams import EventPool, Flows, HoldsUp, Lane, Ticket
 from sealift.channel.device.device import device_lost
 from sealift.errors import IntegrityError, SealiftError
 
 _WORD: Final = 8
-_LEAST_ROOM: Final = 1 << 16
+FLOWS: Final = 3
 
 
 class _Closing(Protocol):
@@ -74,8 +74,8 @@ class Core:
         self.lock = threading.RLock()
         self._handles: dict[str, Any] = {}
         self._live: list[CudaMemory] = []
-        self._scratch = _Growing(driver)
-        self._landing_room = _Growing(driver)
+        self._scratch = Room(driver)
+        self._landing_room = Room(driver)
         self._closed = False
         with ExitStack() as made:  # all of it, or nothing is left
             self._make(made, slots)
@@ -97,6 +97,7 @@ class Core:
             _kept(made, Upward(driver, slots, number, copies))
             for number in range(copies.contexts)
         ]
+        self.flows = _kept(made, Flows(driver, FLOWS))
         self.crypto = _kept(made, self._lane("crypto", threaded=copies.threads))
         self.answers = _kept(made, self._lane("answers", threaded=copies.threads))
         self.back = _kept(made, self._lane("back", threaded=True))
@@ -130,7 +131,7 @@ class Core:
     def run(self, plan: Plan, places: Mapping[str, int], stream: Any) -> None:
         """Queue the kernels of a plan: all of them, or none was found wanting."""
         room = self._scratch.of(plan.scratch_bytes)
-        found = [self._kernel(launch.kernel) for launch in plan.launches]
+        found = [self.kernel(launch.kernel) for launch in plan.launches]
         for launch, kernel in zip(plan.launches, found, strict=True):
             arguments = to_arguments(launch, {**places, "scratch": room})
             self.driver.launch(kernel, launch.grid, arguments, stream)
@@ -201,6 +202,8 @@ class Core:
         for lane in lanes:
             with suppress(SealiftError):
                 lane.submit(lambda _: None).wait()
+        with suppress(CudaError):
+            self.flows.finish()
 
     def close(self) -> None:
         """Scrub and give back everything; a GPU that is gone only loses its own.
@@ -222,7 +225,7 @@ class Core:
             raise unclean[0]
 
     def _wipe_rooms(self, stream: Any) -> None:
-        for room in (self._scratch, self._landing_room):
+        for room in (self._scratch, self._landing_room, self.tables):
             room.zero(stream)
 
     def _give_back(self, memory: CudaMemory) -> None:
@@ -231,10 +234,17 @@ class Core:
         with suppress(CudaError):  # a lost GPU has lost this, too
             self.driver.free(memory.address)
 
-    def _kernel(self, name: str) -> Any:
+    def kernel(self, name: str) -> Any:
+        """A kernel by its name."""
         if name not in self._handles:
             self._handles[name] = self.driver.kernel(self._module, name)
         return self._handles[name]
+
+    def ticket(self, stream: Any) -> Ticket:
+        """A point behind all that a stream of the first context was given so far."""
+        ticket = Ticket(self.driver, self._pool)
+        ticket.arm(stream)
+        return ticket
 
     def _lane(self, name: str, *, threaded: bool) -> Lane:
         return Lane(self.driver, self._pool, f"sealift-{name}", threaded=threaded)
@@ -254,31 +264,3 @@ def _unclean(memory: CudaMemory) -> IntegrityError | None:
     except SealiftError:
         pass
     return None
-
-
-class _Growing:
-    """Device memory that one lane's work shares. It only grows; old room stays."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._blocks: list[tuple[int, int]] = []
-
-    def of(self, nbytes: int) -> int:
-        """Room for ``nbytes``."""
-        if not nbytes:
-            return 0
-        if not self._blocks or self._blocks[-1][1] < nbytes:
-            size = max(_LEAST_ROOM, 1 << (nbytes - 1).bit_length())
-            self._blocks.append((self._driver.allocate(size), size))
-        return self._blocks[-1][0]
-
-    def zero(self, stream: Any) -> None:
-        """Queue overwriting all of it."""
-        for address, nbytes in self._blocks:
-            self._driver.zero(address, nbytes, stream)
-
-    def free(self) -> None:
-        """Give it back."""
-        for address, _ in self._blocks:
-            self._driver.free(address)
-        self._blocks = []

@@ -13,11 +13,11 @@ to do. The numbers are those of ``CUresult`` (CUDA driver API reference, data ty
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from sealift.channel.device.device import device_lost, device_out_of_memory
 from sealift.errors import SealiftError, UnavailableError
@@ -66,6 +66,22 @@ class Residence(Enum):
     PINNED = "pinned"
     MANAGED = "managed"
     UNKNOWN = "unknown"
+
+
+class Call(NamedTuple):
+    """One call made ready: nothing is converted or looked up when it is made.
+
+    Attributes:
+        name: The driver's.
+        make: Makes it; what it returns is 0, or the number of an error.
+        arguments: What it is given.
+        kept: What must live until it was made.
+    """
+
+    name: str
+    make: Callable[..., int]
+    arguments: tuple[Any, ...]
+    kept: object = None
 
 
 class Driver(Protocol):
@@ -146,6 +162,27 @@ class Driver(Protocol):
         stream: Any,
     ) -> None:
         """Queue a kernel."""
+
+    def copy_call(self, to: int, origin: int, nbytes: int, stream: Any) -> Call:
+        """``copy_to_device``, from pinned memory."""
+
+    def record_call(self, event: Any, stream: Any) -> Call:
+        """``record``."""
+
+    def wait_call(self, stream: Any, event: Any) -> Call:
+        """``wait``."""
+
+    def launch_call(
+        self, kernel: Any, grid: Grid, arguments: Sequence[Argument], stream: Any
+    ) -> Call:
+        """``launch``."""
+
+    def issue(self, calls: Iterable[Call]) -> None:
+        """Make calls that only queue something, one right after the other.
+
+        Raises:
+            CudaError: of the first that fails; none is made after it.
+        """
 
     def release(self, thing: Any) -> None:
         """Give a stream, event or module back."""

@@ -23,6 +23,7 @@ from sealift.channel.cuda.batches import (
     CudaKey,
     CudaVerdicts,
     expand_key,
+    nothing,
     open_batch,
     own_key,
     seal_batch,
@@ -34,15 +35,18 @@ from sealift.channel.cuda.driver import Driver, GpuFacts, faults_as_errors
 from sealift.channel.cuda.memory import CudaMemory, array_range, own_memory
 from sealift.channel.cuda.staging import HostBlock, writable_address
 from sealift.channel.cuda.streams import HoldsUp, Joined, Point, Ticket, on_device
+from sealift.channel.cuda.transfer import Transfer, open_staged, open_straight
 from sealift.channel.device.device import (
     DeviceKey,
     DeviceMemory,
     DeviceTensor,
     Event,
+    Group,
     Part,
     RecordPlace,
     check_places,
     check_range,
+    check_transfer,
     device_lost,
 )
 from sealift.crypto.aead import Suite
@@ -205,6 +209,29 @@ class CudaEngine:
         check_places(places, sealed, plain)
         batch = Batch(own_key(key), own_memory(sealed), own_memory(plain), places)
         return open_batch(self.core, batch, after)
+
+    @faults_as_errors()
+    def transfer(
+        self,
+        host: Buffer,
+        sealed: DeviceMemory,
+        offset: int,
+        plain: DeviceMemory,
+        groups: Sequence[Group],
+        *,
+        after: Sequence[Event] = (),
+    ) -> CudaVerdicts:
+        """Copy sealed records and open them, piece beside piece."""
+        source = memoryview(host).cast("B")
+        memory = own_memory(sealed)
+        check_transfer(source.nbytes, memory, offset, plain, groups)
+        keyed = [(own_key(key), places) for key, places in groups if places]
+        if not keyed:
+            return CudaVerdicts(self.upload(source, memory, offset), bytes, nothing)
+        found = Transfer(source, memory, offset, own_memory(plain), keyed)
+        if self.copies.threads or not _lies_in(self._blocks, source):
+            return open_staged(self.core, found, after, self.upload)
+        return open_straight(self.core, found, after)
 
     @faults_as_errors()
     def seal(

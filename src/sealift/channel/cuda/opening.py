@@ -21,6 +21,7 @@ from sealift.channel.cuda.compilers import CudaKernels
 from sealift.channel.cuda.copies import (
     GpuProtection,
     choose_copies,
+    measure_toll,
     prove_pinned,
     read_protection,
 )
@@ -121,7 +122,7 @@ def _build(
     with faults_as_errors():
         truth = prove_pinned(driver)
         state = protection()
-        copies = choose_copies(state, truth)
+        copies = choose_copies(state, truth, measure_toll(driver, truth))
         engine = CudaEngine(driver, kernels, copies, slots=slots)
     emit(
         sink,
@@ -131,6 +132,7 @@ def _build(
         pinned=truth.proven,
         threads=copies.threads,
         contexts=copies.contexts,
+        toll_s=copies.toll_s,
         copies=copies.why,
         kernels=kernels.origin,
     )

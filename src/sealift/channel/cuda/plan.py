@@ -19,7 +19,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from sealift.channel.cuda.driver import Argument, GpuFacts, Grid
@@ -82,6 +82,39 @@ class Plan:
 
     launches: tuple[Launch, ...]
     scratch_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PiecePlan:
+    """Records of one key, opened piece by piece and judged together at the end.
+
+    An *item* is a segment: record ``i`` has the items from ``i * segments`` on.
+
+    Attributes:
+        segments: Items of every record; those behind its end have nothing to do.
+        segment_bytes: Plaintext of one.
+        before: Run first, once the table is there.
+        opening: Opens items from its argument ``FIRST_ITEM`` on; its grid has only the
+            blocks that come before those of the first item.
+        after: Run last: one verdict a record.
+        scratch_bytes: The room that all of them share.
+    """
+
+    segments: int
+    segment_bytes: int
+    before: tuple[Launch, ...]
+    opening: Launch
+    after: tuple[Launch, ...]
+    scratch_bytes: int
+
+    def blocks(self, first_item: int, end_item: int) -> int:
+        """Blocks that open these items; the first one has blocks of its own."""
+        more = 0 if first_item else self.opening.grid.blocks
+        return more + end_item - first_item
+
+
+FIRST_ITEM: Final = 4
+"""Which argument of the opening kernel is its first item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +224,17 @@ def open_plan(suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
     Raises:
         UsageError: code ``bad-record-length``, for records above 4 MiB.
     """
+    return _whole(piece_plan(suite, shape, gpu, shape.total_bytes), shape)
+
+
+def piece_plan(
+    suite: Suite, shape: BatchShape, gpu: GpuFacts, piece_bytes: int
+) -> PiecePlan:
+    """The same in pieces of about so many bytes.
+
+    Raises:
+        UsageError: as ``open_plan``.
+    """
     verdicts = Launch(
         "sealift_verdicts",
         Grid(shape.num_records, THREADS),
@@ -203,7 +247,9 @@ def open_plan(suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
             "verdicts",
         ),
     )
-    return _plan(suite, shape, gpu, "open", verdicts)
+    return _plan(
+        suite, shape, gpu, operation="open", last=verdicts, piece_bytes=piece_bytes
+    )
 
 
 def seal_plan(suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
@@ -217,7 +263,10 @@ def seal_plan(suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
         Grid(_ceil(shape.num_records, THREADS), THREADS),
         ("records", Word32(shape.num_records), "scratch", "sealed"),
     )
-    return _plan(suite, shape, gpu, "seal", place)
+    sealing = _plan(
+        suite, shape, gpu, operation="seal", last=place, piece_bytes=shape.total_bytes
+    )
+    return _whole(sealing, shape)
 
 
 def count_plan(nbytes: int, gpu: GpuFacts) -> Plan:
@@ -227,10 +276,12 @@ def count_plan(nbytes: int, gpu: GpuFacts) -> Plan:
     return Plan((launch,))
 
 
-def segment_tiles(suite: Suite, shape: BatchShape, gpu: GpuFacts) -> int:
+def segment_tiles(
+    suite: Suite, shape: BatchShape, gpu: GpuFacts, piece_bytes: int
+) -> int:
     """Tiles of a segment: a power of two that leaves work for every multiprocessor."""
     each = SHAPES[suite]
-    tiles = shape.total_bytes // each.tile_bytes
+    tiles = min(shape.total_bytes, piece_bytes) // each.tile_bytes
     wanted = gpu.multiprocessors * each.resident * _WAVES
     longest = _ceil(shape.longest_bytes, each.tile_bytes)
     most = min(each.most_tiles, max(longest, 1), max(tiles // wanted, 1))
@@ -241,37 +292,45 @@ def _plan(
     suite: Suite,
     shape: BatchShape,
     gpu: GpuFacts,
+    *,
     operation: Literal["open", "seal"],
     last: Launch,
-) -> Plan:
+    piece_bytes: int,
+) -> PiecePlan:
     _check(shape)
     each = SHAPES[suite]
-    tiles = segment_tiles(suite, shape, gpu)
+    tiles = segment_tiles(suite, shape, gpu, piece_bytes)
     segments = max(1, _ceil(shape.longest_bytes, tiles * each.tile_bytes))
     counts = (Word32(shape.num_records), Word32(segments), Word32(tiles))
-    blocks = shape.num_records * segments
     name = f"sealift_{each.name}"
-    launches: list[Launch] = []
     if suite is Suite.AES_256_GCM:
-        blocks += _ceil(shape.num_records, _RECORDS_OF_MASK_BLOCK)
+        masking = _ceil(shape.num_records, _RECORDS_OF_MASK_BLOCK)
         hashed: tuple[Place, ...] = ("key", "aad", "scratch")
+        before: tuple[Launch, ...] = ()
     else:
-        launches.append(_prepare(name, shape, segments))
-        hashed = ("aad", "scratch")
-    launches += [
-        Launch(
-            f"{name}_{operation}",
-            Grid(blocks, THREADS),
-            ("records", *counts, "key", *_ENDS[operation], "scratch"),
-        ),
-        Launch(
-            f"{name}_tags",
-            Grid(shape.num_records, THREADS),
-            ("records", *counts, *hashed),
-        ),
-        last,
-    ]
-    return Plan(tuple(launches), _scratch_bytes(each, shape.num_records, segments))
+        masking, hashed = 0, ("aad", "scratch")
+        before = (_prepare(name, shape, segments),)
+    opening = Launch(
+        f"{name}_{operation}",
+        Grid(masking, THREADS),
+        ("records", *counts, Word32(0), "key", *_ENDS[operation], "scratch"),
+    )
+    tags = Launch(
+        f"{name}_tags", Grid(shape.num_records, THREADS), ("records", *counts, *hashed)
+    )
+    scratch_bytes = _scratch_bytes(each, shape.num_records, segments)
+    segment_bytes = tiles * each.tile_bytes
+    after = (tags, last)
+    return PiecePlan(segments, segment_bytes, before, opening, after, scratch_bytes)
+
+
+def _whole(pieces: PiecePlan, shape: BatchShape) -> Plan:
+    """All items in one launch."""
+    opening = pieces.opening
+    blocks = pieces.blocks(0, shape.num_records * pieces.segments)
+    whole = replace(opening, grid=Grid(blocks, opening.grid.threads))
+    launches = (*pieces.before, whole, *pieces.after)
+    return Plan(launches, pieces.scratch_bytes)
 
 
 def _prepare(name: str, shape: BatchShape, segments: int) -> Launch:

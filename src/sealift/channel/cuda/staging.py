@@ -22,6 +22,7 @@ from sealift.errors import SealiftError, require_value
 from sealift.ids import Buffer
 
 _FIRST_BYTES: Final = 32 << 10
+_LEAST_ROOM: Final = 1 << 16
 
 
 def writable_address(view: bytearray | memoryview) -> int:
@@ -177,6 +178,34 @@ class Ring:
         scrub(view_at(slot.host.address, out.nbytes))
 
 
+class Room:
+    """Device memory that one stream's work shares at a time. It only grows; old room stays."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._blocks: list[tuple[int, int]] = []
+
+    def of(self, nbytes: int) -> int:
+        """Room for ``nbytes``."""
+        if not nbytes:
+            return 0
+        if not self._blocks or self._blocks[-1][1] < nbytes:
+            size = max(_LEAST_ROOM, 1 << (nbytes - 1).bit_length())
+            self._blocks.append((self._driver.allocate(size), size))
+        return self._blocks[-1][0]
+
+    def zero(self, stream: Any) -> None:
+        """Queue overwriting all of it."""
+        for address, nbytes in self._blocks:
+            self._driver.zero(address, nbytes, stream)
+
+    def free(self) -> None:
+        """Give it back."""
+        for address, _ in self._blocks:
+            self._driver.free(address)
+        self._blocks = []
+
+
 class Table:
     """Room for one batch's records, associated data and verdicts.
 
@@ -184,6 +213,7 @@ class Table:
 
     Attributes:
         settle: Waits for the batch that uses it, and keeps what that needs of it.
+        scratch: For kernels that do not share the scratch of a lane.
     """
 
     def __init__(self, driver: Driver, *, pinned: bool) -> None:
@@ -194,6 +224,7 @@ class Table:
         self._text_bytes = 0
         self._num_records = 0
         self.settle: Callable[[], object] | None = None
+        self.scratch = Room(driver)
 
     def fill(self, text: bytes, num_records: int) -> None:
         """Write the table of a batch; no verdict is genuine yet."""
@@ -229,7 +260,11 @@ class Table:
         return bytes(require_value(self._block).view[self._text_bytes : end])
 
     def close(self) -> None:
-        """Give the room back."""
+        """Give all room back."""
+        self._give_back()
+        self.scratch.free()
+
+    def _give_back(self) -> None:
         if self._block is not None:
             self._block.close()
             self._driver.free(self._device)
@@ -237,7 +272,7 @@ class Table:
 
     def _room(self, nbytes: int) -> HostBlock:
         if self._block is None or self._block.nbytes < nbytes:
-            self.close()
+            self._give_back()
             size = max(_FIRST_BYTES, 1 << (nbytes - 1).bit_length())
             self._device = self._driver.allocate(size)
             self._block = HostBlock(self._driver, size, pinned=self._pinned)
@@ -260,6 +295,11 @@ class TableRing:
                 table.settle()
             table.settle = None
         return table
+
+    def zero(self, stream: Any) -> None:
+        """Queue overwriting what kernels left in their scratch."""
+        for table in self._tables:
+            table.scratch.zero(stream)
 
     def close(self) -> None:
         """Give all back."""

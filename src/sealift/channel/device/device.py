@@ -140,6 +140,10 @@ class DeviceKey(Protocol):
         """Overwrite it, after what is queued. Idempotent."""
 
 
+Group = tuple[DeviceKey, Sequence[RecordPlace]]
+"""Records that are sealed under one key."""
+
+
 class DeviceEngine(Protocol):
     """A device that seals and opens records in its own memory."""
 
@@ -202,6 +206,33 @@ class DeviceEngine(Protocol):
         Raises:
             UsageError: code ``bad-record-place``, before anything is queued, if a
                 place does not lie in both memories.
+        """
+
+    def transfer(
+        self,
+        host: Buffer,
+        sealed: DeviceMemory,
+        offset: int,
+        plain: DeviceMemory,
+        groups: Sequence[Group],
+        *,
+        after: Sequence[Event] = (),
+    ) -> Verdicts:
+        """Copy sealed records from the host and open them, one beside the other.
+
+        The same as ``upload`` and ``open``, with one answer for all groups, and as fast
+        as the copy alone where the device can do both at once.
+
+        Args:
+            host: Sealed bytes; they stay as they are until ``Verdicts.wait``.
+            sealed: Where they go.
+            offset: Where in it.
+            plain: Where the plaintexts go.
+            groups: Records in the order in which they lie in ``host``, all of them there.
+            after: What must be past before anything is written.
+
+        Raises:
+            UsageError: as ``open``, and if records are not in their order.
         """
 
     def seal(
@@ -274,6 +305,30 @@ def check_places(
             raise _bad_place("nonce or associated data of a wrong length")
     _check_ranges([(p[2], p[4] + TAG_BYTES) for p in places], sealed.nbytes)
     _check_ranges([(p[3], p[4]) for p in places], plain.nbytes)
+
+
+def check_transfer(
+    nbytes: int,
+    sealed: DeviceMemory,
+    offset: int,
+    plain: DeviceMemory,
+    groups: Sequence[Group],
+) -> None:
+    """The records of all groups lie in what crosses, in order, and in both memories.
+
+    Raises:
+        UsageError: code ``bad-record-place``.
+    """
+    check_range(sealed, offset, nbytes)
+    places = [place for _, group in groups for place in group]
+    check_places(places, sealed, plain)
+    byte = offset
+    for place in places:
+        if place.sealed_offset < byte:
+            raise _bad_place("records do not cross in the order of their places")
+        byte = place.sealed_offset + place.plaintext_bytes + TAG_BYTES
+    if byte > offset + nbytes:
+        raise _bad_place("a record does not lie in what crosses")
 
 
 def check_range(memory: DeviceMemory, offset: int, nbytes: int) -> None:

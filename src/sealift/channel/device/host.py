@@ -18,16 +18,18 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from sealift.channel.device.device import (
     DeviceKey,
     DeviceMemory,
     Event,
+    Group,
     Part,
     RecordPlace,
     check_places,
     check_range,
+    check_transfer,
     device_lost,
     device_out_of_memory,
 )
@@ -39,6 +41,7 @@ from sealift.errors import AuthenticationError, UsageError
 from sealift.ids import Buffer
 
 MAX_THREADS: Final = 16
+Unit = TypeVar("Unit")
 
 
 class HostMemory:
@@ -259,17 +262,25 @@ class HostDevice:
     ) -> Work:
         """Open the records, several at once."""
         check_places(places, sealed, plain)
-        cipher, source, target = _own(key).cipher(), _view(sealed), _view(plain)
+        return self._open([(key, places)], sealed, plain, after)
 
-        def open_one(place: RecordPlace) -> None:
-            record, room = place.sealed_in(source), place.plain_in(target)
-            cipher.open_into(place.nonce, record, place.associated_data, room)
-
-        def undo() -> None:
-            for place in places:
-                scrub(place.plain_in(target))
-
-        return self._run(open_one, places, after, undo)
+    def transfer(
+        self,
+        host: Buffer,
+        sealed: DeviceMemory,
+        offset: int,
+        plain: DeviceMemory,
+        groups: Sequence[Group],
+        *,
+        after: Sequence[Event] = (),
+    ) -> Work:
+        """Copy, then open the records, several at once."""
+        source = memoryview(host).cast("B")
+        check_transfer(source.nbytes, sealed, offset, plain, groups)
+        for event in after:
+            event.wait()
+        self.upload(source, sealed, offset)
+        return self._open(groups, sealed, plain, ())
 
     def seal(
         self,
@@ -297,6 +308,29 @@ class HostDevice:
         for memory in list(self._memories):
             memory.close()
 
+    def _open(
+        self,
+        groups: Sequence[Group],
+        sealed: DeviceMemory,
+        plain: DeviceMemory,
+        after: Sequence[Event],
+    ) -> Work:
+        source, target = _view(sealed), _view(plain)
+        units = [
+            (_own(key).cipher(), place) for key, places in groups for place in places
+        ]
+
+        def open_one(unit: tuple[Aead, RecordPlace]) -> None:
+            cipher, place = unit
+            record, room = place.sealed_in(source), place.plain_in(target)
+            cipher.open_into(place.nonce, record, place.associated_data, room)
+
+        def undo() -> None:
+            for _, place in units:
+                scrub(place.plain_in(target))
+
+        return self._run(open_one, units, after, undo)
+
     def _spend(self, nbytes: int) -> None:
         with self._lock:
             if self._free_bytes is None:
@@ -319,8 +353,8 @@ class HostDevice:
 
     def _run(
         self,
-        step: Callable[[RecordPlace], None],
-        places: Sequence[RecordPlace],
+        step: Callable[[Unit], None],
+        units: Sequence[Unit],
         after: Sequence[Event],
         undo: Callable[[], None] | None = None,
     ) -> Work:
@@ -328,12 +362,12 @@ class HostDevice:
             event.wait()
         if self._closed:
             raise device_lost("it was closed")
-        if len(places) > 1:
-            parts = [self._queue(partial(step, place)) for place in places]
+        if len(units) > 1:
+            parts = [self._queue(partial(step, unit)) for unit in units]
             return Work(parts, undo=undo)
         try:
-            for place in places:
-                step(place)
+            for unit in units:
+                step(unit)
         except Exception as error:  # what went wrong is for whoever waits
             return Work(failed=error, undo=undo)
         return _DONE

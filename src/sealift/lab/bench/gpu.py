@@ -25,8 +25,6 @@ MIB: Final = 1 << 20
 SIZES: Final = (1 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
 QUICK_SIZES: Final = (16 * MIB, 256 * MIB)
 RECORD_BYTES: Final = 1 * MIB
-BATCH_RECORDS: Final = 16
-LEAST_RECORDS: Final = 2
 REPEATS: Final = 15
 GOALS: Final = {Suite.AES_256_GCM: 150e9, Suite.CHACHA20_POLY1305: 300e9}
 _SLOT_ALIGNED: Final = 256
@@ -88,15 +86,9 @@ class Transfer:
         self._engine.seal(self.key, self.plain, self.sealed, self.places).wait()
 
     def pipelined(self) -> None:
-        """Batch after batch: one crosses while the one before it is opened."""
-        verdicts = []
-        for batch in _batches(self.places):
-            start = batch[0].sealed_offset
-            end = batch[-1].sealed_offset + self.stride
-            self._engine.upload(self.host[start:end], self.sealed, start)
-            verdicts.append(self._engine.open(self.key, self.sealed, self.plain, batch))
-        for each in verdicts:
-            each.wait()
+        """One piece crosses while the one before it is opened, as links and loaders do."""
+        groups = [(self.key, self.places)]
+        self._engine.transfer(self.host, self.sealed, 0, self.plain, groups).wait()
 
     def close(self) -> None:
         """Give the memory back."""
@@ -176,14 +168,3 @@ def _measure(
     report.ratios[f"open_vs_copy_{mib}"] = copy_s / open_s
     report.ratios[f"pipelined_vs_copy_{mib}"] = copy_s / spent["pipelined"].median
     report.ratios[f"open_vs_goal_{mib}"] = size / open_s / GOALS[suite]
-
-
-def _batches(places: Sequence[RecordPlace]) -> list[Sequence[RecordPlace]]:
-    """Batches that become small at the end: nothing crosses while the last is opened."""
-    batches, start = [], 0
-    while start < len(places):
-        left = len(places) - start
-        count = min(BATCH_RECORDS, max(left // 2, LEAST_RECORDS))
-        batches.append(places[start : start + count])
-        start += count
-    return batches

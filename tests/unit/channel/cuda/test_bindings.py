@@ -44,6 +44,12 @@ driver.wait(stream, event)
 driver.synchronize(event)
 assert driver.is_done(event)
 assert ctypes.string_at(device + 500, 50) == bytes([7] * 25 + [0] * 25)
+driver.issue([
+    driver.copy_call(device + 600, host, 50, stream),
+    driver.record_call(event, stream),
+    driver.wait_call(stream, event),
+])
+assert ctypes.string_at(device + 600, 50) == bytes([7] * 50)
 other = driver.another_context()
 there = other.allocate(64)
 other.copy_to_device(there, host, 64, other.stream())
@@ -58,7 +64,12 @@ for thing in (stream, event):
 driver.free(device)
 driver.free_host(host)
 from sealift.channel.cuda.driver import CudaError
-for wrong in (lambda: driver.free(device), lambda: driver.load(b"no module")):
+beyond = [driver.copy_call(device, host, 10, stream)]
+for wrong in (
+    lambda: driver.free(device),
+    lambda: driver.load(b"no module"),
+    lambda: driver.issue(beyond),
+):
     try:
         wrong()
     except CudaError as fault:
@@ -108,7 +119,7 @@ def run(program: str, **environment: object) -> str:
 
 
 def test_every_call_is_made_as_the_bindings_take_it():
-    assert run(CALLS).split() == ["1", "200"]
+    assert run(CALLS).split() == ["1", "200", "1"]
 
 
 def test_engine_driver_bindings_and_kernels_together_pass_the_self_test():

@@ -76,13 +76,13 @@ def test_with_pinned_memory_that_lies_bytes_are_right_and_it_is_said(lie):
 
 def test_confidential_mode_gets_threads_and_contexts():
     proven, not_proven = PinnedTruth(True, "yes"), PinnedTruth(False, "no")
-    chosen = choose_copies(GpuProtection(True), not_proven)
+    chosen = choose_copies(GpuProtection(True), not_proven, 1e-6)
     assert (chosen.threads, chosen.contexts, chosen.pinned) == (True, 3, False)
     assert chosen.piece_bytes == 1 << 20
-    assert choose_copies(GpuProtection(True), proven).threads
-    assert not choose_copies(GpuProtection(False), proven).threads
-    assert not choose_copies(GpuProtection(None), proven).threads
-    assert choose_copies(GpuProtection(False), not_proven).threads
+    assert choose_copies(GpuProtection(True), proven, 1e-6).threads
+    assert not choose_copies(GpuProtection(False), proven, 1e-6).threads
+    assert not choose_copies(GpuProtection(None), proven, 1e-6).threads
+    assert choose_copies(GpuProtection(False), not_proven, 1e-6).threads
     gpu = model_gpu()
     engine = opened_on(gpu, confidential=True, test=lambda _: None)
     assert gpu.contexts == 3

@@ -19,7 +19,6 @@ def nothing(_report, *, quick):
 
 def test_every_arm_is_measured_for_both_suites(monkeypatch):
     monkeypatch.setattr(gpu, "REPEATS", 1)
-    monkeypatch.setattr(gpu, "BATCH_RECORDS", 3)
     report = gpu.run(
         open_engine=lambda: engine_on(model_gpu()),
         sizes=(32 << 10,),

@@ -104,36 +104,38 @@ SEALIFT_INLINE void chacha_segment(const sealift_record& record, u32 first_tile,
 
 template <bool sealing>
 SEALIFT_INLINE void chacha_crypt(const sealift_record* records, u32 num_records,
-                                 u32 segments, u32 segment_tiles,
+                                 u32 segments, u32 segment_tiles, u32 first_item,
                                  const sealift_chacha_key* key, const u8* in, u8* out,
                                  u8* scratch_start) {
     const sealift_scratch scratch = scratch_of(scratch_start, num_records, segments);
-    const u32 index = blockIdx.x / segments;
+    const u32 item = first_item + blockIdx.x, index = item / segments;
     const sealift_record& record = records[index];
-    const u32 first = (blockIdx.x % segments) * segment_tiles;
+    const u32 first = (item % segments) * segment_tiles;
     if (!has_lengths(record) ||
         first * POLY_TILE_BLOCKS >= blocks_of(record.plaintext_bytes))
         return;
     const sealift_poly_key* poly_key = (const sealift_poly_key*)scratch.suite + index;
     chacha_segment<sealing>(record, first, segment_tiles, *key, *poly_key, in, out,
-                            scratch.parts + blockIdx.x);
+                            scratch.parts + item);
 }
 
-// Blocks: `segments` a record.
+// An item is a segment; a record has `segments`, one block each.
 SEALIFT_KERNEL(5) sealift_chacha_seal(const sealift_record* __restrict__ records,
                                       u32 num_records, u32 segments, u32 segment_tiles,
+                                      u32 first_item,
                                       const sealift_chacha_key* __restrict__ key,
                                       const u8* plain, u8* sealed, u8* scratch) {
-    chacha_crypt<true>(records, num_records, segments, segment_tiles, key, plain, sealed,
-                       scratch);
+    chacha_crypt<true>(records, num_records, segments, segment_tiles, first_item, key, plain,
+                       sealed, scratch);
 }
 
 SEALIFT_KERNEL(5) sealift_chacha_open(const sealift_record* __restrict__ records,
                                       u32 num_records, u32 segments, u32 segment_tiles,
+                                      u32 first_item,
                                       const sealift_chacha_key* __restrict__ key,
                                       const u8* sealed, u8* plain, u8* scratch) {
-    chacha_crypt<false>(records, num_records, segments, segment_tiles, key, sealed, plain,
-                        scratch);
+    chacha_crypt<false>(records, num_records, segments, segment_tiles, first_item, key,
+                        sealed, plain, scratch);
 }
 
 // The tag of each record to the scratch's beginning. One block a record.

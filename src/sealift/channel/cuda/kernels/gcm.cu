@@ -131,15 +131,15 @@ SEALIFT_INLINE void crypt_segment(const sealift_record& record, u32 first, u32 e
 
 template <bool sealing>
 SEALIFT_INLINE void gcm_crypt(const sealift_record* records, u32 num_records, u32 segments,
-                              u32 segment_tiles, const sealift_gcm_key* key, const u8* in,
-                              u8* out, u8* scratch_start) {
+                              u32 segment_tiles, u32 first_item, const sealift_gcm_key* key,
+                              const u8* in, u8* out, u8* scratch_start) {
     const sealift_scratch scratch = scratch_of(scratch_start, num_records, segments);
-    const u32 masking = mask_blocks(num_records);
+    const u32 masking = first_item ? 0 : mask_blocks(num_records);
     if (blockIdx.x < masking) {
         write_masks(records, num_records, *key, (uint4*)scratch.suite);
         return;
     }
-    const u32 item = blockIdx.x - masking;
+    const u32 item = first_item + blockIdx.x - masking;
     const sealift_record& record = records[item / segments];
     const u32 blocks = blocks_of(record.plaintext_bytes);
     const u32 first = (item % segments) * segment_tiles * GCM_TILE_BLOCKS;
@@ -149,21 +149,22 @@ SEALIFT_INLINE void gcm_crypt(const sealift_record* records, u32 num_records, u3
                            scratch.parts + item);
 }
 
-// Blocks: mask_blocks(num_records), then `segments` a record.
+// An item is a segment; a record has `segments`, one block each, some of them with nothing
+// to do. Blocks: mask_blocks(num_records) if `first_item` is 0, then an item each.
 SEALIFT_KERNEL(4) sealift_gcm_seal(const sealift_record* __restrict__ records,
                                    u32 num_records, u32 segments, u32 segment_tiles,
-                                   const sealift_gcm_key* __restrict__ key, const u8* plain,
-                                   u8* sealed, u8* scratch) {
-    gcm_crypt<true>(records, num_records, segments, segment_tiles, key, plain, sealed,
-                    scratch);
+                                   u32 first_item, const sealift_gcm_key* __restrict__ key,
+                                   const u8* plain, u8* sealed, u8* scratch) {
+    gcm_crypt<true>(records, num_records, segments, segment_tiles, first_item, key, plain,
+                    sealed, scratch);
 }
 
 SEALIFT_KERNEL(4) sealift_gcm_open(const sealift_record* __restrict__ records,
                                    u32 num_records, u32 segments, u32 segment_tiles,
-                                   const sealift_gcm_key* __restrict__ key,
+                                   u32 first_item, const sealift_gcm_key* __restrict__ key,
                                    const u8* sealed, u8* plain, u8* scratch) {
-    gcm_crypt<false>(records, num_records, segments, segment_tiles, key, sealed, plain,
-                     scratch);
+    gcm_crypt<false>(records, num_records, segments, segment_tiles, first_item, key, sealed,
+                     plain, scratch);
 }
 
 // The tag of each record to the scratch's beginning. One block a record.

@@ -1,0 +1,155 @@
+"""Records cross to every device engine and are opened there, with one answer for all."""
+
+from __future__ import annotations
+
+import pytest
+
+from sealift.crypto.aead import Suite
+from sealift.errors import AuthenticationError, UsageError
+from tests.contract.test_device_engines import ALL, GPU, Batch, read
+from tests.sim.device_engines import ENGINES
+
+TAG = 16
+LENGTHS = (0, 70_001, 4096, 1, 16_400, 33_000, 0)
+
+
+@pytest.fixture(params=[*ENGINES, *GPU])
+def engine(request):
+    made = ALL[request.param]()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["pinned", "ordinary"])
+def where(request):
+    return request.param
+
+
+class Sent:
+    """Records of two keys, one after another, as they lie on the host."""
+
+    def __init__(self, engine, where, suites=tuple(Suite), lengths=LENGTHS):
+        self.engine, self.batches = engine, []
+        at = plain_at = 0
+        for suite in suites:
+            batch = Batch(suite, lengths)
+            batch.places = [
+                place._replace(
+                    sealed_offset=place.sealed_offset + at,
+                    plain_offset=place.plain_offset + plain_at,
+                )
+                for place in batch.places
+            ]
+            self.batches.append((suite, batch))
+            at, plain_at = at + len(batch.sealed), plain_at + batch.plain_bytes
+        sealed = b"".join(bytes(batch.sealed) for _, batch in self.batches)
+        self.expected = b"".join(bytes(batch.plain) for _, batch in self.batches)
+        block = None
+        if where == "pinned" and hasattr(engine, "pinned"):
+            block = engine.pinned(len(sealed))
+        self.host = memoryview(bytearray(len(sealed))) if block is None else block.view
+        self.host[:] = sealed
+        self.sealed = engine.allocate(100 + len(sealed))
+        self.plain = engine.allocate(plain_at)
+        self.groups = [
+            (engine.key(suite, batch.key), batch.places)
+            for suite, batch in self.batches
+        ]
+
+    def transfer(self, offset=0):
+        groups = [
+            (key, [p._replace(sealed_offset=p.sealed_offset + offset) for p in places])
+            for key, places in self.groups
+        ]
+        return self.engine.transfer(self.host, self.sealed, offset, self.plain, groups)
+
+
+def test_what_crosses_is_opened(engine, where):
+    sent = Sent(engine, where)
+    for offset in (0, 37, 0):
+        verdicts = sent.transfer(offset)
+        verdicts.wait()
+        verdicts.wait()  # the answer stays
+        assert read(engine, sent.plain) == sent.expected
+        sent.plain.scrub()
+
+
+@pytest.mark.parametrize("group", [0, 1])
+@pytest.mark.parametrize("record", [1, 4])
+@pytest.mark.parametrize("part", ["first", "middle", "tag", "nonce", "associated data"])
+def test_one_bad_record_leaves_nothing_of_the_whole_transfer(
+    engine, where, group, record, part
+):
+    sent = Sent(engine, where)
+    _key, places = sent.groups[group]
+    place = places[record]
+    at = {
+        "first": 0,
+        "middle": place.plaintext_bytes // 2,
+        "tag": place.plaintext_bytes,
+    }
+    if part in at:
+        sent.host[place.sealed_offset + at[part]] ^= 0x20
+    elif part == "nonce":
+        places[record] = place._replace(nonce=b"\xff" * 12)
+    else:
+        places[record] = place._replace(associated_data=b"another")
+    verdicts = sent.transfer()
+    for _ in range(2):
+        with pytest.raises(AuthenticationError):
+            verdicts.wait()
+    assert read(engine, sent.plain) == bytes(sent.plain.nbytes)
+
+
+def test_transfers_that_follow_one_another_have_an_answer_each(engine, where):
+    sents = [Sent(engine, where) for _ in range(6)]
+    for number, sent in enumerate(sents):
+        if number % 3 == 1:
+            sent.host[sent.batches[1][1].places[5].sealed_offset + 20_000] ^= 1
+    verdicts = [sent.transfer() for sent in sents]
+    for number, (sent, each) in enumerate(zip(sents, verdicts, strict=True)):
+        if number % 3 == 1:
+            with pytest.raises(AuthenticationError):
+                each.wait()
+            assert not any(read(engine, sent.plain))
+        else:
+            each.wait()
+            assert read(engine, sent.plain) == sent.expected
+
+
+def test_bytes_without_records_only_cross(engine, where):
+    sent = Sent(engine, where)
+    for groups in ([], [(sent.groups[0][0], [])]):
+        engine.transfer(sent.host, sent.sealed, 3, sent.plain, groups).wait()
+        assert read(engine, sent.sealed)[3 : 3 + len(sent.host)] == bytes(sent.host)
+        assert not any(read(engine, sent.plain))
+
+
+def test_nothing_crosses_where_places_are_wrong(engine, where):
+    sent = Sent(engine, where)
+    key, places = sent.groups[0]
+    beyond = places[-1]._replace(sealed_offset=len(sent.host) - 15)
+    for wrong in (
+        [places[1], places[0]],  # not in their order
+        [beyond],  # not in what crosses
+        [places[1]._replace(plain_offset=sent.plain.nbytes)],
+        [places[1], places[1]],
+        [places[1]._replace(nonce=b"short"), places[2]],
+    ):
+        with pytest.raises(UsageError) as caught:
+            engine.transfer(sent.host, sent.sealed, 0, sent.plain, [(key, wrong)])
+        assert caught.value.code == "bad-record-place"
+    assert read(engine, sent.sealed) == bytes(sent.sealed.nbytes)
+
+
+def test_a_key_or_memory_that_was_given_back_is_refused(engine, where):
+    sent = Sent(engine, where)
+    sent.groups[1][0].close()
+    with pytest.raises(UsageError) as caught:
+        sent.transfer()
+    assert caught.value.code == "dead-key"
+    other = Sent(engine, where)
+    other.plain.close()
+    with pytest.raises(UsageError) as caught:
+        other.transfer()
+    assert caught.value.code == "dead-memory"

@@ -1,0 +1,187 @@
+"""Transfers to a GPU: how they are cut, what they cost, and what fails in the middle."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from sealift.channel.cuda import transfer as transfers
+from sealift.channel.cuda.driver import CudaError
+from sealift.channel.cuda.pieces import Segmented, cut, piece_bytes
+from sealift.channel.device.device import RecordPlace
+from sealift.crypto.aead import Suite
+from sealift.errors import AuthenticationError, SealiftError, UnavailableError
+from tests.contract.test_device_engines import read
+from tests.contract.test_transfers import Sent
+from tests.sim.cuda_engines import WAYS, engine_on, gcc_engine, model_gpu
+
+GCM = Suite.AES_256_GCM
+MIB = 1 << 20
+
+
+def places(lengths, gap=0):
+    found, sealed, plain = [], gap, 0
+    for length in lengths:
+        found.append(RecordPlace(bytes(12), b"", sealed, plain, length))
+        sealed, plain = sealed + length + 16 + gap, plain + length
+    return found, sealed
+
+
+@pytest.mark.parametrize("size", [1, 700, 5000, 10**6])
+@pytest.mark.parametrize("gap", [0, 100])
+def test_pieces_cover_all_bytes_and_items_once_and_in_order(size, gap):
+    first, middle = places([0, 3000, 10, 1024, 1025, 0], gap)
+    second, end = places([7000, 1], gap)
+    second = [p._replace(sealed_offset=p.sealed_offset + middle) for p in second]
+    groups = [Segmented(first, 3, 1024), Segmented(second, 7, 1024)]
+    pieces = list(cut(groups, 0, middle + end, size, 1))
+    assert pieces[0].start == 0
+    assert [p.start for p in pieces[1:]] == [p.end for p in pieces[:-1]]
+    assert pieces[-1].end == middle + end
+    items = [each for piece in pieces for each in piece.items]
+    for number, group in enumerate(groups):
+        found = [(a, b) for which, a, b in items if which == number]
+        total = len(group.places) * group.segments
+        assert found[0][0] == 0
+        assert [a for a, _ in found[1:]] == [b for _, b in found[:-1]]
+        assert found[-1][1] == total
+    assert items == sorted(items)
+    for piece in pieces:  # what a piece opens has crossed when it has
+        for which, first_item, end_item in piece.items:
+            group = groups[which]
+            for item in range(first_item, end_item):
+                place = group.places[item // group.segments]
+                begins = item % group.segments * group.segment_bytes
+                if begins < place.plaintext_bytes:
+                    ends = min(begins + group.segment_bytes, place.plaintext_bytes)
+                    assert place.sealed_offset + ends <= piece.end
+
+
+def test_where_a_crossing_costs_much_there_are_few():
+    quick, slow = 2e-6, 330e-6
+    assert MIB < piece_bytes(16 * MIB, quick, MIB) < 4 * MIB
+    assert 2 * MIB < piece_bytes(64 * MIB, quick, MIB) < 8 * MIB
+    for total in (16, 64, 256):
+        found, end = places([MIB] * total)
+        groups = [Segmented(found, 64, 16 << 10)]
+        few = list(cut(groups, 0, end, piece_bytes(end, slow, MIB), MIB))
+        many = list(cut(groups, 0, end, piece_bytes(end, quick, MIB), MIB))
+        assert len(few) <= 10
+        assert len(many) >= 8
+
+
+def lone(engine, count, length=4096):
+    """A transfer of so many records from pinned memory."""
+    return Sent(engine, "pinned", (GCM,), [length] * count)
+
+
+def calls_of(gpu, sent):
+    gpu.calls.clear()
+    verdicts = sent.transfer()
+    made = [c for c in gpu.calls if c not in ("cuMemAlloc", "cuMemHostAlloc")]
+    verdicts.wait()
+    return made
+
+
+def test_a_piece_costs_two_calls_and_a_transfer_one_crossing_for_all_tables(
+    monkeypatch,
+):
+    gpu = model_gpu()
+    engine = engine_on(gpu)
+    monkeypatch.setattr(transfers, "piece_bytes", lambda *_: 5000)
+    few, many = lone(engine, 16), lone(engine, 64)
+    lengths = {}
+    for sent in (few, many, few, many):
+        lengths[sent] = calls_of(gpu, sent)
+    crossings = [made.count("cuMemcpyHtoDAsync") for made in lengths.values()]
+    pieces = crossings[1] - crossings[0]
+    assert pieces > 20
+    assert len(lengths[many]) - len(lengths[few]) <= 3 * pieces
+    for made in lengths.values():
+        tables = made.count("cuMemcpyHtoDAsync") - made.count("cuLaunchKernel") + 2
+        assert tables == 1  # each piece is one copy and one launch, besides two
+        assert made.count("cuMemcpyDtoHAsync") == 1  # verdicts come back once
+    engine.close()
+
+
+ENGINES = {way: lambda way=way: engine_on(model_gpu(), way) for way in WAYS}
+
+
+@pytest.mark.parametrize("make", [*ENGINES.values(), gcc_engine])
+def test_memory_is_used_again_in_the_order_of_the_calls(make):
+    engine = make()
+    sents = [Sent(engine, "pinned") for _ in range(4)]
+    for sent in sents[1:]:
+        sent.sealed, sent.plain = sents[0].sealed, sents[0].plain
+    outs = []
+    for sent in sents:
+        verdicts, out = sent.transfer(), bytearray(sent.plain.nbytes)
+        outs.append((verdicts, engine.download(sent.plain, 0, out), out, sent))
+    for verdicts, copied, out, sent in outs:
+        verdicts.wait()
+        copied.wait()
+        assert out == sent.expected
+    engine.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_transfer_that_cannot_be_queued_leaves_nothing(way):
+    """One call after another fails; what was opened by then is overwritten."""
+    for at in range(1, 200):
+        gpu = model_gpu()
+        engine = engine_on(gpu, way)
+        sent = lone(engine, 6)
+        driver, left = engine.core.driver, [at]
+
+        def refuse(name, method, left=left):
+            def call(*arguments):
+                left[0] -= 1
+                if left[0] == 0:
+                    raise CudaError(name, 1, "CUDA_ERROR_INVALID_VALUE")
+                return method(*arguments)
+
+            return call
+
+        for name in ("copy_to_device", "launch", "record", "wait", "copy_to_host"):
+            setattr(driver, name, refuse(name, getattr(driver, name)))
+        with suppress(SealiftError):
+            sent.transfer().wait()
+        for name in ("copy_to_device", "launch", "record", "wait", "copy_to_host"):
+            delattr(driver, name)
+        if left[0] > 0:
+            assert read(engine, sent.plain) == sent.expected
+            engine.close()
+            return
+        assert not any(gpu.read(sent.plain.address, sent.plain.nbytes)), at
+        sent.transfer().wait()  # and the engine goes on
+        assert read(engine, sent.plain) == sent.expected
+        engine.close()
+    pytest.fail("it makes more calls than were tried")
+
+
+@pytest.mark.parametrize("lost_at", [0, 3, 9, 14, 20])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_gpu_that_disappears_in_the_middle_is_one_line(way, lost_at):
+    gpu = model_gpu()
+    engine = engine_on(gpu, way)
+    sent = lone(engine, 12)
+    gpu.lose_after = lost_at
+    with pytest.raises(UnavailableError) as caught:
+        sent.transfer().wait()
+    assert caught.value.code == "device-lost"
+    engine.close()
+
+
+def test_what_one_transfer_left_in_the_scratch_judges_no_other():
+    """Parts of hashes of an earlier transfer stay there; a piece that is not opened must
+    not pass by them."""
+    engine = gcc_engine()
+    sent = Sent(engine, "pinned", (GCM,), [70_000] * 3)
+    for _ in range(4):  # all tables have scratch, with parts that would fit
+        sent.transfer().wait()
+    sent.host[sent.batches[0][1].places[1].sealed_offset + 40_000] ^= 1
+    with pytest.raises(AuthenticationError):
+        sent.transfer().wait()
+    assert not any(read(engine, sent.plain))
+    engine.close()
