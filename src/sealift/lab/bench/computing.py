@@ -33,6 +33,7 @@ from sealift.release.agreement import Resource, TravelRule
 from sealift.serve.modelworker import ModelWorker
 from sealift.train.job.settings import ServingTable
 from sealift.train.loop.rehearsal import synthetic_rows
+from sealift.train.loop.tasks import StepForm
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.modelform import FORMAT, form_from_plain
 from sealift.train.worker.executor import RecipeExecutor
@@ -43,6 +44,7 @@ REPEATS: Final = 9
 QUICK_REPEATS: Final = 3
 BATCH_ROWS: Final = 256
 RECORD_BYTES: Final = 1 << 20
+SETTINGS: Final = TrainingSettings(seed=1, batch_rows=BATCH_ROWS)
 LEASE_S: Final = 600.0
 OWNER: Final = "ada"
 FORM: Final[dict[str, Any]] = {
@@ -176,7 +178,7 @@ def measure(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as a job and a server have, unless they ask for more
     try:
-        with _arms(text, rows) as (arms, device):
+        with _arms(text, rows, report) as (arms, device):
             spent = interleaved(arms, QUICK_REPEATS if quick else REPEATS)
     finally:
         torch.set_num_threads(threads)
@@ -203,16 +205,21 @@ def _device() -> str:
 
 
 @contextmanager
-def _arms(text: str, count: int) -> Iterator[tuple[dict[str, Callable[[], Any]], str]]:
+def _arms(
+    text: str, count: int, report: BenchReport
+) -> Iterator[tuple[dict[str, Callable[[], Any]], str]]:
     schema = schema_from_plain(FORM)
     rows = synthetic_rows(schema, count, seed=1)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         executor = stack.enter_context(
-            RecipeExecutor({"recipe.py": text.encode()}, "recipe.py")
+            RecipeExecutor(
+                {"recipe.py": text.encode()}, "recipe.py", tell=report.real.append
+            )
         )
         executor.compute_on("auto")
         device = executor.device()
+        executor.stand_by(SETTINGS, [StepForm("train", BATCH_ROWS, FORM)])
         plain = Plain(text, device.partition(" ")[0])
         world = stack.enter_context(World(folder, rows, executor))
         served = stack.enter_context(
@@ -241,7 +248,7 @@ def _arms(text: str, count: int) -> Iterator[tuple[dict[str, Callable[[], Any]],
 
 
 def _trainer(executor: RecipeExecutor) -> Trainer:
-    return Trainer(executor, TrainingSettings(seed=1, batch_rows=BATCH_ROWS))
+    return Trainer(executor, SETTINGS)
 
 
 def _cargo(world: World, rows: torch.Tensor, stack: ExitStack) -> LoadedCargo:

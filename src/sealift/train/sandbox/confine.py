@@ -8,7 +8,7 @@ what is in force, in manifest and receipts; ``none`` runs under development alon
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 from sealift.attest.level import Level
@@ -85,6 +85,8 @@ def confine_worker(
     memory_bytes: int,
     *,
     gpu: bool = False,
+    most_bytes: int = 0,
+    beside: Callable[[], None] | None = None,
 ) -> None:
     """Lock this process in, just before it runs a recipe; nothing undoes it.
 
@@ -93,6 +95,8 @@ def confine_worker(
         places: What it may read.
         memory_bytes: Private memory that it may have.
         gpu: Whether it computes on one.
+        most_bytes: See ``limit_use``.
+        beside: Starts what has a narrower filter of its own; all else holds for it, too.
 
     Raises:
         OSError: if a part does not hold.
@@ -104,27 +108,31 @@ def confine_worker(
     elif gpu and "landlock" in parts:
         # A rule is about a folder's place in memory, which the kernel keeps while it is in use.
         os.chdir(THREADS_OF_ITS_OWN)
-    limits.limit_use(memory_bytes)
+    limits.limit_use(memory_bytes, most_bytes)
     limits.hide_memory()
     if parts:
         limits.forbid_new_privileges()
         limits.drop_capabilities()
     if "landlock" in parts:
         landlock.restrict(rights)
+    if beside is not None:
+        beside()
     if "seccomp" in parts:
         seccomp.install(os.getpid(), gpu=gpu)
 
 
-def keep_descriptors(talk: int, text: int) -> None:
-    """Close all but ``DESCRIPTORS``; what was mapped stays so, without a descriptor.
+def keep_descriptors(talk: int, text: int, *more: int) -> None:
+    """Close all but ``DESCRIPTORS``, and more for our own code, from the next number on.
+
+    What was mapped stays so, without a descriptor.
 
     Else bytes could pass from one slice to the next in what belongs to an open file
     rather than to a descriptor, its offset and flags (rule N6).
     """
     null = os.open(os.devnull, os.O_RDONLY)
-    for place, descriptor in enumerate((null, text, text, talk)):
+    for place, descriptor in enumerate((null, text, text, talk, *more)):
         os.dup2(descriptor, place)
-    os.closerange(len(DESCRIPTORS), os.sysconf("SC_OPEN_MAX"))
+    os.closerange(len(DESCRIPTORS) + len(more), os.sysconf("SC_OPEN_MAX"))
 
 
 def _rights(places: Sequence[str], *, gpu: bool) -> dict[str, int]:

@@ -198,7 +198,20 @@ UVM_COMMANDS: Final[Mapping[int, str]] = {
 }
 
 
-CALLS: Final = ALLOWED, LIMITED, GPU_CALLS, GPU_LIMITED
+# Of the one thread that maps what comes to a worker that stands by: it has descriptors of
+# its own, which the recipe's threads do not, and these calls alone. A recipe that takes it
+# over, as it may anything in its memory, can map its own task's rows, as it could anyway:
+# where a description stands, what the kernel keeps of a file, and to pass one on, are missing.
+RECEIVING: Final[Mapping[str, str]] = {
+    "a task's descriptors, mapped and closed": "recvmsg 47 212, mmap 9 222, close 3 57",
+    "a thread's memory, and its end": """
+        munmap 11 215, mprotect 10 226, mremap 25 216, brk 12 214, exit 60 93
+        sched_yield 24 124, rt_sigprocmask 14 135, rt_sigreturn 15 139
+        restart_syscall 219 128""",
+}
+RECEIVING_LIMITED: Final = "madvise", "futex"
+
+CALLS: Final = ALLOWED, LIMITED, GPU_CALLS, GPU_LIMITED, RECEIVING
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ PR_SET_NO_NEW_PRIVS: Final = 38
 PR_CAP_AMBIENT: Final = 47
 
 _PRCTL_WORDS: Final = 5
+_OWN_DESCRIPTORS: Final = 0x400  # CLONE_FILES
 
 
 def call(name: str, *parts: object) -> int:
@@ -91,21 +92,39 @@ def die_first() -> None:
     Path("/proc/self/oom_score_adj").write_text(str(FIRST_TO_DIE), encoding="ascii")
 
 
-def limit_use(memory_bytes: int) -> None:
+def limit_use(memory_bytes: int, most_bytes: int = 0) -> None:
     """Bound files, descriptors, threads and private memory; no core files, no locks.
 
     Args:
         memory_bytes: Of private memory, data and stacks together.
+        most_bytes: What that may be raised to from outside; 0 for no more.
     """
     for kind, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, SCRATCH_BYTES),
         (resource.RLIMIT_NOFILE, OPEN_FILES),
         (resource.RLIMIT_NPROC, THREADS),
-        (resource.RLIMIT_DATA, memory_bytes),
         (resource.RLIMIT_MEMLOCK, 0),
     ):
         _limit(kind, most)
+    change_memory(0, memory_bytes, most_bytes or memory_bytes)
+
+
+def change_memory(process: int, memory_bytes: int, most_bytes: int) -> None:
+    """Bound the private memory of a process; 0 for this one.
+
+    Raises:
+        OSError: if it is gone.
+    """
+    _soft, hard = resource.prlimit(process, resource.RLIMIT_DATA)
+    most = most_bytes if hard == resource.RLIM_INFINITY else min(most_bytes, hard)
+    bounds = min(memory_bytes, most), most
+    resource.prlimit(process, resource.RLIMIT_DATA, bounds)
+
+
+def leave_descriptors() -> None:
+    """Give the calling thread a table of descriptors of its own, a copy of the process's."""
+    call("unshare", _OWN_DESCRIPTORS)
 
 
 def forbid_new_privileges() -> None:

@@ -13,7 +13,7 @@ import ctypes
 import errno
 import platform
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,8 @@ from sealift.train.sandbox.inventory import (
     ALLOWED,
     GPU_CALLS,
     MACHINES,
+    RECEIVING,
+    RECEIVING_LIMITED,
     RM_COMMANDS,
     RM_LETTER,
     UVM_COMMANDS,
@@ -93,16 +95,33 @@ def program(
         process: The only one that signals may go to: the caller itself.
         gpu: Whether it computes on one.
     """
+    limits = _limits(process, gpu=gpu) | (_limits_of_a_gpu() if gpu else {})
+    return _program(
+        machine, limits, names_in(ALLOWED) + (names_in(GPU_CALLS) if gpu else ())
+    )
+
+
+def program_to_receive(machine: Machine) -> tuple[Instruction, ...]:
+    """The filter of the thread that maps what comes to a worker that stands by."""
+    all_limits = _limits(0, gpu=False)
+    limits = {name: all_limits[name] for name in RECEIVING_LIMITED}
+    return _program(machine, limits, names_in(RECEIVING))
+
+
+def _program(
+    machine: Machine,
+    limits: Mapping[str, Sequence[Sequence[Demand]]],
+    allowed: Sequence[str],
+) -> tuple[Instruction, ...]:
     found = [(_LOAD, 0, 0, _MACHINE_AT), (_EQUAL, 1, 0, machine.audit), _give(KILL)]
     found += [(_LOAD, 0, 0, _NUMBER_AT), (_AT_LEAST, 0, 1, _X32_BIT)]
     found += [_give(ERRNO | errno.ENOSYS)]
     # First: of a call that is always allowed the kernel asks no program again.
-    limits = _limits(process, gpu=gpu) | (_limits_of_a_gpu() if gpu else {})
     for name, choices in limits.items():
         if name in machine.numbers:
             refusal = _OTHERWISE.get(name, errno.EPERM)
             found += _limited(machine.numbers[name], choices, refusal)
-    for name in names_in(ALLOWED) + (names_in(GPU_CALLS) if gpu else ()):
+    for name in allowed:
         if name in machine.numbers:
             found += [(_EQUAL, 0, 1, machine.numbers[name]), _give(ALLOW)]
     return (*found, _give(ERRNO | errno.EPERM))
@@ -115,12 +134,24 @@ def install(process: int, *, gpu: bool = False) -> None:
         UnavailableError: code ``no-sandbox``, on a machine that it has no numbers for.
         OSError: if the kernel has no seccomp.
     """
+    _install(program(_machine(), process, gpu=gpu))
+
+
+def install_to_receive() -> None:
+    """The same for the thread that maps; raises like ``install``."""
+    _install(program_to_receive(_machine()))
+
+
+def _machine() -> Machine:
     machine = MACHINES.get(platform.machine())
     if machine is None:
         raise UnavailableError(
             f"no system call numbers for {platform.machine()}", code="no-sandbox"
         )
-    steps = program(machine, process, gpu=gpu)
+    return machine
+
+
+def _install(steps: Sequence[Instruction]) -> None:
     raw = b"".join(struct.pack("=HBBI", *each) for each in steps)
     code = ctypes.create_string_buffer(raw, len(raw))
     # struct sock_fprog: a length, padding, a pointer.

@@ -32,6 +32,7 @@ from sealift.train.loop.training import Here, MakesSteps, Rows, Training
 from sealift.train.steps.gradients import Room, private_room
 from sealift.train.steps.outsourced import OutsourcedSteps
 from sealift.train.steps.stepping import StepLoop
+from sealift.travel.settings import TrainingSettings
 
 
 def carry_out(
@@ -65,10 +66,7 @@ def carry_out(
         JobError: if the recipe fails.
     """
     settings = task.settings
-    placement.begin()
-    torch.set_num_threads(settings.threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    deterministic.fill_uninitialized_memory = False  # what reads it is a recipe's bug
+    _begin(settings, placement)
     tables = [_table(task, given, place) for place in range(len(task.parts))]
     schemas = [schema_from_plain(part.schema) for part in task.parts]
     for table, schema in zip(tables, schemas, strict=True):
@@ -117,6 +115,37 @@ def carry_out(
     return TaskDone(states=tuple(states))
 
 
+def rehearse_beforehand(
+    task: SliceTask,
+    files: Mapping[str, bytes],
+    entry: str,
+    *,
+    guard: Guard,
+    notice: Notice,
+    placement: Placement,
+) -> None:
+    """Have libraries load, on synthetic rows, what the steps of a later task need of them.
+
+    The recipe is loaded twice: one that cannot be would fail in the task, which loads it again.
+
+    Raises:
+        UnavailableError: ``no-device``, ``no-memory``.
+        JobError: if the recipe fails.
+    """
+    _begin(task.settings, placement)
+    recipe = Recipe(files, entry, guard=guard, notice=notice)
+    for form in task.forms:
+        _rehearse(recipe, task, form, lambda model: Here(), placement)
+    Recipe(files, entry, guard=guard, notice=notice)
+
+
+def _begin(settings: TrainingSettings, placement: Placement) -> None:
+    placement.begin()
+    torch.set_num_threads(settings.threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    deterministic.fill_uninitialized_memory = False  # what reads it is a recipe's bug
+
+
 Convert = Callable[[nn.Module], MakesSteps]
 
 
@@ -146,6 +175,8 @@ def _rehearse(
             recipe, table, schema, batch_rows=settings.batch_rows, placement=placement
         )
         sums = as_tensors(found)
+    if not recipe.defines("build"):
+        return
     training = Training(
         recipe, settings, statistics=sums, placement=placement, convert=convert
     )

@@ -12,6 +12,7 @@ import select
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from sealift.channel.cuda.bindings import nvml
@@ -139,12 +140,24 @@ def other_processes(
                 )
                 for each in ask(gpu)
             }
-            found[asked.nvmlDeviceGetUUID(gpu)] = tuple(sorted(running - {os.getpid()}))
+            others = (each for each in running if not _is_ours(each))
+            found[asked.nvmlDeviceGetUUID(gpu)] = tuple(sorted(others))
     except asked.NVMLError as error:
         raise UnavailableError(
             "the NVIDIA driver does not answer", why=error, code="no-gpu"
         ) from None
     return found
+
+
+def _is_ours(process: int) -> bool:
+    """Whether it is this process or comes from it, as a worker that stands by does."""
+    while process > 1 and process != os.getpid():
+        try:
+            text = Path(f"/proc/{process}/stat").read_text("ascii", errors="replace")
+        except OSError:  # gone, or hidden: then not ours
+            return False
+        process = int(text.rpartition(")")[2].split()[1])  # its parent
+    return process == os.getpid()
 
 
 def say_cpu(wanted: str, gpus: Sequence[Gpu], why: str) -> str:

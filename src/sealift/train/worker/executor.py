@@ -13,9 +13,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from io import FileIO
 from typing import Final, TextIO
 
@@ -25,7 +26,13 @@ from sealift.errors import JobError, UnavailableError, require_kind, visible
 from sealift.ids import Digest
 from sealift.release.receipt import ScrubSummary
 from sealift.train.loop.states import TensorBytes, pack_tensors
-from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
+from sealift.train.loop.tasks import (
+    Given,
+    SliceTask,
+    StepForm,
+    TaskDone,
+    TaskParent,
+)
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.sandbox.inventory import SCRATCH
 from sealift.train.worker.devices import (
@@ -47,7 +54,9 @@ from sealift.train.worker.process import (
     killed,
     read_packet,
 )
-from sealift.train.worker.taskprocess import TaskLimits, TaskProcess
+from sealift.train.worker.standby import Standby, StandbyLostError, Standbys
+from sealift.train.worker.taskprocess import ReadyWorker, TaskLimits, TaskProcess
+from sealift.travel.settings import TrainingSettings
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT, freed_is_overwritten
 
 BEST: Final = "namespaces+landlock+seccomp"
@@ -127,6 +136,9 @@ class RecipeExecutor:
         self._report: Callable[[ScrubSummary], ScrubSummary] = lambda scrub: scrub
         self._task: TaskProcess | None = None
         self._said = FileIO(os.memfd_create("said"), "r+")
+        self._beside: RecipeExecutor | None = None
+        self._standbys: Standbys | None = None
+        self._lost: set[str] = set()
         try:
             self._begin(wanted)
         except BaseException:
@@ -193,6 +205,8 @@ class RecipeExecutor:
         """
         self._wait_for_sandbox()  # by then it is known which devices it shows
         device = choose_device(wanted, self._gpus, self._no_gpu, rank=rank)
+        if self._standbys is not None and device != self._equipment.device:
+            self._standbys.close()
         self._equipment = replace(self._equipment, device=device)
         self._cpu = say_cpu(wanted, self._gpus, self._no_gpu)
         number = device.partition(":")[2]
@@ -209,15 +223,87 @@ class RecipeExecutor:
                 whatever is wrong with the recipe.
             UnavailableError: code ``no-memory``.
         """
-        with self._lock, ExitStack() as stack:
-            self._wait_for_sandbox()
-            self._verify_bundle()
-            process = TaskProcess(self._control, self._equipment, self.limits, stack)
+        with self._lock:
+            self._ready()
+            lane, standby = self._standbys.take() if self._standbys else (0, None)
+            try:
+                return self._do(lane, standby, task, given, parent)
+            except StandbyLostError as lost:
+                self._say_lost(str(lost))
+            return self._do(0, None, task, given, parent)
+
+    def _do(
+        self,
+        lane: int,
+        standby: Standby | None,
+        task: SliceTask,
+        given: Given,
+        parent: TaskParent,
+    ) -> TaskDone:
+        def begun(waited_s: float) -> None:
+            if self._standbys is not None:
+                self._standbys.note(standby, waited_s)
+                self._standbys.prepare(1 - lane, task)
+
+        with ExitStack() as stack:
+            on = (
+                self._control
+                if standby is None
+                else ReadyWorker(standby, self._measured)
+            )
+            process = TaskProcess(on, self._equipment, self.limits, stack, begun=begun)
             self._task, self._report = process, process.report
             try:
                 return process.do(task, given, parent)
             finally:
                 self._task = None
+
+    def stand_by(self, settings: TrainingSettings, forms: Sequence[StepForm]) -> None:
+        """From now on, have the next task's process made ready before there is the task.
+
+        Args:
+            settings: Of training.
+            forms: Of steps that are expected first.
+        """
+        if self._beside is None:
+            mine = self._equipment
+            self._beside = RecipeExecutor(
+                mine.files,
+                mine.entry,
+                text=mine.text,
+                overwrite_freed=self._overwrites,
+                wanted=self._wanted,
+                clock=mine.clock,
+            )
+        if self._standbys is not None:
+            self._standbys.close()
+        lanes = self._ready, partial(self._ready_beside, self._beside)
+        self._standbys = Standbys(lanes, settings, forms)
+        self._standbys.prepare(0)
+
+    def _ready(self) -> tuple[socket.socket, TaskEquipment]:
+        """The zygote, and what its workers get."""
+        self._wait_for_sandbox()
+        self._verify_bundle()
+        return self._control, self._equipment
+
+    def _ready_beside(
+        self, beside: RecipeExecutor
+    ) -> tuple[socket.socket, TaskEquipment]:
+        """The other one; its workers have what ours have, and no more."""
+        control, equipment = beside._ready()
+        if (beside._sandbox, beside._gpus) != (self._sandbox, self._gpus):
+            raise killed(f"it has another sandbox: {beside._sandbox}")
+        mine = self._equipment
+        return control, replace(equipment, modules=mine.modules, device=mine.device)
+
+    def _say_lost(self, why: str) -> None:
+        """Once for each reason: the work goes on as it would without."""
+        if why not in self._lost:
+            self._lost.add(why)
+            self._tell(
+                f"a standby process is lost ({why}): the task begins in a fresh one"
+            )
 
     @contextmanager
     def lend(self) -> Iterator[tuple[socket.socket, TaskEquipment]]:
@@ -227,9 +313,7 @@ class RecipeExecutor:
             JobError: ``recipe-killed``, ``state-changed``.
         """
         with self._lock:
-            self._wait_for_sandbox()
-            self._verify_bundle()
-            yield self._control, self._equipment
+            yield self._ready()
 
     def demand_time(self) -> None:
         """Demand that the task under way may go on; see ``Workplace``.
@@ -242,17 +326,28 @@ class RecipeExecutor:
 
     def cut(self) -> None:
         """End the task under way, from another thread; the next one is done as ever."""
-        task = self._task
+        task, standbys = self._task, self._standbys
         if task is not None:
             task.cut()
+        if standbys is not None:
+            standbys.cut()
 
     def interrupt(self) -> None:
         """End the work under way, from another thread; what does it raises."""
         self.cut()
+        if self._beside is not None:
+            self._beside.interrupt()
         self._process.kill()
 
     def close(self) -> None:
         """End the zygote and whatever it has forked."""
+        if self._beside is not None:
+            self._beside.interrupt()
+        if self._standbys is not None:
+            self._standbys.close()
+            self._tell(self._standbys.say())
+        if self._beside is not None:
+            self._beside.close()
         self._control.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(FAREWELL_S)

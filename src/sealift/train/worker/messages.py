@@ -60,6 +60,33 @@ class Assignment:
     statistics: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandbyOrder:
+    """Be made ready for a task that is not known yet.
+
+    Attributes:
+        rehearsal: Steps on synthetic rows, to make first; None to load no recipe.
+        entry: Path of the recipe in the bundle.
+        device: Where to compute.
+        bundle: Bytes of the bundle's blob.
+    """
+
+    rehearsal: SliceTask | None
+    entry: str
+    device: str
+    bundle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The answer to an order to stand by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A worker that stood by has what its task needs, in the task's own area."""
+
+
 @dataclass(frozen=True, slots=True)
 class Importing:
     """Asks to run a module of the bundle, for the first time in this process.
@@ -211,6 +238,18 @@ BUFFERED: Final = (Handed, AddUp, Forward, Backward)
 def size_of(state: TrainingState) -> StateSize:
     """How long a state is."""
     return StateSize(state.step, len(state.tensors), len(state.tree))
+
+
+def states_length(order: Assignment) -> int:
+    """Bytes of an assignment's states and sums."""
+    sizes = [size for size in order.states if size is not None]
+    return sum(size.tensors + size.tree for size in sizes) + order.statistics
+
+
+def lengths_of(order: Assignment) -> list[int]:
+    """Bytes of what comes beside an assignment: states and sums, and the rows of each part."""
+    rows = [part.rows * part.row_bytes for part in order.task.parts]
+    return [max(1, states_length(order)), *rows]
 
 
 def to_bytes(message: object) -> bytes:

@@ -11,11 +11,12 @@ one in that the parties did not sign.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import FileIO
 from typing import Final, TextIO
 
@@ -50,15 +51,33 @@ class StartWorker:
     Attributes:
         memory_bytes: Private memory that it may have.
         gpu: Whether it computes on one.
+        most_bytes: What that may be raised to when its task is known; 0 for no more.
     """
 
     memory_bytes: int
     gpu: bool
+    most_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
     """End the worker at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldWorker:
+    """Stop the worker: none of its threads runs until its task is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseWorker:
+    """Let the worker that was stopped go on.
+
+    Attributes:
+        memory_bytes: Private memory that it may have from now on.
+    """
+
+    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,18 +194,43 @@ class WorkerProcess:
         self._started = False
         self.scrub: DeviceScrub | None = None
 
-    def start(self, memory_bytes: int, text: TextTap, files: Sequence[int]) -> None:
+    def start(
+        self,
+        memory_bytes: int,
+        text: TextTap,
+        files: Sequence[int],
+        *,
+        most_bytes: int = 0,
+    ) -> None:
         """Have it forked, with descriptors of what else it maps.
 
         Raises:
             PeerError: code ``worker-gone``, if the zygote is.
         """
+        order = StartWorker(memory_bytes, self._equipment.device != CPU)
         with self._theirs as theirs:
             shared = text, self._area, self._equipment.bundle
             descriptors = [theirs.fileno(), *(each.descriptor for each in shared)]
-            order = to_bytes(StartWorker(memory_bytes, self._equipment.device != CPU))
-            send_with(self._control, order, [*descriptors, *files])
+            order = replace(order, most_bytes=most_bytes) if most_bytes else order
+            send_with(self._control, to_bytes(order), [*descriptors, *files])
         self.status, self._started = None, True
+
+    def hold(self) -> None:
+        """Stop it; nothing of it runs until ``release``."""
+        send_with(self._control, to_bytes(HoldWorker()), ())
+
+    def release(self, memory_bytes: int) -> None:
+        """Let it go on, with so much private memory.
+
+        Raises:
+            PeerError: code ``worker-gone``, if the zygote is.
+        """
+        send_with(self._control, to_bytes(ReleaseWorker(memory_bytes)), ())
+
+    def move(self, area: Area) -> None:
+        """Go on in another area, once everything was said in the former one."""
+        self._area = area
+        self._end.move(area)
 
     def allow(self, within_s: float) -> None:
         """Whatever is asked from now on has to be answered within so many seconds."""
@@ -226,6 +270,11 @@ class WorkerProcess:
         """
         if self._left_s() <= 0:
             raise timed_out()
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether somebody wants no more of it."""
+        return self._cut
 
     def cut(self) -> None:
         """End the work, from another thread."""
@@ -331,18 +380,25 @@ class TextTap:
     Args:
         stream: Where to; None to let nothing out.
         most: Bytes of one task that are passed on.
+        held: Whether what comes before ``release`` is dropped.
     """
 
-    def __init__(self, stream: TextIO | None, *, most: int = TEXT_BYTES) -> None:
+    def __init__(
+        self, stream: TextIO | None, *, most: int = TEXT_BYTES, held: bool = False
+    ) -> None:
         self._stream = stream
+        self._left = 0 if held else most
         self._most = most
+        self._turn = threading.Lock()
         self._reader: threading.Thread | None = None
         if stream is None:
             self._sink = FileIO(os.devnull, "w")
             return
         source, sink = os.pipe2(os.O_CLOEXEC)
         self._sink = FileIO(sink, "w")
-        self._reader = threading.Thread(target=self._pass_on, args=(FileIO(source),))
+        os.set_blocking(source, False)
+        self._source = FileIO(source)
+        self._reader = threading.Thread(target=self._pass_on)
         self._reader.start()
 
     @property
@@ -350,18 +406,33 @@ class TextTap:
         """What the worker writes to, until ``close``."""
         return self._sink.fileno()
 
+    def release(self) -> None:
+        """Pass on what is printed from now on, and nothing of before."""
+        if self._reader is None:
+            return
+        with self._turn:
+            while not self._source.closed and self._source.read(4096):
+                pass
+            self._left = self._most
+
     def close(self) -> None:
         """Once the worker is gone: wait until all was passed on. Idempotent."""
         self._sink.close()
         if self._reader is not None:
             self._reader.join()
 
-    def _pass_on(self, pipe: FileIO) -> None:
-        left = self._most
-        with pipe:
-            while piece := pipe.read(4096):
-                self._show(piece[:left])
-                left = max(0, left - len(piece))
+    def _pass_on(self) -> None:
+        waiting = select.poll()  # select() takes no descriptor above 1023
+        waiting.register(self._source, select.POLLIN)
+        while waiting.poll():
+            with self._turn:
+                piece = self._source.read(4096)
+                if piece == b"":
+                    self._source.close()
+                    return
+                shown = (piece or b"")[: self._left]
+                self._left -= len(shown)
+            self._show(shown)
 
     def _show(self, piece: bytes) -> None:
         text = piece.decode("utf-8", "replace")

@@ -16,6 +16,7 @@ import contextlib
 import gc
 import math
 import os
+import random  # noqa: TID251 - put back, not drawn from
 import sys
 import time
 import traceback
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -49,24 +51,30 @@ from sealift.train.loop.torchstate import as_tensors
 from sealift.train.output.modelform import Fields, form_from_plain
 from sealift.train.sandbox.confine import Confinement, confine_worker, keep_descriptors
 from sealift.train.sandbox.inventory import TALK
-from sealift.train.worker.carryout import carry_out
+from sealift.train.worker.carryout import carry_out, rehearse_beforehand
 from sealift.train.worker.messages import (
     AddUp,
     Assignment,
+    Begun,
     Done,
     Handed,
     Importing,
     Metrics,
+    Ready,
     ServeAnswer,
     ServeOrder,
     ServeStep,
+    StandbyOrder,
     StateSize,
     TrialFailed,
     TrialOrder,
+    lengths_of,
     size_of,
+    states_length,
 )
 from sealift.train.worker.process import NOT_CONFINED, StartWorker
 from sealift.train.worker.products import AskedProducts
+from sealift.train.worker.receiver import Receiver
 from sealift.train.worker.requests import WorkerEnd, map_copy, map_shared
 
 MAX_TRACEBACK: Final = 60_000  # characters
@@ -87,21 +95,35 @@ def run_worker(
         places: What it may read.
         start: What it may have.
     """
-    work: AssignedTask | ServedModel | TriedRecipe
+    work: AssignedTask | ServedModel | TriedRecipe | StandbyWorker
+    beside: Callable[[], None] | None = None
+    more: Sequence[int] = ()
     try:
         talk, text, area, *files = descriptors
         parent = WorkerEnd(talk, area)
-        order = parent.await_order(Assignment, ServeOrder, TrialOrder)
+        order = parent.await_order(Assignment, ServeOrder, TrialOrder, StandbyOrder)
         if isinstance(order, ServeOrder):
             work = ServedModel(order, parent, files)
         elif isinstance(order, TrialOrder):
             work = TriedRecipe(order, parent, files)
+        elif isinstance(order, StandbyOrder):
+            bundle, *more = files
+            receiver = Receiver(TALK + 1, filtered="seccomp" in confinement.parts)
+            work = StandbyWorker(order, parent, bundle, receiver)
+            beside = receiver.begin
         else:
             order = require_kind(order, Assignment)
-            work = AssignedTask(order, parent, files)
-        keep_descriptors(talk, text)
+            work = AssignedTask.mapped(order, parent, files)
+        keep_descriptors(talk, text, *more)
         parent.stream = TALK
-        confine_worker(confinement, places, start.memory_bytes, gpu=start.gpu)
+        confine_worker(
+            confinement,
+            places,
+            start.memory_bytes,
+            gpu=start.gpu,
+            most_bytes=start.most_bytes,
+            beside=beside,
+        )
     except BaseException:
         os._exit(NOT_CONFINED)
     work.do()
@@ -134,30 +156,50 @@ class MappedRows:
 
     descriptor = -1
 
-    def __init__(self, descriptor: int, length: int) -> None:
-        self.view = map_copy(descriptor, length)
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
 
 
 class AssignedTask:
-    """A task with everything that it needs, mapped while that is possible.
+    """A task with everything that it needs, mapped.
 
     Args:
         order: The assignment.
         parent: Is told what there is to tell.
-        files: Descriptors: bundle, states, rows of each part.
+        files: The bundle's.
+        given: States and sums end to end; then the rows of each part.
+        notice: Told of each of the bundle's modules before it runs.
     """
 
     def __init__(
-        self, order: Assignment, parent: WorkerEnd, files: Sequence[int]
+        self,
+        order: Assignment,
+        parent: WorkerEnd,
+        files: Mapping[str, bytes],
+        given: Sequence[memoryview],
+        notice: Notice,
     ) -> None:
-        bundle, states, *rows = files
+        states, *rows = given
         self._order = order
         self._parent = parent
-        self._files = _bundle_files(bundle, order.bundle)
+        self._files = files
+        self._notice = notice
         self.products = AskedProducts(parent.ask, self._room)
-        parts = zip(rows, order.task.parts, strict=True)
-        self._given = _read_given(
-            order, states, [MappedRows(each, p.rows * p.row_bytes) for each, p in parts]
+        self._given = _read_given(order, states, list(map(MappedRows, rows)))
+
+    @classmethod
+    def mapped(
+        cls, order: Assignment, parent: WorkerEnd, files: Sequence[int]
+    ) -> AssignedTask:
+        """Of descriptors: bundle, states, rows of each part."""
+        bundle, *given = files
+        lengths = lengths_of(order)
+        return cls(
+            order,
+            parent,
+            _bundle_files(bundle, order.bundle),
+            list(map(map_copy, given, lengths)),
+            _measured_first(parent),
         )
 
     def do(self) -> None:
@@ -172,7 +214,7 @@ class AssignedTask:
                 self._order.entry,
                 guard=Containment(self._files, text=True),
                 parent=self,
-                notice=_measured_first(self._parent),
+                notice=self._notice,
                 room=self._room,
                 placement=placement,
             )
@@ -226,6 +268,86 @@ class AssignedTask:
             self._parent.buffers[at : at + len(part)] = part
             at += len(part)
         return at
+
+
+class StandbyWorker:
+    """A worker that is made ready before there is a task for it; it serves that one, and ends.
+
+    Args:
+        order: What to make ready.
+        parent: Is asked before a module runs, and told once all is ready.
+        bundle: Its descriptor.
+        receiver: Maps what the task brings.
+    """
+
+    def __init__(
+        self, order: StandbyOrder, parent: WorkerEnd, bundle: int, receiver: Receiver
+    ) -> None:
+        self._order, self._parent, self._receiver = order, parent, receiver
+        self._files = _bundle_files(bundle, order.bundle)
+
+    def do(self) -> None:
+        """Make ready, wait for the task, and do it."""
+        notice = _measured_first(self._parent)
+        try:
+            with as_it_was():
+                self._make_ready(notice)
+        except BaseException as error:
+            placement = Placement(self._order.device)
+            self._parent.answer(_fault(error, placement))
+            return
+        try:
+            order = self._parent.await_order(Assignment, after=Ready())
+        except PeerError:  # nobody needs it any more
+            return
+        order = require_kind(order, Assignment)
+        area, *given = self._receiver.take()
+        self._parent.move(area)
+        self._parent.ask(Begun())
+        AssignedTask(order, self._parent, self._files, given, notice).do()
+
+    def _make_ready(self, notice: Notice) -> None:
+        """Its prints go nowhere, also where the agreement lets a task's out."""
+        placement = Placement(self._order.device)
+        if self._order.rehearsal is None:
+            placement.begin()
+            return
+        rehearse_beforehand(
+            self._order.rehearsal,
+            self._files,
+            self._order.entry,
+            guard=Containment(self._files),
+            notice=notice,
+            placement=placement,
+        )
+
+
+@contextlib.contextmanager
+def as_it_was() -> Iterator[None]:
+    """What a recipe moves in its libraries is put back: random numbers, and how torch computes.
+
+    So the task has the bits that it has in a process that did nothing before.
+    """
+    drawn, torch_drawn, numpy_drawn = (
+        random.getstate(),
+        torch.get_rng_state(),
+        np.random.get_state(),
+    )
+    dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
+    environment = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(environment)
+    random.setstate(drawn)
+    np.random.set_state(numpy_drawn)
+    torch.set_rng_state(torch_drawn)
+    torch.set_default_dtype(dtype)
+    torch.set_grad_enabled(grad)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(torch.default_generator.initial_seed())
+        torch.cuda.empty_cache()
+    gc.collect()
+    gc.freeze()
 
 
 class TriedRecipe:
@@ -293,10 +415,10 @@ def _file_behind(error: BaseException | None) -> str:
     return ""
 
 
-def _read_given(order: Assignment, states: int, rows: Sequence[MappedRows]) -> Given:
-    sizes = [size for size in order.states if size is not None]
-    total = sum(size.tensors + size.tree for size in sizes) + order.statistics
-    blob, at = bytes(map_copy(states, total)) if total else b"", 0
+def _read_given(
+    order: Assignment, states: memoryview, rows: Sequence[MappedRows]
+) -> Given:
+    blob, at = bytes(states[: states_length(order)]), 0
     found: list[TrainingState | None] = []
     for size in order.states:
         if size is None:

@@ -209,6 +209,11 @@ class ParentEnd:
         self._left_s = left_s
         self._last = Head(0, 0, 0, 0, area.length)
 
+    def move(self, area: Area) -> None:
+        """Go on in another area, from its first request on."""
+        self._area = area
+        self._last = Head(0, 0, 0, 0, area.length)
+
     def tell(self, message: object = None, buffer: Buffer = b"") -> None:
         """Give an order; or reply, without a message, to the last request.
 
@@ -259,14 +264,17 @@ class WorkerEnd:
     """
 
     def __init__(self, stream: int, area: int) -> None:
-        length = os.fstat(area).st_size
         self.stream = stream
-        self._whole = _map_area(area, length)
-        self._talk_at = length - _TALK_BYTES
-        self.buffers = self._whole[: self._talk_at]
-        self._number = 0
         self._over = False  # the parent has hung up
         self._turn = threading.Lock()  # a recipe may import in a thread of its own
+        self.move(map_area(area, os.fstat(area).st_size))
+
+    def move(self, whole: memoryview) -> None:
+        """Go on in another area, from its first request on."""
+        self._whole = whole
+        self._talk_at = len(whole) - _TALK_BYTES
+        self.buffers = whole[: self._talk_at]
+        self._number = 0
 
     def await_order(self, *kinds: type, after: object = None) -> object:
         """The next order, ``after`` the answer to the last one.
@@ -395,7 +403,7 @@ def map_copy(descriptor: int, length: int) -> memoryview:
     return _map(descriptor, length, _WRITE, mmap.MAP_PRIVATE)
 
 
-def _map_area(descriptor: int, length: int) -> memoryview:
+def map_area(descriptor: int, length: int) -> memoryview:
     """Bytes that the parent reads once they are written."""
     return _map(descriptor, length, _WRITE, mmap.MAP_SHARED)
 

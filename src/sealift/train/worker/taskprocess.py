@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Final
@@ -14,6 +15,7 @@ from sealift.errors import (
     PeerError,
     SealiftError,
 )
+from sealift.ids import Digest
 from sealift.outsource.terms import Backward, Forward
 from sealift.release.receipt import ScrubbedPart, ScrubSummary
 from sealift.train.loop.buckets import Trained
@@ -39,6 +41,7 @@ from sealift.train.worker.process import (
 )
 from sealift.train.worker.products import BeginStep, Settle
 from sealift.train.worker.requests import TIMED_OUT, Area
+from sealift.train.worker.standby import Standby
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,31 +59,82 @@ class TaskLimits:
     area_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ReadyWorker:
+    """A worker that stands by, for one task.
+
+    Attributes:
+        measured: Digest of the bundle that it must have loaded.
+    """
+
+    standby: Standby
+    measured: Digest
+
+
 class TaskProcess:
     """One worker, seen from its parent.
 
     Args:
-        control: To the zygote.
+        on: The zygote that forks it, or one that stands by.
         equipment: What every task gets.
         limits: What this one may take.
         stack: Ends what is opened here.
+        begun: Told once the task has begun, and for how long a worker was waited for.
+
+    Raises:
+        StandbyLostError: if there is none.
     """
 
     def __init__(
         self,
-        control: socket.socket,
+        on: socket.socket | ReadyWorker,
         equipment: TaskEquipment,
         limits: TaskLimits,
         stack: ExitStack,
+        *,
+        begun: Callable[[float], None] = lambda waited_s: None,
     ) -> None:
-        free = free_memory_bytes()
         self._equipment = equipment
-        self._memory_bytes = limits.memory_bytes or free
-        self._area = stack.enter_context(closing(Area(limits.area_bytes or free // 4)))
+        self._limits = limits
+        self._stack = stack
+        self._begun = begun
+        self._ready = on if isinstance(on, ReadyWorker) else None
+        if isinstance(on, ReadyWorker):
+            stack.callback(on.standby.close)
+            self._process = on.standby.forked()
+            return
+        self._measure_memory()
         self._text = stack.enter_context(closing(TextTap(equipment.text)))
-        self._process = WorkerProcess(control, equipment, self._area)
+        self._process = WorkerProcess(on, equipment, self._area)
         stack.callback(self._process.end, 0.0)
         self._process.allow(limits.work_s)
+
+    def _measure_memory(self) -> None:
+        """What is free when the task starts is what it may have."""
+        free, limits = free_memory_bytes(), self._limits
+        self._memory_bytes = limits.memory_bytes or free
+        area = Area(limits.area_bytes or free // 4)
+        self._area = self._stack.enter_context(closing(area))
+
+    def _start(self, order: Assignment, files: Sequence[int]) -> None:
+        if self._ready is None:
+            self._process.start(self._memory_bytes, self._text, files)
+            self._process.tell(order)
+            self._begun(0.0)
+            return
+        started_s = self._equipment.clock()
+        self._ready.standby.await_ready()
+        waited_s = self._equipment.clock() - started_s
+        self._measure_memory()
+        self._ready.standby.assign(
+            order,
+            files,
+            self._area,
+            memory_bytes=self._memory_bytes,
+            measured=self._ready.measured,
+        )
+        self._process.allow(self._limits.work_s)
+        self._begun(waited_s)
 
     def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         """Start it, give it its task, take its answer; it is gone afterwards."""
@@ -109,10 +163,8 @@ class TaskProcess:
         with overwritten(_states_of(given)) as states:
             files = (states, *given.rows)
             try:
-                process.start(
-                    self._memory_bytes, self._text, [each.descriptor for each in files]
-                )
-                process.tell(self._assignment(task, given))
+                order = self._assignment(task, given)
+                self._start(order, [each.descriptor for each in files])
                 answer = self._serve(answers, parent)
                 farewell_s = FAREWELL_S
             except MalformedError as error:

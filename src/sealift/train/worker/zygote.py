@@ -35,7 +35,9 @@ from sealift.train.worker.messages import from_bytes, to_bytes
 from sealift.train.worker.process import (
     NO_NAMESPACES,
     NOT_CONFINED,
+    HoldWorker,
     KillWorker,
+    ReleaseWorker,
     StartWorker,
     Waiting,
     WorkerEnded,
@@ -71,6 +73,7 @@ def main() -> int:
 
 
 TRIAL_BYTES: Final = 1 << 40
+_TO_A_WORKER: Final = KillWorker, HoldWorker, ReleaseWorker
 
 
 class Zygote:
@@ -117,7 +120,7 @@ class Zygote:
             raw, descriptors = receive_with(self._control)
             if not raw:
                 return
-            order = from_bytes(raw, StartWorker, KillWorker)
+            order = from_bytes(raw, StartWorker, *_TO_A_WORKER)
             # A worker that was to be killed may have ended by itself just before.
             if isinstance(order, StartWorker):
                 self._run(confinement, order, descriptors)
@@ -151,7 +154,7 @@ class Zygote:
         watched = os.pidfd_open(worker)
         try:
             while watched not in (ready := self._ready(watched)):
-                if self._control.fileno() in ready and not self._still_wanted():
+                if self._control.fileno() in ready and not self._heed(worker):
                     os.kill(worker, signal.SIGKILL)
                     break
         finally:
@@ -164,11 +167,17 @@ class Zygote:
             waiting.register(descriptor, select.POLLIN)
         return [descriptor for descriptor, _ in waiting.poll()]
 
-    def _still_wanted(self) -> bool:
+    def _heed(self, worker: int) -> bool:
+        """Do what the parent says of a worker; whether it still wants it."""
         raw, _none = receive_with(self._control)
-        if raw:
-            from_bytes(raw, KillWorker)
-        return False
+        order = from_bytes(raw, *_TO_A_WORKER) if raw else KillWorker()
+        if isinstance(order, HoldWorker):
+            os.kill(worker, signal.SIGSTOP)
+        if isinstance(order, ReleaseWorker):
+            most = order.memory_bytes
+            limits.change_memory(worker, most, most)
+            os.kill(worker, signal.SIGCONT)
+        return not isinstance(order, KillWorker)
 
 
 def _say_no_more() -> None:
