@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import queue
 import threading
 import time
@@ -176,6 +177,33 @@ class StandInDriver:
             assert self.gpu.owners.pop(address) is self, "freed by another context"
             self.gpu.used_bytes -= len(self.gpu.blocks[address])
             _unmap(self.gpu.blocks, address)
+
+    def allocate_shared(self, nbytes: int) -> tuple[int, int]:
+        self.gpu.count("cuMemCreate")
+        with self.gpu.lock:
+            if self.gpu.used_bytes + nbytes > self.gpu.memory_bytes:
+                name = "CUDA_ERROR_OUT_OF_MEMORY"
+                raise CudaError("cuMemCreate", 2, name, asked_bytes=nbytes)
+            descriptor = os.memfd_create("gpu")
+            os.ftruncate(descriptor, max(nbytes, 1))
+            return self._map_file(descriptor, nbytes), descriptor
+
+    def map_shared(self, descriptor: int, nbytes: int) -> int:
+        self.gpu.count("cuMemImportFromShareableHandle")
+        with self.gpu.lock:
+            return self._map_file(descriptor, nbytes)
+
+    def free_shared(self, address: int, nbytes: int) -> None:
+        self.gpu.count("cuMemUnmap")
+        self.free(address)
+
+    def _map_file(self, descriptor: int, nbytes: int) -> int:
+        block = mmap.mmap(descriptor, max(nbytes, 1))
+        address = ctypes.addressof(ctypes.c_char.from_buffer(block))
+        self.gpu.blocks[address] = block
+        self.gpu.owners[address] = self
+        self.gpu.used_bytes += len(block)
+        return address
 
     def allocate_host(self, nbytes: int) -> int:
         self.gpu.count("cuMemHostAlloc")

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500 };
 enum { HOST = 1, DEVICE = 2 };
@@ -116,6 +118,59 @@ int f_cuMemAlloc(uint64_t *out, size_t nbytes) {
     return make((void **)out, nbytes, DEVICE, 0xA5);
 }
 int f_cuMemFree(uint64_t address) { return drop((void *)address, DEVICE); }
+// Shareable memory is a memory file; a handle is its descriptor, and 1.
+int f_cuMemGetAllocationGranularity(size_t *out, const int *prop, int option) {
+    *out = 4096;
+    return prop[0] == 1 && prop[1] == 1 && prop[2] == 1 && !prop[3] && !option ? OK : INVALID;
+}
+int f_cuMemCreate(uint64_t *out, size_t nbytes, const int *prop, uint64_t flags) {
+    NEEDS_CONTEXT
+    if (nbytes % 4096 || prop[0] != 1 || prop[1] != 1 || prop[2] != 1 || flags) return INVALID;
+    int file = memfd_create("gpu", 0);
+    if (ftruncate(file, nbytes)) return NO_MEMORY;
+    *out = file + 1;
+    return OK;
+}
+int f_cuMemExportToShareableHandle(int *out, uint64_t handle, int kind, uint64_t flags) {
+    *out = dup(handle - 1);
+    return kind == 1 && !flags && *out >= 0 ? OK : INVALID;
+}
+int f_cuMemImportFromShareableHandle(uint64_t *out, void *file, int kind) {
+    int own = dup((int)(intptr_t)file);
+    *out = own + 1;
+    return kind == 1 && own >= 0 ? OK : INVALID;
+}
+int f_cuMemRelease(uint64_t handle) { return close(handle - 1) ? INVALID : OK; }
+int f_cuMemAddressReserve(uint64_t *out, size_t nbytes, size_t aligned, uint64_t at,
+                          uint64_t flags) {
+    NEEDS_CONTEXT
+    void *place = mmap(0, nbytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *out = (uint64_t)place;
+    return aligned || at || flags || place == MAP_FAILED ? INVALID : OK;
+}
+int f_cuMemMap(uint64_t at, size_t nbytes, size_t offset, uint64_t handle, uint64_t flags) {
+    NEEDS_CONTEXT
+    void *found = mmap((void *)at, nbytes, PROT_NONE, MAP_SHARED | MAP_FIXED, handle - 1, 0);
+    for (int i = 0; i < MOST_BLOCKS; i++) {
+        if (blocks[i].start) continue;
+        blocks[i] = (block){(char *)at, nbytes, DEVICE, NOW};
+        return offset || flags || found == MAP_FAILED ? INVALID : OK;
+    }
+    return NO_MEMORY;
+}
+int f_cuMemSetAccess(uint64_t at, size_t nbytes, const int *rights, size_t count) {
+    if (count != 1 || rights[0] != 1 || rights[1] || rights[2] != 3) return INVALID;
+    return mprotect((void *)at, nbytes, PROT_READ | PROT_WRITE) ? INVALID : OK;
+}
+int f_cuMemUnmap(uint64_t at, size_t nbytes) {
+    block *found = find((void *)at);
+    if (!found || found->start != (char *)at || found->nbytes != nbytes) return INVALID;
+    found->start = 0;
+    return OK;
+}
+int f_cuMemAddressFree(uint64_t at, size_t nbytes) {
+    return munmap((void *)at, nbytes) ? INVALID : OK;
+}
 int f_cuMemHostAlloc(void **out, size_t nbytes, unsigned flags) {
     return flags == 1 ? make(out, nbytes, HOST, 0) : INVALID;
 }

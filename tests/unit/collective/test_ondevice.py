@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sealift.channel.cuda.opening import open_cuda
 from sealift.channel.device.device import DeviceTensor
 from sealift.collective.announcement import Algorithm, Reduction
 from sealift.collective.group import Choices, SealedGroup
@@ -82,6 +83,18 @@ def test_ranks_on_devices_and_others_get_the_same_bits(where, size, kind) -> Non
 def test_the_kernels_get_them_too(where, algorithm) -> None:
     wanted = in_order(len(where), 9001).tobytes()
     assert reduced(where, 9001, algorithm=algorithm) == [wanted] * len(where)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+@pytest.mark.parametrize("size", [1, 5, 9001, (11 << 20) // 4 + 3])
+def test_a_gpu_gets_them_too(monkeypatch, size, algorithm) -> None:
+    monkeypatch.setitem(SUMMING, "cuda", lambda: open_cuda(test=lambda _: None))
+    where = ("cuda", "cpu", "cuda")
+    large = Choices(one_phase_bytes=0, segment_bytes=6 << 20)
+    wanted = in_order(3, size).tobytes()
+    found = reduced(where, size, choices=large, algorithm=algorithm)
+    assert found == [wanted] * 3
 
 
 def test_a_message_of_many_records_and_batches() -> None:

@@ -311,6 +311,77 @@ class CudaDriver:
         with suppress(CudaError):  # with its context it is gone anyhow
             self._ask(calls[type(thing)], thing)
 
+    def allocate_shared(self, nbytes: int) -> tuple[int, int]:
+        """Device memory that another process can map: address, and a descriptor of it."""
+        names, size = self._cu, self._in_pages(nbytes)
+        kind = names.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        try:
+            handle = self._ask("cuMemCreate", size, self._shareable(), 0)
+        except CudaError as fault:
+            fault.asked_bytes = size
+            raise
+        try:
+            address = self._map(handle, size)
+            try:
+                shared = self._ask("cuMemExportToShareableHandle", handle, kind, 0)
+            except CudaError:
+                self.free_shared(address, nbytes)
+                raise
+        finally:  # the mapping keeps the memory
+            self._ask("cuMemRelease", handle)
+        return address, int(shared)
+
+    def map_shared(self, descriptor: int, nbytes: int) -> int:
+        """Map what another process allocated; the descriptor can be closed then."""
+        names = self._cu
+        kind = names.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        handle = self._ask("cuMemImportFromShareableHandle", descriptor, kind)
+        try:
+            return self._map(handle, self._in_pages(nbytes))
+        finally:
+            self._ask("cuMemRelease", handle)
+
+    def free_shared(self, address: int, nbytes: int) -> None:
+        """Give a mapping back; the memory goes with the last one."""
+        place, size = self._cu.CUdeviceptr(address), self._in_pages(nbytes)
+        self._ask("cuMemUnmap", place, size)
+        self._ask("cuMemAddressFree", place, size)
+
+    def _map(self, handle: Any, size: int) -> int:
+        names = self._cu
+        place = self._ask("cuMemAddressReserve", size, 0, names.CUdeviceptr(0), 0)
+        try:
+            self._ask("cuMemMap", place, size, 0, handle, 0)
+        except CudaError:
+            self._ask("cuMemAddressFree", place, size)
+            raise
+        rights = names.CUmemAccessDesc()
+        rights.location = self._shareable().location
+        rights.flags = names.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        try:
+            self._ask("cuMemSetAccess", place, size, [rights], 1)
+        except CudaError:
+            self.free_shared(int(place), size)
+            raise
+        return int(place)
+
+    def _shareable(self) -> Any:
+        names = self._cu
+        wanted = names.CUmemAllocationProp()
+        wanted.type = names.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        wanted.requestedHandleTypes = (
+            names.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        )
+        wanted.location.type = names.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        wanted.location.id = int(self._device)
+        return wanted
+
+    def _in_pages(self, nbytes: int) -> int:
+        names = self._cu
+        least = names.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        page = int(self._ask("cuMemGetAllocationGranularity", self._shareable(), least))
+        return max(1, -(-nbytes // page)) * page
+
     def another_context(self) -> CudaDriver:
         """Another context of the same GPU, with a channel of its own."""
         context = _check(self._cu, "cuCtxCreate", None, 0, self._device)

@@ -10,12 +10,12 @@ from typing import Any, Final, Protocol, TypeVar
 from sealift.channel.cuda.compilers import CudaKernels
 from sealift.channel.cuda.copies import CopySettings
 from sealift.channel.cuda.driver import CudaError, Driver, faults_as_errors
-from sealift.channel.cuda.memory import CudaMemory
+from sealift.channel.cuda.memory import CudaMemory, SharedMemory
 from sealift.channel.cuda.plan import Plan, to_arguments
 from sealift.channel.cuda.staging import HostBlock, Ring, Room, TableRing
 from sealift.channel.cuda.streams import EventPool, Flows, HoldsUp, Lane, Ticket
 from sealift.channel.device.device import device_lost
-from sealift.errors import IntegrityError, SealiftError
+from sealift.errors import IntegrityError, SealiftError, require_kind
 
 _WORD: Final = 8
 FLOWS: Final = 3
@@ -118,6 +118,18 @@ class Core:
         memory = CudaMemory(
             address, nbytes, scrub=self.scrub, give_back=self._give_back
         )
+        with self.lock:
+            self._live.append(memory)
+        return memory
+
+    def allocate_shared(self, nbytes: int) -> SharedMemory:
+        """The same, for another process to map, which can write it at any time."""
+        with faults_as_errors():
+            address, descriptor = self.driver.allocate_shared(nbytes)
+        memory = SharedMemory(
+            address, nbytes, scrub=self.scrub, give_back=self._give_back_shared
+        )
+        memory.descriptor = descriptor
         with self.lock:
             self._live.append(memory)
         return memory
@@ -233,6 +245,13 @@ class Core:
             self._live = [each for each in self._live if each is not memory]
         with suppress(CudaError):  # a lost GPU has lost this, too
             self.driver.free(memory.address)
+
+    def _give_back_shared(self, memory: CudaMemory) -> None:
+        with self.lock:
+            self._live = [each for each in self._live if each is not memory]
+        require_kind(memory, SharedMemory).close_descriptor()
+        with suppress(CudaError):
+            self.driver.free_shared(memory.address, memory.nbytes)
 
     def kernel(self, name: str) -> Any:
         """A kernel by its name."""

@@ -95,6 +95,15 @@ class Driver(Protocol):
     def free(self, address: int) -> None:
         """Give device memory back; waits for work that uses it."""
 
+    def allocate_shared(self, nbytes: int) -> tuple[int, int]:
+        """Device memory that another process can map: address, and a descriptor of it."""
+
+    def map_shared(self, descriptor: int, nbytes: int) -> int:
+        """Map what another process allocated; the descriptor can be closed then."""
+
+    def free_shared(self, address: int, nbytes: int) -> None:
+        """Give a mapping back; the memory goes with the last one."""
+
     def allocate_host(self, nbytes: int) -> int:
         """Host memory that the driver says is pinned; its address."""
 

@@ -32,7 +32,12 @@ from sealift.channel.cuda.compilers import CudaKernels
 from sealift.channel.cuda.copies import SMALL_BYTES, CopySettings
 from sealift.channel.cuda.core import Core
 from sealift.channel.cuda.driver import Driver, GpuFacts, faults_as_errors
-from sealift.channel.cuda.memory import CudaMemory, array_range, own_memory
+from sealift.channel.cuda.memory import (
+    CudaMemory,
+    SharedMemory,
+    array_range,
+    own_memory,
+)
 from sealift.channel.cuda.staging import HostBlock, writable_address
 from sealift.channel.cuda.streams import HoldsUp, Joined, Point, Ticket, on_device
 from sealift.channel.cuda.transfer import Transfer, open_staged, open_straight
@@ -99,6 +104,17 @@ class CudaEngine:
         """Fresh memory, all zeroes."""
         self._require_alive()
         memory = self._core.allocate(nbytes)
+        try:
+            memory.scrub()
+        except SealiftError:
+            memory.close()
+            raise
+        return memory
+
+    def share(self, nbytes: int) -> SharedMemory:
+        """Fresh memory, all zeroes, that another process can map by its descriptor."""
+        self._require_alive()
+        memory = self._core.allocate_shared(nbytes)
         try:
             memory.scrub()
         except SealiftError:

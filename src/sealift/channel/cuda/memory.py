@@ -11,6 +11,7 @@ memory therefore needs nobody to say what waits for what.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -154,6 +155,22 @@ class CudaMemory:
         finally:
             self._give_back(self)
             self._owner = None
+
+
+class SharedMemory(CudaMemory):
+    """Memory that another process may map, too: what it holds is read once (rule N10).
+
+    Attributes:
+        descriptor: What that process is given, until ``close``.
+    """
+
+    descriptor = -1
+
+    def close_descriptor(self) -> None:
+        """Nobody is given it any more. Idempotent."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def array_range(array: Any, driver: Driver) -> tuple[int, int]:

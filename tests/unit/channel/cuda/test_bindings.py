@@ -78,6 +78,25 @@ driver.close()
 driver.close()
 """
 
+SHARED = """
+import os
+from sealift.channel.cuda.driver import CudaError
+driver = open_driver()
+address, descriptor = driver.allocate_shared(5000)
+again = driver.map_shared(descriptor, 5000)
+os.close(descriptor)
+ctypes.memset(address, 7, 5000)
+print(ctypes.string_at(again + 4990, 2))
+driver.free_shared(address, 5000)
+print(ctypes.string_at(again, 1))
+driver.free_shared(again, 5000)
+try:
+    driver.map_shared(99, 5000)
+except CudaError as fault:
+    print(fault.number)
+driver.close()
+"""
+
 WHOLE = """
 import sys
 from sealift.channel.cuda.copies import GpuProtection
@@ -120,6 +139,10 @@ def run(program: str, **environment: object) -> str:
 
 def test_every_call_is_made_as_the_bindings_take_it():
     assert run(CALLS).split() == ["1", "200", "1"]
+
+
+def test_memory_that_two_processes_map_is_one_memory():
+    assert run(SHARED).split() == [r"b'\x07\x07'", r"b'\x07'", "1"]
 
 
 def test_engine_driver_bindings_and_kernels_together_pass_the_self_test():
