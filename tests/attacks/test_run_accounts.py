@@ -166,7 +166,10 @@ SIGNED: dict[str, tuple[dict[str, Any], str]] = {
     "name": ({"party": "bern"}, "cleo is not signed by it"),
     "instance": ({"instance": "ada"}, "cleo is not signed by it"),
     "log": ({"head": 0}, "cleo signed a head of another log"),
-    "restart": ({"passes_before": 3}, "cleo signed another start of the run"),
+    "restart": (
+        {"passes_before": 3},
+        "cleo signed an account that begins at another checkpoint of the run",
+    ),
     "time": ({"at_s": int(NOW_S) - 3600}, "cleo signed a time before its own log"),
 }
 

@@ -89,7 +89,7 @@ class Guest:
         """
         verify_invited(told.proof, self._invitation.secret, Prover.HOST, th2, told.host)
         if told.host.sign != self._invitation.host:
-            raise _unfit("the host shows another key than the invitation's")
+            raise _unfit("the host's key is not the key in the invitation")
 
     def require_ours(self, declared: Declaration, files: Mapping[str, bytes]) -> None:
         """Before a card is made: demand this meeting, this host, and the files that are declared.
@@ -102,15 +102,19 @@ class Guest:
             invitation.meeting,
             invitation.host,
         ):
-            raise _unfit("the host declares another meeting than the invitation's")
+            raise _unfit(
+                "the host's declaration is of another meeting than the invitation"
+            )
         if invitation.name not in declared.guests:
-            raise _unfit("the host does not name this party")
+            raise _unfit("the host's declaration does not list this party")
         found = {path: Digest.of(content) for path, content in files.items()}
         if found != declared.code.files:
-            raise _unfit("the recipe's files are not those that are declared")
+            raise _unfit(
+                "the recipe's files do not match the digests in the declaration"
+            )
         folders = {str(each) for path in files for each in PurePosixPath(path).parents}
         if not all(map(_stays_below, files)) or folders & files.keys():
-            raise _unfit("a file of the recipe would lie outside of its folder")
+            raise _unfit("a path in the recipe leads out of its folder, or is too long")
 
     def read(self, terms: Terms, declared: Declaration, own: SignedCard) -> Terms:
         """Terms that may be put before a person.
@@ -126,9 +130,9 @@ class Guest:
         """
         terms.verify()
         if terms.declaration != declared:
-            raise _unfit("the host declares something else than before")
+            raise _unfit("their declaration is not the one that this party answered")
         if own not in terms.cards:
-            raise _unfit("this party's card does not stand in them as it was sent")
+            raise _unfit("they do not contain this party's card as this party sent it")
         return terms
 
     def check(self, told: Check, terms: Terms, own: SignedConsent) -> Agreement:
@@ -145,11 +149,13 @@ class Guest:
             MalformedError: what was brought makes no agreement.
         """
         if told.terms != terms:
-            raise _unfit("the terms are not those that this party said yes to")
+            raise _unfit("the host shows other terms than this party agreed to")
         if told.consents.get(self._identity.name) != own:
-            raise _unfit("this party's yes does not stand in them as it was sent")
+            raise _unfit(
+                "the host does not show this party's consent as this party sent it"
+            )
         if set(told.consents) != set(terms.declaration.guests):
-            raise _unfit("not everybody said yes")
+            raise _unfit("the consent of a party is missing")
         return agreement_of(terms, told.consents)
 
     def sign(self, agreement: Agreement) -> bytes:
@@ -164,7 +170,7 @@ class Guest:
             IntegrityError: a signature does not fit.
         """
         if encode(told.agreement.agreement) != encode(agreement):
-            raise _unfit("the others signed another agreement")
+            raise _unfit("the other parties signed another agreement")
         return verify(told.agreement)
 
 
@@ -177,4 +183,4 @@ def _stays_below(path: str) -> bool:
 
 
 def _unfit(why: str) -> PolicyError:
-    return PolicyError("the meeting's terms do not hold", why=why, code="meeting-terms")
+    return PolicyError("the meeting's terms are refused", why=why, code="meeting-terms")

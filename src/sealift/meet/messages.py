@@ -21,11 +21,11 @@ MAX_WHY: Final = 500
 # All that others hear of why a party leaves, by the error's name; of its table nothing else.
 REASONS: Final[Mapping[str, str]] = {
     "meeting-declined": "said no",
-    "columns-differ": "its table cannot be used with what the host declares",
+    "columns-differ": "its table does not fit what the host declares",
     "declared-too-often": "the host declared something else too often",
-    "below-floor": "its own program does not sign such terms by a plain yes",
-    "settings-differ": "the job sets other than the host declares",
-    "meeting-terms": "the host showed it what does not hold",
+    "below-floor": "its program signs such terms only if their exceptions are named",
+    "settings-differ": "the job's settings are not what the host declares",
+    "meeting-terms": "the host showed it terms that do not match each other",
 }
 MAX_PROPOSED: Final = 200
 MAX_FILES_BYTES: Final = 512 << 10  # of a recipe: a message has 1 MiB

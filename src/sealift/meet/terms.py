@@ -368,7 +368,7 @@ def _brought(
 ) -> tuple[Resource, ...]:
     consent, name = signed.verify(card.party.sign), card.party.name
     if (consent.terms, consent.party) != (terms.digest, name):
-        raise _unfit(f"{name} said yes to other words")
+        raise _unfit(f"{name} agreed to other terms")
     if tuple(each.part for each in consent.resources) != _parts(card):
         raise _unfit(f"{name} does not bring what its card says")
     for each in consent.resources:
@@ -378,7 +378,7 @@ def _brought(
 
 
 def _unfit(why: str) -> PolicyError:
-    return PolicyError("the meeting's terms do not hold", why=why, code="meeting-terms")
+    return PolicyError("the meeting's terms are refused", why=why, code="meeting-terms")
 
 
 def _other(what: str) -> MalformedError:

@@ -87,7 +87,7 @@ def test_a_no_is_told_to_all_by_name_and_may_be_taken_back(host: MetHost) -> Non
     guests = everybody(host)
     guests[1].answer = False
     walk(*guests)
-    why = "its own program does not sign such terms by a plain yes"
+    why = "its program signs such terms only if their exceptions are named"
     over = Over("meeting-declined", "east", why)
     assert [each.told[-1] for each in guests] == [over] * 3
     guests[1].answer = True

@@ -398,7 +398,9 @@ class OwnerMeeting:
             MalformedError: ``bad-message``.
         """
         if self.kept.card is None:
-            raise MalformedError("the host asks out of turn", code="bad-message")
+            raise MalformedError(
+                "the host asks for terms before a card", code="bad-message"
+            )
         return self.kept.card
 
     def _take_declaration(self, declared: Declaration) -> None:
@@ -513,7 +515,9 @@ class OwnerMeeting:
     def _read(self, terms: Terms) -> FromGuest:
         kept, card = self.kept, self._brought
         if kept.declaration is None:
-            raise MalformedError("no card was brought", code="bad-message")
+            raise MalformedError(
+                "the host shows terms before a card", code="bad-message"
+            )
         self._guest.read(terms, kept.declaration, card)
         if kept.terms == terms and kept.consent is not None:
             return Agree(kept.consent)  # it was asked, before a restart
@@ -620,7 +624,10 @@ class OwnerMeeting:
     def _sign(self, told: Check) -> Sign:
         kept = self.kept
         if kept.terms is None or kept.consent is None:
-            raise MalformedError("nothing was said yes to", code="bad-message")
+            raise MalformedError(
+                "the host asks for a signature before this party agreed",
+                code="bad-message",
+            )
         agreement = self._guest.check(told, kept.terms, kept.consent)
         if kept.agreement is not None and kept.agreement != agreement:
             raise _replaced("shows tables of others that were changed")
@@ -629,7 +636,10 @@ class OwnerMeeting:
 
     def _keep_signed(self, told: Signed) -> None:
         if self.kept.agreement is None:
-            raise MalformedError("nothing was signed", code="bad-message")
+            raise MalformedError(
+                "the host shows signatures before this party signed",
+                code="bad-message",
+            )
         self._guest.keep(told, self.kept.agreement)
         save_signed(told.agreement, self.place["agreement.json"])
         self._talk.wait_for("")

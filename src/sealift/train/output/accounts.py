@@ -148,7 +148,9 @@ def verify_accounts(
                 what = f"a different value of {name.replace('_', ' ')}"
                 raise _differs(account.party, what)
         if account.passes_before != accounts[0].body.passes_before:
-            raise _differs(account.party, "another start of the run")
+            raise _differs(
+                account.party, "an account that begins at another checkpoint of the run"
+            )
         _demand_own(account, signer, verified)
     return [each.body for each in accounts]
 

@@ -301,7 +301,9 @@ def _time(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     if early or made > latest + CLOCKS_DIFFER_S:
         raise PolicyError(
             f"the receipt is dated {say_time(made)}",
-            why=f"logs and accounts of others are of before {say_time(latest)}",
+            why=f"an owner's log has an entry of {say_time(max(heads))}"
+            if early
+            else f"others signed their accounts before {say_time(latest)}",
             code="receipt-time",
         )
     verified.agreement.require_time(made)

@@ -84,7 +84,7 @@ def wrong_uses(told: Sequence[TableUse], planned: Sequence[TableUse]) -> str:
         if use is None or own is None or use.resource != own.resource:
             return "rows of other tables than the plan has"
         if replace(use, scrubbed_bytes=own.scrubbed_bytes) != own:
-            return f"{use.rows} rows of {own.resource} in {use.visits} uses, and the plan has {own.rows} in {own.visits}"
+            return f"it reports {use.rows:,} rows of {own.resource} in {use.visits:,} uses; the plan has {own.rows:,} in {own.visits:,}"
         if use.scrubbed_bytes < own.scrubbed_bytes:
             return f"less memory was scrubbed than rows of {own.resource} were in"
     return ""

@@ -254,19 +254,21 @@ class RankedJob:
         """
         receipts = Digest.of(encode(uses.receipts))
         if (account.tables, account.receipts) != (uses.tables, receipts):
-            raise _differs("another use of its rows than it told before")
+            raise _differs("another use of its rows than it reported before")
         if account.passes_before != own.passes_before:
-            raise _differs("another start of the run")
+            raise _differs("an account that begins at another checkpoint of the run")
         if not set(account.released) <= set(own.released):
-            raise _differs("a key release that nobody showed")
+            raise _differs("a key release that no log showed")
         passes = list(self.settings.visits.passes())[own.passes_before :]
         trained = self._rows_before + count_rows(
             self.plans[rank], passes, self.settings.training
         )
         if account.rows != trained:
-            raise _differs(f"{account.rows} rows, and the plan has {trained}")
+            raise _differs(
+                f"an account of {account.rows:,} rows; the plan has {trained:,}"
+            )
         if not -2 * CLOCKS_DIFFER_S <= account.at_s - own.at_s <= CLOCKS_DIFFER_S:
-            raise _differs("a time that is not now")
+            raise _differs("a time that is too far from this machine's clock")
         if rank and account.head is not None:  # rank 0's log may have grown since
             head = account.head.body
             shown = (each.body for each in self.keys.heads())

@@ -178,9 +178,13 @@ class GroupRounds:
         first = seen[0]
         for rank, each in enumerate(seen):
             if not 0 <= each.position <= (0 if rank else len(passes)):
-                self.refuse(rank, f"it goes on with pass {each.position}")
+                self.refuse(
+                    rank, f"it continues at pass {each.position:,}, which it cannot"
+                )
             if bool(each.position) != bool(each.states):
-                self.refuse(rank, "it has states of no pass, or a pass without states")
+                self.refuse(
+                    rank, "it shows a state without a finished pass, or the reverse"
+                )
         if first.position:
             if why := wrong_sizes(first.states):
                 self.refuse(0, why)
@@ -196,11 +200,13 @@ class GroupRounds:
             rows = count_rows(self._plans[0], done, self._trainer.settings)
             if self._trainer.rows_trained != rows:
                 self.refuse(
-                    0, f"its state saw {self._trainer.rows_trained} rows, not {rows}"
+                    0,
+                    f"its state was trained on {self._trainer.rows_trained:,} rows; the plan has {rows:,}",
                 )
             if self._trainer.steps != steps:
                 self.refuse(
-                    0, f"its state made {self._trainer.steps} steps, not {steps}"
+                    0,
+                    f"its state has {self._trainer.steps:,} optimizer steps; the plan has {steps:,}",
                 )
         return tuple(seen)
 
@@ -268,7 +274,7 @@ class GroupRounds:
         Raises:
             IntegrityError: ``untrue-report``, with the rank's name.
         """
-        what = f"{self._names[rank]} says of itself what cannot be true"
+        what = f"{self._names[rank]} reports something about itself that cannot be true"
         raise IntegrityError(what, why=why, code=UNTRUE, ranks=(rank,))
 
     def accuse(self, ranks: Sequence[int], what: str) -> NoReturn:
@@ -310,7 +316,7 @@ class GroupRounds:
             return
         forms = [b"" if each.form is None else each.form.raw for each in reports]
         self._demand_alike(
-            forms, "bring other tensors, shapes or plain values", "states-differ"
+            forms, "have other tensors, shapes or plain values", "states-differ"
         )
         vectors = [*contribution.sums, contribution.most]
         for vector in contribution.sums:
@@ -341,7 +347,7 @@ class GroupRounds:
             cut = [chunks_of(each, self._group.world) for each in vectors]
             of_ranks = zip(*cut, strict=True)
             self._compare([content_hash(*(c.tobytes() for c in r)) for r in of_ranks])
-        self._demand_alike(digests, "hold other states after the same pass", DIVERGED)
+        self._demand_alike(digests, "have other states after the same pass", DIVERGED)
 
     def _demand_alike(self, said: Sequence[bytes], what: str, code: str) -> None:
         """Nobody can say who is right; so both sides are named."""
@@ -382,10 +388,10 @@ class GroupRounds:
                     unsure = unsure or (teller, rank)
                     continue
                 # What it told is known here, or what it was told.
-                what = f"{names[rank]} told or heard something else than it says"
+                what = f"{names[rank]} sent or received another message than it reports"
                 raise IntegrityError(what, code=DIVERGED, ranks=(rank,))
         if unsure:
-            what = f"{names[unsure[0]]} told two things, or {names[unsure[1]]} says so falsely"
+            what = f"{names[unsure[0]]} sent two different messages, or {names[unsure[1]]} falsely reports it"
             raise IntegrityError(what, code=DIVERGED, ranks=unsure)
 
     def _share(self, own: Told) -> list[Told]:
@@ -396,7 +402,9 @@ class GroupRounds:
         ]
         for rank, length in enumerate(lengths):
             if length > MAX_WORDS:
-                self.refuse(rank, f"its report has {length} bytes")
+                self.refuse(
+                    rank, f"its report has {length:,} bytes; the limit is {MAX_WORDS:,}"
+                )
         said = self._tell(words.ljust(max(lengths), b"\0"))
         found = []
         for rank, (raw, length) in enumerate(zip(said, lengths, strict=True)):
@@ -421,14 +429,17 @@ class GroupRounds:
         for rank, (report, plan) in enumerate(zip(reports, self._plans, strict=True)):
             if report.steps != steps[rank]:
                 self.refuse(
-                    rank, f"{report.steps} steps, and the plan has {steps[rank]}"
+                    rank,
+                    f"it reports {report.steps:,} optimizer steps; the plan has {steps[rank]:,}",
                 )
             if (report.form is None) != (before is None):
-                self.refuse(rank, "a state's form that this pass has not, or none")
+                self.refuse(
+                    rank, "it reports a model state where there is none, or the reverse"
+                )
             if report.sums and purpose != "prepare":
-                self.refuse(rank, "sums of a pass that makes none")
+                self.refuse(rank, "it reports sums of a pass that computes none")
             if [part.stop for part in report.parts] != stops_of(plan, purpose, epoch):
-                self.refuse(rank, "numbers of other rows than its own")
+                self.refuse(rank, "it reports metrics of rows that are not its own")
 
     def _sums(self, reports: Sequence[Report]) -> bytes:
         """All ranks' sums together; the first one whose names or shapes differ is named."""
@@ -448,7 +459,10 @@ class GroupRounds:
             if not report.code:
                 continue
             if not (known := meaning(report.code)):
-                self.refuse(rank, "it failed at what has no name")
+                self.refuse(
+                    rank,
+                    "it reports an error by a name that this version does not know",
+                )
             kind, code = (
                 (JobError, report.code) if report.of_the_job else (PeerError, FAILED)
             )
@@ -501,9 +515,9 @@ def wrong_sizes(sizes: Mapping[str, int]) -> str:
     They are bounded before any of it is allocated.
     """
     if set(sizes) != set(_STATES):
-        return "states of other names"
+        return "it announces states by unknown names"
     for name, most in _STATES.items():
         most = most or free_memory_bytes() // _ROOM_SHARE
         if not 0 <= sizes[name] <= most:
-            return f"{sizes[name]} bytes of {name}, and {most} are the most"
+            return f"it announces {sizes[name]:,} bytes of the state {name!r}; the limit is {most:,}"
     return ""
