@@ -376,6 +376,17 @@ def test_train_local_would(desk: Desk) -> None:
     assert said.code == MALFORMED
 
 
+def on_a_gpu(desk: Desk) -> None:
+    edit(desk.world.job, "[run]\n", '[run]\ndevice = "cuda"\n')
+
+
+def test_a_gpu_that_is_not_there_is_refused_beforehand(desk: Desk) -> None:
+    on_a_gpu(desk)
+    said = desk.train()
+    assert (said.code, said.refused) == (UNAVAILABLE, ["no-device"])
+    assert "the job computes on cuda" in said.out
+
+
 @pytest.fixture
 def at_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
     """Owners whose rows stay at home: each has a rank, and shows evidence."""
@@ -392,6 +403,12 @@ def test_a_rank_at_home(at_home: Desk, relay: Relay) -> None:
     assert said.code == 0
     assert "north: rank, with a sandboxed worker" in said.out
     assert "3 slices side by side" in said.out
+
+
+def test_a_rank_on_a_gpu_that_is_not_there(at_home: Desk) -> None:
+    on_a_gpu(at_home)
+    said = at_home.join("--dry-run")
+    assert (said.code, said.refused) == (UNAVAILABLE, ["no-device"])
 
 
 def test_a_rank_without_torch(at_home: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

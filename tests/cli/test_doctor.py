@@ -90,25 +90,23 @@ def nvml(*counts: int) -> SimpleNamespace:
 def test_who_else_computes_on_a_gpu_is_told(monkeypatch):
     here = os.readlink("/proc/self/ns/pid")
     monkeypatch.setattr(devices, "_FIRST_NAMESPACE", here)  # also in a container
-    first, second, never = probegpu.look_at_company(
+    first, second, ran = probegpu.look_at_company(
         partial(other_processes, lambda: nvml(2))
     )
     assert (first.found, first.state) == ("GPU-0: 4321", "limits")
     assert (second.found, second.state) == ("GPU-1: nobody", "good")
-    assert never.found == probegpu.NOT_RUN
+    assert ran.found == probegpu.RAN
     failing = SimpleNamespace(**vars(nvml()) | {"nvmlDeviceGetCount": {}.popitem})
-    unknown, _never = probegpu.look_at_company(
-        partial(other_processes, lambda: failing)
-    )
+    unknown, _ran = probegpu.look_at_company(partial(other_processes, lambda: failing))
     assert unknown.state == "missing"
     assert "dictionary is empty" in unknown.found
 
 
-def test_what_has_not_run_on_a_gpu_is_said_everywhere_alike():
+def test_what_has_run_on_a_gpu_is_said_everywhere_alike():
     root = Path(__file__).parents[2]
     for name in ("README.md", "SECURITY.md"):
         said = " ".join((root / name).read_text().split())
-        assert said.count(probegpu.NOT_RUN) == 1, name
+        assert said.count(probegpu.RAN) == 1, name
 
 
 def test_a_gpu_is_described_by_what_was_measured():
@@ -149,6 +147,49 @@ def test_a_device_file_that_a_recipe_would_miss_is_told(monkeypatch, tmp_path):
     monkeypatch.setattr(probegpu, "NVIDIA", "/dev/nowhere")
     (tmp_path / "uvm").unlink()
     assert "GPU files" not in gpu_findings()
+
+
+def test_a_device_file_that_this_user_may_not_open_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(probegpu, "GPU_FILES", {str(tmp_path / "gpu"): ""})
+    monkeypatch.setattr(probegpu.os, "access", lambda path, mode: False)
+    assert "GPU files" not in gpu_findings()
+    (tmp_path / "gpu").touch()
+    found = gpu_findings()["GPU files"]
+    assert found.found == f"this user may not open {tmp_path / 'gpu'}"
+    assert found.state == "limits"
+
+
+USES = [f"GPU for {use}" for use in probegpu.USES]
+
+
+@pytest.mark.parametrize(
+    ("engine", "confined", "alone", "without"),
+    [
+        ("", "", "never asked", []),
+        ("no compiler", "", "never asked", [0, 1, 3]),
+        ("", "CUDA error 304", "", [2, 3]),
+        ("", "an old driver", "an old driver", [1, 2, 3, 4]),
+        ("no GPU", "no driver", "no driver", [0, 1, 2, 3, 4]),
+    ],
+    ids=["all", "no engine", "not in the sandbox", "no torch", "nothing"],
+)
+def test_each_use_of_a_gpu_says_what_it_lacks(engine, confined, alone, without):
+    found = list(
+        probegpu.look_at_uses(
+            lambda: True, lambda: engine, lambda sandbox: confined if sandbox else alone
+        )
+    )
+    assert [each.name for each in found] == USES
+    assert [n for n, each in enumerate(found) if each.state == "limits"] == without
+    for number, each in enumerate(found):
+        reasons = [each for each in (engine, confined, alone) if each]
+        assert (each.found == "yes") is (number not in without)
+        assert each.found == "yes" or any(why in each.found for why in reasons)
+
+
+def test_without_a_gpu_no_use_is_tried():
+    [none] = probegpu.look_at_uses(lambda: False, None, None)
+    assert (none.name, none.state) == ("uses of a GPU", "missing")
 
 
 def gpu_findings_of_error(error):

@@ -70,6 +70,7 @@ class _Owner:
         look("evidence", self._look_at_evidence)
         if self.role == "accelerator":
             look("torch", looks.look_at_torch)
+            look("device", lambda: looks.look_at_device(self.job))
 
     def _look_at_job(self) -> str:
         check_job(self.job, self.agreed)

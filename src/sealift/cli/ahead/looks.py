@@ -92,6 +92,25 @@ def look_at_torch() -> str:
     return "installed"
 
 
+def look_at_device(job: JobTable) -> str:
+    """Whether recipes will find the device that the job names, in their sandbox.
+
+    Raises:
+        UnavailableError: ``no-device``.
+        JobError: ``recipe-killed``.
+    """
+    wanted = job.run.device
+    if wanted in ("cpu", "auto"):
+        return "the CPU" if wanted == "cpu" else "the first GPU that works, or the CPU"
+    if find_spec("torch") is None:
+        return Unknown("not looked at without torch")
+    from sealift.train.worker.executor import RecipeExecutor
+
+    with RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor:
+        executor.compute_on(wanted)
+        return executor.device()
+
+
 def look_at_port(address: tuple[str, int]) -> str:
     """Whether it can be listened at, for an instant.
 

@@ -61,6 +61,8 @@ class _Operator:
         place = self.args.output or Path(self.job.output)
         look("place", lambda: require_free(place))
         look("torch", looks.look_at_torch)
+        if not plan.roles or accelerators_here(agreement):
+            look("device", lambda: looks.look_at_device(self.job))
 
     def _look_at_roles(self) -> None:
         look = self.checks.look

@@ -101,6 +101,7 @@ def probes(folder: Path) -> list[Probe]:
         Probe("GPU", "confidential computing", gpu.look_at_protection),
         Probe("GPU", "who else is there", gpu.look_at_company),
         Probe("GPU", "the kernel compiler", gpu.look_at_compilers),
+        Probe("GPU", "what a GPU is used for", gpu.look_at_uses),
     ]
 
 

@@ -6,9 +6,11 @@ said here is what the engine does.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,17 +24,31 @@ from sealift.channel.cuda.copies import (
 )
 from sealift.channel.cuda.driver import Driver, faults_as_errors
 from sealift.channel.cuda.staging import HostBlock
-from sealift.channel.select import shows_gpu
+from sealift.channel.select import select_device, shows_gpu
 from sealift.cli.doctor.probe import Figure, Finding, say_rate, say_time
 from sealift.errors import SealiftError, UnavailableError
-from sealift.train.sandbox.inventory import NVIDIA, UVM
+from sealift.train.sandbox.confine import NONE
+from sealift.train.sandbox.inventory import GPU_FILES, NVIDIA, UVM
 from sealift.train.worker.devices import other_processes
 
 # README and SECURITY say the same.
-NOT_RUN: Final = (
-    "not run on a GPU: training, evaluation, answers, sums over ranks, servers of shares, "
-    "the sandbox and the scrub there, and the kernels that open records"
+RAN: Final = (
+    "run on one GPU (an H100, confidential mode off, 2026-11-26): the kernels that open "
+    "and seal records, steps of training, answers, servers of shares, recipes behind "
+    "namespaces or seccomp alone; not run on a GPU: the whole sandbox, evaluation, sums "
+    "over ranks, the tests of the scrub, several GPUs, confidential mode"
 )
+# By use: what has to work for it, and what that is.
+USES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "loader": (("engine",), "records are opened there"),
+    "feed": (("engine", "torch"), "records cross sealed, and torch finds them opened"),
+    "train": (("recipes",), "a recipe's process computes there, in its sandbox"),
+    "ranks": (
+        ("recipes", "engine"),
+        "each computes there, and its sums are sealed there",
+    ),
+    "share server": (("torch",), "products of shares are computed there"),
+}
 _NBYTES: Final = 64 << 20
 _REPEATS: Final = 5
 _SMALL: Final = 64
@@ -69,7 +85,16 @@ def look_at_gpu(open_gpu: Callable[[], Driver] = open_driver) -> Iterator[Findin
 
 
 def _look_at_files() -> Iterator[Finding]:
-    """Whether a recipe's process, which can make no device file, will find all of them."""
+    """Whether a recipe's process, which can make no device file, finds and opens all of them."""
+    for path in filter(os.path.exists, GPU_FILES):
+        if not os.access(path, os.R_OK | os.W_OK):
+            yield Finding(
+                "GPU files",
+                f"this user may not open {path}",
+                "recipes of this user compute on the CPU",
+                f"As root: chmod 666 {path}, or start as a user who may",
+                "limits",
+            )
     if Path(NVIDIA).exists() and not Path(UVM).exists():
         yield Finding(
             "GPU files",
@@ -117,7 +142,7 @@ def look_at_protection(
 def look_at_company(
     find: Callable[[], Mapping[str, tuple[int, ...]]] = other_processes,
 ) -> Iterator[Finding]:
-    """Who else computes on each GPU; and what of Sealift never has."""
+    """Who else computes on each GPU; and what of Sealift has, and has not."""
     try:
         found = find()
     except UnavailableError as error:
@@ -136,7 +161,60 @@ def look_at_company(
             "limits" if others else "good",
             {"gpu": uuid, "processes": len(others)},
         )
-    yield Finding("Sealift on a GPU", NOT_RUN, state="limits")
+    yield Finding("Sealift on a GPU", RAN, state="limits")
+
+
+def _engine_lacks() -> str:
+    """Why records are not opened on a GPU here; its kernels are compiled and tested."""
+    try:
+        select_device(prefer="cuda").engine.close()
+    except SealiftError as error:
+        return f"{error.why or error.what}"
+    return ""
+
+
+def _recipes_lack(confined: bool) -> str:
+    """Why a recipe's process, in its sandbox or without one, has no GPU."""
+    if find_spec("torch") is None:
+        return "torch is not installed"
+    from sealift.train.worker.executor import BEST, RecipeExecutor
+
+    wanted = BEST if confined else NONE
+    try:
+        with RecipeExecutor({"recipe.py": b""}, "recipe.py", wanted=wanted) as executor:
+            executor.compute_on("cuda")
+    except SealiftError as error:
+        return f"{error.why or error.what}"
+    return ""
+
+
+def look_at_uses(
+    shown: Callable[[], bool] = shows_gpu,
+    engine: Callable[[], str] = _engine_lacks,
+    recipes: Callable[[bool], str] = _recipes_lack,
+) -> Iterator[Finding]:
+    """For each use of a GPU whether it can be had here, and what is missing; each is tried.
+
+    Args:
+        shown: Whether this machine shows one.
+        engine: What the engine that opens and seals lacks; empty for nothing.
+        recipes: The same of a recipe's process, in its sandbox or without one.
+    """
+    if not shown():
+        yield Finding("uses of a GPU", "none: this machine shows none", state="missing")
+        return
+    lacks = {"engine": engine(), "recipes": recipes(True)}
+    # What computes outside of a sandbox has what recipes have, or is asked for by itself.
+    lacks["torch"] = lacks["recipes"] and recipes(False)
+    for use, (needs, what) in USES.items():
+        missing = "; ".join(filter(None, (lacks[each] for each in needs)))
+        yield Finding(
+            f"GPU for {use}",
+            f"no: {missing}" if missing else "yes",
+            what,
+            state="limits" if missing else "good",
+            figures={"missing": missing},
+        )
 
 
 def look_at_compilers(

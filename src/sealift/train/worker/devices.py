@@ -17,12 +17,23 @@ from typing import Any, Final
 
 from sealift.channel.cuda.bindings import nvml
 from sealift.errors import UnavailableError, visible
-from sealift.train.sandbox.inventory import NVIDIA, UVM
+from sealift.train.sandbox.inventory import GPU_FILES, NVIDIA, UVM
 
 CPU: Final = "cpu"
 MAX_NAMES_BYTES: Final = 1 << 16
 MAX_WHY: Final = 200
 ANSWER_S: Final = 60.0
+_DIVIDED: Final = "MIG"  # a word of such a part's name
+# What torch and CUDA say where none can be used, and what that is; both are told.
+_MEANS: Final[Mapping[str, str]] = {
+    "Found no NVIDIA driver": "no NVIDIA driver is loaded",
+    "driver on your system is too old": "the driver is too old for this torch",
+    "driver version is insufficient": "the driver is too old for this torch",
+    "out of memory": "others hold all of the GPU's memory",
+    "no kernel image is available": "this torch was built for other GPUs",
+    "PTX was compiled with an unsupported toolchain": "the driver is too old for this torch",
+    "OS call failed": "something that CUDA asks of the machine was refused",
+}
 _NAMESPACE: Final = "/proc/self/ns/pid"
 _FIRST_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of proc_ns.h
 
@@ -88,12 +99,35 @@ def _asked(confine: Callable[[], None]) -> tuple[list[tuple[str, str]], str]:
         torch.cuda.init()
         numbers = range(torch.cuda.device_count())
         found = [torch.cuda.get_device_properties(number) for number in numbers]
+        if any(_DIVIDED in each.name.split() for each in found):
+            return [], "a GPU here is divided (MIG), which is not supported"
         _compute_somewhere(numbers)
         return [(each.name, f"GPU-{each.uuid}") for each in found], ""
     except Exception as error:  # no driver, one too old, or whatever it says
-        said = f"{error}".partition("\n")[0][:MAX_WHY]
-        lacking = os.path.exists(NVIDIA) and not os.path.exists(UVM)
-        return [], f"{UVM} is missing; {said}" if lacking else said
+        return [], _explained(f"{error}")
+
+
+def _explained(said: str) -> str:
+    """Why there is no GPU, as far as this machine's files and CUDA's words tell."""
+    import torch
+
+    first = said.partition("\n")[0]
+    closed = [
+        path
+        for path in GPU_FILES
+        if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK)
+    ]
+    if not os.path.exists(NVIDIA):
+        means = f"no NVIDIA driver is loaded (no {NVIDIA})"
+    elif not os.path.exists(UVM):
+        means = f"{UVM} is missing"
+    elif closed:
+        means = f"this user may not open {', '.join(closed)}"
+    else:
+        means = next((_MEANS[each] for each in _MEANS if each in said), "")
+    built = f"torch {torch.__version__} is built for CUDA {torch.version.cuda}"
+    told = "; ".join(filter(None, (means, built if "torch" in means else "", first)))
+    return told[:MAX_WHY]
 
 
 def _compute_somewhere(numbers: Sequence[int]) -> None:
