@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -115,6 +117,11 @@ def carry_out(
     return TaskDone(states=tuple(states))
 
 
+# A GPU's libraries choose and load kernels by all sizes of a batch; on a CPU few rows load
+# as much as many do.
+_FEW_ROWS: Final = 8
+
+
 def rehearse_beforehand(
     task: SliceTask,
     files: Mapping[str, bytes],
@@ -135,7 +142,10 @@ def rehearse_beforehand(
     _begin(task.settings, placement)
     recipe = Recipe(files, entry, guard=guard, notice=notice)
     for form in task.forms:
-        _rehearse(recipe, task, form, lambda model: Here(), placement)
+        few = (
+            replace(form, rows=min(form.rows, _FEW_ROWS)) if placement.is_cpu else form
+        )
+        _rehearse(recipe, task, few, lambda model: Here(), placement)
     Recipe(files, entry, guard=guard, notice=notice)
 
 

@@ -2,12 +2,14 @@
 
 What a worker says may be a recipe's words: lengths, counts, names and states are
 checked, bytes are copied before they are read, and whoever overstays is killed. When
-``do`` returns, with a result or an error, the worker is gone and its memory with it.
+``do`` raises, the worker is gone and its memory with it; when it returns a result, the worker
+is killed, and gone before an account is given of it (``report``) or another task begins.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -16,13 +18,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from io import FileIO
 from typing import Final, TextIO
 
 from sealift.attest.evidence import Measure, unmeasured
 from sealift.data.schedule.memory import SharedBuffer
-from sealift.errors import JobError, UnavailableError, require_kind, visible
+from sealift.errors import (
+    JobError,
+    UnavailableError,
+    require_kind,
+    require_value,
+    visible,
+)
 from sealift.ids import Digest
 from sealift.release.receipt import ScrubSummary
 from sealift.train.loop.states import TensorBytes, pack_tensors
@@ -139,6 +146,7 @@ class RecipeExecutor:
         self._beside: RecipeExecutor | None = None
         self._standbys: Standbys | None = None
         self._lost: set[str] = set()
+        self._leaving, self._gone = ExitStack(), threading.Lock()
         try:
             self._begin(wanted)
         except BaseException:
@@ -171,8 +179,6 @@ class RecipeExecutor:
         """Where tasks compute; of a GPU its name, who was seen there besides, and how rows come.
 
         Of a CPU that was chosen for want of a GPU that works: what it lacks.
-
-        Not in the midst of a task: its process would be taken for another's.
         """
         if self._gpu is None:
             return self._cpu
@@ -194,7 +200,11 @@ class RecipeExecutor:
         self._others = None if found is None else max(self._others, len(found))
 
     def report(self, scrub: ScrubSummary) -> ScrubSummary:
-        """A visit's account, with what the last task's worker said of its GPU's memory."""
+        """A visit's account, with what the last task's worker said of its GPU's memory.
+
+        That worker is gone when this returns.
+        """
+        self._await_gone()
         return self._report(scrub)
 
     def compute_on(self, wanted: str, *, rank: int = 0) -> None:
@@ -241,8 +251,12 @@ class RecipeExecutor:
         parent: TaskParent,
     ) -> TaskDone:
         def begun(waited_s: float) -> None:
-            if self._standbys is not None:
-                self._standbys.note(standby, waited_s)
+            if self._standbys is None:
+                return
+            self._standbys.note(standby, waited_s)
+            if task.parts and self._beside is None:
+                self._beside = self._another()
+            if self._beside is not None and self._beside.has_loaded():
                 self._standbys.prepare(1 - lane, task)
 
         with ExitStack() as stack:
@@ -254,9 +268,18 @@ class RecipeExecutor:
             process = TaskProcess(on, self._equipment, self.limits, stack, begun=begun)
             self._task, self._report = process, process.report
             try:
-                return process.do(task, given, parent)
+                done = process.do(task, given, parent)
+                self._leaving = stack.pop_all()
             finally:
                 self._task = None
+        if self._standbys is not None:  # if none could be prepared beside the task
+            self._standbys.prepare(lane, task)
+        return done
+
+    def _await_gone(self) -> None:
+        """The last task's worker is gone, and its memory with it, when this returns."""
+        with self._gone:
+            self._leaving.close()
 
     def stand_by(self, settings: TrainingSettings, forms: Sequence[StepForm]) -> None:
         """From now on, have the next task's process made ready before there is the task.
@@ -265,37 +288,43 @@ class RecipeExecutor:
             settings: Of training.
             forms: Of steps that are expected first.
         """
-        if self._beside is None:
-            mine = self._equipment
-            self._beside = RecipeExecutor(
-                mine.files,
-                mine.entry,
-                text=mine.text,
-                overwrite_freed=self._overwrites,
-                wanted=self._wanted,
-                clock=mine.clock,
-            )
         if self._standbys is not None:
             self._standbys.close()
-        lanes = self._ready, partial(self._ready_beside, self._beside)
-        self._standbys = Standbys(lanes, settings, forms)
+        self._standbys = Standbys((self._ready, self._ready_beside), settings, forms)
         self._standbys.prepare(0)
 
+    def _another(self) -> RecipeExecutor:
+        """Its zygote forks those who stand by while ours has a worker, and the other way round."""
+        mine = self._equipment
+        return RecipeExecutor(
+            mine.files,
+            mine.entry,
+            text=mine.text,
+            overwrite_freed=self._overwrites,
+            wanted=self._wanted,
+            clock=mine.clock,
+        )
+
+    def has_loaded(self) -> bool:
+        """Whether nothing has to be waited for before its zygote forks."""
+        return bool(self._sandbox or select.select([self._control], [], [], 0)[0])
+
     def _ready(self) -> tuple[socket.socket, TaskEquipment]:
-        """The zygote, and what its workers get."""
+        """The zygote, once it has no worker, and what its workers get."""
+        self._await_gone()
         self._wait_for_sandbox()
         self._verify_bundle()
         return self._control, self._equipment
 
-    def _ready_beside(
-        self, beside: RecipeExecutor
-    ) -> tuple[socket.socket, TaskEquipment]:
+    def _ready_beside(self) -> tuple[socket.socket, TaskEquipment]:
         """The other one; its workers have what ours have, and no more."""
-        control, equipment = beside._ready()
-        if (beside._sandbox, beside._gpus) != (self._sandbox, self._gpus):
-            raise killed(f"it has another sandbox: {beside._sandbox}")
-        mine = self._equipment
-        return control, replace(equipment, modules=mine.modules, device=mine.device)
+        self._await_gone()
+        beside = require_value(self._beside)
+        beside.compute_on(self._equipment.device)
+        if beside.sandbox != self._sandbox:
+            raise killed(f"it has another sandbox: {beside.sandbox}")
+        with beside.lend() as (control, equipment):
+            return control, replace(equipment, modules=self._equipment.modules)
 
     def _say_lost(self, why: str) -> None:
         """Once for each reason: the work goes on as it would without."""
@@ -313,6 +342,8 @@ class RecipeExecutor:
             JobError: ``recipe-killed``, ``state-changed``.
         """
         with self._lock:
+            if self._standbys is not None:
+                self._standbys.close()
             yield self._ready()
 
     def demand_time(self) -> None:
@@ -341,6 +372,7 @@ class RecipeExecutor:
 
     def close(self) -> None:
         """End the zygote and whatever it has forked."""
+        self._await_gone()
         if self._beside is not None:
             self._beside.interrupt()
         if self._standbys is not None:

@@ -345,9 +345,8 @@ def as_it_was() -> Iterator[None]:
     torch.set_grad_enabled(grad)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(torch.default_generator.initial_seed())
+        gc.collect()  # a model may lie in a cycle, and with it memory that a task needs
         torch.cuda.empty_cache()
-    gc.collect()
-    gc.freeze()
 
 
 class TriedRecipe:

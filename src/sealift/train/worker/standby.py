@@ -77,12 +77,6 @@ class Standby:
         """Whether nobody wants it any more."""
         return self._cut
 
-    def is_forked(self, *, wait: bool) -> bool:
-        """Whether there is a process to wait for."""
-        if wait:
-            self._forked.wait()
-        return self._forked.is_set()
-
     def forked(self) -> WorkerProcess:
         """The worker.
 
@@ -235,9 +229,6 @@ class Standbys:
         if self._next is None:
             return 0, None
         lane, standby = self._next
-        # A zygote may still load its libraries, which takes longer than a fresh start.
-        if not standby.is_forked(wait=lane == 0):
-            return 0, None
         self._next = None
         self._former = standby
         if standby.was_cut:
