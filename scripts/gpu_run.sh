@@ -3,7 +3,7 @@
 #
 # Needs an NVIDIA driver, Python 3.12, torch and what brought.txt names; nothing is
 # downloaded. What is installed goes into a venv in RESULTS (default: results beside this
-# file), next to doctor.json, basics.txt, tests.txt, tests.xml, gpu.json, link.json and
+# file), next to doctor.json, basics.txt, training.xml, tests.xml, gpu.json, link.json and
 # machine.txt. Parts run in the order of their worth, each with its own limit; the first,
 # under 90 seconds, says whether the basics work.
 # Exit code 0: all succeeded. 3: this machine lacks something, and it is named.
@@ -70,11 +70,16 @@ if [ $gpu = yes ]; then
     # Written beside the screen: what of it is seen last may be cut off.
     part basics 60 sh -c "PYTHONPATH=. '$py' '$here/basics.py' >'$results/basics.txt'"
     cat "$results/basics.txt"
+    # Side by side: each starts processes for ten seconds. Not those that fill its memory.
+    training=tests/unit/train/test_on_a_gpu.py
+    # shellcheck disable=SC2086 # words of ours
+    part "training on the GPU" 150 "$py" $tests -m gpu -v -p xdist -n 6 \
+        -k "not by_the_next_process" --junitxml "$results/training.xml" $training
     # Only files with such tests: others import packages that are not here.
     # shellcheck disable=SC2046,SC2086 # words of ours
-    part "tests on the GPU" 240 "$py" $tests -m gpu -v \
-        --junitxml "$results/tests.xml" \
-        $(grep -rlE 'mark\.gpu' tests --include='test_*.py')
+    part "other tests on the GPU" 180 "$py" $tests -m gpu -q \
+        --junitxml "$results/tests.xml" "$training::test_rows_are_not_found_by_the_next_process" \
+        $(grep -rlE 'mark\.gpu' tests --include='test_*.py' | grep -v "$training")
     part "bench gpu" 120 "$py" -m sealift bench gpu --json "$results/gpu.json"
 fi
 part "bench link" 60 "$py" -m sealift bench link --quick --json "$results/link.json"

@@ -33,10 +33,10 @@ from sealift.train.worker.devices import other_processes
 
 # README and SECURITY say the same.
 RAN: Final = (
-    "run on one GPU (an H100, confidential mode off, 2026-11-26): the kernels that open "
-    "and seal records, steps of training, answers, servers of shares, recipes behind "
-    "namespaces or seccomp alone; not run on a GPU: the whole sandbox, evaluation, sums "
-    "over ranks, the tests of the scrub, several GPUs, confidential mode"
+    "run on one GPU (an H100, confidential mode off): the kernels that open and seal "
+    "records, loaders that open there, training behind each part of the sandbox and behind "
+    "all of it, answers, servers of shares, two and four ranks' sums on that GPU; not run "
+    "on a GPU: evaluation, the tests of the scrub, several GPUs, confidential mode"
 )
 # By use: what has to work for it, and what that is.
 USES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
