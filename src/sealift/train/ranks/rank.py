@@ -78,7 +78,8 @@ from sealift.travel.visit.state import Clock
 ORCHESTRATOR_WAIT_S: Final = 20.0
 BEAT_S: Final = 5.0
 WORD_S: Final = 60.0  # it first waits for every rank's own word
-ENDED: Final = "the orchestrator ended this start of the group"
+ENDED: Final = "the orchestrator stopped all ranks"
+UNHEARD: Final = "the connection to the orchestrator was lost"
 ON_START: Final = (
     "See whether the processes of all ranks run, and start the one that does not"
 )
@@ -237,7 +238,7 @@ class Rank:
         try:
             send_message(control, Alive())
         except PeerError as error:
-            gone = PeerError(ENDED, why=error, code=LOST)
+            gone = PeerError(UNHEARD, why=error, code=LOST)
             # Before its connection is cut: what the orchestrator said last is read.
             self._leave(self._hear_end(control, gone))
             return None
