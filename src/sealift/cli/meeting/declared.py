@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from sealift.attest.level import Level
+from sealift.cli.console import say
 from sealift.cli.judging import wall_clock
-from sealift.cli.train.rehearse import rehearse_all
 from sealift.codec import parse_toml
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
@@ -25,6 +26,8 @@ from sealift.release.agreement.code import measure_bundle, read_bundle
 from sealift.release.agreement.resources import OutputRule, TravelRule
 from sealift.train.job.settings import parse_job
 from sealift.train.loop.tasks import Rehearsal
+from sealift.train.worker import trial
+from sealift.train.worker.messages import TrialOrder
 from sealift.travel.settings import TrainingSettings, training_rule_of
 
 DAY_S: Final = 86_400
@@ -70,12 +73,17 @@ def try_recipe(
     Raises:
         JobError: as `sealift try`, which shows the traceback.
     """
-    names = ("seed", "batch_rows", "threads", "drop_last")
-    given = {name: getattr(training, name) for name in names}
-    rows = training.batch_rows * steps
-    args = argparse.Namespace(**given, rows=rows, steps=steps, form=None)
-    accept = (Level.DEVELOPMENT,)
-    (tried,) = rehearse_all(args, files, "recipe.py", [schema], accept)
+    order = TrialOrder(
+        entry="recipe.py",
+        bundle=0,
+        schema=schema_to_plain(schema),
+        settings=training,
+        rows=training.batch_rows * steps,
+        steps=steps,
+        inputs={},
+        outputs={},
+    )
+    (tried,) = trial.try_recipe(files, order.entry, [order], text=sys.stderr, tell=say)
     return tried
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sealift.attest.level import Level
@@ -67,25 +66,6 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         JobError: if it fails; its traceback stands on stderr.
-    """
-    files = read_bundle(args.bundle)
-    entry, schemas, accept = _subject(args, files)
-    tried = rehearse_all(args, files, entry, schemas, accept)
-    _show(tried[0], as_json=args.json)
-    return 0
-
-
-def rehearse_all(
-    args: argparse.Namespace,
-    files: dict[str, bytes],
-    entry: str,
-    schemas: list[Schema],
-    accept: Sequence[Level],
-) -> list[Rehearsal]:
-    """Try the recipe on each schema, in its sandbox.
-
-    Raises:
-        JobError: if it fails; its traceback stands on stderr.
         UnavailableError: ``no-sandbox``.
     """
     from sealift.train.output.modelform import load_form
@@ -93,24 +73,31 @@ def rehearse_all(
     from sealift.train.worker.trial import try_recipe
     from sealift.travel.settings import TrainingSettings
 
+    files = read_bundle(args.bundle)
+    entry, schemas, accept = _subject(args, files)
     form = None if args.form is None else load_form(args.form)
     inputs, outputs = {}, {}
     if form is not None and form.outputs is not None:
         inputs = schema_to_plain(form.inputs)
         outputs = schema_to_plain(form.outputs.schema)
     names = ("seed", "batch_rows", "threads", "drop_last")
-    order = TrialOrder(
-        entry=entry,
-        bundle=0,
-        schema={},
-        settings=TrainingSettings(**{each: getattr(args, each) for each in names}),
-        rows=args.rows,
-        steps=args.steps,
-        inputs=inputs,
-        outputs=outputs,
-    )
-    orders = [replace(order, schema=schema_to_plain(each)) for each in schemas]
-    return try_recipe(files, entry, orders, text=sys.stderr, tell=say, accept=accept)
+    settings = TrainingSettings(**{each: getattr(args, each) for each in names})
+    orders = [
+        TrialOrder(
+            entry=entry,
+            bundle=0,
+            schema=schema_to_plain(each),
+            settings=settings,
+            rows=args.rows,
+            steps=args.steps,
+            inputs=inputs,
+            outputs=outputs,
+        )
+        for each in schemas
+    ]
+    tried = try_recipe(files, entry, orders, text=sys.stderr, tell=say, accept=accept)
+    _show(tried[0], as_json=args.json)
+    return 0
 
 
 def _subject(
