@@ -93,7 +93,7 @@ class _Hosting:
         return declared.code.digest.to_text()
 
     def rehearse(self) -> str:
-        """Try the host's own recipe, on rows that nobody gave; raises as `sealift try`."""
+        """Test the host's own recipe on random rows; raises as `sealift try`."""
         if self._declared is None or find_spec("torch") is None:
             return Unknown("not tried")
         schema = load_schema(self.args.recipe / "schema.toml")

@@ -68,7 +68,7 @@ def training_of(folder: Path, names: Sequence[str], address: str) -> TrainingSet
 def try_recipe(
     files: dict[str, bytes], schema: Schema, training: TrainingSettings, steps: int
 ) -> Rehearsal:
-    """Make steps with the recipe, in its sandbox, on rows that nobody gave.
+    """Make steps with the recipe, in its sandbox, on random rows.
 
     Raises:
         JobError: as `sealift try`, which shows the traceback.

@@ -148,7 +148,7 @@ def _try_first(args: argparse.Namespace, place: Place) -> None:
     elif args.invite and not place["meeting.db"].exists():
         names = _demand_names(args)
         training = training_of(args.recipe, names, args.address or args.listen)
-        say("trying the recipe for two steps, on rows that nobody gave")
+        say("testing the recipe for two steps on random rows")
         try_recipe(files, schema, training, TRIED_STEPS)
 
 
