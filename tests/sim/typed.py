@@ -7,6 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ class Typed:
         self, folder: Path, *words: str, answers: Sequence[tuple[str, str]] = ()
     ) -> None:
         self._ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (50, 1000))  # so wide that no line is folded
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "sealift", *words],
             cwd=folder,
