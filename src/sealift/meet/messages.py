@@ -12,7 +12,7 @@ from typing import Final, get_args
 
 from sealift.crypto.identity import Card
 from sealift.errors import MalformedError
-from sealift.ids import check_name
+from sealift.ids import MAX_RANKS, check_name
 from sealift.meet.proof import PROOF_BYTES
 from sealift.meet.terms import Declaration, SignedCard, SignedConsent, Terms
 from sealift.release.agreement.signed import SignedAgreement
@@ -126,6 +126,8 @@ class Wait:
     contested: bool
 
     def __post_init__(self) -> None:
+        if len(self.parties) > MAX_RANKS:  # a screen shows them again every second
+            raise MalformedError("too many", field="parties", code="bad-meeting")
         for each in self.parties:
             check_name(each, what="party name")
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sealift.crypto.identity import create_identity
 from sealift.errors import MalformedError, PolicyError
+from sealift.ids import MAX_RANKS
 from sealift.lab.worlds.consortium import OUTPUT
 from sealift.meet.messages import REASONS, Decline, Over, Read, Wait, Welcome
 from sealift.meet.terms import sign_card
@@ -215,3 +216,11 @@ def test_terms_are_about_the_declared_columns(host: MetHost) -> None:
     other = sign_card(replace(south, columns={"y": "fits"}), identity)
     with pytest.raises(PolicyError, match="columns"):
         replace(terms, cards=(*terms.cards[:2], other)).verify()
+
+
+def test_a_host_names_no_more_parties_than_there_can_be() -> None:
+    """Its guests' screens show them again every second."""
+    names = tuple(f"party-{number}" for number in range(MAX_RANKS + 1))
+    assert Wait(names[1:], contested=False).parties == names[1:]
+    with pytest.raises(MalformedError, match="too many"):
+        Wait(names, contested=False)
