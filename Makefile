@@ -9,7 +9,7 @@ export SEALIFT_GUEST ?= $(CURDIR)/build/guest
 # A file's tests go to one worker; files that took long come first (tests/durations.json).
 PYTEST = $(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup ray demo guest test test-all mutants journeys soak soak-kills check layout lint types layers core sizes walls format \
+.PHONY: help setup ray demo guest test test-all test-torch mutants journeys soak soak-kills check layout lint types layers core sizes walls format \
 	attacks bench gpu-bundle clean
 
 help:  ## this list
@@ -44,6 +44,9 @@ test: $(READY)  ## the default tests, in minutes: no network, GPU or TEE (ARGS='
 test-all: $(READY)  ## these, the guest's, compilers' and long runs' tests, and more examples of each property
 	@$(BIN)/python -m sealift.lab.guest || echo "make test-all: goes on without it"
 	$(PYTEST) -m "not soak and not online" --hypothesis-profile thorough $(ARGS)
+
+test-torch: $(READY)  ## those that start real workers, with another torch (TORCH=2.11.0)
+	$(BIN)/python scripts/other_torch.py "$(TORCH)" -n $(WORKERS) $(ARGS)
 
 mutants: $(READY)  ## break the product one line at a time: do the default tests see it?
 	WORKERS=$(WORKERS) $(BIN)/python scripts/offline.py $(BIN)/python scripts/mutants.py $(ARGS)
