@@ -67,6 +67,7 @@ def test_one_that_works_is_found(a_gpu: Path) -> None:
             "CUDA error: OS call failed or operation not supported on this OS",
             "something that CUDA asks of the machine was refused; ",
         ),
+        ("No CUDA GPUs are available", "CUDA shows no whole GPU (one may be divided, "),
         ("CUDA error: something new\nmore", "CUDA error: something new"),
     ],
 )

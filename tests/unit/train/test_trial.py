@@ -18,6 +18,7 @@ from sealift.train.loop.tasks import Rehearsal
 from sealift.train.worker import trial
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.messages import TrialOrder
+from sealift.train.worker.process import NOT_CONFINED
 from tests.unit.train.recipes import PLAIN, SETTINGS, schema
 
 pytestmark = pytest.mark.distributed
@@ -156,6 +157,8 @@ def test_what_it_raises_is_fit_for_a_terminal() -> None:
 
 def test_one_that_ends_its_process_is_an_error() -> None:
     assert attempt("import os\nos._exit(0)").code == "recipe-killed"
+    unconfined = attempt(f"import os\nos._exit({NOT_CONFINED})")
+    assert "its sandbox did not hold" in str(unconfined.error)
 
 
 def test_no_file_of_that_name_is_an_entry() -> None:

@@ -29,6 +29,7 @@ _MEANS: Final[Mapping[str, str]] = {
     "Found no NVIDIA driver": "no NVIDIA driver is loaded",
     "driver on your system is too old": "the driver is too old for this torch",
     "driver version is insufficient": "the driver is too old for this torch",
+    "No CUDA GPUs are available": "CUDA shows no whole GPU (one may be divided, or hidden)",
     "out of memory": "others hold all of the GPU's memory",
     "no kernel image is available": "this torch was built for other GPUs",
     "PTX was compiled with an unsupported toolchain": "the driver is too old for this torch",

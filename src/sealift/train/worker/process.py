@@ -291,6 +291,10 @@ class WorkerProcess:
                 code="recipe-timeout",
             )
         status = self.status or 0
+        if status == NOT_CONFINED:  # a recipe that ends so says no more than that
+            return killed(
+                "it says that its sandbox did not hold, before a recipe was loaded"
+            )
         return killed(f"signal {-status}" if status < 0 else "it ended its process")
 
     def _left_s(self) -> float:
