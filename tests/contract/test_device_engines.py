@@ -191,36 +191,6 @@ def test_a_range_that_is_not_in_the_memory_is_not_copied(engine):
         engine.download(memory, 50, bytearray(51))
 
 
-def test_packed_parts_lie_over_what_was_copied_before(engine):
-    content, parts = os.urandom(70_000), []
-    memory, expected = engine.allocate(len(content)), bytearray(content)
-    copied = engine.upload(content, memory)
-    for at in (0, 17, 33, 40_000, len(content) - 16):
-        part = os.urandom(16)
-        parts.append((part, memory, at))
-        expected[at : at + 16] = part
-    packed = engine.upload_packed(parts)
-    for event in (copied, packed):
-        event.wait()
-    assert read(engine, memory) == expected
-
-
-def test_an_open_waits_for_packed_parts(engine, suite):
-    batch = Batch(suite)
-    places = [place for place in batch.places if place.plaintext_bytes]
-    spoiled = bytearray(batch.sealed)
-    plain, sealed = engine.allocate(batch.plain_bytes), engine.allocate(len(spoiled))
-    tags = []
-    for _, _, start, _, length in places:
-        at = start + length
-        tags.append((bytes(spoiled[at : at + TAG]), sealed, at))
-        spoiled[at : at + TAG] = bytes(TAG)
-    after = [engine.upload(bytes(spoiled), sealed), engine.upload_packed(tags)]
-    key = engine.key(suite, batch.key)
-    engine.open(key, sealed, plain, places, after=after).wait()
-    assert read(engine, plain) == batch.plain
-
-
 def test_a_key_that_was_closed_opens_nothing(engine, suite):
     batch = Batch(suite, (64,))
     key = engine.key(suite, batch.key)

@@ -181,4 +181,4 @@ class _Claiming:
 
     def pack(self, *fields: object) -> bytes:
         rest = fields[4:]
-        return struct.pack("<QQIIQ12sI", *fields[:2], *self._lengths, *rest)
+        return struct.pack("<QQIIQ12sI16s", *fields[:2], *self._lengths, *rest)

@@ -17,7 +17,8 @@ def left(verdicts: bytes, shift: int = 0) -> bytes:
     """The plaintext of all records, after the kernel saw these verdicts."""
     count = len(verdicts)
     records = b"".join(
-        RECORD.pack(0, LENGTH * i, LENGTH, 0, 0, bytes(12), 0) for i in range(count)
+        RECORD.pack(0, LENGTH * i, LENGTH, 0, 0, bytes(12), 0, b"")
+        for i in range(count)
     )
     table, plain = Memory(len(records)), Memory(LENGTH * count, fill=0x77)
     told = Memory(count + 32, shift=shift, fill=0)  # zeroes behind the last verdict

@@ -40,20 +40,18 @@ def engine(request):
 
 
 class Counted:
-    """Calls of an engine: records of each ``open``, bytes of each ``upload``."""
+    """Transfers of an engine: where the records of each go, and its parts."""
 
     def __init__(self, engine):
-        self.opened, self.uploaded = [], []
-        self._open, self._upload = engine.open, engine.upload
-        engine.open, engine.upload = self.open, self.upload
+        self.opened, self.parts = [], []
+        self._transfer = engine.transfer
+        engine.transfer = self.transfer
 
-    def open(self, key, sealed, plain, places, **more):
+    def transfer(self, parts, sealed, plain, groups, **more):
+        places = [place for _, group in groups for place in group]
         self.opened.append([place.plain_offset for place in places])
-        return self._open(key, sealed, plain, places, **more)
-
-    def upload(self, host, to, offset=0):
-        self.uploaded.append(memoryview(host).nbytes)
-        return self._upload(host, to, offset)
+        self.parts.append(len(parts))
+        return self._transfer(parts, sealed, plain, groups, **more)
 
 
 def flip(number, position=100):
@@ -89,13 +87,13 @@ def wait_for_all(world):
     world.receiver.receive = later
 
 
-def test_all_that_came_is_one_copy_and_one_call(engine):
+def test_all_that_came_is_one_transfer_of_one_part(engine):
     counted = Counted(engine)
     world = world_of(engine)
     assert receive_after_all_came(world).total_bytes == len(PLAINTEXT)
     assert world.content()[: len(PLAINTEXT)] == PLAINTEXT
     assert [len(places) for places in counted.opened] == [RECORDS]
-    assert len(counted.uploaded) == 1
+    assert counted.parts == [1]
     assert world.seen == [
         (start, min(RECORD_BYTES, len(PLAINTEXT) - start))
         for start in range(0, len(PLAINTEXT), RECORD_BYTES)
@@ -188,27 +186,27 @@ def test_a_device_that_skips_the_check_would_take_it(engine, monkeypatch):
     assert content[: len(stream.plaintext)] == stream.plaintext
 
 
-def while_it_is_copied(engine, monkeypatch, *, uploads_the_tag=True):
+def while_it_is_copied(engine, monkeypatch, *, tells_the_tag=True):
     """Whoever can write the ring puts other genuine records there as they are copied."""
     stream = HomeStream(RECORDS)
-    twin, upload = stream.twin(), engine.upload
+    twin, transfer = stream.twin(), engine.transfer
     world = world_of(engine, home_key=stream.home_key)
     place = world.sender.transport._outgoing.place
     wait_for_all(world)
 
-    def racing(host, to, offset=0):
+    def racing(parts, sealed, plain, groups):
         # The hello and the announcement lie before them.
         for number, record in enumerate(twin.records, 2):
             at = place.start + number * place.stride + SLOT_HEAD_BYTES + 16
             world.sender.transport.memory[at : at + len(record)] = record
-        return upload(host, to, offset)
+        if not tells_the_tag:
+            groups = [
+                (key, [each._replace(tag=b"") for each in places])
+                for key, places in groups
+            ]
+        return transfer(parts, sealed, plain, groups)
 
-    monkeypatch.setattr(engine, "upload", racing)
-    if not uploads_the_tag:
-        nothing = engine.allocate(16)
-        monkeypatch.setattr(
-            engine, "upload_packed", lambda parts: upload(bytes(16), nothing)
-        )
+    monkeypatch.setattr(engine, "transfer", racing)
     found = stream.forward(world)
     content = world.content()[: len(stream.plaintext)]
     world.close()
@@ -225,7 +223,7 @@ def test_the_tag_that_was_checked_is_the_one_that_the_device_verifies(
 
 def test_the_tag_in_the_slot_would_let_another_record_in(engine, monkeypatch):
     # The mutant: the device verifies what was copied from the slot.
-    found, taken = while_it_is_copied(engine, monkeypatch, uploads_the_tag=False)
+    found, taken = while_it_is_copied(engine, monkeypatch, tells_the_tag=False)
     assert found.total_bytes
     assert taken
 
@@ -235,8 +233,7 @@ def hasty(self, arriving):
     batch = self._queued.popleft()
     for start, length in batch.units:
         arriving.verified(start, length)
-    for verdicts in batch.verdicts:
-        verdicts.wait()
+    batch.crossing.wait()
 
 
 def test_a_device_that_tells_before_the_verdict_is_noticed(monkeypatch):
@@ -264,12 +261,12 @@ class Slow(HostDevice):
         memory.scrub = scrubbing
         return memory
 
-    def open(self, *args, **more):
+    def transfer(self, parts, sealed, plain, groups):
         self.calls += 1
         if self.calls == 1:
-            return super().open(*args, **more)
-        super().open(*args, **more).wait()
-        return Late(self, args[2].view)
+            return super().transfer(parts, sealed, plain, groups)
+        super().transfer(parts, sealed, plain, groups).wait()
+        return Late(self, plain.view)
 
 
 class Late:
@@ -284,6 +281,9 @@ class Late:
         while not self._engine.overwritten and time.monotonic() < until:
             time.sleep(0.001)
         self._view[:] = self._opened
+
+    def wait_copied(self):
+        """It was copied."""
 
     def wait(self):
         self._thread.join()

@@ -56,18 +56,25 @@ class Sent:
             for suite, batch in self.batches
         ]
 
-    def transfer(self, offset=0):
+    def transfer(self, offset=0, num_parts=1):
         groups = [
             (key, [p._replace(sealed_offset=p.sealed_offset + offset) for p in places])
             for key, places in self.groups
         ]
-        return self.engine.transfer(self.host, self.sealed, offset, self.plain, groups)
+        parts = [(self.host, offset)]
+        if num_parts == 2:
+            middle = self.groups[1][1][2].sealed_offset - 5  # in a gap
+            parts = [
+                (self.host[:middle], offset),
+                (self.host[middle:], offset + middle),
+            ]
+        return self.engine.transfer(parts, self.sealed, self.plain, groups)
 
 
 def test_what_crosses_is_opened(engine, where):
     sent = Sent(engine, where)
-    for offset in (0, 37, 0):
-        verdicts = sent.transfer(offset)
+    for offset, num_parts in ((0, 1), (37, 2), (0, 2)):
+        verdicts = sent.transfer(offset, num_parts)
         verdicts.wait()
         verdicts.wait()  # the answer stays
         assert read(engine, sent.plain) == sent.expected
@@ -117,10 +124,35 @@ def test_transfers_that_follow_one_another_have_an_answer_each(engine, where):
             assert read(engine, sent.plain) == sent.expected
 
 
+@pytest.mark.parametrize("what", ["transfer", "open"])
+def test_a_tag_that_is_told_counts_instead_of_the_one_that_crossed(engine, where, what):
+    sent = Sent(engine, where, (Suite.CHACHA20_POLY1305,))
+    key, places = sent.groups[0]
+    for at, place in enumerate(places):
+        if at % 2:
+            end = place.sealed_offset + place.plaintext_bytes
+            places[at] = place._replace(tag=bytes(sent.host[end : end + TAG]))
+            sent.host[end : end + TAG] = bytes(TAG)
+
+    def cross():
+        if what == "transfer":
+            return sent.transfer()
+        engine.upload(sent.host, sent.sealed).wait()
+        return engine.open(key, sent.sealed, sent.plain, places)
+
+    cross().wait()
+    assert read(engine, sent.plain) == sent.expected
+    told = places[3].tag
+    places[3] = places[3]._replace(tag=told[:-1] + bytes([told[-1] ^ 1]))
+    with pytest.raises(AuthenticationError):
+        cross().wait()
+    assert not any(read(engine, sent.plain))
+
+
 def test_bytes_without_records_only_cross(engine, where):
     sent = Sent(engine, where)
     for groups in ([], [(sent.groups[0][0], [])]):
-        engine.transfer(sent.host, sent.sealed, 3, sent.plain, groups).wait()
+        engine.transfer([(sent.host, 3)], sent.sealed, sent.plain, groups).wait()
         assert read(engine, sent.sealed)[3 : 3 + len(sent.host)] == bytes(sent.host)
         assert not any(read(engine, sent.plain))
 
@@ -129,15 +161,21 @@ def test_nothing_crosses_where_places_are_wrong(engine, where):
     sent = Sent(engine, where)
     key, places = sent.groups[0]
     beyond = places[-1]._replace(sealed_offset=len(sent.host) - 15)
-    for wrong in (
-        [places[1], places[0]],  # not in their order
-        [beyond],  # not in what crosses
-        [places[1]._replace(plain_offset=sent.plain.nbytes)],
-        [places[1], places[1]],
-        [places[1]._replace(nonce=b"short"), places[2]],
+    whole = [(sent.host, 0)]
+    for parts, wrong in (
+        (whole, [places[1], places[0]]),  # not in their order
+        (whole, [beyond]),  # not in what crosses
+        (whole, [places[1]._replace(plain_offset=sent.plain.nbytes)]),
+        (whole, [places[1], places[1]]),
+        (whole, [places[1]._replace(nonce=b"short"), places[2]]),
+        (whole, [places[1]._replace(tag=b"short"), places[2]]),
+        ([(sent.host[:100], 0), (sent.host[101:], 101)], [places[1]]),  # in two parts
+        ([(sent.host[:100], 100), (sent.host[:100], 0)], []),
+        ([(sent.host, 101)], []),
+        ([(sent.host, -1)], []),
     ):
         with pytest.raises(UsageError) as caught:
-            engine.transfer(sent.host, sent.sealed, 0, sent.plain, [(key, wrong)])
+            engine.transfer(parts, sent.sealed, sent.plain, [(key, wrong)])
         assert caught.value.code == "bad-record-place"
     assert read(engine, sent.sealed) == bytes(sent.sealed.nbytes)
 

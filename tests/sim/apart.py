@@ -19,7 +19,8 @@ class Apart:
             inner.download,
             inner.open,
         )
-        self.seal, self.upload_packed = inner.seal, inner.upload_packed
+        self.seal, self.transfer = inner.seal, inner.transfer
+        self.pinned, self.pin = inner.pinned, inner.pin
         self.allocated: list[DeviceMemory] = []
 
     def allocate(self, nbytes):

@@ -51,6 +51,7 @@ class StandInGpu:
         pinned: What pinned memory is: as asked for, refused, ordinary memory, memory
             whose copies are waited for (as in CC mode), or memory that delivers stale
             bytes.
+        pinnable_bytes: How much host memory can be pinned.
         copy_s: How long a crossing takes besides.
         lose_after: Fall off the bus after so many queued operations.
         fail_kernel: A kernel that fails when it is run.
@@ -60,6 +61,7 @@ class StandInGpu:
     runner: KernelRunner
     memory_bytes: int = 1 << 30
     pinned: PinnedKind = "true"
+    pinnable_bytes: int = 1 << 30
     copy_s: float = 0.0
     lose_after: int | None = None
     fail_kernel: str | None = None
@@ -69,6 +71,7 @@ class StandInGpu:
     calls: list[str] = field(default_factory=list)
     blocks: dict[int, mmap.mmap] = field(default_factory=dict)
     pinned_blocks: dict[int, mmap.mmap] = field(default_factory=dict)
+    registered: dict[int, int] = field(default_factory=dict)
     owners: dict[int, object] = field(default_factory=dict)
     launched: list[tuple[str, Grid]] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -209,6 +212,7 @@ class StandInDriver:
         self.gpu.count("cuMemHostAlloc")
         if self.gpu.pinned == "refused":
             raise CudaError("cuMemHostAlloc", 801, "CUDA_ERROR_NOT_SUPPORTED")
+        self._take_pinned("cuMemHostAlloc", nbytes)
         return _map(self.gpu.pinned_blocks, nbytes, fill=0)
 
     def free_host(self, address: int) -> None:
@@ -217,11 +221,21 @@ class StandInDriver:
         assert not any(block[:]), "pinned memory was given back with content"
         _unmap(self.gpu.pinned_blocks, address)
 
+    def pin_host(self, address: int, nbytes: int) -> None:
+        self.gpu.count("cuMemHostRegister")
+        self._take_pinned("cuMemHostRegister", nbytes)
+        assert address not in self.gpu.registered, "pinned twice"
+        self.gpu.registered[address] = nbytes
+
+    def unpin_host(self, address: int) -> None:
+        self.gpu.count("cuMemHostUnregister")
+        del self.gpu.registered[address]
+
     def residence(self, address: int) -> Residence:
         self.gpu.count("cuPointerGetAttribute")
         if _inside(self.gpu.blocks, address):
             return Residence.DEVICE
-        if _inside(self.gpu.pinned_blocks, address) and self.gpu.pinned != "ordinary":
+        if self._is_pinned(address) and self.gpu.pinned != "ordinary":
             return Residence.PINNED
         return Residence.UNKNOWN
 
@@ -384,8 +398,20 @@ class StandInDriver:
         stream.put(lambda: time.sleep(self.gpu.copy_s))
         stream.put(lambda: _move(to, origin, nbytes))
         slow = self.gpu.pinned in ("synchronous", "ordinary")
-        if slow or not _inside(self.gpu.pinned_blocks, host):
+        if slow or not self._is_pinned(host):
             stream.drain()
+
+    def _take_pinned(self, call: str, nbytes: int) -> None:
+        taken = sum(map(len, self.gpu.pinned_blocks.values()))
+        taken += sum(self.gpu.registered.values())
+        if taken + nbytes > self.gpu.pinnable_bytes:
+            raise CudaError(call, 2, "CUDA_ERROR_OUT_OF_MEMORY", asked_bytes=nbytes)
+
+    def _is_pinned(self, address: int) -> bool:
+        registered = self.gpu.registered.items()
+        return bool(_inside(self.gpu.pinned_blocks, address)) or any(
+            start <= address < start + nbytes for start, nbytes in registered
+        )
 
     def _require(self, address: int, nbytes: int) -> None:
         """The range lies in one block of this context."""

@@ -14,7 +14,7 @@ from sealift.channel.cuda.plan import BatchShape
 from sealift.crypto.aead import Suite
 from tests.sim.gcc_kernels import run_plan
 
-RECORD = struct.Struct("<QQIIQ12sI")
+RECORD = struct.Struct("<QQIIQ12sI16s")
 GPU = GpuFacts("a processor", (9, 0), 132, 1 << 34, 13000, 1, real=False)
 SMALL_GPU = GpuFacts("a processor", (9, 0), 1, 1 << 34, 13000, 1, real=False)
 
@@ -45,6 +45,7 @@ class Text:
     content: bytes
     nonce: bytes
     aad: bytes = b""
+    tag: bytes = b""
 
 
 def expand(suite: Suite, key: bytes, library: ctypes.CDLL | None = None) -> Memory:
@@ -138,7 +139,7 @@ class _Batch:
             aad.write(text.aad, start)
             packed += RECORD.pack(
                 self.sealed_offsets[i], self.plain_offsets[i], self.lengths[i],
-                len(text.aad), start, text.nonce, 0,
+                len(text.aad), start, text.nonce, bool(text.tag), text.tag,
             )  # fmt: skip
             start += len(text.aad)
         records = Memory(len(packed))

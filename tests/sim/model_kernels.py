@@ -26,7 +26,7 @@ from sealift.crypto.aead import Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError
 
-RECORD = struct.Struct("<QQIIQ12sI")
+RECORD = struct.Struct("<QQIIQ12sI16s")
 ONE = Grid(1, 128)
 SEGMENT = 1024
 NEVER = 0xFFFFFFFF
@@ -113,8 +113,16 @@ def _expand(raw: int, key: int) -> None:
 
 
 def _records(records: int, count: int) -> list[tuple[int, int, int, int, int, bytes]]:
-    text = view_at(records, RECORD.size * count)
-    return [each[:6] for each in RECORD.iter_unpack(text)]
+    return [each[:6] for each in _table(records, count)]
+
+
+def _table(records: int, count: int) -> list[tuple]:
+    return list(RECORD.iter_unpack(view_at(records, RECORD.size * count)))
+
+
+def _tag(record: tuple, sealed: int) -> bytes:
+    origin, nbytes, has_tag, tag = record[0], record[2], record[6], record[7]
+    return tag if has_tag else ctypes.string_at(sealed + origin + nbytes, 16)
 
 
 def _open(
@@ -123,13 +131,13 @@ def _open(
 ) -> None:  # fmt: skip
     cipher = Aead(Suite(suite), SecretKey(view_at(key, 32)))
     view_at(scratch, 64)[:] = bytes(range(64))
-    for at, (origin, to, nbytes, aad_bytes, aad_at, nonce) in enumerate(
-        _records(records, count)
-    ):
+    for at, record in enumerate(_table(records, count)):
+        origin, to, nbytes, aad_bytes, aad_at, nonce = record[:6]
         text = ctypes.string_at(aad + aad_at, aad_bytes)
         out = view_at(plain + to, nbytes) if nbytes else bytearray()
+        lying = ctypes.string_at(sealed + origin, nbytes) + _tag(record, sealed)
         try:
-            cipher.open_into(nonce, view_at(sealed + origin, nbytes + 16), text, out)
+            cipher.open_into(nonce, lying, text, out)
             view_at(verdicts + at, 1)[0] = 1
         except AuthenticationError:
             view_at(verdicts + at, 1)[0] = 0
@@ -156,12 +164,10 @@ def _judge(
     """Open what was moved, under the tags of the sealed memory."""
     cipher = Aead(Suite(suite), SecretKey(view_at(key, 32)))
     view_at(scratch, 64)[:] = bytes(range(64))
-    for at, (origin, to, nbytes, aad_bytes, aad_at, nonce) in enumerate(
-        _records(records, count)
-    ):
+    for at, record in enumerate(_table(records, count)):
+        _, to, nbytes, aad_bytes, aad_at, nonce = record[:6]
         text = ctypes.string_at(aad + aad_at, aad_bytes)
-        moved = ctypes.string_at(plain + to, nbytes)
-        tag = ctypes.string_at(sealed + origin + nbytes, 16)
+        moved, tag = ctypes.string_at(plain + to, nbytes), _tag(record, sealed)
         out = view_at(plain + to, nbytes) if nbytes else bytearray()
         try:
             cipher.open_into(nonce, moved + tag, text, out)

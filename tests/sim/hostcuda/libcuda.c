@@ -175,6 +175,24 @@ int f_cuMemHostAlloc(void **out, size_t nbytes, unsigned flags) {
     return flags == 1 ? make(out, nbytes, HOST, 0) : INVALID;
 }
 int f_cuMemFreeHost(void *address) { return drop(address, HOST); }
+// Pinned memory of others is a block that is not freed.
+int f_cuMemHostRegister(void *address, size_t nbytes, unsigned flags) {
+    NEEDS_CONTEXT
+    if (flags != 1 || !nbytes) return INVALID;
+    if (find(address)) return 712;
+    for (int i = 0; i < MOST_BLOCKS; i++) {
+        if (blocks[i].start) continue;
+        blocks[i] = (block){address, nbytes, HOST, NOW};
+        return OK;
+    }
+    return NO_MEMORY;
+}
+int f_cuMemHostUnregister(void *address) {
+    block *found = find(address);
+    if (!found || found->start != address) return 713;
+    found->start = 0;
+    return OK;
+}
 int f_cuMemGetInfo(size_t *left, size_t *all) {
     NEEDS_CONTEXT
     *all = 1 << 30, *left = *all - used;

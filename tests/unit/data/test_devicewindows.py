@@ -123,9 +123,10 @@ def test_rule_m3_strict_is_what_keeps_it_out(
     spoil(shards)
 
     class Hasty(HostDevice):
-        def open(self, *args: Any, **options: Any) -> Any:
-            super().open(*args, **options)
-            return type("Yes", (), {"wait": lambda self: None})()
+        def transfer(self, *args: Any, **options: Any) -> Any:
+            super().transfer(*args, **options)
+            yes = {"wait": lambda self: None, "wait_copied": lambda self: None}
+            return type("Yes", (), yes)()
 
     monkeypatch.setattr(DeviceWindows, "_demand_content", lambda *_: None)
     with shards.open() as dataset, loader(dataset, Hasty()) as batches:

@@ -138,6 +138,10 @@ class CudaVerdicts:
         self._refused = False
         self._failed: SealiftError | None = None
 
+    def wait_copied(self) -> None:
+        """Return when the bytes on the host may change."""
+        self._ticket.wait()
+
     def collect(self) -> bytes:
         """One byte a record, whatever they say; waits for them.
 

@@ -29,7 +29,7 @@ from sealift.channel.cuda.driver import (
 )
 from sealift.errors import UnavailableError
 
-_PORTABLE: Final = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for every context
+_PORTABLE: Final = 1  # CU_MEMHOSTALLOC_ and CU_MEMHOSTREGISTER_: for every context
 _NON_BLOCKING: Final = 1
 _DISABLE_TIMING: Final = 2
 _NAME_BYTES: Final = 256
@@ -131,11 +131,7 @@ class CudaDriver:
 
     def allocate(self, nbytes: int) -> int:
         """Device memory."""
-        try:
-            return int(self._ask("cuMemAlloc", nbytes))
-        except CudaError as fault:
-            fault.asked_bytes = nbytes
-            raise
+        return int(self._ask_for(nbytes, "cuMemAlloc", nbytes))
 
     def free(self, address: int) -> None:
         """Give device memory back."""
@@ -143,11 +139,19 @@ class CudaDriver:
 
     def allocate_host(self, nbytes: int) -> int:
         """Host memory that the driver says is pinned."""
-        return int(self._ask("cuMemHostAlloc", nbytes, _PORTABLE))
+        return int(self._ask_for(nbytes, "cuMemHostAlloc", nbytes, _PORTABLE))
 
     def free_host(self, address: int) -> None:
         """Give it back."""
         self._ask("cuMemFreeHost", address)
+
+    def pin_host(self, address: int, nbytes: int) -> None:
+        """Pin host memory that is there."""
+        self._ask_for(nbytes, "cuMemHostRegister", address, nbytes, _PORTABLE)
+
+    def unpin_host(self, address: int) -> None:
+        """Let it go."""
+        self._ask("cuMemHostUnregister", address)
 
     def residence(self, address: int) -> Residence:
         """Where the driver knows this address to lie."""
@@ -408,6 +412,13 @@ class CudaDriver:
         return self._ask(
             "cuPointerGetAttribute", attribute, self._cu.CUdeviceptr(address)
         )
+
+    def _ask_for(self, nbytes: int, call: str, *arguments: Any) -> Any:
+        try:
+            return self._ask(call, *arguments)
+        except CudaError as fault:
+            fault.asked_bytes = nbytes
+            raise
 
     def _ask(self, call: str, *arguments: Any) -> Any:
         _check(self._cu, "cuCtxPushCurrent", self._context)

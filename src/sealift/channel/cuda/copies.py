@@ -7,8 +7,8 @@ is asked where it lies, bytes are sent there and back, and it is measured whethe
 return before what they ask for is done.
 Every copy is encrypted by the driver then, in messages of at most 1 MiB, by the thread
 that asks for it, which waits for its stream meanwhile. So copies get threads of their
-own, small ones are packed into one, and several contexts (a protected channel each) work
-at once. The GPU's mode is asked of NVML, never guessed.
+own, transfers are cut into few, and several contexts (a protected channel each) work at
+once. The GPU's mode is asked of NVML, never guessed.
 Sources: NVIDIA's open kernel modules (conf_compute, uvm_conf_computing.h); NVML API
 reference, confidential compute; reports of synchronous copies under CC.
 """
@@ -29,7 +29,6 @@ from sealift.errors import UnavailableError
 
 MESSAGE_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 4 << 20
-SMALL_BYTES: Final = 256 << 10
 CONTEXTS: Final = 3
 _ON: Final = 1
 _MULTI_GPU: Final = {0: "none", 1: "ppcie", 2: "nvle"}

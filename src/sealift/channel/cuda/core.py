@@ -75,7 +75,6 @@ class Core:
         self._handles: dict[str, Any] = {}
         self._live: list[CudaMemory] = []
         self._scratch = Room(driver)
-        self._landing_room = Room(driver)
         self._closed = False
         with ExitStack() as made:  # all of it, or nothing is left
             self._make(made, slots)
@@ -91,7 +90,6 @@ class Core:
         self._word = _kept(made, HostBlock(driver, _WORD, pinned=copies.pinned))
         self.tables = _kept(made, TableRing(driver, slots, pinned=copies.pinned))
         self.back_ring = _kept(made, _ring_of(driver, driver, slots, copies))
-        made.callback(self._landing_room.free)
         made.callback(self._scratch.free)
         self.up = [
             _kept(made, Upward(driver, slots, number, copies))
@@ -204,10 +202,6 @@ class Core:
             self.crypto.submit(count, after=after).wait()
             return int.from_bytes(self._word.view, "little")
 
-    def landing(self, nbytes: int) -> int:
-        """Room on the GPU that the first way up lands packs in, one after the other."""
-        return self._landing_room.of(nbytes)
-
     def quiesce(self) -> None:
         """Wait for all that was queued, whatever comes of it."""
         lanes = (*(way.lane for way in self.up), self.crypto, self.answers, self.back)
@@ -237,7 +231,7 @@ class Core:
             raise unclean[0]
 
     def _wipe_rooms(self, stream: Any) -> None:
-        for room in (self._scratch, self._landing_room, self.tables):
+        for room in (self._scratch, self.tables):
             room.zero(stream)
 
     def _give_back(self, memory: CudaMemory) -> None:

@@ -19,7 +19,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
-from sealift.channel.device.device import device_lost, device_out_of_memory
+from sealift.channel.device.device import (
+    device_lost,
+    device_out_of_memory,
+    no_pinned_memory,
+)
 from sealift.errors import SealiftError, UnavailableError
 
 Argument = ctypes.c_uint32 | ctypes.c_uint64
@@ -109,6 +113,12 @@ class Driver(Protocol):
 
     def free_host(self, address: int) -> None:
         """Give it back."""
+
+    def pin_host(self, address: int, nbytes: int) -> None:
+        """Pin host memory that is there."""
+
+    def unpin_host(self, address: int) -> None:
+        """Let it go; nothing may be copied from or to it any more."""
 
     def residence(self, address: int) -> Residence:
         """Where the driver knows this address to lie."""
@@ -205,6 +215,7 @@ class Driver(Protocol):
 
 OUT_OF_MEMORY: Final = 2
 NOT_READY: Final = 600
+_PINNING: Final = ("cuMemHostAlloc", "cuMemHostRegister")
 NEEDED_DRIVER: Final = 13_000
 
 _KERNEL: Final = {700, 701, 702, 710, 714, 715, 716, 717, 718, 719, 721}
@@ -283,6 +294,8 @@ class CudaError(Exception):
 
     def to_error(self) -> SealiftError:
         """The line for a person, with its code and exit code."""
+        if self.number == OUT_OF_MEMORY and self.call in _PINNING:
+            return no_pinned_memory(self.asked_bytes, str(self))
         if self.number == OUT_OF_MEMORY:
             return device_out_of_memory(self.asked_bytes, str(self))
         if self.ends_context:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle
 from typing import Any, Final
@@ -29,16 +29,16 @@ from sealift.channel.cuda.batches import (
     seal_batch,
 )
 from sealift.channel.cuda.compilers import CudaKernels
-from sealift.channel.cuda.copies import SMALL_BYTES, CopySettings
+from sealift.channel.cuda.copies import CopySettings
 from sealift.channel.cuda.core import Core
-from sealift.channel.cuda.driver import Driver, GpuFacts, faults_as_errors
+from sealift.channel.cuda.driver import Driver, GpuFacts, Residence, faults_as_errors
 from sealift.channel.cuda.memory import (
     CudaMemory,
     SharedMemory,
     array_range,
     own_memory,
 )
-from sealift.channel.cuda.staging import HostBlock, writable_address
+from sealift.channel.cuda.staging import HostBlock, Pinning, writable_address
 from sealift.channel.cuda.streams import HoldsUp, Joined, Point, Ticket, on_device
 from sealift.channel.cuda.transfer import Transfer, open_staged, open_straight
 from sealift.channel.device.device import (
@@ -60,7 +60,6 @@ from sealift.errors import SealiftError
 from sealift.ids import Buffer
 
 SLOTS: Final = 4
-_ALIGNED: Final = 16
 
 
 class CudaEngine:
@@ -86,7 +85,7 @@ class CudaEngine:
         self.facts: GpuFacts = driver.facts
         self.copies = copies
         self._core = Core(driver, kernels, copies, slots)
-        self._blocks: list[HostBlock] = []
+        self._blocks: list[HostBlock | Pinning] = []
         self._process = os.getpid()
         atexit.register(self.close)
 
@@ -143,8 +142,21 @@ class CudaEngine:
         if not core.copies.pinned:
             return None
         block = HostBlock(core.driver, nbytes, pinned=True)
-        self._blocks.append(block)
+        self._keep(block)
         return block
+
+    @faults_as_errors()
+    def pin(self, memory: memoryview) -> Callable[[], None] | None:
+        """Let ``upload`` and ``transfer`` not copy what lies there; see ``pinned``."""
+        core = self.core
+        if core.copies.threads or not core.copies.pinned:
+            return None
+        pinning = Pinning(core.driver, memory)
+        if core.driver.residence(pinning.address) is not Residence.PINNED:
+            pinning.close()
+            return None
+        self._keep(pinning)
+        return pinning.close
 
     @faults_as_errors()
     def key(self, suite: Suite, key: SecretKey) -> CudaKey:
@@ -164,24 +176,6 @@ class CudaEngine:
             ticket = path(core, source, memory.address + offset, after)
             memory.hazards.writes(offset, end, ticket)
         return ticket
-
-    @faults_as_errors()
-    def upload_packed(self, parts: Sequence[Part]) -> Joined:
-        """Copy many small buffers in as few copies as they fit into.
-
-        Args:
-            parts: Each a buffer, the memory it goes to, and the offset there.
-        """
-        small, tickets, core = [], list[Point](), self.core
-        for part in parts:
-            if memoryview(part[0]).nbytes <= SMALL_BYTES:
-                small.append(part)
-            else:
-                tickets.append(self.upload(*part))
-        for pack in _packs(small, core.copies.piece_bytes):
-            with core.lock:
-                tickets.append(_send_pack(core, pack))
-        return Joined(tickets)
 
     @faults_as_errors()
     def download(
@@ -229,23 +223,28 @@ class CudaEngine:
     @faults_as_errors()
     def transfer(
         self,
-        host: Buffer,
+        parts: Sequence[Part],
         sealed: DeviceMemory,
-        offset: int,
         plain: DeviceMemory,
         groups: Sequence[Group],
         *,
         after: Sequence[Event] = (),
     ) -> CudaVerdicts:
         """Copy sealed records and open them, piece beside piece."""
-        source = memoryview(host).cast("B")
+        check_transfer(parts, sealed, plain, groups)
+        sources = [
+            (view, offset)
+            for host, offset in parts
+            if (view := memoryview(host).cast("B")).nbytes
+        ]
         memory = own_memory(sealed)
-        check_transfer(source.nbytes, memory, offset, plain, groups)
         keyed = [(own_key(key), places) for key, places in groups if places]
         if not keyed:
-            return CudaVerdicts(self.upload(source, memory, offset), bytes, nothing)
-        found = Transfer(source, memory, offset, own_memory(plain), keyed)
-        if self.copies.threads or not _lies_in(self._blocks, source):
+            copies = [self.upload(host, memory, offset) for host, offset in sources]
+            return CudaVerdicts(Joined(copies), bytes, nothing)
+        found = Transfer(sources, memory, own_memory(plain), keyed)
+        straight = all(_lies_in(self._blocks, host) for host, _ in sources)
+        if self.copies.threads or not straight:
             return open_staged(self.core, found, after, self.upload)
         return open_straight(self.core, found, after)
 
@@ -317,6 +316,11 @@ class CudaEngine:
         self._blocks = []
         self._core.close()
 
+    def _keep(self, block: HostBlock | Pinning) -> None:
+        with self._core.lock:
+            self._blocks = [each for each in self._blocks if not each.closed]
+            self._blocks.append(block)
+
     def _require_alive(self) -> None:
         if os.getpid() != self._process:
             raise device_lost("a GPU cannot be used in a forked process")
@@ -344,54 +348,12 @@ def _through_rings(
     return Joined(tickets)
 
 
-def _packs(parts: Sequence[Part], limit: int) -> list[list[Part]]:
-    packs: list[list[Part]] = []
-    room = 0
-    for part in parts:
-        nbytes = _padded(memoryview(part[0]).nbytes)
-        if not packs or nbytes > room:
-            packs.append([])
-            room = limit
-        packs[-1].append(part)
-        room -= nbytes
-    return packs
-
-
-def _send_pack(core: Core, parts: Sequence[Part]) -> Ticket:
-    packed = bytearray()
-    spread: list[tuple[int, int, int]] = []
-    after: list[HoldsUp] = []
-    for buffer, target, offset in parts:
-        source, memory = memoryview(buffer).cast("B"), own_memory(target)
-        check_range(memory, offset, source.nbytes)
-        after += memory.hazards.before_write(offset, offset + source.nbytes)
-        spread.append((memory.address + offset, len(packed), source.nbytes))
-        packed += source
-        packed += bytes(_padded(source.nbytes) - source.nbytes)
-    # The pack lands in memory of the engine, and is spread out by copies there.
-    way, landing = core.up[0], core.landing(len(packed))
-
-    def step(stream: Any) -> None:
-        way.ring.send(landing, memoryview(packed), stream)
-        for to, at, nbytes in spread:
-            core.driver.copy_on_device(to, landing + at, nbytes, stream)
-
-    ticket = way.lane.submit(step, after=after)
-    for buffer, target, offset in parts:
-        end = offset + memoryview(buffer).nbytes
-        own_memory(target).hazards.writes(offset, end, ticket)
-    return ticket
-
-
-def _padded(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNED) * _ALIGNED
-
-
-def _lies_in(blocks: Sequence[HostBlock], source: memoryview) -> bool:
+def _lies_in(blocks: Sequence[HostBlock | Pinning], source: memoryview) -> bool:
     if source.readonly or not source.nbytes:
         return False
     start = writable_address(source)
     return any(
         block.address <= start and start + source.nbytes <= block.address + block.nbytes
         for block in blocks
+        if not block.closed
     )

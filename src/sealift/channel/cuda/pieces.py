@@ -11,8 +11,8 @@ A piece ends where a segment of a record does, so a record may cross in several.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import suppress
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from sealift.channel.device.device import RecordPlace
@@ -21,6 +21,8 @@ from sealift.crypto.aead import TAG_BYTES
 OPENED_BYTES_PER_S: Final = 150e9
 """What a GPU opens, in rounds of a hundred percent: it only decides how transfers are cut."""
 
+Range = tuple[int, int]
+"""Start and end."""
 Items = tuple[int, int, int]
 """Number of a group, its first item and the one behind its last (``plan.PiecePlan``)."""
 
@@ -59,28 +61,67 @@ def piece_bytes(total_bytes: int, toll_s: float, least_bytes: int) -> int:
 
 
 def cut(
-    groups: Sequence[Segmented], start: int, end: int, size: int, least: int
+    groups: Sequence[Segmented], ranges: Sequence[Range], size: int, least: int
 ) -> Iterator[Piece]:
-    """Pieces of about ``size`` bytes that cover ``start`` to ``end``, one when asked for.
+    """Pieces of about ``size`` bytes that cover all ranges, one when it is asked for.
 
     Args:
-        groups: Records in the order of their places, all in that range.
-        start: Where the sealed bytes begin.
-        end: Where they end.
+        groups: Records in the order of their places, each in one of the ranges.
+        ranges: Start and end of what crosses, in their order.
         size: How long a piece is.
-        least: How short the last ones become.
+        least: How short the last ones of a range become.
     """
-    edges = _edges(groups)
-    to = (start, 0, 0)
-    next(edges)
-    for wanted in _ends(start, end, size, least):
-        if wanted <= to[0]:
-            continue
-        begin, to = to, (end, len(groups), 0)
-        if wanted < end:
-            with suppress(StopIteration):  # there is no record behind it
-                to = edges.send(wanted)
-        yield Piece(begin[0], to[0], tuple(_between(groups, begin[1:], to[1:])))
+    records = _Records(groups)
+    before = (0, 0)
+    for start, end in ranges:
+        byte = start
+        for wanted in _ends(start, end, size, least):
+            if wanted <= byte:
+                continue
+            to, behind = records.edge(wanted, end)
+            yield Piece(byte, to, tuple(records.between(before, behind)))
+            byte, before = to, behind
+
+
+class _Records:
+    """All records in a row, and where pieces may end."""
+
+    def __init__(self, groups: Sequence[Segmented]) -> None:
+        self._groups = groups
+        self._places = [place for group in groups for place in group.places]
+        self._starts = [place.sealed_offset for place in self._places]
+        self._of = [group for group in groups for _ in group.places]
+
+    def edge(self, wanted: int, end: int) -> tuple[int, tuple[int, int]]:
+        """Where a piece ends, and the first record and segment behind it.
+
+        Args:
+            wanted: Where it would end.
+            end: Where the range ends.
+        """
+        number = bisect_left(self._starts, wanted) - 1
+        if wanted == end or number < 0:
+            return wanted, (number + 1, 0)
+        place, segment_bytes = self._places[number], self._of[number].segment_bytes
+        inside = wanted - place.sealed_offset
+        segment = -(-inside // segment_bytes)
+        if segment * segment_bytes < place.plaintext_bytes:
+            return place.sealed_offset + segment * segment_bytes, (number, segment)
+        behind = place.sealed_offset + place.plaintext_bytes + TAG_BYTES
+        return max(wanted, behind), (number + 1, 0)
+
+    def between(self, begin: tuple[int, int], end: tuple[int, int]) -> Iterator[Items]:
+        """Items from one record and segment to another."""
+        base = 0
+        for number, (places, segments, _) in enumerate(self._groups):
+            total = len(places) * segments
+            first, last = (
+                min(max((record - base) * segments + segment, 0), total)
+                for record, segment in (begin, end)
+            )
+            if first < last:
+                yield number, first, last
+            base += len(places)
 
 
 def _ends(start: int, end: int, size: int, least: int) -> Iterator[int]:
@@ -88,39 +129,3 @@ def _ends(start: int, end: int, size: int, least: int) -> Iterator[int]:
     while start < end:
         start += min(max(min(size, (end - start) // 2), least), end - start)
         yield start
-
-
-def _edges(groups: Sequence[Segmented]) -> Generator[tuple[int, int, int], int, None]:
-    """Where pieces end: byte, group and first item behind it.
-
-    It is sent where each would end, ever later; the first answer is none.
-    """
-    wanted = yield 0, 0, 0
-    for number, (places, segments, segment_bytes) in enumerate(groups):
-        for index, place in enumerate(places):
-            begin, nbytes = place.sealed_offset, place.plaintext_bytes
-            while wanted < begin + nbytes:
-                segment = max(1, -(-(wanted - begin) // segment_bytes))
-                if segment * segment_bytes >= nbytes:
-                    break
-                at = begin + segment * segment_bytes
-                wanted = yield at, number, index * segments + segment
-            while wanted <= begin + nbytes + TAG_BYTES:
-                wanted = yield (
-                    begin + nbytes + TAG_BYTES,
-                    number,
-                    (index + 1) * segments,
-                )
-
-
-def _between(
-    groups: Sequence[Segmented], begin: tuple[int, int], end: tuple[int, int]
-) -> Iterator[Items]:
-    group, first = begin
-    while group < end[0]:
-        total = len(groups[group].places) * groups[group].segments
-        if first < total:
-            yield group, first, total
-        group, first = group + 1, 0
-    if group < len(groups) and first < end[1]:
-        yield group, first, end[1]

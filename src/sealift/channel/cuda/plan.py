@@ -4,7 +4,7 @@ Whoever wrote a kernel knows its grid and its arguments; the engine knows where 
 lie. A plan names addresses, the engine fills them in.
 
 A batch's table is one struct ``sealift_record`` of the kernels for each record (offsets,
-lengths and the nonce, 48 bytes, little endian); the associated data of all follow, each
+lengths, the nonce and the tag if it is told, 64 bytes, little endian); the associated data of all follow, each
 on a multiple of 16 bytes.
 
 A record is cut into *segments* of whole tiles; a block of 128 threads hashes and ciphers
@@ -28,7 +28,7 @@ from sealift.crypto.aead import TAG_BYTES, Suite
 from sealift.errors import UsageError
 
 Place = Literal[
-    "records",  # the array of records (48 bytes each)
+    "records",  # the array of records (64 bytes each)
     "aad",  # all associated data, one behind the other
     "key",  # the expanded key
     "raw_key",  # 32 bytes; the engine overwrites them after the expansion
@@ -42,7 +42,7 @@ Place = Literal[
     "count",  # where a u64 goes
 ]
 
-_RECORD: Final = struct.Struct("<QQIIQ12sI")
+_RECORD: Final = struct.Struct("<QQIIQ12sI16s")
 RECORD_BYTES: Final = _RECORD.size
 _ALIGNED: Final = 16
 
@@ -146,7 +146,7 @@ def table_of(places: Sequence[RecordPlace]) -> bytes:
         records.append(
             _RECORD.pack(
                 place.sealed_offset, place.plain_offset, place.plaintext_bytes,
-                len(text), at, place.nonce, 0,
+                len(text), at, place.nonce, bool(place.tag), place.tag,
             )
         )  # fmt: skip
         padded = text.ljust(-(-len(text) // _ALIGNED) * _ALIGNED, b"\0")

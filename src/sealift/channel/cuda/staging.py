@@ -72,18 +72,39 @@ class HostBlock:
         else:
             self.view = memoryview(bytearray(nbytes))
             self.address = writable_address(self.view)
-        self._closed = False
+        self.closed = False
 
     def close(self) -> None:
         """Overwrite and give back. Idempotent."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         scrub(self.view)
         self.view.release()
         if self._from is not None:
             with suppress(CudaError):  # a lost GPU keeps it until the process ends
                 self._from.free_host(self.address)
+
+
+class Pinning:
+    """Somebody else's memory, pinned as long as this is; it is kept alive meanwhile."""
+
+    def __init__(self, driver: Driver, memory: memoryview) -> None:
+        self._driver = driver
+        self._memory = memory[:]
+        self.nbytes = memory.nbytes
+        self.address = writable_address(memory)
+        driver.pin_host(self.address, self.nbytes)
+        self.closed = False
+
+    def close(self) -> None:
+        """Let it go. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        with suppress(CudaError):  # a lost GPU reads nothing any more
+            self._driver.unpin_host(self.address)
+        self._memory.release()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from sealift.channel.cuda.batches import (
 from sealift.channel.cuda.core import Core
 from sealift.channel.cuda.driver import Argument, Call, CudaError, Grid
 from sealift.channel.cuda.memory import CudaMemory
-from sealift.channel.cuda.pieces import Piece, Segmented, cut, piece_bytes
+from sealift.channel.cuda.pieces import Piece, Range, Segmented, cut, piece_bytes
 from sealift.channel.cuda.plan import (
     FIRST_ITEM,
     RECORD_BYTES,
@@ -55,23 +55,21 @@ class Transfer:
     """Sealed bytes on the host, and the records in them.
 
     Attributes:
-        host: The bytes.
+        parts: The bytes, and where each begins in ``sealed``.
         sealed: Where they go.
-        offset: Where in it.
         plain: Where plaintexts go.
         groups: Records by their key, in the order of their places.
     """
 
-    host: memoryview
+    parts: Sequence[tuple[memoryview, int]]
     sealed: CudaMemory
-    offset: int
     plain: CudaMemory
     groups: Sequence[tuple[CudaKey, Sequence[RecordPlace]]]
 
-    @property
-    def end(self) -> int:
-        """Behind the last byte, in the sealed memory."""
-        return self.offset + self.host.nbytes
+    @cached_property
+    def ranges(self) -> list[Range]:
+        """Start and end of each part, in the sealed memory."""
+        return [(start, start + host.nbytes) for host, start in self.parts]
 
     @cached_property
     def places(self) -> list[RecordPlace]:
@@ -97,7 +95,8 @@ class _Kernels:
 
     def __init__(self, core: Core, transfer: Transfer) -> None:
         least = max(core.copies.piece_bytes // _LEAST, 1)
-        size = piece_bytes(transfer.host.nbytes, core.copies.toll_s, least)
+        total = sum(host.nbytes for host, _ in transfer.parts)
+        size = piece_bytes(total, core.copies.toll_s, least)
         self._core, self._transfer = core, transfer
         make, facts = core.kernels.pieces, core.driver.facts
         self._plans = [
@@ -108,7 +107,7 @@ class _Kernels:
             Segmented(places, plan.segments, plan.segment_bytes)
             for (_, places), plan in zip(transfer.groups, self._plans, strict=True)
         ]
-        self.pieces = cut(cutting, transfer.offset, transfer.end, size, least)
+        self.pieces = cut(cutting, transfer.ranges, size, least)
         self.num_pieces = 0
         self._places: list[dict[str, int]] = []
         self._opening: list[tuple[Any, tuple[Argument, ...]]] = []
@@ -192,7 +191,8 @@ def open_straight(
             _abandon(core, transfer)
             raise
         core.flows.turn(kernels.num_pieces)
-        transfer.sealed.hazards.writes(transfer.offset, transfer.end, ticket)
+        for each in transfer.ranges:
+            transfer.sealed.hazards.writes(*each, ticket)
         return _verdicts(core, transfer, table, ticket, ticket)
 
 
@@ -216,14 +216,16 @@ def open_staged(
             core.quiesce()
             _abandon(core, transfer)
             raise
-        transfer.sealed.hazards.reads(transfer.offset, transfer.end, ticket)
+        for each in transfer.ranges:
+            transfer.sealed.hazards.reads(*each, ticket)
         return _verdicts(core, transfer, table, ticket, answer)
 
 
 def _before(transfer: Transfer, first: Sequence[Point]) -> list[HoldsUp]:
     """What must be past before anything is written."""
     written = transfer.plain.hazards.before_write(*transfer.written)
-    crossing = transfer.sealed.hazards.before_write(transfer.offset, transfer.end)
+    hazards = transfer.sealed.hazards
+    crossing = [p for each in transfer.ranges for p in hazards.before_write(*each)]
     return [*first, *written, *crossing]
 
 
@@ -236,12 +238,13 @@ def _calls(
 ) -> Iterator[Call]:
     """All calls of a transfer but the last; the table is written behind the first."""
     driver, to = core.driver, transfer.sealed.address
-    origin = writable_address(transfer.host) - transfer.offset
+    origins = _origins(transfer)
     last = None
     for number, (piece, (stream, _)) in enumerate(
         zip(kernels.pieces, cycle(flows), strict=False)
     ):
         start, end, _ = piece
+        origin = next(o for o, behind in origins if end <= behind)
         yield driver.copy_call(to + start, origin + start, end - start, stream)
         if number == 0:
             kernels.fill(table)
@@ -262,6 +265,14 @@ def _calls(
         yield driver.launch_call(*ready, last)
 
 
+def _origins(transfer: Transfer) -> list[tuple[int, int]]:
+    """Of each part, the host's address of the sealed memory's byte 0, and its end."""
+    return [
+        (writable_address(host) - start, start + host.nbytes)
+        for host, start in transfer.parts
+    ]
+
+
 def _submit_all(
     core: Core,
     transfer: Transfer,
@@ -277,9 +288,8 @@ def _submit_all(
 
     former = core.crypto.submit(begin, after=_before(transfer, first))
     for piece in kernels.pieces:
-        part = transfer.host[
-            piece.start - transfer.offset : piece.end - transfer.offset
-        ]
+        host, at = next(p for p in transfer.parts if piece.end <= p[1] + p[0].nbytes)
+        part = host[piece.start - at : piece.end - at]
         copied = upload(part, transfer.sealed, piece.start)
         step = partial(_launch, core, list(kernels.of(piece)))
         former = core.crypto.submit(step, after=[former, copied])
@@ -294,13 +304,14 @@ def _launch(core: Core, kernels: Sequence[Ready], stream: Any) -> None:
 def _verdicts(
     core: Core, transfer: Transfer, table: Table, ticket: Ticket, answer: Ticket
 ) -> CudaVerdicts:
-    places, plain = transfer.places, transfer.plain
-    plain.hazards.writes(*transfer.written, ticket)
+    transfer.plain.hazards.writes(*transfer.written, ticket)
     for key, _ in transfer.groups:
         key.memory.hazards.reads(0, key.memory.nbytes, ticket)
-    verdicts = CudaVerdicts(
-        answer, table.verdicts, lambda: prove_refused(core, plain, places, ticket)
-    )
+
+    def refuse() -> None:  # and the host's bytes live as long as they are copied
+        prove_refused(core, transfer.plain, transfer.places, ticket)
+
+    verdicts = CudaVerdicts(answer, table.verdicts, refuse)
     table.settle = verdicts.collect
     return verdicts
 

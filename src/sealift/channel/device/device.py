@@ -16,7 +16,7 @@ Rules for engines:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -26,6 +26,7 @@ from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Buffer
 
 MAX_ASSOCIATED_BYTES: Final = 256
+_TAG_LENGTHS: Final = (0, TAG_BYTES)
 BufferView = TypeVar("BufferView", bytes, bytearray, memoryview)
 
 
@@ -38,6 +39,7 @@ class RecordPlace(NamedTuple):  # made once a record, so it must be cheap
         sealed_offset: Where ciphertext and tag lie (or go) in the sealed memory.
         plain_offset: Where the plaintext goes (or lies) in the plain memory.
         plaintext_bytes: Its length; the sealed record has 16 more.
+        tag: What its tag must be, or nothing: then the one behind the ciphertext counts.
     """
 
     nonce: bytes
@@ -45,6 +47,7 @@ class RecordPlace(NamedTuple):  # made once a record, so it must be cheap
     sealed_offset: int
     plain_offset: int
     plaintext_bytes: int
+    tag: bytes = b""
 
     def sealed_in(self, memory: BufferView) -> BufferView:
         """Ciphertext and tag."""
@@ -91,8 +94,19 @@ class DeviceMemory(Protocol):
         """Scrub and give back. Idempotent."""
 
 
-Part = tuple[Buffer, DeviceMemory, int]
-"""A buffer, the memory it goes to, and the offset there."""
+Part = tuple[Buffer, int]
+"""A buffer on the host, and the offset in the device's memory where it goes."""
+
+
+class Crossing(Verdicts, Protocol):
+    """Records that cross to the device and are opened there."""
+
+    def wait_copied(self) -> None:
+        """Return when the bytes on the host may change.
+
+        Raises:
+            UnavailableError: code ``device-lost``.
+        """
 
 
 _ITEM_BYTES: Final = {"float32": 4, "float64": 8}
@@ -144,6 +158,15 @@ Group = tuple[DeviceKey, Sequence[RecordPlace]]
 """Records that are sealed under one key."""
 
 
+class PinnedRoom(Protocol):
+    """Host memory that a device reads and writes by itself."""
+
+    view: memoryview
+
+    def close(self) -> None:
+        """Overwrite and give back."""
+
+
 class DeviceEngine(Protocol):
     """A device that seals and opens records in its own memory."""
 
@@ -166,15 +189,25 @@ class DeviceEngine(Protocol):
             UnavailableError: code ``no-such-suite``, if it does not compute ``suite``.
         """
 
+    def pinned(self, nbytes: int) -> PinnedRoom | None:
+        """Host memory from which copies go by themselves; None where none is proven.
+
+        Raises:
+            UnavailableError: code ``no-pinned-memory``, if no more can be pinned.
+        """
+
+    def pin(self, memory: memoryview) -> Callable[[], None] | None:
+        """Let copies from memory that is there go by themselves, as from ``pinned``.
+
+        What is returned ends that; the memory must live until then. None where pinned
+        memory is not proven, or of no use.
+
+        Raises:
+            UnavailableError: code ``no-pinned-memory``, if no more can be pinned.
+        """
+
     def upload(self, host: Buffer, to: DeviceMemory, offset: int = 0) -> Event:
         """Copy from the host; ``host`` must stay as it is until the event."""
-
-    def upload_packed(self, parts: Sequence[Part]) -> Event:
-        """Copy small buffers from the host, in fewer crossings where each costs much.
-
-        They must stay as they are until the event. What was queued before it for the
-        same bytes is overwritten.
-        """
 
     def download(
         self,
@@ -210,29 +243,27 @@ class DeviceEngine(Protocol):
 
     def transfer(
         self,
-        host: Buffer,
+        parts: Sequence[Part],
         sealed: DeviceMemory,
-        offset: int,
         plain: DeviceMemory,
         groups: Sequence[Group],
         *,
         after: Sequence[Event] = (),
-    ) -> Verdicts:
+    ) -> Crossing:
         """Copy sealed records from the host and open them, one beside the other.
 
         The same as ``upload`` and ``open``, with one answer for all groups, and as fast
         as the copy alone where the device can do both at once.
 
         Args:
-            host: Sealed bytes; they stay as they are until ``Verdicts.wait``.
+            parts: Sealed bytes, in the order in which they lie in ``sealed``.
             sealed: Where they go.
-            offset: Where in it.
             plain: Where the plaintexts go.
-            groups: Records in the order in which they lie in ``host``, all of them there.
+            groups: Records in the order of their places, each of them in one part.
             after: What must be past before anything is written.
 
         Raises:
-            UsageError: as ``open``, and if records are not in their order.
+            UsageError: as ``open``, and if parts or records are not in their order.
         """
 
     def seal(
@@ -254,24 +285,12 @@ class DeviceEngine(Protocol):
         """Scrub and give back everything. Idempotent."""
 
 
-class PinnedRoom(Protocol):
-    """Host memory that a device reads and writes by itself."""
-
-    view: memoryview
-
-    def close(self) -> None:
-        """Overwrite and give back."""
-
-
 class SummingEngine(DeviceEngine, Protocol):
     """A device that also adds up what lies in its memory.
 
     Each operation is rounded by itself, as IEEE 754 says, so the bits are a processor's
     (of a NaN they need not be). Calls queue work, in the order of the calls.
     """
-
-    def pinned(self, nbytes: int) -> PinnedRoom | None:
-        """Host memory that copies need not go around; None where there is none."""
 
     def add(self, total: DeviceTensor, part: DeviceTensor) -> Event:
         """``total += part``.
@@ -300,35 +319,46 @@ def check_places(
     """
     if len(places) == 1 and _lies_within(places[0], sealed.nbytes, plain.nbytes):
         return
-    for nonce, associated_data, *_ in places:
+    for nonce, associated_data, *_, tag in places:
         if len(nonce) != NONCE_BYTES or len(associated_data) > MAX_ASSOCIATED_BYTES:
             raise _bad_place("nonce or associated data of a wrong length")
+        if len(tag) not in _TAG_LENGTHS:
+            raise _bad_place("a tag of a wrong length")
     _check_ranges([(p[2], p[4] + TAG_BYTES) for p in places], sealed.nbytes)
     _check_ranges([(p[3], p[4]) for p in places], plain.nbytes)
 
 
 def check_transfer(
-    nbytes: int,
+    parts: Sequence[Part],
     sealed: DeviceMemory,
-    offset: int,
     plain: DeviceMemory,
     groups: Sequence[Group],
 ) -> None:
-    """The records of all groups lie in what crosses, in order, and in both memories.
+    """Every record lies in one of the parts and in both memories; all are in order.
 
     Raises:
         UsageError: code ``bad-record-place``.
     """
-    check_range(sealed, offset, nbytes)
     places = [place for _, group in groups for place in group]
     check_places(places, sealed, plain)
-    byte = offset
+    ranges, byte = iter(parts), 0
+    start = end = 0
     for place in places:
-        if place.sealed_offset < byte:
-            raise _bad_place("records do not cross in the order of their places")
-        byte = place.sealed_offset + place.plaintext_bytes + TAG_BYTES
-    if byte > offset + nbytes:
-        raise _bad_place("a record does not lie in what crosses")
+        begin, behind = place.sealed_offset, place.plaintext_bytes + TAG_BYTES
+        while begin + behind > end:
+            buffer, start = next(ranges, (b"", -1))
+            if start < byte:
+                raise _bad_place("records or parts do not cross in their order")
+            byte = end = start + memoryview(buffer).nbytes
+            check_range(sealed, start, end - start)
+        if begin < start:
+            raise _bad_place("a record does not lie in what crosses")
+        start = begin + behind
+    for buffer, start in ranges:
+        if start < byte:
+            raise _bad_place("parts do not cross in their order")
+        byte = start + memoryview(buffer).nbytes
+        check_range(sealed, start, byte - start)
 
 
 def check_range(memory: DeviceMemory, offset: int, nbytes: int) -> None:
@@ -346,13 +376,14 @@ def check_range(memory: DeviceMemory, offset: int, nbytes: int) -> None:
 
 def _lies_within(place: RecordPlace, sealed_bytes: int, plain_bytes: int) -> bool:
     """The same for one record, at the price that one record may cost."""
-    nonce, associated_data, start, to, length = place
+    nonce, associated_data, start, to, length, tag = place
     return (
         min(start, to, length) >= 0
         and start + length + TAG_BYTES <= sealed_bytes
         and to + length <= plain_bytes
         and len(nonce) == NONCE_BYTES
         and len(associated_data) <= MAX_ASSOCIATED_BYTES
+        and len(tag) in _TAG_LENGTHS
     )
 
 
@@ -379,6 +410,15 @@ def _bad_place(why: str) -> UsageError:
 def device_lost(why: str) -> UnavailableError:
     """The device failed, or was unplugged, in the middle of work."""
     return UnavailableError("the device stopped working", why=why, code="device-lost")
+
+
+def no_pinned_memory(nbytes: int, why: str) -> UnavailableError:
+    """The host cannot keep ``nbytes`` more where a device reads them."""
+    return UnavailableError(
+        f"the host has no room for {nbytes} bytes of pinned memory",
+        why=why,
+        code="no-pinned-memory",
+    )
 
 
 def device_out_of_memory(nbytes: int, why: str = "") -> UnavailableError:

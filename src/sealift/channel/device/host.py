@@ -139,6 +139,9 @@ class Work:
         if self._failed is not None:
             raise self._failed
 
+    def wait_copied(self) -> None:
+        """Nothing to wait for: a call returns when it has copied."""
+
     def _settle(self) -> None:
         if self._parts:
             # All of them: none may write after the memory was scrubbed.
@@ -224,16 +227,16 @@ class HostDevice:
         """Make a cipher ready."""
         return HostKey(suite, self._make_cipher(suite, key))
 
+    def pinned(self, nbytes: int) -> None:
+        """None: copies here are made by the processor."""
+
+    def pin(self, memory: memoryview) -> None:
+        """None: copies here are made by the processor."""
+
     def upload(self, host: Buffer, to: DeviceMemory, offset: int = 0) -> Work:
         """Copy from the host."""
         source = memoryview(host).cast("B")
         _range(to, offset, source.nbytes)[:] = source
-        return _DONE
-
-    def upload_packed(self, parts: Sequence[Part]) -> Work:
-        """Copy one after the other: a crossing costs nothing here."""
-        for part in parts:
-            self.upload(*part)
         return _DONE
 
     def download(
@@ -266,20 +269,19 @@ class HostDevice:
 
     def transfer(
         self,
-        host: Buffer,
+        parts: Sequence[Part],
         sealed: DeviceMemory,
-        offset: int,
         plain: DeviceMemory,
         groups: Sequence[Group],
         *,
         after: Sequence[Event] = (),
     ) -> Work:
         """Copy, then open the records, several at once."""
-        source = memoryview(host).cast("B")
-        check_transfer(source.nbytes, sealed, offset, plain, groups)
+        check_transfer(parts, sealed, plain, groups)
         for event in after:
             event.wait()
-        self.upload(source, sealed, offset)
+        for host, offset in parts:
+            self.upload(host, sealed, offset)
         return self._open(groups, sealed, plain, ())
 
     def seal(
@@ -323,6 +325,8 @@ class HostDevice:
         def open_one(unit: tuple[Aead, RecordPlace]) -> None:
             cipher, place = unit
             record, room = place.sealed_in(source), place.plain_in(target)
+            if place.tag:
+                record[place.plaintext_bytes :] = place.tag
             cipher.open_into(place.nonce, record, place.associated_data, room)
 
         def undo() -> None:

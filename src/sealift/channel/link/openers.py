@@ -199,7 +199,8 @@ class HomeOpener:
         """Where the next record is opened, which crossed as its sender bound it.
 
         Args:
-            ends: Copied from its frame; the record that is opened must end in ``tag``.
+            ends: Copied from its frame; the record is opened under their ``tag``,
+                whatever its slot says by then.
             sealed_offset: Where it lies.
             plain_offset: Where its plaintext goes.
             unit_bytes: That plaintext's length.
@@ -213,7 +214,7 @@ class HomeOpener:
             ends.prefix, unit_bytes + FORWARDED_EXTRA_BYTES, covered, ends.crossing
         )
         self._index = index + 1
-        return self._device_keys.place(
+        key, place = self._device_keys.place(
             index,
             index,
             final=self._header.is_final(index),
@@ -221,6 +222,7 @@ class HomeOpener:
             plain_offset=plain_offset,
             plaintext_bytes=unit_bytes,
         )
+        return key, place._replace(tag=ends.tag)
 
     def close(self) -> None:
         """Forget the owner's key, here and on the device."""

@@ -3,13 +3,13 @@
 On the host's stand-in a unit that the sender sealed is opened where it lies in the memory
 that the two ends share; one that its owner sealed at home is copied first, since whoever
 forwards it could change it meanwhile (rule H3). Other engines have memory of their own:
-units are copied over and opened there, as many at once as have come. A call on a device costs as much as some hundred kilobytes do, so whatever has arrived
-crosses in one copy and is opened by one call, while the next ones arrive: half of the
-ring at most, so that the sender can go on. Slots are the sender's again once they were
+units are copied over and opened there, as many at once as have come, in one call of the
+engine (``DeviceEngine.transfer``), which opens some while it copies others, and meanwhile
+the next ones arrive: half of the ring at most, so that the sender can go on. Slots are the sender's again once they were
 copied; what is in them is sealed. Verdicts are told in the order of the records, and a
 batch with a record that fails tells none.
 Of a record that was sealed at home, the tag that its crossing binds is checked in a
-private copy, and that copy is what the device gets, over the one in the slot.
+private copy, and that copy is what the device gets, not the one in the slot.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby, islice
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from sealift.channel.device.device import (
+    Crossing,
     DeviceEngine,
     DeviceKey,
     DeviceMemory,
-    Event,
-    Part,
+    Group,
     RecordPlace,
-    Verdicts,
 )
 from sealift.channel.device.host import HostDevice, HostMemory
 from sealift.channel.link.announcement import Announcement
@@ -69,12 +68,10 @@ class Arriving:
             self.sink(start, length)
 
 
-def by_key(
-    found: Sequence[Found],
-) -> list[list[Found]]:
-    """Units opened by one call: all that follow one another under one key."""
-    groups = groupby(found, key=lambda each: id(each[0]))
-    return [list(group) for _, group in groups]
+def by_key(found: Sequence[Found]) -> list[Group]:
+    """All that follow one another under one key go together."""
+    groups = [list(group) for _, group in groupby(found, key=lambda each: id(each[0]))]
+    return [(group[0][0], [place for _, place in group]) for group in groups]
 
 
 class Opening(Protocol):
@@ -141,13 +138,11 @@ class OnHost:
             arriving.verified(start, length)
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Units that crossed together, and what is queued for them."""
+class _Batch(NamedTuple):
+    """Units that cross together, and their verdict."""
 
     units: Sequence[Range]
-    copies: list[Event] = field(default_factory=list)
-    verdicts: list[Verdicts] = field(default_factory=list)
+    crossing: Crossing
 
 
 class Staged:
@@ -165,6 +160,11 @@ class Staged:
         self._records = min(half, MAX_BATCH_RECORDS)
         self._stride = transport.incoming_stride
         self._staging = engine.allocate(BATCHES * self._records * self._stride)
+        try:
+            self._unpin = engine.pin(transport.memory)
+        except BaseException:
+            self._staging.close()
+            raise
         self._part = 0
         self._queued: deque[_Batch] = deque()
 
@@ -187,6 +187,8 @@ class Staged:
 
     def close(self) -> None:
         """Scrub the staging memory and give it back."""
+        if self._unpin is not None:
+            self._unpin()
         self._staging.close()
 
     def _queue(
@@ -196,57 +198,27 @@ class Staged:
         frames: Sequence[Range],
         units: Sequence[Range],
     ) -> None:
-        batch = _Batch(units)
-        self._queued.append(batch)  # first: whatever is queued of it is waited for
-        self._copy_and_open(opener, into, frames, batch)
-        for copy in batch.copies:
-            copy.wait()
+        memory, base = self._transport.memory, self._next_part()
+        found = [
+            self._next(opener, frame, base + number * self._stride, unit)
+            for number, (frame, unit) in enumerate(zip(frames, units, strict=True))
+        ]
+        parts = [
+            (memory[start + PREFIX_BYTES : end], base + first * self._stride)
+            for first, start, end in spans(frames)
+        ]
+        crossing = self._engine.transfer(parts, self._staging, into, by_key(found))
+        self._queued.append(_Batch(units, crossing))
+        crossing.wait_copied()
         self._transport.skip(len(frames))
 
-    def _copy_and_open(
-        self,
-        opener: AnyOpener,
-        into: DeviceMemory,
-        frames: Sequence[Range],
-        batch: _Batch,
-    ) -> None:
-        engine, memory, staging = self._engine, self._transport.memory, self._staging
-        base = self._next_part()
-        checked: list[Part] = []
-        found = [
-            self._next(opener, frame, base + number * self._stride, unit, checked)
-            for number, (frame, unit) in enumerate(
-                zip(frames, batch.units, strict=True)
-            )
-        ]
-        for first, start, end in spans(frames):
-            sealed = memory[start + PREFIX_BYTES : end]
-            to = base + first * self._stride
-            batch.copies.append(engine.upload(sealed, staging, to))
-        if checked:
-            batch.copies.append(engine.upload_packed(checked))
-        for group in by_key(found):
-            places = [place for _, place in group]
-            opened = engine.open(group[0][0], staging, into, places, after=batch.copies)
-            batch.verdicts.append(opened)
-
-    def _next(
-        self,
-        opener: AnyOpener,
-        frame: Range,
-        to: int,
-        unit: Range,
-        checked: list[Part],
-    ) -> Found:
-        """Key and place of the next unit, and the tag that is put there once checked."""
+    def _next(self, opener: AnyOpener, frame: Range, to: int, unit: Range) -> Found:
+        """Key and place of the next unit."""
         at, frame_bytes = frame
         lying = self._transport.memory[at : at + frame_bytes]
-        if not isinstance(opener, HomeOpener):
-            return opener.expect(lying, to, *unit)
-        ends = ends_of(lying, unit[1])
-        found = opener.admit(ends, to, *unit)
-        checked.append((ends.tag, self._staging, to + unit[1]))
-        return found
+        if isinstance(opener, HomeOpener):
+            return opener.admit(ends_of(lying, unit[1]), to, *unit)
+        return opener.expect(lying, to, *unit)
 
     def _next_part(self) -> int:
         """Where a batch goes: not where the one before it is being opened."""
@@ -255,8 +227,7 @@ class Staged:
 
     def _settle(self, arriving: Arriving) -> None:
         batch = self._queued[0]
-        for verdicts in batch.verdicts:
-            verdicts.wait()
+        batch.crossing.wait()
         self._queued.popleft()
         for start, length in batch.units:
             arriving.verified(start, length)
@@ -264,9 +235,8 @@ class Staged:
     def _drain(self) -> None:
         """Nothing may be written any more once the caller overwrites the memory."""
         for batch in self._queued:
-            for each in (*batch.copies, *batch.verdicts):
-                with contextlib.suppress(Exception):
-                    each.wait()
+            with contextlib.suppress(Exception):
+                batch.crossing.wait()
         self._queued.clear()
 
 

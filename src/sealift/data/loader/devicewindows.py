@@ -85,11 +85,14 @@ class DeviceWindows:
         self._seen: dict[tuple[int, int], bytes] = {}
         self._seen_key = SecretKey.generate()
         records = -(-window_bytes // min(s.record_bytes for s in shards.layout.shards))
-        self._staging = bytearray(window_bytes + sealed_bytes(0) * (records + 1))
+        staging_bytes = window_bytes + sealed_bytes(0) * (records + 1)
+        self._pinned = engine.pinned(staging_bytes)
+        own = memoryview(bytearray(0 if self._pinned else staging_bytes))
+        self._staging = self._pinned.view if self._pinned else own
         self._memories: list[tuple[DeviceMemory, DeviceMemory]] = []
         try:
             for _ in range(SLOTS):
-                sealed = engine.allocate(len(self._staging))
+                sealed = engine.allocate(staging_bytes)
                 self._memories.append((sealed, engine.allocate(window_bytes)))
         except BaseException:
             self._close_memories()
@@ -130,19 +133,15 @@ class DeviceWindows:
         if former is not None:
             former.wait()
         records, places = self._placed(window)
-        staging, used = memoryview(self._staging), 0
+        staging, used = self._staging, 0
         for record in records:
             reader = self._readers[record.shard]
             used += reader.read_sealed(record.index, staging[record.sealed :])
-        self._engine.upload(staging[:used], sealed).wait()
-        opened = AllOf(
-            [
-                self._engine.open(key, sealed, plain, group)
-                for key, group in self._keyed(records)
-            ],
-            plain.scrub,
-        )
+        parts, groups = [(staging[:used], 0)], list(self._keyed(records))
+        crossing = self._engine.transfer(parts, sealed, plain, groups)
+        opened = AllOf([crossing], plain.scrub)
         if self._defers and all(self._is_known(record) for record in records):
+            crossing.wait_copied()  # the staging memory is the next window's
             self._out[slot] = opened
             return places
         try:
@@ -217,9 +216,7 @@ class DeviceWindows:
 
     def _digest(self, record: _Record) -> bytes:
         end = record.sealed + sealed_bytes(record.plaintext_bytes)
-        return keyed_hash(
-            self._seen_key, memoryview(self._staging)[record.sealed : end]
-        )
+        return keyed_hash(self._seen_key, self._staging[record.sealed : end])
 
     def _name_the_record(self, records: Sequence[_Record]) -> None:
         """A device tells no record; the processor finds it, and raises with its name."""
@@ -236,6 +233,8 @@ class DeviceWindows:
         while self._memories:
             for memory in self._memories.pop():
                 memory.close()
+        if self._pinned is not None:
+            self._pinned.close()
 
 
 class _Loading:

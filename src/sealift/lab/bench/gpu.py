@@ -88,7 +88,8 @@ class Transfer:
     def pipelined(self) -> None:
         """One piece crosses while the one before it is opened, as links and loaders do."""
         groups = [(self.key, self.places)]
-        self._engine.transfer(self.host, self.sealed, 0, self.plain, groups).wait()
+        parts = [(self.host, 0)]
+        self._engine.transfer(parts, self.sealed, self.plain, groups).wait()
 
     def close(self) -> None:
         """Give the memory back."""

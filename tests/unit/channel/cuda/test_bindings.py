@@ -50,6 +50,12 @@ driver.issue([
     driver.wait_call(stream, event),
 ])
 assert ctypes.string_at(device + 600, 50) == bytes([7] * 50)
+mine = bytearray(5000)
+at = ctypes.addressof(ctypes.c_char.from_buffer(mine))
+driver.pin_host(at, 5000)
+assert driver.residence(at + 4000) is Residence.PINNED
+driver.unpin_host(at)
+assert driver.residence(at) is Residence.UNKNOWN
 other = driver.another_context()
 there = other.allocate(64)
 other.copy_to_device(there, host, 64, other.stream())

@@ -106,24 +106,6 @@ def test_the_state_comes_from_nvml():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_many_small_buffers_cross_in_few_copies(way):
-    gpu = model_gpu()
-    engine = engine_on(gpu, way)
-    memory, other = engine.allocate(1 << 20), engine.allocate(4096)
-    parts = [os.urandom(n) for n in (0, 1, 15, 16, 100, 4096, 7, 300_000)]
-    places = [(part, memory, 10_000 * at) for at, part in enumerate(parts)]
-    gpu.calls.clear()
-    engine.upload_packed([*places[:-1], (b"else", other, 9), places[-1]]).wait()
-    crossings = gpu.calls.count("cuMemcpyHtoDAsync")
-    assert crossings == 1 + -(-300_000 // PIECE)
-    content = read(engine, memory)
-    for part, _, offset in places:
-        assert content[offset : offset + len(part)] == part
-    assert read(engine, other)[9:13] == b"else"
-    engine.close()
-
-
-@pytest.mark.parametrize("way", WAYS)
 def test_calls_on_the_same_bytes_keep_their_order(way):
     """A ring in one memory: nobody says what waits for what, and all is right."""
     engine = engine_on(model_gpu(), way)

@@ -15,6 +15,7 @@ from sealift.errors import AuthenticationError, SealiftError, UnavailableError
 from tests.contract.test_device_engines import read
 from tests.contract.test_transfers import Sent
 from tests.sim.cuda_engines import WAYS, engine_on, gcc_engine, model_gpu
+from tests.sim.linkworld import LinkWorld
 
 GCM = Suite.AES_256_GCM
 MIB = 1 << 20
@@ -35,7 +36,7 @@ def test_pieces_cover_all_bytes_and_items_once_and_in_order(size, gap):
     second, end = places([7000, 1], gap)
     second = [p._replace(sealed_offset=p.sealed_offset + middle) for p in second]
     groups = [Segmented(first, 3, 1024), Segmented(second, 7, 1024)]
-    pieces = list(cut(groups, 0, middle + end, size, 1))
+    pieces = list(cut(groups, [(0, middle + end)], size, 1))
     assert pieces[0].start == 0
     assert [p.start for p in pieces[1:]] == [p.end for p in pieces[:-1]]
     assert pieces[-1].end == middle + end
@@ -65,8 +66,8 @@ def test_where_a_crossing_costs_much_there_are_few():
     for total in (16, 64, 256):
         found, end = places([MIB] * total)
         groups = [Segmented(found, 64, 16 << 10)]
-        few = list(cut(groups, 0, end, piece_bytes(end, slow, MIB), MIB))
-        many = list(cut(groups, 0, end, piece_bytes(end, quick, MIB), MIB))
+        few = list(cut(groups, [(0, end)], piece_bytes(end, slow, MIB), MIB))
+        many = list(cut(groups, [(0, end)], piece_bytes(end, quick, MIB), MIB))
         assert len(few) <= 10
         assert len(many) >= 8
 
@@ -184,4 +185,56 @@ def test_what_one_transfer_left_in_the_scratch_judges_no_other():
     with pytest.raises(AuthenticationError):
         sent.transfer().wait()
     assert not any(read(engine, sent.plain))
+    engine.close()
+
+
+def test_no_room_for_pinned_memory_is_one_line():
+    gpu = model_gpu()
+    engine = engine_on(gpu)
+    gpu.pinnable_bytes = 1 << 20
+    mine = memoryview(bytearray(3 << 20))
+    for ask in (lambda: engine.pinned(3 << 20), lambda: engine.pin(mine)):
+        with pytest.raises(UnavailableError, match="3145728 bytes of pinned") as caught:
+            ask()
+        assert (caught.value.code, caught.value.exit_code) == ("no-pinned-memory", 3)
+    engine.close()
+
+
+def test_a_link_or_a_loader_without_pinned_memory_is_one_line_and_leaves_nothing():
+    gpu = model_gpu()
+    engine = engine_on(gpu)
+    kept, gpu.pinnable_bytes = len(gpu.blocks), 1000
+    with pytest.raises(UnavailableError) as caught:
+        LinkWorld(engine=engine)
+    assert caught.value.code == "no-pinned-memory"
+    assert len(gpu.blocks) <= kept + 1  # the test's own memory
+    engine.close()
+
+
+def test_memory_that_is_pinned_crosses_by_itself_until_it_is_let_go():
+    gpu = model_gpu()
+    engine = engine_on(gpu)
+    sent = Sent(engine, "ordinary", (GCM,))
+    let_go = engine.pin(sent.host)
+    made = calls_of(gpu, sent)
+    assert made.count("cuEventSynchronize") == 0  # no slot was waited for
+    let_go()
+    let_go()
+    assert not gpu.registered
+    assert calls_of(gpu, sent).count("cuEventSynchronize") > 0
+    assert read(engine, sent.plain) == sent.expected
+    engine.close()
+
+
+@pytest.mark.parametrize("way", ["staged", "confidential"])
+def test_memory_is_not_pinned_where_that_is_not_proven_or_of_no_use(way):
+    gpu = model_gpu()
+    engine = engine_on(gpu, way)
+    assert engine.pin(memoryview(bytearray(5000))) is None
+    assert not gpu.registered
+    engine.close()
+    gpu = model_gpu(pinned="ordinary")  # the driver does not call it pinned
+    engine = engine_on(gpu)
+    assert engine.pin(memoryview(bytearray(5000))) is None
+    assert not gpu.registered
     engine.close()

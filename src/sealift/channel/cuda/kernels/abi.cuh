@@ -7,7 +7,7 @@
 #define SEALIFT_MAX_PLAINTEXT 4194304u
 #define SEALIFT_MAX_ASSOCIATED 256u
 
-// One record of a batch; 48 bytes, little endian, an array in device memory.
+// One record of a batch; 64 bytes, little endian, an array in device memory.
 struct sealift_record {
     u64 sealed_offset;    // of ciphertext || tag in the sealed memory
     u64 plain_offset;     // of the plaintext in the plain memory
@@ -15,7 +15,8 @@ struct sealift_record {
     u32 aad_bytes;        // 0 to SEALIFT_MAX_ASSOCIATED
     u64 aad_offset;       // in the memory of all associated data
     u8 nonce[12];
-    u32 reserved;
+    u32 has_tag;          // whether `tag` counts, not the one behind the ciphertext
+    u8 tag[16];
 };
 
 // Elements of GF(2^128) and of integers modulo 2^130 - 5, as they lie in memory.

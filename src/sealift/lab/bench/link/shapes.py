@@ -267,9 +267,8 @@ class AfterAllCame:
             opener.expect(transport.memory[at : at + nbytes], at + PREFIX_BYTES, *unit)
             for (at, nbytes), unit in zip(ranges, units, strict=True)
         ]
-        for batch in by_key(found) if self._at_once else [[each] for each in found]:
-            places = [place for _, place in batch]
-            key = batch[0][0]
+        singly = [(key, [place]) for key, place in found]
+        for key, places in by_key(found) if self._at_once else singly:
             self._engine.open(key, self._memory, arriving.into, places).wait()
         transport.skip(len(units))
         for start, length in units:
