@@ -15,7 +15,7 @@ from tests.sim.gcc_kernels import loaded
 from tests.sim.model_kernels import ModelKernels, ModelRunner
 
 PIECE = 16 << 10  # small, so that a test's few bytes take several slots
-TOLL_S = 1e-9  # so that a test's few bytes cross in several pieces
+TOLL_S = 1e-9
 WAYS: dict[str, CopySettings] = {
     "pinned": CopySettings(False, 1, PIECE, True, "as a test says", TOLL_S),
     "staged": CopySettings(True, 1, PIECE, False, "as a test says", TOLL_S),

@@ -357,6 +357,9 @@ class StandInDriver:
     def copy_call(self, *arguments: Any) -> Call:
         return Call("cuMemcpyHtoDAsync", self._made(self.copy_to_device), arguments)
 
+    def copy_back_call(self, *arguments: Any) -> Call:
+        return Call("cuMemcpyDtoHAsync", self._made(self.copy_to_host), arguments)
+
     def record_call(self, *arguments: Any) -> Call:
         return Call("cuEventRecord", self._made(self.record), arguments)
 

@@ -38,6 +38,7 @@ _MOST_PLAIN_SHARED: Final = 48 << 10
 _P, _U = ctypes.c_void_p, ctypes.c_uint
 _QUICK: Final[dict[str, tuple[type, ...]]] = {
     "cuMemcpyHtoDAsync": (ctypes.c_uint64, _P, ctypes.c_size_t, _P),
+    "cuMemcpyDtoHAsync": (_P, ctypes.c_uint64, ctypes.c_size_t, _P),
     "cuEventRecord": (_P, _P),
     "cuStreamWaitEvent": (_P, _P, _U),
     "cuLaunchKernel": (_P, *[_U] * 7, _P, _P, _P),
@@ -271,6 +272,10 @@ class CudaDriver:
     def copy_call(self, to: int, origin: int, nbytes: int, stream: Any) -> Call:
         """``copy_to_device``, from pinned memory."""
         return self._call("cuMemcpyHtoDAsync", to, origin, nbytes, int(stream))
+
+    def copy_back_call(self, to: int, origin: int, nbytes: int, stream: Any) -> Call:
+        """``copy_to_host``, to pinned memory."""
+        return self._call("cuMemcpyDtoHAsync", to, origin, nbytes, int(stream))
 
     def record_call(self, event: Any, stream: Any) -> Call:
         """``record``."""

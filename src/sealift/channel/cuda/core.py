@@ -13,12 +13,11 @@ from sealift.channel.cuda.driver import CudaError, Driver, faults_as_errors
 from sealift.channel.cuda.memory import CudaMemory, SharedMemory
 from sealift.channel.cuda.plan import Plan, to_arguments
 from sealift.channel.cuda.staging import HostBlock, Ring, Room, TableRing
-from sealift.channel.cuda.streams import EventPool, Flows, HoldsUp, Lane, Ticket
+from sealift.channel.cuda.streams import EventPool, HoldsUp, Lane, Ticket
 from sealift.channel.device.device import device_lost
 from sealift.errors import IntegrityError, SealiftError, require_kind
 
 _WORD: Final = 8
-FLOWS: Final = 3
 
 
 class _Closing(Protocol):
@@ -84,7 +83,7 @@ class Core:
         driver, copies = self.driver, self.copies
         self._module = driver.load(self.kernels.code(driver.facts))
         made.callback(driver.release, self._module)
-        self._pool = _kept(made, EventPool(driver))
+        self.pool = _kept(made, EventPool(driver))
         self._count = driver.allocate(_WORD)
         made.callback(driver.free, self._count)
         self._word = _kept(made, HostBlock(driver, _WORD, pinned=copies.pinned))
@@ -95,7 +94,6 @@ class Core:
             _kept(made, Upward(driver, slots, number, copies))
             for number in range(copies.contexts)
         ]
-        self.flows = _kept(made, Flows(driver, FLOWS))
         self.crypto = _kept(made, self._lane("crypto", threaded=copies.threads))
         self.answers = _kept(made, self._lane("answers", threaded=copies.threads))
         self.back = _kept(made, self._lane("back", threaded=True))
@@ -202,14 +200,16 @@ class Core:
             self.crypto.submit(count, after=after).wait()
             return int.from_bytes(self._word.view, "little")
 
+    def scratch(self, nbytes: int) -> int:
+        """Room for what is queued on the crypto lane, of any content."""
+        return self._scratch.of(nbytes)
+
     def quiesce(self) -> None:
         """Wait for all that was queued, whatever comes of it."""
         lanes = (*(way.lane for way in self.up), self.crypto, self.answers, self.back)
         for lane in lanes:
             with suppress(SealiftError):
                 lane.submit(lambda _: None).wait()
-        with suppress(CudaError):
-            self.flows.finish()
 
     def close(self) -> None:
         """Scrub and give back everything; a GPU that is gone only loses its own.
@@ -223,16 +223,15 @@ class Core:
             self._closed = True
         unclean = [error for each in list(self._live) if (error := _unclean(each))]
         with suppress(SealiftError):
-            self.crypto.submit(self._wipe_rooms).wait()
+            self.crypto.submit(self._wipe_scratch).wait()
         with suppress(CudaError):
             self._made.close()
         self.driver.close()
         if unclean:
             raise unclean[0]
 
-    def _wipe_rooms(self, stream: Any) -> None:
-        for room in (self._scratch, self.tables):
-            room.zero(stream)
+    def _wipe_scratch(self, stream: Any) -> None:
+        self._scratch.zero(stream)
 
     def _give_back(self, memory: CudaMemory) -> None:
         with self.lock:
@@ -255,12 +254,12 @@ class Core:
 
     def ticket(self, stream: Any) -> Ticket:
         """A point behind all that a stream of the first context was given so far."""
-        ticket = Ticket(self.driver, self._pool)
+        ticket = Ticket(self.driver, self.pool)
         ticket.arm(stream)
         return ticket
 
     def _lane(self, name: str, *, threaded: bool) -> Lane:
-        return Lane(self.driver, self._pool, f"sealift-{name}", threaded=threaded)
+        return Lane(self.driver, self.pool, f"sealift-{name}", threaded=threaded)
 
 
 def _kept(made: ExitStack, part: Closing) -> Closing:

@@ -185,6 +185,9 @@ class Driver(Protocol):
     def copy_call(self, to: int, origin: int, nbytes: int, stream: Any) -> Call:
         """``copy_to_device``, from pinned memory."""
 
+    def copy_back_call(self, to: int, origin: int, nbytes: int, stream: Any) -> Call:
+        """``copy_to_host``, to pinned memory."""
+
     def record_call(self, event: Any, stream: Any) -> Call:
         """``record``."""
 

@@ -231,15 +231,15 @@ class CudaEngine:
         after: Sequence[Event] = (),
     ) -> CudaVerdicts:
         """Copy sealed records and open them, piece beside piece."""
-        check_transfer(parts, sealed, plain, groups)
-        sources = [
-            (view, offset)
-            for host, offset in parts
-            if (view := memoryview(host).cast("B")).nbytes
-        ]
-        memory = own_memory(sealed)
+        memory, sources = own_memory(sealed), []
+        for host, offset in parts:
+            view = memoryview(host).cast("B")
+            check_range(memory, offset, view.nbytes)
+            if view.nbytes:
+                sources.append((view, offset))
         keyed = [(own_key(key), places) for key, places in groups if places]
         if not keyed:
+            check_transfer(parts, sealed, plain, groups)
             copies = [self.upload(host, memory, offset) for host, offset in sources]
             return CudaVerdicts(Joined(copies), bytes, nothing)
         found = Transfer(sources, memory, own_memory(plain), keyed)

@@ -1,17 +1,16 @@
 """How a transfer is cut: what crosses at once, and what can be opened then. Pure values.
 
-What is not hidden is what every crossing costs, and the opening of the last piece. Of a
-transfer of ``n`` bytes in ``k`` pieces that is ``k`` tolls and ``n / k`` bytes of opening,
-least where both are equal. So where a crossing costs little there are many small pieces,
-and in confidential mode, where crossings wait for one another, few large ones. The last
-ones become small: nothing crosses while they are opened.
-A piece ends where a segment of a record does, so a record may cross in several.
+Each piece takes two thirds of what is left. What opens a piece then ends before the rest
+has crossed, for a GPU opens more than twice what its bus brings; only the last piece is
+opened while nothing crosses, and it is short. So a transfer of any length has few pieces,
+and one more costs a crossing's toll: the shortest piece is what a GPU opens in that time.
+In confidential mode, where crossings wait for one another, there are fewer and larger ones.
+Pieces end anywhere; a segment of a record is opened with the piece that brings its end.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -19,26 +18,32 @@ from sealift.channel.device.device import RecordPlace
 from sealift.crypto.aead import TAG_BYTES
 
 OPENED_BYTES_PER_S: Final = 150e9
-"""What a GPU opens, in rounds of a hundred percent: it only decides how transfers are cut."""
+"""What a GPU opens, roughly: it only decides how transfers are cut."""
+LEAST_BYTES: Final = 1 << 20
+"""Below that, opening is a matter of time for one segment, not of bytes."""
 
 Range = tuple[int, int]
 """Start and end."""
 Items = tuple[int, int, int]
 """Number of a group, its first item and the one behind its last (``plan.PiecePlan``)."""
+Place = tuple[int, int]
+"""Number of a record, and of a segment of it."""
 
 
-class Piece(NamedTuple):
-    """One crossing of sealed bytes, and the items that are whole then.
+class Copy(NamedTuple):
+    """One copy.
 
     Attributes:
-        start: Its first byte, in the sealed memory.
+        part: Which range it is of.
+        start: Its first byte.
         end: Behind its last.
-        items: Of each group that has some.
+        ends_piece: Whether a piece ends with it.
     """
 
+    part: int
     start: int
     end: int
-    items: tuple[Items, ...]
+    ends_piece: bool
 
 
 class Segmented(NamedTuple):
@@ -49,83 +54,71 @@ class Segmented(NamedTuple):
     segment_bytes: int
 
 
-def piece_bytes(total_bytes: int, toll_s: float, least_bytes: int) -> int:
-    """How long a piece is.
+def least_piece(toll_s: float) -> int:
+    """The shortest piece.
 
     Args:
-        total_bytes: What crosses altogether.
         toll_s: What one more crossing costs.
-        least_bytes: No piece is shorter.
     """
-    return max(least_bytes, int(math.sqrt(total_bytes * toll_s * OPENED_BYTES_PER_S)))
+    return max(LEAST_BYTES, int(toll_s * OPENED_BYTES_PER_S))
 
 
-def cut(
-    groups: Sequence[Segmented], ranges: Sequence[Range], size: int, least: int
-) -> Iterator[Piece]:
-    """Pieces of about ``size`` bytes that cover all ranges, one when it is asked for.
+def cut(ranges: Sequence[Range], least: int) -> Iterator[Copy]:
+    """Copies that cover all ranges, and where pieces end; a range ends a copy."""
+    left = sum(end - start for start, end in ranges)
+    size = _piece(left, least)
+    for part, (start, end) in enumerate(ranges):
+        at = start
+        while at < end:
+            nbytes = min(size, end - at)
+            left, size = left - nbytes, size - nbytes
+            yield Copy(part, at, at + nbytes, size == 0)
+            at += nbytes
+            size = size or _piece(left, least)
+
+
+def _piece(left: int, least: int) -> int:
+    size = max(left - left // 3, least)
+    return left if left - size < least // 2 else size
+
+
+class Arrived:
+    """Which items are whole once so many bytes have crossed.
 
     Args:
-        groups: Records in the order of their places, each in one of the ranges.
-        ranges: Start and end of what crosses, in their order.
-        size: How long a piece is.
-        least: How short the last ones of a range become.
+        groups: Records in the order in which they cross.
     """
-    records = _Records(groups)
-    before = (0, 0)
-    for start, end in ranges:
-        byte = start
-        for wanted in _ends(start, end, size, least):
-            if wanted <= byte:
-                continue
-            to, behind = records.edge(wanted, end)
-            yield Piece(byte, to, tuple(records.between(before, behind)))
-            byte, before = to, behind
-
-
-class _Records:
-    """All records in a row, and where pieces may end."""
 
     def __init__(self, groups: Sequence[Segmented]) -> None:
         self._groups = groups
         self._places = [place for group in groups for place in group.places]
         self._starts = [place.sealed_offset for place in self._places]
         self._of = [group for group in groups for _ in group.places]
+        self._behind: Place = (0, 0)
 
-    def edge(self, wanted: int, end: int) -> tuple[int, tuple[int, int]]:
-        """Where a piece ends, and the first record and segment behind it.
-
-        Args:
-            wanted: Where it would end.
-            end: Where the range ends.
-        """
-        number = bisect_left(self._starts, wanted) - 1
-        if wanted == end or number < 0:
-            return wanted, (number + 1, 0)
-        place, segment_bytes = self._places[number], self._of[number].segment_bytes
-        inside = wanted - place.sealed_offset
-        segment = -(-inside // segment_bytes)
-        if segment * segment_bytes < place.plaintext_bytes:
-            return place.sealed_offset + segment * segment_bytes, (number, segment)
-        behind = place.sealed_offset + place.plaintext_bytes + TAG_BYTES
-        return max(wanted, behind), (number + 1, 0)
-
-    def between(self, begin: tuple[int, int], end: tuple[int, int]) -> Iterator[Items]:
-        """Items from one record and segment to another."""
-        base = 0
+    def until(self, byte: int) -> list[Items]:
+        """Items that are whole when ``byte`` is reached, and were not told before."""
+        begin, self._behind = self._behind, self._place(byte)
+        found, base = [], 0
         for number, (places, segments, _) in enumerate(self._groups):
             total = len(places) * segments
             first, last = (
                 min(max((record - base) * segments + segment, 0), total)
-                for record, segment in (begin, end)
+                for record, segment in (begin, self._behind)
             )
             if first < last:
-                yield number, first, last
+                found.append((number, first, last))
             base += len(places)
+        return found
 
-
-def _ends(start: int, end: int, size: int, least: int) -> Iterator[int]:
-    """Where pieces would end if they could end anywhere."""
-    while start < end:
-        start += min(max(min(size, (end - start) // 2), least), end - start)
-        yield start
+    def _place(self, byte: int) -> Place:
+        """The first record and segment that is not whole."""
+        number = bisect_right(self._starts, byte) - 1
+        if number < 0:
+            return 0, 0
+        place = self._places[number]
+        inside = byte - place.sealed_offset
+        if inside >= place.plaintext_bytes + TAG_BYTES:
+            return number + 1, 0
+        whole = min(inside, place.plaintext_bytes) // self._of[number].segment_bytes
+        return number, whole

@@ -20,6 +20,7 @@ import ctypes
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, Literal
 
 from sealift.channel.cuda.driver import Argument, GpuFacts, Grid
@@ -96,7 +97,7 @@ class PiecePlan:
         before: Run first, once the table is there.
         opening: Opens items from its argument ``FIRST_ITEM`` on; its grid has only the
             blocks that come before those of the first item.
-        after: Run last: one verdict a record.
+        after: Run last: one verdict a record, or its tag.
         scratch_bytes: The room that all of them share.
     """
 
@@ -179,6 +180,7 @@ _ENDS: Final[dict[str, tuple[Place, Place]]] = {
     "open": ("sealed", "plain"),
     "seal": ("plain", "sealed"),
 }
+_KEPT: Final = 256  # plans; transfers of one kind have few shapes
 _COUNT_BLOCKS: Final = 16  # per multiprocessor
 
 
@@ -218,6 +220,7 @@ def expand_plan(suite: Suite) -> Plan:
     return Plan((Launch(kernel, Grid(1, THREADS), ("raw_key", "key")),))
 
 
+@lru_cache(_KEPT)
 def open_plan(suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
     """``sealed`` to ``plain`` and ``verdicts``; what failed is zero afterwards.
 
@@ -227,6 +230,7 @@ def open_plan(suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
     return _whole(piece_plan(suite, shape, gpu, shape.total_bytes), shape)
 
 
+@lru_cache(_KEPT)
 def piece_plan(
     suite: Suite, shape: BatchShape, gpu: GpuFacts, piece_bytes: int
 ) -> PiecePlan:
@@ -235,37 +239,17 @@ def piece_plan(
     Raises:
         UsageError: as ``open_plan``.
     """
-    verdicts = Launch(
-        "sealift_verdicts",
-        Grid(shape.num_records, THREADS),
-        (
-            "records",
-            Word32(shape.num_records),
-            "scratch",
-            "sealed",
-            "plain",
-            "verdicts",
-        ),
-    )
-    return _plan(
-        suite, shape, gpu, operation="open", last=verdicts, piece_bytes=piece_bytes
-    )
+    return _plan(suite, shape, gpu, operation="open", piece_bytes=piece_bytes)
 
 
+@lru_cache(_KEPT)
 def seal_plan(suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
     """``plain`` to ``sealed``: ciphertext and tag of each record.
 
     Raises:
         UsageError: code ``bad-record-length``, for records above 4 MiB.
     """
-    place = Launch(
-        "sealift_place_tags",
-        Grid(_ceil(shape.num_records, THREADS), THREADS),
-        ("records", Word32(shape.num_records), "scratch", "sealed"),
-    )
-    sealing = _plan(
-        suite, shape, gpu, operation="seal", last=place, piece_bytes=shape.total_bytes
-    )
+    sealing = _plan(suite, shape, gpu, operation="seal", piece_bytes=shape.total_bytes)
     return _whole(sealing, shape)
 
 
@@ -294,7 +278,6 @@ def _plan(
     gpu: GpuFacts,
     *,
     operation: Literal["open", "seal"],
-    last: Launch,
     piece_bytes: int,
 ) -> PiecePlan:
     _check(shape)
@@ -315,13 +298,32 @@ def _plan(
         Grid(masking, THREADS),
         ("records", *counts, Word32(0), "key", *_ENDS[operation], "scratch"),
     )
-    tags = Launch(
-        f"{name}_tags", Grid(shape.num_records, THREADS), ("records", *counts, *hashed)
-    )
+    after = _judging(name, shape, (*counts, *hashed))
+    if operation == "seal":
+        after = _placing(name, shape, (*counts, *hashed))
     scratch_bytes = _scratch_bytes(each, shape.num_records, segments)
     segment_bytes = tiles * each.tile_bytes
-    after = (tags, last)
     return PiecePlan(segments, segment_bytes, before, opening, after, scratch_bytes)
+
+
+def _judging(
+    name: str, shape: BatchShape, hashed: tuple[Place | Word32, ...]
+) -> tuple[Launch, ...]:
+    grid = Grid(shape.num_records, THREADS)
+    ends: tuple[Place, ...] = ("sealed", "plain", "verdicts")
+    return (Launch(f"{name}_judge", grid, ("records", *hashed, *ends)),)
+
+
+def _placing(
+    name: str, shape: BatchShape, hashed: tuple[Place | Word32, ...]
+) -> tuple[Launch, ...]:
+    grid = Grid(shape.num_records, THREADS)
+    place = Launch(
+        "sealift_place_tags",
+        Grid(_ceil(shape.num_records, THREADS), THREADS),
+        ("records", Word32(shape.num_records), "scratch", "sealed"),
+    )
+    return Launch(f"{name}_tags", grid, ("records", *hashed)), place
 
 
 def _whole(pieces: PiecePlan, shape: BatchShape) -> Plan:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sealift.channel.cuda.driver import CudaError, Driver
+from sealift.channel.cuda.driver import Call, CudaError, Driver
 from sealift.channel.cuda.plan import RECORD_BYTES
 from sealift.channel.record.opener import scrub
 from sealift.errors import SealiftError, require_value
@@ -200,7 +200,7 @@ class Ring:
 
 
 class Room:
-    """Device memory that one stream's work shares at a time. It only grows; old room stays."""
+    """Device memory that one lane's work shares. It only grows; old room stays."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -234,7 +234,6 @@ class Table:
 
     Attributes:
         settle: Waits for the batch that uses it, and keeps what that needs of it.
-        scratch: For kernels that do not share the scratch of a lane.
     """
 
     def __init__(self, driver: Driver, *, pinned: bool) -> None:
@@ -245,7 +244,6 @@ class Table:
         self._text_bytes = 0
         self._num_records = 0
         self.settle: Callable[[], object] | None = None
-        self.scratch = Room(driver)
 
     def fill(self, text: bytes, num_records: int) -> None:
         """Write the table of a batch; no verdict is genuine yet."""
@@ -264,16 +262,27 @@ class Table:
 
     def send(self, stream: Any) -> None:
         """Queue the one crossing: the table, and verdicts that say no."""
-        nbytes = self._text_bytes + self._num_records
-        self._driver.copy_to_device(
-            self._device, require_value(self._block).address, nbytes, stream
-        )
+        self._driver.copy_to_device(*self._there(), stream)
+
+    def send_call(self, stream: Any) -> Call:
+        """The same, made ready; its block is pinned."""
+        return self._driver.copy_call(*self._there(), stream)
 
     def fetch_verdicts(self, stream: Any) -> None:
         """Queue the way back of the verdicts."""
+        self._driver.copy_to_host(*self._back(), stream)
+
+    def fetch_call(self, stream: Any) -> Call:
+        """The same, made ready; its block is pinned."""
+        return self._driver.copy_back_call(*self._back(), stream)
+
+    def _there(self) -> tuple[int, int, int]:
+        nbytes = self._text_bytes + self._num_records
+        return self._device, require_value(self._block).address, nbytes
+
+    def _back(self) -> tuple[int, int, int]:
         to = require_value(self._block).address + self._text_bytes
-        origin = self._device + self._text_bytes
-        self._driver.copy_to_host(to, origin, self._num_records, stream)
+        return to, self._device + self._text_bytes, self._num_records
 
     def verdicts(self) -> bytes:
         """One byte a record, once they were fetched."""
@@ -281,11 +290,7 @@ class Table:
         return bytes(require_value(self._block).view[self._text_bytes : end])
 
     def close(self) -> None:
-        """Give all room back."""
-        self._give_back()
-        self.scratch.free()
-
-    def _give_back(self) -> None:
+        """Give the room back."""
         if self._block is not None:
             self._block.close()
             self._driver.free(self._device)
@@ -293,7 +298,7 @@ class Table:
 
     def _room(self, nbytes: int) -> HostBlock:
         if self._block is None or self._block.nbytes < nbytes:
-            self._give_back()
+            self.close()
             size = max(_FIRST_BYTES, 1 << (nbytes - 1).bit_length())
             self._device = self._driver.allocate(size)
             self._block = HostBlock(self._driver, size, pinned=self._pinned)
@@ -316,11 +321,6 @@ class TableRing:
                 table.settle()
             table.settle = None
         return table
-
-    def zero(self, stream: Any) -> None:
-        """Queue overwriting what kernels left in their scratch."""
-        for table in self._tables:
-            table.scratch.zero(stream)
 
     def close(self) -> None:
         """Give all back."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -262,46 +261,6 @@ class Lane:
     def _work(self) -> None:
         while (step := self._steps.get()) is not _END:
             step()
-
-
-class Flows:
-    """Streams that a transfer's pieces take in turn; each copies and opens its own.
-
-    While one opens, another copies. Whoever uses them holds the engine's lock.
-
-    Args:
-        driver: The context of all.
-        count: How many.
-    """
-
-    def __init__(self, driver: Driver, count: int) -> None:
-        self._driver = driver
-        self._streams = deque(driver.stream() for _ in range(count))
-        self._marks = [driver.event() for _ in range(count)]
-
-    def all(self) -> list[tuple[Any, Any]]:
-        """Streams in the order in which the next pieces take them, and an event each.
-
-        The one that ends a transfer is the last that the next one takes: that one
-        begins while the former is judged.
-        """
-        return list(zip(self._streams, self._marks, strict=True))
-
-    def turn(self, num_pieces: int) -> None:
-        """So many pieces took one each."""
-        self._streams.rotate(-num_pieces)
-
-    def finish(self) -> None:
-        """Return when all that they were given is done."""
-        for stream, mark in zip(self._streams, self._marks, strict=True):
-            self._driver.record(mark, stream)
-        for mark in self._marks:
-            self._driver.synchronize(mark)
-
-    def close(self) -> None:
-        """Give streams and events back."""
-        for thing in (*self._streams, *self._marks):
-            self._driver.release(thing)
 
 
 def _tickets_of(point: Point) -> list[Ticket]:

@@ -1,12 +1,12 @@
 """Transfers: sealed records cross to a GPU and are opened there, piece beside piece.
 
-One crossing brings what kernels must know of all records (``plan.table_of``); then the
-pieces of ``pieces.cut`` follow, each copied and opened on one of a few streams in turn, so
-that one is opened while the next ones cross. The order of a stream is what chains a copy
-and its opening: two calls a piece. Tags are computed and compared at the end, for all
-records in one launch each, and so is the refusal: a record that is not genuine takes the
-plaintext of the whole transfer with it, before the verdicts are sent back, in one copy.
-If anything fails before that, what was opened is overwritten and nothing is told.
+The pieces of ``pieces.cut`` are asked for at once, one behind the other, before anything
+else is thought of: while they cross, the places of records are checked, one crossing
+brings what kernels must know of all of them (``plan.table_of``), and each piece is opened
+as soon as it is there. Tags are computed and compared at the end, for all records in one
+launch, and so is the refusal: a record that is not genuine takes the plaintext of the
+whole transfer with it, before the verdicts are sent back, in one copy. If anything fails
+before that, what was opened is overwritten and nothing is told.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import cycle
-from typing import Any, Final
+from typing import Any
 
 from sealift.channel.cuda.batches import (
     CudaKey,
@@ -27,9 +26,16 @@ from sealift.channel.cuda.batches import (
     refusal,
 )
 from sealift.channel.cuda.core import Core
-from sealift.channel.cuda.driver import Argument, Call, CudaError, Grid
+from sealift.channel.cuda.driver import Argument, Call, Grid
 from sealift.channel.cuda.memory import CudaMemory
-from sealift.channel.cuda.pieces import Piece, Range, Segmented, cut, piece_bytes
+from sealift.channel.cuda.pieces import (
+    Arrived,
+    Items,
+    Range,
+    Segmented,
+    cut,
+    least_piece,
+)
 from sealift.channel.cuda.plan import (
     FIRST_ITEM,
     RECORD_BYTES,
@@ -40,11 +46,8 @@ from sealift.channel.cuda.plan import (
 )
 from sealift.channel.cuda.staging import Table, writable_address
 from sealift.channel.cuda.streams import HoldsUp, Point, Ticket, on_device
-from sealift.channel.device.device import Event, RecordPlace
+from sealift.channel.device.device import Event, RecordPlace, check_transfer
 from sealift.errors import UnavailableError
-
-_LEAST: Final = 8
-"""A piece is at least this part of a slot."""
 
 Ready = tuple[Any, Grid, tuple[Argument, ...]]
 """A kernel with its grid and arguments."""
@@ -77,7 +80,7 @@ class Transfer:
         return [place for _, places in self.groups for place in places]
 
     @cached_property
-    def written(self) -> tuple[int, int]:
+    def written(self) -> Range:
         """First and last byte of the plaintexts."""
         ranges = plain_ranges(self.places)
         return min(start for start, _ in ranges), max(end for _, end in ranges)
@@ -89,35 +92,31 @@ class Transfer:
         for key, _ in self.groups:
             key.require_open()
 
+    def check(self) -> None:
+        """Every record lies where it may; see ``check_transfer``."""
+        check_transfer(self.parts, self.sealed, self.plain, self.groups)
+
 
 class _Kernels:
-    """The kernels of a transfer, ready once its table is filled."""
+    """The kernels of a transfer, over its table, which is written here."""
 
-    def __init__(self, core: Core, transfer: Transfer) -> None:
-        least = max(core.copies.piece_bytes // _LEAST, 1)
-        total = sum(host.nbytes for host, _ in transfer.parts)
-        size = piece_bytes(total, core.copies.toll_s, least)
-        self._core, self._transfer = core, transfer
-        make, facts = core.kernels.pieces, core.driver.facts
+    def __init__(self, core: Core, transfer: Transfer, table: Table, size: int) -> None:
+        facts, places = core.driver.facts, transfer.places
+        self._core, self._num_records = core, len(places)
         self._plans = [
-            make(key.suite, shape_of(places), facts, size)
-            for key, places in transfer.groups
+            core.kernels.pieces(key.suite, shape_of(group), facts, size)
+            for key, group in transfer.groups
         ]
-        cutting = [
-            Segmented(places, plan.segments, plan.segment_bytes)
-            for (_, places), plan in zip(transfer.groups, self._plans, strict=True)
-        ]
-        self.pieces = cut(cutting, transfer.ranges, size, least)
-        self.num_pieces = 0
+        self._arrived = Arrived(
+            [
+                Segmented(group, plan.segments, plan.segment_bytes)
+                for (_, group), plan in zip(transfer.groups, self._plans, strict=True)
+            ]
+        )
+        table.fill(table_of(places), len(places))
+        room = core.scratch(sum(plan.scratch_bytes for plan in self._plans))
         self._places: list[dict[str, int]] = []
         self._opening: list[tuple[Any, tuple[Argument, ...]]] = []
-
-    def fill(self, table: Table) -> None:
-        """Write the table, and learn where everything lies."""
-        core, transfer, self.table = self._core, self._transfer, table
-        places = transfer.places
-        table.fill(table_of(places), len(places))
-        room = table.scratch.of(sum(plan.scratch_bytes for plan in self._plans))
         record = 0
         for (key, group), plan in zip(transfer.groups, self._plans, strict=True):
             found = table.places()
@@ -142,12 +141,9 @@ class _Kernels:
             for launch in plan.before
         ]
 
-    def of(self, piece: Piece) -> Iterator[Ready]:
-        """What opens a piece."""
-        for group, first, end in piece.items:
-            plan, (kernel, arguments) = self._plans[group], self._opening[group]
-            grid = Grid(plan.blocks(first, end), plan.opening.grid.threads)
-            yield kernel, grid, _from_item(arguments, first)
+    def until(self, byte: int) -> list[Ready]:
+        """What opens all that is whole when ``byte`` is reached, and was not before."""
+        return [self._open(items) for items in self._arrived.until(byte)]
 
     def after(self) -> list[Ready]:
         """What judges all records, and refuses all if one is not genuine."""
@@ -156,41 +152,96 @@ class _Kernels:
             for plan, places in zip(self._plans, self._places, strict=True)
             for launch in plan.after
         ]
-        last = refusal(len(self._transfer.places))
-        return [*found, self._ready(last, self._places[0])]
+        return [*found, self._ready(refusal(self._num_records), self._places[0])]
+
+    def _open(self, items: Items) -> Ready:
+        group, first, end = items
+        plan, (kernel, arguments) = self._plans[group], self._opening[group]
+        grid = Grid(plan.blocks(first, end), plan.opening.grid.threads)
+        before, after = arguments[:FIRST_ITEM], arguments[FIRST_ITEM + 1 :]
+        return kernel, grid, (*before, ctypes.c_uint32(first), *after)
 
     def _ready(self, launch: Launch, places: dict[str, int]) -> Ready:
         kernel = self._core.kernel(launch.kernel)
         return kernel, launch.grid, to_arguments(launch, places)
 
 
-def _from_item(arguments: tuple[Argument, ...], first: int) -> tuple[Argument, ...]:
-    before, after = arguments[:FIRST_ITEM], arguments[FIRST_ITEM + 1 :]
-    return (*before, ctypes.c_uint32(first), *after)
+class _Straight:
+    """A transfer from pinned memory, whose copies go on by themselves.
+
+    They are made on one stream, in order: two share the bus, so that both of two pieces
+    come late. Kernels run on the lane that all others use.
+    """
+
+    def __init__(self, core: Core, transfer: Transfer) -> None:
+        self._core, self._transfer = core, transfer
+        self._copying = core.up[0].lane.stream
+        self._opening = core.crypto.stream
+        self._marks: list[tuple[int, Any]] = []
+        self.table: Table | None = None
+
+    def queue(self, first: Sequence[Point]) -> tuple[Table, Ticket]:
+        """Queue all of it; its table, and the point where its verdicts are there."""
+        core, transfer = self._core, self._transfer
+        hazards = transfer.sealed.hazards
+        crossing = [p for each in transfer.ranges for p in hazards.before_write(*each)]
+        try:
+            for point in (*first, *crossing):
+                point.hold_up(core.driver, self._copying)
+            core.driver.issue(self._copies())
+            transfer.check()
+            self.table = table = core.tables.take()
+            kernels = _Kernels(core, transfer, table, _least(core))
+            for passed in transfer.plain.hazards.before_write(*transfer.written):
+                passed.hold_up(core.driver, self._opening)
+            core.driver.issue(self._openings(kernels, table))
+        finally:
+            for _, mark in self._marks:  # whoever waits for it has been told already
+                core.pool.give_back(mark)
+        return table, core.ticket(self._opening)
+
+    def _copies(self) -> Iterator[Call]:
+        driver, to = self._core.driver, self._transfer.sealed.address
+        origins = [
+            writable_address(host) - start for host, start in self._transfer.parts
+        ]
+        for part, start, end, ends_piece in cut(
+            self._transfer.ranges, _least(self._core)
+        ):
+            nbytes, origin = end - start, origins[part]
+            yield driver.copy_call(to + start, origin + start, nbytes, self._copying)
+            if ends_piece:
+                mark = self._core.pool.take()
+                self._marks.append((end, mark))
+                yield driver.record_call(mark, self._copying)
+
+    def _openings(self, kernels: _Kernels, table: Table) -> Iterator[Call]:
+        driver, stream = self._core.driver, self._opening
+        yield table.send_call(stream)
+        for ready in kernels.before():
+            yield driver.launch_call(*ready, stream)
+        for end, mark in self._marks:
+            yield driver.wait_call(stream, mark)
+            for ready in kernels.until(end):
+                yield driver.launch_call(*ready, stream)
+        for ready in kernels.after():
+            yield driver.launch_call(*ready, stream)
+        yield table.fetch_call(stream)
 
 
 def open_straight(
     core: Core, transfer: Transfer, after: Sequence[Event]
 ) -> CudaVerdicts:
-    """Queue a transfer from pinned memory, whose copies go on by themselves."""
+    """Queue a transfer from pinned memory."""
     first = on_device(after)
-    kernels = _Kernels(core, transfer)
     with core.lock:
         transfer.require_open()
-        table, flows = core.tables.take(), core.flows.all()
+        work = _Straight(core, transfer)
         try:
-            for point in _before(transfer, first):
-                for stream, _ in flows:
-                    point.hold_up(core.driver, stream)
-            calls = _calls(core, transfer, kernels, table, flows)
-            core.driver.issue(calls)
-            last = flows[(kernels.num_pieces - 1) % len(flows)][0]
-            table.fetch_verdicts(last)
-            ticket = core.ticket(last)
+            table, ticket = work.queue(first)
         except BaseException:
-            _abandon(core, transfer)
+            _abandon(core, transfer, opened=work.table is not None)
             raise
-        core.flows.turn(kernels.num_pieces)
         for each in transfer.ranges:
             transfer.sealed.hazards.writes(*each, ticket)
         return _verdicts(core, transfer, table, ticket, ticket)
@@ -203,102 +254,56 @@ def open_staged(
     upload: Callable[[memoryview, CudaMemory, int], Point],
 ) -> CudaVerdicts:
     """Queue a transfer whose copies are made as ``upload`` makes them."""
+    transfer.check()
     first = on_device(after)
-    kernels = _Kernels(core, transfer)
     with core.lock:
         transfer.require_open()
         table = core.tables.take()
         try:
-            kernels.fill(table)
-            ticket = _submit_all(core, transfer, kernels, first, upload)
+            ticket = _submit_all(core, transfer, table, first, upload)
             answer = core.answers.submit(table.fetch_verdicts, after=[ticket])
         except BaseException:
-            core.quiesce()
-            _abandon(core, transfer)
+            _abandon(core, transfer, opened=True)
             raise
         for each in transfer.ranges:
             transfer.sealed.hazards.reads(*each, ticket)
         return _verdicts(core, transfer, table, ticket, answer)
 
 
-def _before(transfer: Transfer, first: Sequence[Point]) -> list[HoldsUp]:
-    """What must be past before anything is written."""
-    written = transfer.plain.hazards.before_write(*transfer.written)
-    hazards = transfer.sealed.hazards
-    crossing = [p for each in transfer.ranges for p in hazards.before_write(*each)]
-    return [*first, *written, *crossing]
-
-
-def _calls(
-    core: Core,
-    transfer: Transfer,
-    kernels: _Kernels,
-    table: Table,
-    flows: Sequence[tuple[Any, Any]],
-) -> Iterator[Call]:
-    """All calls of a transfer but the last; the table is written behind the first."""
-    driver, to = core.driver, transfer.sealed.address
-    origins = _origins(transfer)
-    last = None
-    for number, (piece, (stream, _)) in enumerate(
-        zip(kernels.pieces, cycle(flows), strict=False)
-    ):
-        start, end, _ = piece
-        origin = next(o for o, behind in origins if end <= behind)
-        yield driver.copy_call(to + start, origin + start, end - start, stream)
-        if number == 0:
-            kernels.fill(table)
-            table.send(stream)
-            for ready in kernels.before():
-                yield driver.launch_call(*ready, stream)
-            yield driver.record_call(flows[0][1], stream)
-        elif number < len(flows):
-            yield driver.wait_call(stream, flows[0][1])
-        for ready in kernels.of(piece):
-            yield driver.launch_call(*ready, stream)
-        last, kernels.num_pieces = stream, number + 1
-    for stream, mark in flows[: kernels.num_pieces]:
-        if stream is not last:
-            yield driver.record_call(mark, stream)
-            yield driver.wait_call(last, mark)
-    for ready in kernels.after():
-        yield driver.launch_call(*ready, last)
-
-
-def _origins(transfer: Transfer) -> list[tuple[int, int]]:
-    """Of each part, the host's address of the sealed memory's byte 0, and its end."""
-    return [
-        (writable_address(host) - start, start + host.nbytes)
-        for host, start in transfer.parts
-    ]
-
-
 def _submit_all(
     core: Core,
     transfer: Transfer,
-    kernels: _Kernels,
+    table: Table,
     first: Sequence[Point],
     upload: Callable[[memoryview, CudaMemory, int], Point],
 ) -> Ticket:
     """Each step waits for the one before, so that one that fails fails the last."""
+    kernels = _Kernels(core, transfer, table, _least(core))
 
     def begin(stream: Any) -> None:
-        kernels.table.send(stream)
+        table.send(stream)
         _launch(core, kernels.before(), stream)
 
-    former = core.crypto.submit(begin, after=_before(transfer, first))
-    for piece in kernels.pieces:
-        host, at = next(p for p in transfer.parts if piece.end <= p[1] + p[0].nbytes)
-        part = host[piece.start - at : piece.end - at]
-        copied = upload(part, transfer.sealed, piece.start)
-        step = partial(_launch, core, list(kernels.of(piece)))
-        former = core.crypto.submit(step, after=[former, copied])
+    waits: list[HoldsUp] = [*first]
+    waits += transfer.plain.hazards.before_write(*transfer.written)
+    former, copied = core.crypto.submit(begin, after=waits), list[HoldsUp]()
+    for number, start, end, ends_piece in cut(transfer.ranges, _least(core)):
+        host, at = transfer.parts[number]
+        copied.append(upload(host[start - at : end - at], transfer.sealed, start))
+        if ends_piece:
+            step = partial(_launch, core, kernels.until(end))
+            former = core.crypto.submit(step, after=[former, *copied])
+            copied = []
     return core.crypto.submit(partial(_launch, core, kernels.after()), after=[former])
 
 
 def _launch(core: Core, kernels: Sequence[Ready], stream: Any) -> None:
     for kernel, grid, arguments in kernels:
         core.driver.launch(kernel, grid, arguments, stream)
+
+
+def _least(core: Core) -> int:
+    return least_piece(core.copies.toll_s)
 
 
 def _verdicts(
@@ -316,12 +321,13 @@ def _verdicts(
     return verdicts
 
 
-def _abandon(core: Core, transfer: Transfer) -> None:
+def _abandon(core: Core, transfer: Transfer, *, opened: bool) -> None:
     """Nothing of it is under way any more, and nothing of it is left.
 
     Raises:
         IntegrityError: if plaintext could not be removed from a GPU that works.
     """
-    with suppress(CudaError, UnavailableError):  # a lost GPU has lost all of it
-        core.flows.finish()
-        core.scrub_ranges(transfer.plain, plain_ranges(transfer.places))
+    core.quiesce()
+    if opened:
+        with suppress(UnavailableError):  # a lost GPU has lost all of it
+            core.scrub_ranges(transfer.plain, plain_ranges(transfer.places))

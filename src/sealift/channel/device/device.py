@@ -16,7 +16,7 @@ Rules for engines:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -264,6 +264,7 @@ class DeviceEngine(Protocol):
 
         Raises:
             UsageError: as ``open``, and if parts or records are not in their order.
+                Nothing was opened then; sealed bytes may have been copied.
         """
 
     def seal(
@@ -339,26 +340,42 @@ def check_transfer(
     Raises:
         UsageError: code ``bad-record-place``.
     """
-    places = [place for _, group in groups for place in group]
-    check_places(places, sealed, plain)
     ranges, byte = iter(parts), 0
-    start = end = 0
-    for place in places:
-        begin, behind = place.sealed_offset, place.plaintext_bytes + TAG_BYTES
-        while begin + behind > end:
-            buffer, start = next(ranges, (b"", -1))
-            if start < byte:
-                raise _bad_place("records or parts do not cross in their order")
-            byte = end = start + memoryview(buffer).nbytes
-            check_range(sealed, start, end - start)
-        if begin < start:
-            raise _bad_place("a record does not lie in what crosses")
-        start = begin + behind
-    for buffer, start in ranges:
-        if start < byte:
-            raise _bad_place("parts do not cross in their order")
-        byte = start + memoryview(buffer).nbytes
-        check_range(sealed, start, byte - start)
+    start = end = written = 0
+    in_order, plains = True, []
+    for _, places in groups:
+        for nonce, associated_data, begin, to, length, tag in places:
+            if (
+                len(nonce) != NONCE_BYTES
+                or len(associated_data) > MAX_ASSOCIATED_BYTES
+                or len(tag) not in _TAG_LENGTHS
+                or length < 0
+            ):
+                raise _bad_place("nonce, associated data or a tag of a wrong length")
+            while begin + length + TAG_BYTES > end:
+                start, end = _next_part(ranges, byte, sealed)
+                byte = end
+            if begin < start:
+                raise _bad_place("a record does not lie in what crosses, in its order")
+            start = begin + length + TAG_BYTES
+            in_order, written = in_order and to >= written, to + length
+            plains.append((to, length))
+    if not in_order or written > plain.nbytes:
+        _check_ranges(plains, plain.nbytes)
+    for part in ranges:
+        byte = _next_part(iter((part,)), byte, sealed)[1]
+
+
+def _next_part(
+    ranges: Iterator[Part], byte: int, sealed: DeviceMemory
+) -> tuple[int, int]:
+    """Start and end of the next part, which begins at ``byte`` at the earliest."""
+    buffer, start = next(ranges, (b"", -1))
+    if start < byte:
+        raise _bad_place("a record does not lie in what crosses, in its order")
+    nbytes = memoryview(buffer).nbytes
+    check_range(sealed, start, nbytes)
+    return start, start + nbytes
 
 
 def check_range(memory: DeviceMemory, offset: int, nbytes: int) -> None:

@@ -8,17 +8,18 @@ import pytest
 
 from sealift.channel.cuda import transfer as transfers
 from sealift.channel.cuda.driver import CudaError
-from sealift.channel.cuda.pieces import Segmented, cut, piece_bytes
+from sealift.channel.cuda.pieces import Arrived, Segmented, cut, least_piece
 from sealift.channel.device.device import RecordPlace
 from sealift.crypto.aead import Suite
 from sealift.errors import AuthenticationError, SealiftError, UnavailableError
 from tests.contract.test_device_engines import read
-from tests.contract.test_transfers import Sent
+from tests.contract.test_transfers import Sent, pieces_are_short  # noqa: F401
 from tests.sim.cuda_engines import WAYS, engine_on, gcc_engine, model_gpu
 from tests.sim.linkworld import LinkWorld
 
 GCM = Suite.AES_256_GCM
 MIB = 1 << 20
+ONCE = {"cuMemAlloc", "cuMemHostAlloc", "cuModuleGetFunction", "cuEventCreate"}
 
 
 def places(lengths, gap=0):
@@ -29,47 +30,56 @@ def places(lengths, gap=0):
     return found, sealed
 
 
-@pytest.mark.parametrize("size", [1, 700, 5000, 10**6])
+def crossing(groups, ranges, least):
+    """Copies, and of each piece its end and its items."""
+    copies, arrived = list(cut(ranges, least)), Arrived(groups)
+    ends = [copy.end for copy in copies if copy.ends_piece]
+    return copies, [(end, arrived.until(end)) for end in ends]
+
+
+@pytest.mark.parametrize("least", [1, 700, 5000, 10**6])
 @pytest.mark.parametrize("gap", [0, 100])
-def test_pieces_cover_all_bytes_and_items_once_and_in_order(size, gap):
+@pytest.mark.parametrize("num_parts", [1, 2])
+def test_all_bytes_cross_once_and_items_are_opened_once_they_are_there(
+    least, gap, num_parts
+):
     first, middle = places([0, 3000, 10, 1024, 1025, 0], gap)
     second, end = places([7000, 1], gap)
     second = [p._replace(sealed_offset=p.sealed_offset + middle) for p in second]
     groups = [Segmented(first, 3, 1024), Segmented(second, 7, 1024)]
-    pieces = list(cut(groups, [(0, middle + end)], size, 1))
-    assert pieces[0].start == 0
-    assert [p.start for p in pieces[1:]] == [p.end for p in pieces[:-1]]
-    assert pieces[-1].end == middle + end
-    items = [each for piece in pieces for each in piece.items]
+    edge = first[3].sealed_offset
+    ranges = [(0, middle + end)]
+    if num_parts == 2:
+        ranges = [(0, edge), (edge, middle + end)]
+    copies, pieces = crossing(groups, ranges, least)
+    assert [c.start for c in copies] == [0, *(c.end for c in copies[:-1])]
+    assert copies[-1].end == pieces[-1][0] == middle + end
+    items = [each for _, found in pieces for each in found]
     for number, group in enumerate(groups):
-        found = [(a, b) for which, a, b in items if which == number]
-        total = len(group.places) * group.segments
-        assert found[0][0] == 0
-        assert [a for a, _ in found[1:]] == [b for _, b in found[:-1]]
-        assert found[-1][1] == total
-    assert items == sorted(items)
-    for piece in pieces:  # what a piece opens has crossed when it has
-        for which, first_item, end_item in piece.items:
+        spans = [(a, b) for which, a, b in items if which == number]
+        assert [a for a, _ in spans] == [0, *(b for _, b in spans[:-1])]
+        assert spans[-1][1] == len(group.places) * group.segments
+    for byte, found in pieces:  # what a piece opens is there by then
+        for which, first_item, end_item in found:
             group = groups[which]
             for item in range(first_item, end_item):
                 place = group.places[item // group.segments]
                 begins = item % group.segments * group.segment_bytes
                 if begins < place.plaintext_bytes:
                     ends = min(begins + group.segment_bytes, place.plaintext_bytes)
-                    assert place.sealed_offset + ends <= piece.end
+                    assert place.sealed_offset + ends <= byte
 
 
-def test_where_a_crossing_costs_much_there_are_few():
-    quick, slow = 2e-6, 330e-6
-    assert MIB < piece_bytes(16 * MIB, quick, MIB) < 4 * MIB
-    assert 2 * MIB < piece_bytes(64 * MIB, quick, MIB) < 8 * MIB
-    for total in (16, 64, 256):
-        found, end = places([MIB] * total)
-        groups = [Segmented(found, 64, 16 << 10)]
-        few = list(cut(groups, [(0, end)], piece_bytes(end, slow, MIB), MIB))
-        many = list(cut(groups, [(0, end)], piece_bytes(end, quick, MIB), MIB))
-        assert len(few) <= 10
-        assert len(many) >= 8
+def test_transfers_have_few_pieces_and_the_last_is_short():
+    """And where a crossing costs much, fewer."""
+    quick, slow = least_piece(3.3e-6), least_piece(330e-6)
+    for total in (16, 64, 256, 4096):
+        for least, most in ((quick, 9), (slow, 5)):
+            copies = list(cut([(0, total * MIB)], least))
+            assert len(copies) <= most
+            assert len(copies) == 1 or copies[-1].end - copies[-1].start < 2 * least
+    assert len(list(cut([(0, 64 * MIB)], slow))) == 1
+    assert len(list(cut([(0, 64 * MIB)], quick))) > 3
 
 
 def lone(engine, count, length=4096):
@@ -80,29 +90,27 @@ def lone(engine, count, length=4096):
 def calls_of(gpu, sent):
     gpu.calls.clear()
     verdicts = sent.transfer()
-    made = [c for c in gpu.calls if c not in ("cuMemAlloc", "cuMemHostAlloc")]
+    made = [call for call in gpu.calls if call not in ONCE]
     verdicts.wait()
     return made
 
 
-def test_a_piece_costs_two_calls_and_a_transfer_one_crossing_for_all_tables(
+def test_a_piece_costs_four_calls_and_a_transfer_one_crossing_for_all_tables(
     monkeypatch,
 ):
+    """Both are few: of 64 of the shortest pieces less than three calls for four."""
     gpu = model_gpu()
     engine = engine_on(gpu)
-    monkeypatch.setattr(transfers, "piece_bytes", lambda *_: 5000)
-    few, many = lone(engine, 16), lone(engine, 64)
-    lengths = {}
-    for sent in (few, many, few, many):
-        lengths[sent] = calls_of(gpu, sent)
-    crossings = [made.count("cuMemcpyHtoDAsync") for made in lengths.values()]
-    pieces = crossings[1] - crossings[0]
-    assert pieces > 20
-    assert len(lengths[many]) - len(lengths[few]) <= 3 * pieces
-    for made in lengths.values():
-        tables = made.count("cuMemcpyHtoDAsync") - made.count("cuLaunchKernel") + 2
-        assert tables == 1  # each piece is one copy and one launch, besides two
+    monkeypatch.setattr(transfers, "least_piece", lambda _: 4096)
+    few, many = lone(engine, 4), lone(engine, 64)
+    for sent in (few, many):
+        copies = len(list(cut([(0, len(sent.host))], 4096)))
+        made = calls_of(gpu, sent)
+        assert made.count("cuMemcpyHtoDAsync") == copies + 1  # and the table
         assert made.count("cuMemcpyDtoHAsync") == 1  # verdicts come back once
+        assert made.count("cuLaunchKernel") == copies + 2  # the judge, the refusal
+        assert len(made) <= 4 * copies + 6
+    assert len(made) <= 3 * 64 / 4
     engine.close()
 
 

@@ -138,14 +138,10 @@ SEALIFT_KERNEL(5) sealift_chacha_open(const sealift_record* __restrict__ records
                         sealed, plain, scratch);
 }
 
-// The tag of each record to the scratch's beginning. One block a record.
-SEALIFT_KERNEL(4) sealift_chacha_tags(const sealift_record* __restrict__ records,
-                                      u32 num_records, u32 segments, u32 segment_tiles,
-                                      const u8* __restrict__ aad, u8* scratch_start) {
+// The tag of this block's record, in thread 0.
+SEALIFT_INLINE uint4 chacha_tag(const sealift_record& record, const sealift_scratch& scratch,
+                                u32 segments, u32 segment_tiles, const u8* aad) {
     __shared__ chacha_shared shared;
-    const sealift_scratch scratch = scratch_of(scratch_start, num_records, segments);
-    const sealift_record& record = records[blockIdx.x];
-    if (!has_lengths(record)) return;
     const sealift_poly_key& key = ((const sealift_poly_key*)scratch.suite)[blockIdx.x];
     const sealift_part* parts = scratch.parts + (u64)segments * blockIdx.x;
     const u32 blocks = blocks_of(record.plaintext_bytes);
@@ -154,8 +150,34 @@ SEALIFT_KERNEL(4) sealift_chacha_tags(const sealift_record* __restrict__ records
     const poly associated = hash_associated(shared, record, aad, key);
     poly sum = associated;
     if (used) sum = sum_before_last(shared, associated, parts, used, segment_tiles, key);
-    if (threadIdx.x != 0) return;
+    uint4 tag = {0, 0, 0, 0};
+    if (threadIdx.x != 0) return tag;
     const u32 last_blocks = used ? blocks - (used - 1) * each : 0;
     const sealift_part* last = used ? parts + used - 1 : parts;
-    scratch.tags[blockIdx.x] = finish_tag(sum, last, record, last_blocks, key);
+    return finish_tag(sum, last, record, last_blocks, key);
+}
+
+// The tag of each record to the scratch's beginning. One block a record.
+SEALIFT_KERNEL(4) sealift_chacha_tags(const sealift_record* __restrict__ records,
+                                      u32 num_records, u32 segments, u32 segment_tiles,
+                                      const u8* __restrict__ aad, u8* scratch_start) {
+    const sealift_scratch scratch = scratch_of(scratch_start, num_records, segments);
+    const sealift_record& record = records[blockIdx.x];
+    if (!has_lengths(record)) return;
+    const uint4 tag = chacha_tag(record, scratch, segments, segment_tiles, aad);
+    if (threadIdx.x == 0) scratch.tags[blockIdx.x] = tag;
+}
+
+// The verdict of each record, and zeroes over its plaintext if it is not genuine. One
+// block a record.
+SEALIFT_KERNEL(4) sealift_chacha_judge(const sealift_record* __restrict__ records,
+                                       u32 num_records, u32 segments, u32 segment_tiles,
+                                       const u8* __restrict__ aad, u8* scratch_start,
+                                       const u8* sealed, u8* plain, u8* verdicts) {
+    const sealift_scratch scratch = scratch_of(scratch_start, num_records, segments);
+    const sealift_record& record = records[blockIdx.x];
+    uint4 tag = {0, 0, 0, 0};
+    if (has_lengths(record))
+        tag = chacha_tag(record, scratch, segments, segment_tiles, aad);
+    judge(record, tag, sealed, plain, verdicts + blockIdx.x);
 }

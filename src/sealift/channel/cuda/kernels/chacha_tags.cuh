@@ -2,6 +2,7 @@
 #pragma once
 
 #include "chacha_tile.cuh"
+#include "verdict.cuh"
 
 // Hash of the associated data, in thread 0.
 SEALIFT_INLINE poly hash_associated(chacha_shared& shared, const sealift_record& record,

@@ -167,25 +167,49 @@ SEALIFT_KERNEL(4) sealift_gcm_open(const sealift_record* __restrict__ records,
                      plain, scratch);
 }
 
+// The tag of this block's record, in thread 0.
+SEALIFT_INLINE uint4 gcm_tag(const sealift_record& record, const sealift_scratch& scratch,
+                             u32 segments, u32 segment_tiles, const sealift_gcm_key& key,
+                             const u8* aad) {
+    __shared__ u32 shared[4 * SEALIFT_THREADS];
+    const u32 blocks = blocks_of(record.plaintext_bytes);
+    const u32 each = segment_tiles * GCM_TILE_BLOCKS;
+    const u32 used = (blocks + each - 1) / each;
+    const sealift_part* parts = scratch.parts + (u64)segments * blockIdx.x;
+    const sealift_gf associated = hash_associated(shared, record, aad, key);
+    sealift_gf sum = associated;
+    if (used) sum = sum_before_last(shared, associated, parts, used, segment_tiles, key);
+    uint4 tag = {0, 0, 0, 0};
+    if (threadIdx.x != 0) return tag;
+    const u32 last_blocks = used ? blocks - (used - 1) * each : 0;
+    const sealift_part* last = used ? parts + used - 1 : parts;
+    const uint4 mask = ((const uint4*)scratch.suite)[blockIdx.x];
+    return finish_tag(sum, last, record, last_blocks, key, mask);
+}
+
 // The tag of each record to the scratch's beginning. One block a record.
 SEALIFT_KERNEL(2) sealift_gcm_tags(const sealift_record* __restrict__ records,
                                    u32 num_records, u32 segments, u32 segment_tiles,
                                    const sealift_gcm_key* __restrict__ key,
                                    const u8* __restrict__ aad, u8* scratch_start) {
-    __shared__ u32 shared[4 * SEALIFT_THREADS];
     const sealift_scratch scratch = scratch_of(scratch_start, num_records, segments);
     const sealift_record& record = records[blockIdx.x];
     if (!has_lengths(record)) return;
-    const u32 blocks = blocks_of(record.plaintext_bytes);
-    const u32 each = segment_tiles * GCM_TILE_BLOCKS;
-    const u32 used = (blocks + each - 1) / each;
-    const sealift_part* parts = scratch.parts + (u64)segments * blockIdx.x;
-    const sealift_gf associated = hash_associated(shared, record, aad, *key);
-    sealift_gf sum = associated;
-    if (used) sum = sum_before_last(shared, associated, parts, used, segment_tiles, *key);
-    if (threadIdx.x != 0) return;
-    const u32 last_blocks = used ? blocks - (used - 1) * each : 0;
-    const sealift_part* last = used ? parts + used - 1 : parts;
-    const uint4 mask = ((const uint4*)scratch.suite)[blockIdx.x];
-    scratch.tags[blockIdx.x] = finish_tag(sum, last, record, last_blocks, *key, mask);
+    const uint4 tag = gcm_tag(record, scratch, segments, segment_tiles, *key, aad);
+    if (threadIdx.x == 0) scratch.tags[blockIdx.x] = tag;
+}
+
+// The verdict of each record, and zeroes over its plaintext if it is not genuine. One
+// block a record.
+SEALIFT_KERNEL(2) sealift_gcm_judge(const sealift_record* __restrict__ records,
+                                    u32 num_records, u32 segments, u32 segment_tiles,
+                                    const sealift_gcm_key* __restrict__ key,
+                                    const u8* __restrict__ aad, u8* scratch_start,
+                                    const u8* sealed, u8* plain, u8* verdicts) {
+    const sealift_scratch scratch = scratch_of(scratch_start, num_records, segments);
+    const sealift_record& record = records[blockIdx.x];
+    uint4 tag = {0, 0, 0, 0};
+    if (has_lengths(record))
+        tag = gcm_tag(record, scratch, segments, segment_tiles, *key, aad);
+    judge(record, tag, sealed, plain, verdicts + blockIdx.x);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gcm_tile.cuh"
+#include "verdict.cuh"
 
 // Hash of the associated data, in thread 0.
 SEALIFT_INLINE sealift_gf hash_associated(u32* shared, const sealift_record& record,
