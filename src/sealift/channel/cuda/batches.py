@@ -227,8 +227,11 @@ def open_batch(core: Core, batch: Batch, after: Sequence[Event]) -> CudaVerdicts
     with core.lock:
         table = core.tables.take()
         ticket = _submit(core, batch, table, both, first, opens=True)
+        answer = ticket
+        if core.copies.threads:  # there a copy back keeps its lane waiting
+            answer = core.answers.submit(table.fetch_verdicts, after=[ticket])
         verdicts = CudaVerdicts(
-            core.answers.submit(table.fetch_verdicts, after=[ticket]),
+            answer,
             table.verdicts,
             lambda: prove_refused(core, batch.plain, batch.places, ticket),
         )
@@ -283,6 +286,8 @@ def _submit(
     def step(stream: Any) -> None:
         table.send(stream)
         core.run(plan, places, stream)
+        if opens and not core.copies.threads:
+            table.fetch_verdicts(stream)
 
     ticket = core.crypto.submit(step, after=waits)
     read.hazards.reads(*being_read, ticket)

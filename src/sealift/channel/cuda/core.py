@@ -9,15 +9,25 @@ from typing import Any, Final, Protocol, TypeVar
 
 from sealift.channel.cuda.compilers import CudaKernels
 from sealift.channel.cuda.copies import CopySettings
-from sealift.channel.cuda.driver import CudaError, Driver, faults_as_errors
+from sealift.channel.cuda.driver import (
+    Argument,
+    CudaError,
+    Driver,
+    Grid,
+    faults_as_errors,
+)
 from sealift.channel.cuda.memory import CudaMemory, SharedMemory
-from sealift.channel.cuda.plan import Plan, to_arguments
+from sealift.channel.cuda.plan import Launch, Plan, to_arguments
 from sealift.channel.cuda.staging import HostBlock, Ring, Room, TableRing
 from sealift.channel.cuda.streams import EventPool, HoldsUp, Lane, Ticket
 from sealift.channel.device.device import device_lost
 from sealift.errors import IntegrityError, SealiftError, require_kind
 
 _WORD: Final = 8
+
+
+Ready = tuple[Any, Grid, tuple[Argument, ...]]
+"""A kernel with its grid and arguments."""
 
 
 class _Closing(Protocol):
@@ -138,11 +148,22 @@ class Core:
 
     def run(self, plan: Plan, places: Mapping[str, int], stream: Any) -> None:
         """Queue the kernels of a plan: all of them, or none was found wanting."""
-        room = self._scratch.of(plan.scratch_bytes)
-        found = [self.kernel(launch.kernel) for launch in plan.launches]
-        for launch, kernel in zip(plan.launches, found, strict=True):
-            arguments = to_arguments(launch, {**places, "scratch": room})
-            self.driver.launch(kernel, launch.grid, arguments, stream)
+        found = {**places, "scratch": self._scratch.of(plan.scratch_bytes)}
+        self.launch([self.ready(launch, found) for launch in plan.launches], stream)
+
+    def ready(self, launch: Launch, places: Mapping[str, int]) -> Ready:
+        """A launch with its kernel and all that it is told."""
+        return self.kernel(launch.kernel), launch.grid, to_arguments(launch, places)
+
+    def launch(self, kernels: Sequence[Ready], stream: Any) -> None:
+        """Queue them one behind the other."""
+        if self.copies.threads:  # there a call may wait for what was queued before
+            for kernel, grid, arguments in kernels:
+                self.driver.launch(kernel, grid, arguments, stream)
+        else:
+            self.driver.issue(
+                [self.driver.launch_call(*each, stream) for each in kernels]
+            )
 
     def scrub(self, memory: CudaMemory) -> None:
         """Overwrite after everything queued on it, and read back.

@@ -77,11 +77,12 @@ class Ticket:
         Raises:
             SealiftError: what kept it from being queued.
         """
+        if self._past:
+            return
         self._queued.wait()
         if self.failed is not None:
             raise self.failed
-        if not self._past:
-            driver.wait(stream, self._event)
+        driver.wait(stream, self._event)
 
     def is_done(self) -> bool:
         """Whether it is past, without waiting; a failure counts as past."""

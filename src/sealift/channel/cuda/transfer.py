@@ -25,7 +25,7 @@ from sealift.channel.cuda.batches import (
     prove_refused,
     refusal,
 )
-from sealift.channel.cuda.core import Core
+from sealift.channel.cuda.core import Core, Ready
 from sealift.channel.cuda.driver import Argument, Call, Grid
 from sealift.channel.cuda.memory import CudaMemory
 from sealift.channel.cuda.pieces import (
@@ -39,7 +39,6 @@ from sealift.channel.cuda.pieces import (
 from sealift.channel.cuda.plan import (
     FIRST_ITEM,
     RECORD_BYTES,
-    Launch,
     shape_of,
     table_of,
     to_arguments,
@@ -48,9 +47,6 @@ from sealift.channel.cuda.staging import Table, writable_address
 from sealift.channel.cuda.streams import HoldsUp, Point, Ticket, on_device
 from sealift.channel.device.device import Event, RecordPlace, check_transfer
 from sealift.errors import UnavailableError
-
-Ready = tuple[Any, Grid, tuple[Argument, ...]]
-"""A kernel with its grid and arguments."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +132,7 @@ class _Kernels:
     def before(self) -> list[Ready]:
         """What runs once the table is there."""
         return [
-            self._ready(launch, places)
+            self._core.ready(launch, places)
             for plan, places in zip(self._plans, self._places, strict=True)
             for launch in plan.before
         ]
@@ -148,11 +144,11 @@ class _Kernels:
     def after(self) -> list[Ready]:
         """What judges all records, and refuses all if one is not genuine."""
         found = [
-            self._ready(launch, places)
+            self._core.ready(launch, places)
             for plan, places in zip(self._plans, self._places, strict=True)
             for launch in plan.after
         ]
-        return [*found, self._ready(refusal(self._num_records), self._places[0])]
+        return [*found, self._core.ready(refusal(self._num_records), self._places[0])]
 
     def _open(self, items: Items) -> Ready:
         group, first, end = items
@@ -160,10 +156,6 @@ class _Kernels:
         grid = Grid(plan.blocks(first, end), plan.opening.grid.threads)
         before, after = arguments[:FIRST_ITEM], arguments[FIRST_ITEM + 1 :]
         return kernel, grid, (*before, ctypes.c_uint32(first), *after)
-
-    def _ready(self, launch: Launch, places: dict[str, int]) -> Ready:
-        kernel = self._core.kernel(launch.kernel)
-        return kernel, launch.grid, to_arguments(launch, places)
 
 
 class _Straight:
@@ -282,7 +274,7 @@ def _submit_all(
 
     def begin(stream: Any) -> None:
         table.send(stream)
-        _launch(core, kernels.before(), stream)
+        core.launch(kernels.before(), stream)
 
     waits: list[HoldsUp] = [*first]
     waits += transfer.plain.hazards.before_write(*transfer.written)
@@ -291,15 +283,10 @@ def _submit_all(
         host, at = transfer.parts[number]
         copied.append(upload(host[start - at : end - at], transfer.sealed, start))
         if ends_piece:
-            step = partial(_launch, core, kernels.until(end))
+            step = partial(core.launch, kernels.until(end))
             former = core.crypto.submit(step, after=[former, *copied])
             copied = []
-    return core.crypto.submit(partial(_launch, core, kernels.after()), after=[former])
-
-
-def _launch(core: Core, kernels: Sequence[Ready], stream: Any) -> None:
-    for kernel, grid, arguments in kernels:
-        core.driver.launch(kernel, grid, arguments, stream)
+    return core.crypto.submit(partial(core.launch, kernels.after()), after=[former])
 
 
 def _least(core: Core) -> int:

@@ -45,10 +45,13 @@ SEALIFT_INLINE uint4 finish_tag(sealift_gf sum, const sealift_part* last,
             sum.word[2] ^= record.aad_bytes * 8;
             sum.word[0] ^= record.plaintext_bytes * 8;
         }
-        const sealift_gf* by = key.lane + 1;
-        if (i == 0) by = key.tile + last_blocks / GCM_TILE_BLOCKS;
-        if (i == 1) by = key.row + last_blocks % GCM_TILE_BLOCKS / SEALIFT_THREADS;
-        if (i == 2) by = key.lane + last_blocks % SEALIFT_THREADS;
+        // Powers of zero are one; of whole segments all but the first are.
+        u32 power = 1;
+        if (i == 0) power = last_blocks / GCM_TILE_BLOCKS;
+        if (i == 1) power = last_blocks % GCM_TILE_BLOCKS / SEALIFT_THREADS;
+        if (i == 2) power = last_blocks % SEALIFT_THREADS;
+        if (power == 0) continue;
+        const sealift_gf* by = (i == 0 ? key.tile : i == 1 ? key.row : key.lane) + power;
         sum = gf_multiply(sum, *by);
     }
     return xor_blocks(from_gf(sum), mask);
