@@ -37,13 +37,15 @@ _HOST, _DEVICE = 1, 2  # CUmemorytype
 _MOST_PLAIN_SHARED: Final = 48 << 10
 _P, _U = ctypes.c_void_p, ctypes.c_uint
 _QUICK: Final[dict[str, tuple[type, ...]]] = {
+    "cuCtxPushCurrent": (_P,),
+    "cuCtxPopCurrent": (_P,),
     "cuMemcpyHtoDAsync": (ctypes.c_uint64, _P, ctypes.c_size_t, _P),
     "cuMemcpyDtoHAsync": (_P, ctypes.c_uint64, ctypes.c_size_t, _P),
     "cuEventRecord": (_P, _P),
     "cuStreamWaitEvent": (_P, _P, _U),
     "cuLaunchKernel": (_P, *[_U] * 7, _P, _P, _P),
 }
-"""Their arguments, as ``cuda.h`` has them; all of them queue something."""
+"""Their arguments, as ``cuda.h`` has them; none of them waits for the GPU."""
 
 
 def open_driver(ordinal: int = 0) -> CudaDriver:
@@ -299,13 +301,18 @@ class CudaDriver:
 
     def issue(self, calls: Iterable[Call]) -> None:
         """Make calls that only queue something; see ``_QUICK``."""
-        _check(self._cu, "cuCtxPushCurrent", self._context)
+        self._make(self._call("cuCtxPushCurrent", int(self._context)))
         try:
-            for name, make, arguments, _ in calls:
-                if number := make(*arguments):
-                    raise CudaError(name, number, self._cu.CUresult(number).name)
+            for call in calls:
+                self._make(call)
         finally:
-            _check(self._cu, "cuCtxPopCurrent")
+            before = ctypes.c_void_p()
+            self._make(self._call("cuCtxPopCurrent", ctypes.addressof(before)))
+
+    def _make(self, call: Call) -> None:
+        name, make, arguments, _ = call
+        if number := make(*arguments):
+            raise CudaError(name, number, self._cu.CUresult(number).name)
 
     def _call(self, name: str, *arguments: int) -> Call:
         return Call(name, self._quick[name], arguments)

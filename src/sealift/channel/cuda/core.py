@@ -273,11 +273,9 @@ class Core:
             self._handles[name] = self.driver.kernel(self._module, name)
         return self._handles[name]
 
-    def ticket(self, stream: Any) -> Ticket:
-        """A point behind all that a stream of the first context was given so far."""
-        ticket = Ticket(self.driver, self.pool)
-        ticket.arm(stream)
-        return ticket
+    def ticket(self) -> Ticket:
+        """One of the first context, which stands nowhere yet."""
+        return Ticket(self.driver, self.pool)
 
     def _lane(self, name: str, *, threaded: bool) -> Lane:
         return Lane(self.driver, self.pool, f"sealift-{name}", threaded=threaded)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from sealift.channel.cuda.driver import CudaError, Driver
+from sealift.channel.cuda.driver import Call, CudaError, Driver
 from sealift.channel.device.device import Event, device_lost
 from sealift.errors import SealiftError
 
@@ -65,6 +65,12 @@ class Ticket:
         self._event = self._pool.take()
         self._driver.record(self._event, stream)
         self._queued.set()
+
+    def arm_call(self, stream: Any) -> Call:
+        """The same as a call; whoever gets it makes it before anybody has the ticket."""
+        self._event = self._pool.take()
+        self._queued.set()
+        return self._driver.record_call(self._event, stream)
 
     def fail(self, error: BaseException) -> None:
         """It could not be queued."""

@@ -186,11 +186,12 @@ class _Straight:
             kernels = _Kernels(core, transfer, table, _least(core))
             for passed in transfer.plain.hazards.before_write(*transfer.written):
                 passed.hold_up(core.driver, self._opening)
-            core.driver.issue(self._openings(kernels, table))
+            ticket = core.ticket()
+            core.driver.issue(self._openings(kernels, table, ticket))
         finally:
             for _, mark in self._marks:  # whoever waits for it has been told already
                 core.pool.give_back(mark)
-        return table, core.ticket(self._opening)
+        return table, ticket
 
     def _copies(self) -> Iterator[Call]:
         driver, to = self._core.driver, self._transfer.sealed.address
@@ -207,7 +208,9 @@ class _Straight:
                 self._marks.append((end, mark))
                 yield driver.record_call(mark, self._copying)
 
-    def _openings(self, kernels: _Kernels, table: Table) -> Iterator[Call]:
+    def _openings(
+        self, kernels: _Kernels, table: Table, ticket: Ticket
+    ) -> Iterator[Call]:
         driver, stream = self._core.driver, self._opening
         yield table.send_call(stream)
         for ready in kernels.before():
@@ -219,6 +222,7 @@ class _Straight:
         for ready in kernels.after():
             yield driver.launch_call(*ready, stream)
         yield table.fetch_call(stream)
+        yield ticket.arm_call(stream)
 
 
 def open_straight(
