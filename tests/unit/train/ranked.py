@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sealift.channel.device.device import SummingEngine
 from sealift.collective.group import SealedGroup
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schedule.visits import Group, Stop
@@ -23,6 +24,7 @@ from sealift.train.loop.tasks import Workplace
 from sealift.train.loop.trainer import Trainer
 from sealift.train.steps.beside import train_beside
 from sealift.travel.settings import TrainingSettings
+from tests.sim.summing import pipes_of
 from tests.sim.wires import simulated_wires
 from tests.unit.train.joints import in_place, resource
 from tests.unit.train.recipes import SETTINGS, rows
@@ -82,18 +84,26 @@ class World:
         return slices, told
 
     def apart(
-        self, join: Join = lambda rank, group: group, bucket_bytes: int = 64
+        self,
+        join: Join = lambda rank, group: group,
+        bucket_bytes: int = 64,
+        devices: Mapping[int, SummingEngine] | None = None,
     ) -> list[Ranked]:
-        """As the plan ``ddp`` does it, each rank in a thread."""
-        wires = simulated_wires(len(self.rows))
+        """As the plan ``ddp`` does it, each rank in a thread, some with a device."""
+        devices = devices or {}
+        make = pipes_of if devices else simulated_wires
+        wires: Any = make(len(self.rows))
         found = [Ranked(self.slice(number)) for number in range(len(self.rows))]
 
         def rank(number: int) -> None:
             with SealedGroup(number, wires[number]) as group:
+                if number in devices:
+                    group.use_device(devices[number])
                 beside = StepGroup(
                     group=join(number, group),
                     plans=self.plans,
                     bucket_bytes=bucket_bytes,
+                    device=devices.get(number),
                 )
                 found[number].work(beside)
 

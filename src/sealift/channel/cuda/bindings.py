@@ -15,6 +15,7 @@ import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
+from uuid import UUID
 
 from sealift.channel.cuda.driver import (
     NEEDED_DRIVER,
@@ -64,6 +65,32 @@ def open_driver(ordinal: int = 0) -> CudaDriver:
         return CudaDriver(cu, device, context, primary=True)
     except CudaError as fault:
         raise fault.to_error() from None
+
+
+def ordinal_of(uuid: str) -> int:
+    """The number that a GPU has here; another process may count in another order.
+
+    Args:
+        uuid: As NVML writes it.
+
+    Raises:
+        UnavailableError: if this process sees no such GPU.
+    """
+    cu = driver_bindings()
+    try:
+        _check(cu, "cuInit", 0)
+        for ordinal in range(int(_check(cu, "cuDeviceGetCount"))):
+            device = _check(cu, "cuDeviceGet", ordinal)
+            found = UUID(bytes=bytes(_check(cu, "cuDeviceGetUuid", device).bytes))
+            if f"GPU-{found}" == uuid:
+                return ordinal
+    except CudaError as fault:
+        raise fault.to_error() from None
+    raise UnavailableError(
+        "the recipe's GPU cannot be used by its parent",
+        why=f"this process sees no {uuid}",
+        code="no-gpu",
+    )
 
 
 def driver_bindings() -> Any:

@@ -286,12 +286,21 @@ class DeviceEngine(Protocol):
         """Scrub and give back everything. Idempotent."""
 
 
+class SharedDeviceMemory(DeviceMemory, Protocol):
+    """Memory that another process maps, too, by its descriptor."""
+
+    descriptor: int
+
+
 class SummingEngine(DeviceEngine, Protocol):
     """A device that also adds up what lies in its memory.
 
     Each operation is rounded by itself, as IEEE 754 says, so the bits are a processor's
     (of a NaN they need not be). Calls queue work, in the order of the calls.
     """
+
+    def share(self, nbytes: int) -> SharedDeviceMemory:
+        """Fresh memory, all zeroes, that another process can map."""
 
     def add(self, total: DeviceTensor, part: DeviceTensor) -> Event:
         """``total += part``.

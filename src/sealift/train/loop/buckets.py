@@ -67,11 +67,12 @@ class Bucket:
     def first_odd(self, gradient: Array) -> str | None:
         """The first parameter whose gradient is not finite."""
         finite = np.isfinite(gradient)
-        if finite.all():
-            return None
-        bad, ends = int(np.argmin(finite)), accumulate(self.sizes)
-        pairs = zip(self.names, ends, strict=True)
-        return next(name for name, end in pairs if bad < end)
+        return None if finite.all() else self.name_at(int(np.argmin(finite)))
+
+    def name_at(self, index: int) -> str:
+        """Whose gradient has the element of that number."""
+        pairs = zip(self.names, accumulate(self.sizes), strict=True)
+        return next(name for name, end in pairs if index < end)
 
 
 def cut_buckets(

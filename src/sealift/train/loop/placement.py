@@ -6,12 +6,13 @@ and then moved, as ``nn.Module.to`` does. States leave as bytes of the CPU's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
+from sealift.channel.cuda.bindings import open_driver
 from sealift.train.loop.faults import not_begun
 from sealift.train.loop.imports import Guard
 from sealift.train.loop.tasks import DeviceScrub
@@ -107,6 +108,20 @@ class Placement:
         """
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def mark(self) -> Callable[[], None]:
+        """Waits, once it is called, until all is done that was begun by now."""
+        if self.device.type != "cuda":
+            return lambda: None
+        done = torch.cuda.Event()
+        done.record(torch.cuda.current_stream(self.device))
+        return done.synchronize
+
+    def map_shared(self, descriptor: int, nbytes: int) -> Tensor:
+        """Bytes of the GPU's memory that another process allocated, and maps too."""
+        number = self.device.index or 0
+        address = open_driver(number).map_shared(descriptor, nbytes)
+        return _memory_at(address, nbytes, number)
 
     def _copied_ahead(self, made: Iterator[Batch]) -> Iterator[Batch]:
         copying = torch.cuda.Stream(self.device)

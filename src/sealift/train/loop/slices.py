@@ -8,11 +8,12 @@ is one slice; the plan ``local`` has all of them in one process. Both use this.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Literal
 
+from sealift.channel.device.device import SummingEngine
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schedule.visits import Group, Stop, check_length, plan_job
 from sealift.release.agreement import Agreement, Purpose, Resource
@@ -58,11 +59,13 @@ class StepGroup:
         group: This rank's end.
         plans: Of every rank's slice, the same on every rank.
         bucket_bytes: Gradients that are added up in one go.
+        device: Where this slice's gradients lie, if they are added up there.
     """
 
     group: stepsums.Group
     plans: Sequence[Sequence[Group]]
     bucket_bytes: int = BUCKET_BYTES
+    device: SummingEngine | None = None
 
 
 def groups_together(
@@ -157,9 +160,9 @@ class Slice:
         groups = groups_together(beside.plans, epoch, settings, beside.bucket_bytes)
         for all_stops, together in groups:
             stops = all_stops[self.trainer.number]
-            step_sums = self.trainer.sums(beside.group, together)
+            step_sums = self.trainer.sums(beside.group, together, beside.device)
             try:
-                with self.load(stops) as cargo:
+                with closing(step_sums), self.load(stops) as cargo:
                     measured = self.trainer.work(cargo, "train", step_sums)
             except BaseException:
                 step_sums.give_up()

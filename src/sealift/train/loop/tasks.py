@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
+from sealift.channel.device.device import DeviceTensor, SummingEngine
 from sealift.ids import Buffer
 from sealift.numeric.loops import F32
 from sealift.outsource.terms import Backward, Forward
@@ -154,11 +155,14 @@ class Given:
         rows: Of each part.
         states: Of each model; None for one that begins.
         statistics: Blob of the sums of ``prepare``; empty without.
+        device: Where gradients are to lie that this process adds up there; in the
+            worker, none.
     """
 
     rows: Sequence[SharedRows] = ()
     states: Sequence[TrainingState | None] = ()
     statistics: bytes = b""
+    device: SummingEngine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +266,7 @@ class TaskParent(Protocol):
         """Take what the task trains in steps that all slices make together; once."""
         ...
 
-    def add_up(self, bucket: Bucket, gradient: Buffer) -> Buffer:
+    def add_up(self, bucket: Bucket, gradient: Buffer | DeviceTensor) -> Buffer:
         """Add up what all slices bring; bucket after bucket, step after step.
 
         With the last bucket of a step every slice has said that it goes on (rule M1).
@@ -272,7 +276,8 @@ class TaskParent(Protocol):
             gradient: This slice's mean over its rows of the step; zeros without any.
 
         Returns:
-            The mean over all rows of the step, as a place that may be ``gradient``'s.
+            The mean over all rows of the step, as a place that may be ``gradient``'s;
+            nothing, if it was put where a gradient on a device lay.
 
         Raises:
             SealiftError: on every slice, if one of them does not go on.

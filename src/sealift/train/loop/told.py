@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from sealift.channel.device.device import DeviceTensor
 from sealift.errors import require_value
 from sealift.ids import Buffer
 from sealift.train.loop.buckets import Bucket, Trained
@@ -78,7 +79,7 @@ class Told:
         if self._sums is not None:
             self._sums.begin(trained)
 
-    def add_up(self, bucket: Bucket, gradient: Buffer) -> Buffer:
+    def add_up(self, bucket: Bucket, gradient: Buffer | DeviceTensor) -> Buffer:
         """See ``StepSums.add_up``."""
         return require_value(self._sums).add_up(bucket, gradient)
 

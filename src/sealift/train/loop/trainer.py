@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
+from sealift.channel.device.device import SummingEngine
 from sealift.data.schedule.visits import Group as StopGroup
 from sealift.data.schema.alike import demand_alike
 from sealift.errors import MalformedError, require_value
@@ -170,14 +171,17 @@ class Trainer:
             return self._train(parts, sums)
         return self._evaluate(parts)
 
-    def sums(self, group: Group, together: Together) -> StepSums:
-        """What this slice's gradients of the next task are added up with."""
+    def sums(
+        self, group: Group, together: Together, device: SummingEngine | None = None
+    ) -> StepSums:
+        """What this slice's gradients of the next task are added up with, and where."""
         return StepSums(
             group,
             self.number,
             together,
             batch_rows=self.settings.batch_rows,
             state=self.joint,
+            device=device,
         )
 
     def model_for(
@@ -317,8 +321,7 @@ class Trainer:
         losses = self.losses(cargo, models[_JOINT_MODEL])
         told = Told({_JOINT_MODEL: losses.watch}, sums)
         given = [self._states[name] for name in names]
-        together = sums.together if sums else None
-        done = self._do("train", cargo, given, models, told=told, together=together)
+        done = self._do("train", cargo, given, models, told=told, sums=sums)
         self._settle(dict(zip(names[1:], map(_state, done.states[1:]), strict=True)))
         self.end_training(done.states[_JOINT_MODEL], losses.rows, told.summed)
         return losses.found(told.of(_JOINT_MODEL))
@@ -346,12 +349,13 @@ class Trainer:
         models: tuple[TaskModel, ...] = (),
         *,
         told: Told | None = None,
-        together: Together | None = None,
+        sums: StepSums | None = None,
     ) -> TaskDone:
         given = Given(
             rows=[each.memory for each in cargo],
             states=states,
             statistics=self._statistics,
+            device=sums.device if sums else None,
         )
         task = SliceTask(
             work,
@@ -359,7 +363,7 @@ class Trainer:
             models,
             parts_of(cargo),
             slice=self.number,
-            together=together,
+            together=sums.together if sums else None,
             outsourced=self.products is not None and work in ("train", "heldout"),
         )
         told = told or Told()

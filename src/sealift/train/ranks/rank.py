@@ -16,6 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from sealift.channel.cuda.bindings import ordinal_of
+from sealift.channel.cuda.opening import open_cuda
+from sealift.channel.device.device import SummingEngine
 from sealift.collective.charter import Charter
 from sealift.collective.group import SealedGroup
 from sealift.collective.meeting import GroupMeeting
@@ -26,6 +29,7 @@ from sealift.errors import (
     PeerError,
     PolicyError,
     SealiftError,
+    UnavailableError,
     meaning,
 )
 from sealift.events import Sink, emit
@@ -265,6 +269,7 @@ class Rank:
         agreement, number = self._agreement.agreement, self._number
         self._executor.limits = TaskLimits(work_s=settings.run.work_s)
         self._executor.compute_on(settings.run.device, rank=number)
+        device = self._open_device(stack, settings)
         training = open_training(
             agreement, self._executor, settings.training, number=number
         )
@@ -288,6 +293,8 @@ class Rank:
         self._require_keys(keys, owners)
         tables = self._tables(keys, stack)
         group, ranks = self._meet(stack, job, settings)
+        if device is not None:
+            group.use_device(device)
         rules = VisitRules(max_visits=agreement.output_rule.max_visits)
         handout = Handout(
             self._agreement,
@@ -313,6 +320,7 @@ class Rank:
             trainer=training,
             tables=tables,
             group=group,
+            device=device,
             rules=rules,
             handout=handout,
             level=self._proof.level,
@@ -323,6 +331,27 @@ class Rank:
             sandbox=self._executor.sandbox,
             sink=self._sink,
         )
+
+    def _open_device(
+        self, stack: ExitStack, settings: JobSettings
+    ) -> SummingEngine | None:
+        """The recipe's GPU, where gradients are added up in every step and lie on one.
+
+        It passed its self-test. Without it they are copied to this process, which adds
+        them up, with the same bits; which of the two it is, is said.
+        """
+        gpu = self._executor.gpu
+        if gpu is None or settings.slices.sync != "step":
+            return None
+        try:
+            engine = open_cuda(ordinal_of(gpu.uuid), sink=self._sink)
+        except UnavailableError as error:
+            emit(self._sink, "gradients.here", why=str(error))
+            return None
+        stack.callback(engine.close)
+        stack.callback(self._executor.dismiss)  # it may share memory with the engine
+        emit(self._sink, "gradients.there", gpu=engine.facts.name)
+        return engine
 
     def _require_keys(self, keys: ReleasedKeys, owners: Sequence[str]) -> None:
         """A rank without its rows cannot take part."""

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from sealift.channel.device.device import SummingEngine
 from sealift.codec import encode
 from sealift.collective.group import SealedGroup
 from sealift.collective.planner import plan_group
@@ -103,6 +104,7 @@ class RankedJob:
         trainer: Of this slice's model.
         tables: The slice's rows.
         group: All ranks.
+        device: Adds up gradients where they lie; None for this process.
         rules: Counts what all slices were used for.
         receipts: Where they are kept.
         checkpoints: Of rank 0; None keeps none.
@@ -116,6 +118,7 @@ class RankedJob:
     trainer: Trainer
     tables: SealedTables
     group: SealedGroup
+    device: SummingEngine | None
     rules: VisitRules
     handout: Handout
     level: str
@@ -368,7 +371,10 @@ class RankedJob:
         if self.settings.slices.sync == "step":
             nbytes = planned.bucket_bytes
             self._beside = StepGroup(
-                group=self.group, plans=self.plans, bucket_bytes=nbytes
+                group=self.group,
+                plans=self.plans,
+                bucket_bytes=nbytes,
+                device=self.device,
             )
 
     def _model_bytes(self) -> int:

@@ -40,6 +40,7 @@ class Gradients:
         state: That they went on from.
         bucket_bytes: The most that a bucket has.
         room: Where they lie.
+        shared: Bytes of the device's memory where they lie instead, which the parent maps.
 
     Attributes:
         trained: Whose gradients these are.
@@ -50,7 +51,13 @@ class Gradients:
     """
 
     def __init__(
-        self, training: Training, state: TrainingState, bucket_bytes: int, room: Room
+        self,
+        training: Training,
+        state: TrainingState,
+        bucket_bytes: int,
+        room: Room,
+        *,
+        shared: Tensor | None = None,
     ) -> None:
         named = training.guard(lambda: list(training.model.named_parameters()))
         self._parameters = dict(reversed([(n, p) for n, p in named if _is_trained(p)]))
@@ -62,12 +69,18 @@ class Gradients:
             self.buckets = cut_buckets(self.trained, state.model(), bucket_bytes)
         except MalformedError:
             raise unfit("gradients") from None
-        memory = room(self.buckets[-1].start + self.buckets[-1].length)
-        self._flat = [_flat(memory, bucket) for bucket in self.buckets]
-        self._there = self._flat
-        if not training.placement.is_cpu:
-            device = training.placement.device
-            self._there = [each.to(device, copy=True) for each in self._flat]
+        self._wait = training.placement.mark
+        self._flat: list[Tensor] = []
+        if shared is not None:
+            self._there = [_part(shared, bucket) for bucket in self.buckets]
+        else:
+            memory = room(self.buckets[-1].start + self.buckets[-1].length)
+            self._flat = [_flat(memory, bucket) for bucket in self.buckets]
+            self._there = self._flat
+            if not training.placement.is_cpu:
+                device = training.placement.device
+                self._there = [each.to(device, copy=True) for each in self._flat]
+        self._copied = bool(self._flat) and self._there is not self._flat
         self._views = self._make_views()
         self._bucket_of = {n: each.number for each in self.buckets for n in each.names}
         self._whole: Callable[[Bucket], None] | None = None
@@ -76,8 +89,12 @@ class Gradients:
             parameter.register_post_accumulate_grad_hook(partial(self._came, name))
 
     def bytes_of(self, bucket: Bucket) -> memoryview:
-        """Where a bucket lies."""
-        return self.array(bucket).data.cast("B")
+        """Where a bucket lies; nothing, if the parent has it on the device."""
+        return self.array(bucket).data.cast("B") if self._flat else memoryview(b"")
+
+    def mark(self) -> Callable[[], None]:
+        """Waits until the device has all that was begun there by now."""
+        return self._wait()
 
     def array(self, bucket: Bucket) -> Array:
         """A bucket's numbers, to be changed in place."""
@@ -86,10 +103,12 @@ class Gradients:
 
     def put(self, bucket: Bucket, total: Buffer) -> None:
         """Have the sum where the gradients were; it may lie there already."""
+        if not self._flat:
+            return
         own, there = self.array(bucket), np.frombuffer(total, bucket.dtype)
         if own.ctypes.data != there.ctypes.data:
             own[:] = there
-        if self._there is not self._flat:
+        if self._copied:
             self._there[bucket.number].copy_(self._flat[bucket.number])
 
     def begin(self, whole: Callable[[Bucket], None]) -> None:
@@ -133,7 +152,7 @@ class Gradients:
     def _tell(self, end: int) -> None:
         while self._next < end:
             number, self._next = self._next, self._next + 1
-            if self._there is not self._flat:
+            if self._copied:
                 self._flat[number].copy_(self._there[number])
             require_value(self._whole)(self.buckets[number])
 
@@ -176,6 +195,13 @@ class Gradients:
 
 def _is_trained(parameter: Tensor) -> bool:
     return bool(parameter.requires_grad and parameter.numel())
+
+
+def _part(shared: Tensor, bucket: Bucket) -> Tensor:
+    end = bucket.start + bucket.length
+    if end > len(shared):
+        raise unfit("gradients")
+    return shared[bucket.start : end].view(getattr(torch, bucket.dtype))
 
 
 def _flat(memory: memoryview, bucket: Bucket) -> Tensor:

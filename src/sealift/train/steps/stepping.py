@@ -9,7 +9,7 @@ pass; with all of them, they are added up here, in their order, with the same bi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 from types import TracebackType
@@ -78,6 +78,7 @@ class StepLoop:
         rows: Of each slice that is here; None for one that has none left.
         parent: Told what there is to tell.
         room: Where gradients lie.
+        shared: Memory of the device where they lie instead, which the parent maps.
 
     Raises:
         JobError: ``bad-recipe``, if the recipe's gradients cannot be added up.
@@ -92,12 +93,15 @@ class StepLoop:
         *,
         parent: TaskParent,
         room: Room,
+        shared: Tensor | None = None,
     ) -> None:
         together = require_value(task.together)
         state = require_value(given.states[0], "a model is built before it is trained")
         self._training, self._task, self._parent = training, task, parent
         self._together, self._settings = together, task.settings
-        self._gradients = Gradients(training, state, together.bucket_bytes, room)
+        self._gradients = Gradients(
+            training, state, together.bucket_bytes, room, shared=shared
+        )
         self._own = [
             OwnBatches(training, task, place, each) for place, each in enumerate(rows)
         ]
@@ -187,7 +191,8 @@ class AskedSums:
 
     def whole(self, bucket: Bucket) -> None:
         """Ask for the sum of a bucket."""
-        self._asked.append(self._thread.submit(self._ask, bucket))
+        there = self._gradients.mark()
+        self._asked.append(self._thread.submit(self._ask, bucket, there))
 
     def add(self, share: float) -> None:
         """The parent weighs by itself."""
@@ -202,9 +207,10 @@ class AskedSums:
         """What was not asked yet is not asked any more."""
         self._thread.shutdown(cancel_futures=True)
 
-    def _ask(self, bucket: Bucket) -> None:
+    def _ask(self, bucket: Bucket, there: Callable[[], None]) -> None:
         if self._goes_on:  # what comes behind a bucket that failed is nobody's next one
             self._goes_on = False
+            there()
             own = self._gradients.bytes_of(bucket)
             self._gradients.put(bucket, self._parent.add_up(bucket, own))
             self._goes_on = True

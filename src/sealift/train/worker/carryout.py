@@ -47,6 +47,7 @@ def carry_out(
     parent: TaskParent,
     notice: Notice = unnoticed,
     room: Room = private_room,
+    shared: Tensor | None = None,
     placement: Placement = HERE,
 ) -> TaskDone:
     """Load the recipe from the bundle's bytes and work on the rows.
@@ -60,6 +61,7 @@ def carry_out(
         parent: Told what there is to tell before the end.
         notice: Told of each of the bundle's modules before it runs.
         room: Where gradients lie that are added up.
+        shared: Memory of the device where they lie instead, which the parent maps.
         placement: Where to compute.
 
     Raises:
@@ -99,7 +101,9 @@ def carry_out(
             else None
             for model in task.models
         ]
-        with StepLoop(training, task, given, rows_of, parent=parent, room=room) as loop:
+        with StepLoop(
+            training, task, given, rows_of, parent=parent, room=room, shared=shared
+        ) as loop:
             return TaskDone(states=loop.run())
     states = []
     for place, model in enumerate(task.models):

@@ -61,8 +61,13 @@ from sealift.train.worker.process import (
     killed,
     read_packet,
 )
-from sealift.train.worker.standby import Standby, StandbyLostError, Standbys
-from sealift.train.worker.taskprocess import ReadyWorker, TaskLimits, TaskProcess
+from sealift.train.worker.standby import Share, Standby, StandbyLostError, Standbys
+from sealift.train.worker.taskprocess import (
+    ReadyWorker,
+    TaskLimits,
+    TaskProcess,
+    gradient_room,
+)
 from sealift.travel.settings import TrainingSettings
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT, freed_is_overwritten
 
@@ -225,6 +230,17 @@ class RecipeExecutor:
         if (chosen := self.device()) != CPU:
             self._tell(f"recipes compute on {chosen}")
 
+    @property
+    def gpu(self) -> Gpu | None:
+        """The GPU that tasks compute on; None on a CPU."""
+        return self._gpu
+
+    def dismiss(self) -> None:
+        """End whatever process shares memory with this one, between two tasks."""
+        self._await_gone()
+        if self._standbys is not None:
+            self._standbys.close()
+
     def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         """Do one task; see ``Workplace``.
 
@@ -250,6 +266,10 @@ class RecipeExecutor:
         given: Given,
         parent: TaskParent,
     ) -> TaskDone:
+        share: Share | None = None
+        if given.device is not None:
+            share = Share(given.device, gradient_room(given))
+
         def begun(waited_s: float) -> None:
             if self._standbys is None:
                 return
@@ -257,7 +277,7 @@ class RecipeExecutor:
             if task.parts and self._beside is None:
                 self._beside = self._another()
             if self._beside is not None and self._beside.has_loaded():
-                self._standbys.prepare(1 - lane, task)
+                self._standbys.prepare(1 - lane, task, share)
 
         with ExitStack() as stack:
             on = (
@@ -265,7 +285,9 @@ class RecipeExecutor:
                 if standby is None
                 else ReadyWorker(standby, self._measured)
             )
-            process = TaskProcess(on, self._equipment, self.limits, stack, begun=begun)
+            process = TaskProcess(
+                on, self._equipment, self.limits, stack, begun=begun, share=share
+            )
             self._task, self._report = process, process.report
             try:
                 done = process.do(task, given, parent)
@@ -273,7 +295,7 @@ class RecipeExecutor:
             finally:
                 self._task = None
         if self._standbys is not None:  # if none could be prepared beside the task
-            self._standbys.prepare(lane, task)
+            self._standbys.prepare(lane, task, share)
         return done
 
     def _await_gone(self) -> None:

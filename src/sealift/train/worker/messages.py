@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, Literal
 
+from sealift.channel.device.device import DeviceMemory, DeviceTensor
 from sealift.codec import encode_named, from_plain, parse_named
 from sealift.errors import MalformedError, PeerError, require_kind
 from sealift.ids import Buffer
@@ -50,6 +51,8 @@ class Assignment:
         bundle: Bytes of the bundle's blob.
         states: Of each model, end to end; None for one that begins.
         statistics: Bytes behind them.
+        gradients: Bytes of the device's memory that gradients are to lie in, which the
+            parent adds up there; 0 for the area.
     """
 
     task: SliceTask
@@ -58,6 +61,7 @@ class Assignment:
     bundle: int
     states: tuple[StateSize | None, ...]
     statistics: int
+    gradients: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +73,14 @@ class StandbyOrder:
         entry: Path of the recipe in the bundle.
         device: Where to compute.
         bundle: Bytes of the bundle's blob.
+        gradients: Bytes of the device's memory for them that comes along; 0 for none.
     """
 
     rehearsal: SliceTask | None
     entry: str
     device: str
     bundle: int
+    gradients: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,9 +295,13 @@ class TaskAnswers:
     Args:
         task: The task.
         given: The states that it goes on from.
+        gradients: Memory of a device that its gradients lie in; None for the area.
     """
 
-    def __init__(self, task: SliceTask, given: Given) -> None:
+    def __init__(
+        self, task: SliceTask, given: Given, gradients: DeviceMemory | None = None
+    ) -> None:
+        self._gradients = gradients
         self._task = task
         self._given = given
         self._untold = deque(self._expected())
@@ -419,10 +429,17 @@ class TaskAnswers:
         if not self._buckets or self._added >= self._sums_asked:
             raise _odd("more sums than its steps have")
         bucket = self._buckets[self._added % len(self._buckets)]
-        if (asked.bucket, len(buffer)) != (bucket.number, bucket.length):
+        there = self._gradients
+        length = 0 if there else bucket.length
+        if (asked.bucket, len(buffer)) != (bucket.number, length):
             raise _odd("another bucket than the next one")
         self._added += 1
-        return parent.add_up(bucket, buffer)
+        if there is None:
+            return parent.add_up(bucket, buffer)
+        if bucket.start + bucket.length > there.nbytes:
+            raise _odd("a bucket outside of the memory for it")
+        numbers = DeviceTensor(there, bucket.start, bucket.elements, bucket.dtype)
+        return parent.add_up(bucket, numbers)
 
     def _places(self, model: int) -> int:
         """How many numbers there will be of a model."""

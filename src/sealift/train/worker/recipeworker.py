@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sealift.channel.device.device import DeviceTensor
 from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.document import schema_from_plain
 from sealift.errors import (
@@ -75,7 +76,7 @@ from sealift.train.worker.messages import (
 from sealift.train.worker.process import NOT_CONFINED, StartWorker
 from sealift.train.worker.products import AskedProducts
 from sealift.train.worker.receiver import Receiver
-from sealift.train.worker.requests import WorkerEnd, map_copy, map_shared
+from sealift.train.worker.requests import WorkerEnd, map_area, map_copy, map_shared
 
 MAX_TRACEBACK: Final = 60_000  # characters
 MAX_CAUSES: Final = 20
@@ -107,13 +108,17 @@ def run_worker(
         elif isinstance(order, TrialOrder):
             work = TriedRecipe(order, parent, files)
         elif isinstance(order, StandbyOrder):
-            bundle, *more = files
+            bundle, window, *shared = files
+            more = (window, *shared)
             receiver = Receiver(TALK + 1, filtered="seccomp" in confinement.parts)
             work = StandbyWorker(order, parent, bundle, receiver)
             beside = receiver.begin
         else:
             order = require_kind(order, Assignment)
-            work = AssignedTask.mapped(order, parent, files)
+            bundle, *files = files
+            if order.gradients:
+                more, files = files[:1], files[1:]
+            work = AssignedTask.mapped(order, parent, bundle, files)
         keep_descriptors(talk, text, *more)
         parent.stream = TALK
         confine_worker(
@@ -131,6 +136,20 @@ def run_worker(
         with contextlib.suppress(BaseException):
             stream.flush()
     os._exit(0)
+
+
+def _map_gradients(descriptor: int, nbytes: int, placement: Placement) -> Tensor:
+    """Memory for gradients that the parent maps, too; before any recipe is loaded.
+
+    What a stand-in for a GPU allocates is a memory file.
+    """
+    placement.begin()
+    try:
+        if placement.is_cpu:
+            return torch.frombuffer(map_area(descriptor, nbytes), dtype=torch.uint8)
+        return placement.map_shared(descriptor, nbytes)
+    finally:
+        os.close(descriptor)
 
 
 def _bundle_files(descriptor: int, length: int) -> dict[str, bytes]:
@@ -169,6 +188,7 @@ class AssignedTask:
         files: The bundle's.
         given: States and sums end to end; then the rows of each part.
         notice: Told of each of the bundle's modules before it runs.
+        gradients: Memory of the device for them; None without, or until ``do`` maps it.
     """
 
     def __init__(
@@ -178,7 +198,9 @@ class AssignedTask:
         files: Mapping[str, bytes],
         given: Sequence[memoryview],
         notice: Notice,
+        gradients: Tensor | None = None,
     ) -> None:
+        self._gradients = gradients
         states, *rows = given
         self._order = order
         self._parent = parent
@@ -189,10 +211,9 @@ class AssignedTask:
 
     @classmethod
     def mapped(
-        cls, order: Assignment, parent: WorkerEnd, files: Sequence[int]
+        cls, order: Assignment, parent: WorkerEnd, bundle: int, given: Sequence[int]
     ) -> AssignedTask:
-        """Of descriptors: bundle, states, rows of each part."""
-        bundle, *given = files
+        """Of descriptors: the bundle's; states, rows of each part."""
         lengths = lengths_of(order)
         return cls(
             order,
@@ -207,6 +228,10 @@ class AssignedTask:
         answer: object
         placement = Placement(self._order.device)
         try:
+            if self._order.gradients and self._gradients is None:
+                self._gradients = _map_gradients(
+                    TALK + 1, self._order.gradients, placement
+                )
             done = carry_out(
                 self._order.task,
                 self._given,
@@ -216,6 +241,7 @@ class AssignedTask:
                 parent=self,
                 notice=self._notice,
                 room=self._room,
+                shared=self._gradients,
                 placement=placement,
             )
             answer = self._put(done)
@@ -239,9 +265,12 @@ class AssignedTask:
         """Announce what is trained; see ``TaskParent``."""
         self._parent.ask(trained)
 
-    def add_up(self, bucket: Bucket, gradient: Buffer) -> Buffer:
-        """Have the parent add up gradients that lie in the area; so does the sum."""
-        length = len(gradient)
+    def add_up(self, bucket: Bucket, gradient: Buffer | DeviceTensor) -> Buffer:
+        """Have the parent add up gradients that lie in the area; so does the sum.
+
+        Of what lies on a device nothing is sent.
+        """
+        length = 0 if isinstance(gradient, DeviceTensor) else len(gradient)
         ask = AddUp(bucket.number)
         return self._parent.ask(ask, length, start=bucket.start, room=length)
 
@@ -285,6 +314,7 @@ class StandbyWorker:
     ) -> None:
         self._order, self._parent, self._receiver = order, parent, receiver
         self._files = _bundle_files(bundle, order.bundle)
+        self._shared: Tensor | None = None
 
     def do(self) -> None:
         """Make ready, wait for the task, and do it."""
@@ -304,11 +334,14 @@ class StandbyWorker:
         area, *given = self._receiver.take()
         self._parent.move(area)
         self._parent.ask(Begun())
-        AssignedTask(order, self._parent, self._files, given, notice).do()
+        shared = self._shared if order.gradients else None
+        AssignedTask(order, self._parent, self._files, given, notice, shared).do()
 
     def _make_ready(self, notice: Notice) -> None:
         """Its prints go nowhere, also where the agreement lets a task's out."""
         placement = Placement(self._order.device)
+        if self._order.gradients:
+            self._shared = _map_gradients(TALK + 2, self._order.gradients, placement)
         if self._order.rehearsal is None:
             placement.begin()
             return

@@ -15,8 +15,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from typing import Final
 
+from sealift.channel.device.device import SharedDeviceMemory, SummingEngine
 from sealift.data.schedule.memory import free_memory_bytes
 from sealift.errors import JobError, MalformedError, PeerError, SealiftError
 from sealift.ids import Digest
@@ -44,6 +46,28 @@ Lane = Callable[[], tuple[socket.socket, TaskEquipment]]
 """Waits for a zygote, and gives it and what its workers get; its bundle was verified."""
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Memory of a device for gradients, which a worker maps, too.
+
+    Attributes:
+        engine: The device.
+        nbytes: How much is needed.
+    """
+
+    engine: SummingEngine
+    nbytes: int
+
+    def make(self) -> SharedDeviceMemory:
+        """Allocate it."""
+        return self.engine.share(self.nbytes)
+
+    def demand(self, found: SharedDeviceMemory | None) -> None:
+        """Raises ``StandbyLostError`` unless who stands by has enough of it."""
+        if found is None or found.nbytes < self.nbytes:
+            raise StandbyLostError("it has no memory for gradients on the GPU")
+
+
 class StandbyLostError(Exception):
     """It cannot serve; the task has not begun."""
 
@@ -54,14 +78,22 @@ class Standby:
     Args:
         lane: Has a zygote without a worker.
         rehearsal: Steps to make first; None to load no recipe.
+        share: Allocates memory of the device for gradients; None for a worker without.
 
     Attributes:
         process: The worker; None until it is forked.
+        gradients: That memory, scrubbed once the worker is gone; None until it is forked.
         refused: Whether the recipe failed on synthetic rows.
     """
 
-    def __init__(self, lane: Lane, rehearsal: SliceTask | None) -> None:
-        self._lane, self._rehearsal = lane, rehearsal
+    def __init__(
+        self,
+        lane: Lane,
+        rehearsal: SliceTask | None,
+        share: Share | None = None,
+    ) -> None:
+        self._lane, self._rehearsal, self._share = lane, rehearsal, share
+        self.gradients: SharedDeviceMemory | None = None
         self.process: WorkerProcess | None = None
         self.refused = False
         self._measured: Digest | None = None
@@ -166,6 +198,9 @@ class Standby:
         control, equipment = self._lane()
         self._measured = Digest.of(bytes(equipment.bundle.view))
         stack = self._stack
+        if self._share is not None:
+            self.gradients = self._share.make()
+            stack.callback(self.gradients.close)
         area = stack.enter_context(closing(Area(_AREA_BYTES)))
         self._text = stack.enter_context(closing(TextTap(equipment.text, held=True)))
         process = WorkerProcess(control, equipment, area)
@@ -176,6 +211,8 @@ class Standby:
         free, most = free_memory_bytes(), _memory_of_machine()
         with theirs:
             half = [theirs.fileno()]
+            if self.gradients is not None:
+                half.append(self.gradients.descriptor)
             process.start(free // 2, self._text, half, most_bytes=most)
         self.process = process
         if self._cut:
@@ -187,6 +224,7 @@ class Standby:
                 entry=equipment.entry,
                 device=equipment.device,
                 bundle=equipment.bundle.length,
+                gradients=self.gradients.nbytes if self.gradients else 0,
             )
         )
         if isinstance(process.hear(Ready, Fault).message, Fault):
@@ -242,7 +280,12 @@ class Standbys:
         self._served += standby is not None
         self._waited_s += waited_s
 
-    def prepare(self, lane: int, task: SliceTask | None = None) -> None:
+    def prepare(
+        self,
+        lane: int,
+        task: SliceTask | None = None,
+        share: Share | None = None,
+    ) -> None:
         """Have the next one made ready, as for the task that now has the other lane."""
         if task is not None:
             self._expect(task)
@@ -252,7 +295,7 @@ class Standbys:
             rehearsal = None
             if self._loads:
                 rehearsal = SliceTask("rehearse", self._settings, forms=(*self._forms,))
-            self._next = lane, Standby(self._lanes[lane], rehearsal)
+            self._next = lane, Standby(self._lanes[lane], rehearsal, share)
 
     def say(self) -> str:
         """How often a task's process was ready, and what was waited for it."""

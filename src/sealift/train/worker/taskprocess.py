@@ -14,11 +14,12 @@ from sealift.errors import (
     MalformedError,
     PeerError,
     SealiftError,
+    require_value,
 )
 from sealift.ids import Digest
 from sealift.outsource.terms import Backward, Forward
 from sealift.release.receipt import ScrubbedPart, ScrubSummary
-from sealift.train.loop.buckets import Trained
+from sealift.train.loop.buckets import ALIGNMENT, Trained
 from sealift.train.loop.faults import Fault, RecipeError, explain
 from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
 from sealift.train.worker.devices import CPU
@@ -41,7 +42,7 @@ from sealift.train.worker.process import (
 )
 from sealift.train.worker.products import BeginStep, Settle
 from sealift.train.worker.requests import TIMED_OUT, Area
-from sealift.train.worker.standby import Standby
+from sealift.train.worker.standby import Share, Standby
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,7 @@ class TaskProcess:
         limits: What this one may take.
         stack: Ends what is opened here.
         begun: Told once the task has begun, and for how long a worker was waited for.
+        share: Allocates memory of a device for its gradients; who stands by has some.
 
     Raises:
         StandbyLostError: if there is none.
@@ -93,6 +95,7 @@ class TaskProcess:
         stack: ExitStack,
         *,
         begun: Callable[[float], None] = lambda waited_s: None,
+        share: Share | None = None,
     ) -> None:
         self._equipment = equipment
         self._limits = limits
@@ -102,7 +105,14 @@ class TaskProcess:
         if isinstance(on, ReadyWorker):
             stack.callback(on.standby.close)
             self._process = on.standby.forked()
+            self._gradients = None
+            if share is not None:
+                share.demand(on.standby.gradients)
+                self._gradients = on.standby.gradients
             return
+        self._gradients = share.make() if share else None
+        if self._gradients is not None:  # scrubbed once the worker is gone
+            stack.callback(self._gradients.close)
         self._measure_memory()
         self._text = stack.enter_context(closing(TextTap(equipment.text)))
         self._process = WorkerProcess(on, equipment, self._area)
@@ -118,7 +128,8 @@ class TaskProcess:
 
     def _start(self, order: Assignment, files: Sequence[int]) -> None:
         if self._ready is None:
-            self._process.start(self._memory_bytes, self._text, files)
+            first = [self._gradients.descriptor] if self._gradients else []
+            self._process.start(self._memory_bytes, self._text, [*first, *files])
             self._process.tell(order)
             self._begun(0.0)
             return
@@ -158,7 +169,7 @@ class TaskProcess:
         return replace(scrub, regions=(*scrub.regions, part))
 
     def _do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
-        answers = TaskAnswers(task, given)
+        answers = TaskAnswers(task, given, self._gradients)
         process, farewell_s = self._process, 0.0
         with overwritten(_states_of(given)) as states:
             files = (states, *given.rows)
@@ -215,6 +226,7 @@ class TaskProcess:
                 None if each is None else size_of(each) for each in given.states
             ),
             statistics=len(given.statistics),
+            gradients=self._gradients.nbytes if self._gradients else 0,
         )
 
     def _read(self, answers: TaskAnswers, answer: Done | Fault) -> TaskDone:
@@ -241,6 +253,13 @@ class TaskProcess:
 _ASKED: Final = (
     Handed, Metrics, Trained, AddUp, BeginStep, Forward, Backward, Settle
 )  # fmt: skip
+
+
+def gradient_room(given: Given) -> int:
+    """Bytes that the gradients of a task's model take at most, in buckets of any size."""
+    state = require_value(given.states[0], "a model is built before it is trained")
+    tensors = state.model().values()
+    return sum(len(each.content) + ALIGNMENT for each in tensors)
 
 
 def _states_of(given: Given) -> SharedBuffer:
