@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 from collections.abc import Callable
@@ -20,11 +21,27 @@ from sealift.session.devicepipe import DevicePipe
 from tests.sim.cuda_engines import gcc_engine
 
 
+class SharedHostMemory(HostMemory):
+    """A memory file, which another process can map."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.descriptor = os.memfd_create("gpu")
+        os.ftruncate(self.descriptor, nbytes)
+        super().__init__(memoryview(mmap.mmap(self.descriptor, nbytes)), self._end)
+
+    def _end(self) -> None:
+        os.close(self.descriptor)
+        self.descriptor = -1
+
+
 class SummingHost(HostDevice):
     """The host's stand-in with sums by numpy, which the product's has none of."""
 
     def pinned(self, nbytes: int) -> None:
         return None
+
+    def share(self, nbytes: int) -> SharedHostMemory:
+        return SharedHostMemory(nbytes)
 
     def add(self, total: DeviceTensor, part: DeviceTensor) -> Work:
         array_of(total)[...] += array_of(part)

@@ -53,6 +53,9 @@ from sealift.ids import Buffer
 
 MAX_RANKS: Final = 16
 DEFAULT_SEGMENT_BYTES: Final = 1 << 20  # stays in a core's cache while it is added
+DEVICE_SEGMENT_BYTES: Final = (
+    4 << 20
+)  # a device's calls cost as much as a MiB's sealing
 DEFAULT_ONE_PHASE_BYTES: Final = 64 << 10
 # Segments sent before the first is received: both ends stay busy, and what is under way
 # fits into a ring of eight slots.
@@ -118,6 +121,11 @@ class SealedGroup:
         self._device = DeviceStore(engine)
         for peer in self._peers.values():
             peer.on_device.use_device(engine)
+
+    @property
+    def device(self) -> SummingEngine | None:
+        """The device that this rank uses."""
+        return self._device.engine if self._device is not None else None
 
     def all_reduce(
         self,

@@ -43,9 +43,9 @@ class DeviceStore:
         """Queue ``out = a + b``; ``out`` may be either."""
         if reduction is not Reduction.SUM:
             raise bad_tensor(f"there is no {reduction.name.lower()} on a device")
-        if out is b:  # an addition of two numbers has the same bits either way
+        if out == b:  # an addition of two numbers has the same bits either way
             a, b = b, a
-        if out is not a:
+        if out != a:
             self.engine.copy(out, a)
         self.engine.add(out, b)
         return out

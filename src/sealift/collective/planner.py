@@ -3,7 +3,8 @@
 At the start the ranks exchange messages of five sizes and add as much. Three costs are
 fitted: of a message however short, of a byte sealed, sent and opened, of a byte added.
 Every rank takes the largest of everybody's costs, so all choose the same; the digest of
-the choice is in every announcement.
+the choice is in every announcement. Where a rank's gradients lie on a device, sums of
+tensors that lie there are measured instead, by all ranks, and messages are longer.
 
 One phase costs ``a + (N-1)S(b+c)``, two cost ``2a + (N-1)/N S(2b+c)`` for a tensor of S
 bytes over N ranks; below the size where they meet everybody sends everything. A step
@@ -16,21 +17,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from contextlib import ExitStack
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from sealift.channel.device.device import DeviceTensor
 from sealift.codec import encode
-from sealift.collective.announcement import Reduction
-from sealift.collective.group import Choices, SealedGroup
+from sealift.collective.announcement import Algorithm, Reduction
+from sealift.collective.group import (
+    DEFAULT_SEGMENT_BYTES,
+    DEVICE_SEGMENT_BYTES,
+    Choices,
+    SealedGroup,
+)
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import Label
 from sealift.errors import JobError
 
 SIZES: Final = (1 << 10, 16 << 10, 128 << 10, 1 << 20, 4 << 20)
+SIZES_THERE: Final = (256 << 10, 1 << 20, 4 << 20, 16 << 20)
 _REPEATS: Final = 5
 _MIB: Final = 1 << 20
 SMALLEST_BUCKET: Final = _MIB
@@ -93,21 +102,30 @@ class CollectivePlan:
     Attributes:
         costs: The largest of everybody's.
         bucket_bytes: Gradients that are reduced together.
+        segment_bytes: How long a message is, the last of a chunk aside.
     """
 
     world: int
     costs: Costs
     one_phase_bytes: int
     bucket_bytes: int
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES
 
     @classmethod
-    def of(cls, costs: Costs, world: int, gradient_bytes: int) -> CollectivePlan:
+    def of(
+        cls,
+        costs: Costs,
+        world: int,
+        gradient_bytes: int,
+        segment_bytes: int = DEFAULT_SEGMENT_BYTES,
+    ) -> CollectivePlan:
         """Choose."""
         return cls(
             world=world,
             costs=costs,
             one_phase_bytes=costs.one_phase_bytes(world),
             bucket_bytes=costs.bucket_bytes(gradient_bytes),
+            segment_bytes=segment_bytes,
         )
 
     @property
@@ -116,10 +134,15 @@ class CollectivePlan:
         chosen = {
             "bucket_bytes": self.bucket_bytes,
             "one_phase_bytes": self.one_phase_bytes,
+            "segment_bytes": self.segment_bytes,
             "world": self.world,
         }
         digest = labelled(Label.GROUP_CHOICES.value, encode(chosen))
-        return Choices(one_phase_bytes=self.one_phase_bytes, digest=digest)
+        return Choices(
+            one_phase_bytes=self.one_phase_bytes,
+            segment_bytes=self.segment_bytes,
+            digest=digest,
+        )
 
     @property
     def why(self) -> str:
@@ -129,6 +152,7 @@ class CollectivePlan:
             f"{self.world} ranks; a message costs {costs.message_s * 1e6:.0f} us, a MiB "
             f"{costs.byte_s * _MIB * 1e6:.0f} us sealed and {costs.add_s * _MIB * 1e6:.0f} us "
             f"added: one phase up to {self.one_phase_bytes >> 10} KiB, "
+            f"messages of {self.segment_bytes >> 20} MiB, "
             f"buckets of {self.bucket_bytes / _MIB:.1f} MiB"
         )
 
@@ -147,11 +171,18 @@ def plan_group(
         JobError: code ``bad-costs``, on all ranks, if one measured what cannot be.
         PeerError, RefusedError: see ``SealedGroup.all_reduce``.
     """
-    mine = np.array(astuple(_measured(group, clock)))
+    there = np.array([group.device is not None], np.uint8)
+    group.all_reduce(there, Reduction.MAX)
+    segment_bytes = DEFAULT_SEGMENT_BYTES
+    measure = _measured
+    if there.any():
+        segment_bytes, measure = DEVICE_SEGMENT_BYTES, _measured_there
+        group.choices = replace(group.choices, segment_bytes=segment_bytes)
+    mine = np.array(astuple(measure(group, clock)))
     group.all_reduce(mine, Reduction.MAX)  # what is no number stays none
     costs = Costs(*mine.tolist())
     costs.demand_sane()
-    plan = CollectivePlan.of(costs, group.world, gradient_bytes)
+    plan = CollectivePlan.of(costs, group.world, gradient_bytes, segment_bytes)
     group.choices = plan.choices
     return plan
 
@@ -168,6 +199,27 @@ def _measured(group: SealedGroup, clock: Callable[[], float]) -> Costs:
     moved = [size * (group.world - 1) / group.world for size in SIZES]
     message_s, byte_s = fit_line(moved, spent)
     return Costs(message_s, byte_s, adding)
+
+
+def _measured_there(group: SealedGroup, clock: Callable[[], float]) -> Costs:
+    """Fit sums in two phases of tensors that lie where a rank's gradients do.
+
+    Each costs two messages and, besides adding, two crossings of what is not its own.
+    """
+    spent, device = [], group.device
+    with ExitStack() as stack:
+        for size in SIZES_THERE:
+            tensor: Any = np.zeros(size // 4, np.float32)
+            if device is not None:
+                memory = device.allocate(size)
+                stack.callback(memory.close)
+                tensor = DeviceTensor(memory, 0, size // 4, "float32")
+            group.barrier()
+            reduce = partial(group.all_reduce, tensor, algorithm=Algorithm.TWO_PHASE)
+            spent.append(_median_s(reduce, clock))
+    both_s, byte_s = fit_line(SIZES_THERE, spent)
+    crossings = max(2 * (group.world - 1) / group.world, 1)
+    return Costs(both_s / 2, byte_s / crossings, _seconds_to_add(clock))
 
 
 def _seconds_to_add(clock: Callable[[], float]) -> float:

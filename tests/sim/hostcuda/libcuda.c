@@ -82,6 +82,11 @@ int f_cuDriverGetVersion(int *out) {
 }
 int f_cuGetErrorName(int code, const char **out) { *out = "CUDA_ERROR"; return code * 0; }
 int f_cuDeviceGet(int *out, int ordinal) { *out = 0; return ordinal ? 101 : OK; }
+int f_cuDeviceGetCount(int *out) { *out = 1; return OK; }
+int f_cuDeviceGetUuid(unsigned char *out, int device) {
+    for (int i = 0; i < 16; i++) out[i] = i;
+    return device;
+}
 int f_cuDeviceGetName(char *out, int nbytes, int device) {
     snprintf(out, nbytes, "stand-in of the tests: libcuda without a GPU");
     return device;

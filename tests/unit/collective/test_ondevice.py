@@ -13,6 +13,7 @@ from sealift.channel.cuda.opening import open_cuda
 from sealift.channel.device.device import DeviceTensor
 from sealift.collective.announcement import Algorithm, Reduction
 from sealift.collective.group import Choices, SealedGroup
+from sealift.collective.peer import Peer
 from sealift.errors import AuthenticationError, SealiftError
 from sealift.session.devicepipe import DevicePipe
 from tests.sim.summing import SUMMING, SummingHost, pipes_of, put, read
@@ -83,6 +84,17 @@ def test_ranks_on_devices_and_others_get_the_same_bits(where, size, kind) -> Non
 def test_the_kernels_get_them_too(where, algorithm) -> None:
     wanted = in_order(len(where), 9001).tobytes()
     assert reduced(where, 9001, algorithm=algorithm) == [wanted] * len(where)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_sum_may_lie_where_a_contribution_does(rank, monkeypatch) -> None:
+    """One phase, when all was sent before anything is added."""
+    monkeypatch.setattr(Peer, "idle", property(lambda peer: peer.flush() or True))
+    where = ["cpu", "cpu", "cpu"]
+    where[rank] = "host"
+    wanted = in_order(3, 1000).tobytes()
+    found = reduced(where, 1000, algorithm=Algorithm.ONE_PHASE)
+    assert found == [wanted] * 3
 
 
 @pytest.mark.gpu

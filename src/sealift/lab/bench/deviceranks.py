@@ -26,7 +26,7 @@ import numpy as np
 from sealift.channel.cuda.engine import CudaEngine
 from sealift.channel.cuda.opening import open_cuda
 from sealift.channel.device.device import DeviceTensor, Event, SummingEngine
-from sealift.collective.group import Choices, SealedGroup
+from sealift.collective.group import DEVICE_SEGMENT_BYTES, Choices, SealedGroup
 from sealift.collective.peer import Wire
 from sealift.ids import Buffer
 from sealift.lab.bench.allreduce import free_port, join
@@ -42,7 +42,6 @@ SEGMENTS: Final = (1 * MIB, 4 * MIB, 16 * MIB)
 ARMS: Final = ("sealed", "plain", "host")
 KINDS: Final = ("memfd", "tcp")
 WORLDS: Final = (2, 4)
-_SEGMENT_BYTES: Final = 4 * MIB
 _SLOTS: Final = 2
 _BATCH_BYTES: Final = 4 * RECORD_BYTES
 _SMALL_REPEATS: Final = 5
@@ -125,7 +124,7 @@ class DeviceRankEnd(End):
         wires = carry(self._rank, socks, kind, over)
         for wire in wires.values():
             self._closing.callback(wire.abort)
-        choices = Choices(one_phase_bytes=-1, segment_bytes=_SEGMENT_BYTES)
+        choices = Choices(one_phase_bytes=-1, segment_bytes=DEVICE_SEGMENT_BYTES)
         group = SealedGroup(self._rank, wires, choices)
         if arm != "host":
             group.use_device(self._engine)

@@ -37,6 +37,7 @@ _SAID: Final = {
     "checkpoint.restored": "goes on from checkpoint {number}, at group {position}",
     "checkpoint.sealed": "checkpoint {number} is sealed",
     "client.refused": "a client was refused: {rule}",
+    "gradients.summed": "gradients are sealed and added up {where}",
     "group.met": "all {ranks} ranks met",
     "holder.ready": "{holder}'s rows are ready to be visited",
     "holder.receipt": "receipt kept: {name}",

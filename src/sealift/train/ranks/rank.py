@@ -346,11 +346,11 @@ class Rank:
         try:
             engine = open_cuda(ordinal_of(gpu.uuid), sink=self._sink)
         except UnavailableError as error:
-            emit(self._sink, "gradients.here", why=str(error))
+            emit(self._sink, "gradients.summed", where=f"by the processor: {error}")
             return None
         stack.callback(engine.close)
         stack.callback(self._executor.dismiss)  # it may share memory with the engine
-        emit(self._sink, "gradients.there", gpu=engine.facts.name)
+        emit(self._sink, "gradients.summed", where=f"on {engine.facts.name}")
         return engine
 
     def _require_keys(self, keys: ReleasedKeys, owners: Sequence[str]) -> None:

@@ -103,6 +103,16 @@ except CudaError as fault:
 driver.close()
 """
 
+NUMBERED = """
+from sealift.channel.cuda.bindings import ordinal_of
+from sealift.errors import SealiftError
+print(ordinal_of("GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"))
+try:
+    ordinal_of("GPU-ff010203-0405-0607-0809-0a0b0c0d0e0f")
+except SealiftError as error:
+    print(error.code)
+"""
+
 WHOLE = """
 import sys
 from sealift.channel.cuda.copies import GpuProtection
@@ -149,6 +159,10 @@ def test_every_call_is_made_as_the_bindings_take_it():
 
 def test_memory_that_two_processes_map_is_one_memory():
     assert run(SHARED).split() == [r"b'\x07\x07'", r"b'\x07'", "1"]
+
+
+def test_a_gpu_is_found_by_its_own_name() -> None:
+    assert run(NUMBERED).split() == ["0", "no-gpu"]
 
 
 def test_engine_driver_bindings_and_kernels_together_pass_the_self_test():
