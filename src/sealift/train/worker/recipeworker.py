@@ -198,6 +198,7 @@ class AssignedTask:
         files: Mapping[str, bytes],
         given: Sequence[memoryview],
         notice: Notice,
+        *,
         gradients: Tensor | None = None,
     ) -> None:
         self._gradients = gradients
@@ -335,7 +336,10 @@ class StandbyWorker:
         self._parent.move(area)
         self._parent.ask(Begun())
         shared = self._shared if order.gradients else None
-        AssignedTask(order, self._parent, self._files, given, notice, shared).do()
+        work = AssignedTask(
+            order, self._parent, self._files, given, notice, gradients=shared
+        )
+        work.do()
 
     def _make_ready(self, notice: Notice) -> None:
         """Its prints go nowhere, also where the agreement lets a task's out."""
