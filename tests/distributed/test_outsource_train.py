@@ -16,7 +16,7 @@ from tests.sim.jobworld import OWNERS, Wishes, train_here
 from tests.sim.outsourceworld import outsourced_world, start_servers
 
 pytestmark = [pytest.mark.distributed, pytest.mark.long]
-WISHES = Wishes(epochs=1, owners=OWNERS)
+WISHES = Wishes(epochs=1, owners=OWNERS, gather_s=600.0)  # all of them come
 
 
 def test_a_run_with_servers_equals_its_reference_bit_for_bit(tmp_path: Path) -> None:
