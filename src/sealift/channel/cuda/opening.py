@@ -173,9 +173,18 @@ def make_case(suite: Suite, lengths: Sequence[int]) -> Case:
 
 def _checks(engine: CudaEngine, case: Case) -> Iterator[tuple[str, bool]]:
     yield "what the CPU sealed does not open to its plaintext", _opens(engine, case)
+    yield (
+        "what crosses in pieces does not open to its plaintext",
+        _crosses(engine, case),
+    )
     yield "it does not seal to the CPU's bytes", _seals(engine, case)
     for what, spoilt in _spoilt(case):
         yield f"a flipped bit in the {what} is not noticed", _refuses(engine, spoilt)
+    what, spoilt = next(_spoilt(case))
+    yield (
+        f"a flipped {what} that crosses is not noticed",
+        _refuses_crossing(engine, spoilt),
+    )
 
 
 @contextmanager
@@ -205,6 +214,47 @@ def _opens(engine: CudaEngine, case: Case) -> bool:
     )
 
 
+def _crosses(engine: CudaEngine, case: Case) -> bool:
+    found = bytearray(len(case.plain))
+    with _on_device(engine, case) as memories, _sent(engine, case) as host:
+        if not _verifies(_cross(engine, case, memories, host)):
+            return False
+        engine.download(memories[2], 0, found).wait()
+    return all(
+        place.plain_in(found) == place.plain_in(case.plain) for place in case.places
+    )
+
+
+def _refuses_crossing(engine: CudaEngine, spoilt: tuple[Case, int]) -> bool:
+    case, _ = spoilt
+    with _on_device(engine, case) as memories, _sent(engine, case) as host:
+        verdicts = _cross(engine, case, memories, host)
+        return _leaves_nothing(engine, verdicts, memories[2], spoilt)
+
+
+def _cross(
+    engine: CudaEngine,
+    case: Case,
+    memories: tuple[CudaKey, CudaMemory, CudaMemory],
+    host: memoryview,
+) -> CudaVerdicts:
+    key, sealed, plain = memories
+    return engine.transfer([(host, 0)], sealed, plain, [(key, case.places)])
+
+
+@contextmanager
+def _sent(engine: CudaEngine, case: Case) -> Iterator[memoryview]:
+    """The sealed bytes where transfers are fastest from."""
+    block = engine.pinned(len(case.sealed))
+    try:
+        view = block.view if block else memoryview(bytearray(len(case.sealed)))
+        view[:] = case.sealed
+        yield view
+    finally:
+        if block:
+            block.close()
+
+
 def _seals(engine: CudaEngine, case: Case) -> bool:
     found = bytearray(len(case.sealed))
     with _on_device(engine, case) as (key, sealed, plain):
@@ -218,17 +268,27 @@ def _seals(engine: CudaEngine, case: Case) -> bool:
 
 def _refuses(engine: CudaEngine, spoilt: tuple[Case, int]) -> bool:
     """Exactly the spoilt record fails, and nothing is left of the whole batch."""
-    case, wrong = spoilt
+    case, _ = spoilt
     with _on_device(engine, case) as (key, sealed, plain):
         engine.upload(case.sealed, sealed)
         verdicts = engine.open(key, sealed, plain, case.places)
-        expected = [number != wrong for number in range(len(case.places))]
-        # Before anybody waits: the kernels alone must have left nothing.
-        return (
-            list(verdicts.collect()) == expected
-            and engine.core.count_nonzero(plain, 0, plain.nbytes) == 0
-            and not _verifies(verdicts)
-        )
+        return _leaves_nothing(engine, verdicts, plain, spoilt)
+
+
+def _leaves_nothing(
+    engine: CudaEngine,
+    verdicts: CudaVerdicts,
+    plain: CudaMemory,
+    spoilt: tuple[Case, int],
+) -> bool:
+    case, wrong = spoilt
+    expected = [number != wrong for number in range(len(case.places))]
+    # Before anybody waits: the kernels alone must have left nothing.
+    return (
+        list(verdicts.collect()) == expected
+        and engine.core.count_nonzero(plain, 0, plain.nbytes) == 0
+        and not _verifies(verdicts)
+    )
 
 
 def _verifies(verdicts: CudaVerdicts) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 
 import pytest
@@ -179,6 +180,66 @@ def test_a_gpu_that_disappears_in_the_middle_is_one_line(way, lost_at):
     with pytest.raises(UnavailableError) as caught:
         sent.transfer().wait()
     assert caught.value.code == "device-lost"
+    engine.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_gpu_alone_leaves_nothing_of_a_refused_transfer(way):
+    """Whatever is queued behind it finds zeroes, before anybody on the host looks."""
+    gpu = model_gpu()
+    engine = engine_on(gpu, way)
+    sent = Sent(engine, "pinned", (GCM, GCM))
+    sent.host[sent.batches[1][1].places[2].sealed_offset] ^= 1
+    verdicts = sent.transfer()
+    assert verdicts.collect().count(0) == 1
+    assert not any(gpu.read(sent.plain.address, sent.plain.nbytes))
+    with pytest.raises(AuthenticationError):
+        verdicts.wait()
+    engine.close()
+
+
+def test_what_a_broken_kernel_leaves_of_a_refused_transfer_is_overwritten():
+    gpu = model_gpu()
+    engine = engine_on(gpu)
+    sent = Sent(engine, "pinned", (GCM, GCM))
+    sent.host[sent.batches[1][1].places[2].sealed_offset] ^= 1
+    inner = gpu.runner.run
+    gpu.runner.run = lambda name, *rest: (
+        None if name == "sealift_refuse_batch" else inner(name, *rest)
+    )
+    verdicts = sent.transfer()
+    verdicts.collect()
+    assert any(gpu.read(sent.plain.address, sent.plain.nbytes))  # the mutant's
+    with pytest.raises(AuthenticationError):
+        verdicts.wait()
+    assert not any(gpu.read(sent.plain.address, sent.plain.nbytes))
+    engine.close()
+
+
+def test_a_piece_is_opened_when_it_has_crossed():
+    """The second copy is held up; the first opening sees nothing of it."""
+    gpu = model_gpu()
+    engine = engine_on(gpu)
+    sent = lone(engine, 12)
+    held, go_on = [], threading.Event()
+    copying = engine.core.up[0].lane.stream
+    copy = engine.core.driver.copy_to_device
+
+    def hold(to, origin, nbytes, stream):
+        if stream is copying:
+            held.append(to)
+            if len(held) == 2:
+                stream.put(lambda: go_on.wait(300))
+        copy(to, origin, nbytes, stream)
+
+    engine.core.driver.copy_to_device = hold
+    verdicts = sent.transfer()
+    ticket = engine.upload(b"x", engine.allocate(1))  # behind all copies
+    assert not ticket.is_done()
+    go_on.set()
+    verdicts.wait()
+    assert len(held) > 3
+    assert read(engine, sent.plain) == sent.expected
     engine.close()
 
 
