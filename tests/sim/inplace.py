@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, TypeVar
 
 from sealift.train.loop.imports import Guard
 from sealift.train.loop.placement import HERE, Placement
 from sealift.train.loop.recipe import Containment
-from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
+from sealift.train.loop.tasks import (
+    Given,
+    SliceTask,
+    StepForm,
+    TaskDone,
+    TaskParent,
+)
 from sealift.train.worker.carryout import carry_out
+from sealift.travel.settings import TrainingSettings
 
 T = TypeVar("T")
 _IMPORTING: Final = threading.Lock()
@@ -48,6 +55,9 @@ class InPlace:
 
     def demand_time(self) -> None:
         """There is always time."""
+
+    def stand_by(self, settings: TrainingSettings, forms: Sequence[StepForm]) -> None:
+        """There is no process."""
 
     def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         """Do one task; see ``Workplace``."""

@@ -30,7 +30,7 @@ from sealift.session.session import Session
 from sealift.train.job.checkpoints import Checkpoints
 from sealift.train.job.releasedkeys import ReleasedKeys
 from sealift.train.loop.faults import RecipeError
-from sealift.train.loop.products import Outsourcing
+from sealift.train.loop.products import Outsourcing, first_forms
 from sealift.train.loop.states import TrainerState
 from sealift.train.loop.statistics import Measured, let_out
 from sealift.train.loop.tasks import Workplace
@@ -103,6 +103,8 @@ def open_training(
         UnavailableError: code ``no-sandbox``, where the agreement demands one.
     """
     Confinement.parse(workplace.sandbox).require(agreement.accept)
+    forms = first_forms(agreement, settings, outsourced=products is not None)
+    workplace.stand_by(settings, forms)
     training = Trainer.under(
         agreement, workplace, settings, number=number, products=products
     )

@@ -388,6 +388,21 @@ def step_forms(
     return tuple(found.values())
 
 
+def first_forms(
+    agreement: Agreement, settings: TrainingSettings, *, outsourced: bool
+) -> tuple[StepForm, ...]:
+    """The steps that a job is expected to make first: on its first table to train on.
+
+    None of a job that outsources products: they would have to be asked for.
+    """
+    tables = [each for each in agreement.resources if each.part == "train"]
+    tables = [] if outsourced else tables[:1]
+    return tuple(
+        StepForm("train", min(each.rows, settings.batch_rows), each.schema)
+        for each in tables
+    )
+
+
 def _batch_sizes(rows: int, most: int) -> list[int]:
     """Rows of each batch, in order."""
     return [min(most, rows - first) for first in range(0, rows, most)]

@@ -298,6 +298,17 @@ class Workplace(Protocol):
         """What keeps the recipe in, in one word."""
         ...
 
+    def stand_by(self, settings: TrainingSettings, forms: Sequence[StepForm]) -> None:
+        """From now on, have each task's process made ready before there is the task.
+
+        The recipe runs in it, on synthetic rows; so the sandbox has to be good enough.
+
+        Args:
+            settings: Of training.
+            forms: Of steps that are expected first.
+        """
+        ...
+
     def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
         """Do one task.
 

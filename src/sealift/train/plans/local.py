@@ -38,7 +38,7 @@ from sealift.events import Sink, discard, emit, metric_fields
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose, Resource
 from sealift.train.loop.averaging import Contribution, mean_state
-from sealift.train.loop.products import Outsourcing
+from sealift.train.loop.products import Outsourcing, first_forms
 from sealift.train.loop.slices import LendRows, Slice, groups_together, plan_slice
 from sealift.train.loop.states import TrainingState, pack_tensors
 from sealift.train.loop.statistics import (
@@ -115,6 +115,8 @@ def train_local(
         told, stop = let_out(found, rule).metrics, cargo.stop
         emit(sink, "local.window", epoch=stop.epoch, holder=stop.holder, **told)
 
+    forms = first_forms(agreement, settings.training, outsourced=products is not None)
+    workplace.stand_by(settings.training, forms)
     slices = _slices(
         agreement, settings, workplace, lend_rows, watch, products=products
     )

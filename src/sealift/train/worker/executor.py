@@ -304,12 +304,7 @@ class RecipeExecutor:
             self._leaving.close()
 
     def stand_by(self, settings: TrainingSettings, forms: Sequence[StepForm]) -> None:
-        """From now on, have the next task's process made ready before there is the task.
-
-        Args:
-            settings: Of training.
-            forms: Of steps that are expected first.
-        """
+        """From now on, have each task's process made ready before; see ``Workplace``."""
         if self._standbys is not None:
             self._standbys.close()
         self._standbys = Standbys((self._ready, self._ready_beside), settings, forms)
@@ -399,7 +394,8 @@ class RecipeExecutor:
             self._beside.interrupt()
         if self._standbys is not None:
             self._standbys.close()
-            self._tell(self._standbys.say())
+            if said := self._standbys.say():
+                self._tell(said)
         if self._beside is not None:
             self._beside.close()
         self._control.close()

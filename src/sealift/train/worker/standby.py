@@ -229,7 +229,7 @@ class Standby:
         )
         if isinstance(process.hear(Ready, Fault).message, Fault):
             self.refused = True
-            self._failed = "the recipe failed on synthetic rows, or cannot load twice"
+            self._failed = "its recipe fails on synthetic rows, or cannot load twice"
         else:
             process.hold()
 
@@ -299,6 +299,8 @@ class Standbys:
 
     def say(self) -> str:
         """How often a task's process was ready, and what was waited for it."""
+        if not self._tasks:
+            return ""
         return (
             f"{self._served} of {self._tasks} tasks began in a process that was made ready "
             f"before; they waited {self._waited_s * 1e3:.0f} ms for it"
