@@ -157,7 +157,9 @@ def left_after_visit(
         if break_off:
             leave_half_way(job, job.grant("ada"))
             assert job.ended().outcome == "failed"
-        assert len(family(job.process.pid)) == 3  # with its zygote, and no worker
+        assert (
+            len(family(job.process.pid)) >= 3
+        )  # zygotes, and who stands by: looked at, too
         found = scan_family(job.process.pid, canary.needles())
     return {name: len(hits) for name, hits in found.items()}, receipt
 

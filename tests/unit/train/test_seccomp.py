@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,22 @@ from sealift.train.sandbox.inventory import (
     CALLS,
     GPU_CALLS,
     MACHINES,
+    RECEIVING,
+    RECEIVING_ALSO,
+    RECEIVING_LIMITED,
     RM_COMMANDS,
     UVM_COMMANDS,
     Machine,
     names_in,
 )
-from sealift.train.sandbox.seccomp import ALLOW, ERRNO, KILL, program
+from sealift.train.sandbox.seccomp import (
+    ALLOW,
+    ERRNO,
+    KILL,
+    Instruction,
+    program,
+    program_to_receive,
+)
 
 PID, OTHER = 4321, 99
 EPERM, ENOSYS = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
@@ -63,10 +74,21 @@ FORBIDDEN = {
 def decide(
     machine: Machine, number: int, *arguments: int, audit: int = 0, gpu: bool = False
 ) -> int:
-    """What the program answers: a classic BPF machine with the few steps it uses."""
+    """What the program of a recipe answers."""
+    return run(program(machine, PID, gpu=gpu), machine, number, *arguments, audit=audit)
+
+
+def run(
+    steps: Sequence[Instruction],
+    machine: Machine,
+    number: int,
+    *arguments: int,
+    audit: int = 0,
+) -> int:
+    """What a program answers: a classic BPF machine with the few steps it uses."""
     words = (*arguments, *[0] * (6 - len(arguments)))
     call = struct.pack("<IIQ6Q", number, audit or machine.audit, 0, *words)
-    steps, at, value = program(machine, PID, gpu=gpu), 0, 0
+    at, value = 0, 0
     while True:
         code, if_true, if_false, operand = steps[at]
         at += 1
@@ -102,6 +124,25 @@ def test_what_is_not_listed_is_refused(kind: str, name: str) -> None:
     number = FORBIDDEN[name][kind == "aarch64"]
     if number is not None:
         assert decide(MACHINES[kind], number) == EPERM
+
+
+def test_who_receives_for_a_task_can_map_and_nothing_else(machine: Machine) -> None:
+    """No offset, no flag, nothing that the kernel keeps of a file, and nowhere to pass it."""
+    steps = program_to_receive(machine)
+    allowed = {
+        number
+        for number in range(600)
+        if any(run(steps, machine, number, 0, each) == ALLOW for each in (0, 0x80))
+        or run(steps, machine, number, 0, 0, 4) == ALLOW
+    }
+    names = {*names_in(RECEIVING), *RECEIVING_ALSO, *RECEIVING_LIMITED}
+    assert allowed == {
+        machine.numbers[name] for name in names if name in machine.numbers
+    }
+    assert not names & {
+        "read", "write", "pread64", "lseek", "fstat", "newfstatat", "statx", "fcntl", "dup",
+        "dup3", "ftruncate", "ioctl", "openat", "sendmsg", "clone", "unshare",
+    }  # fmt: skip
 
 
 def test_every_number_that_there_is_has_an_answer(machine: Machine) -> None:
@@ -300,7 +341,7 @@ def test_who_joins_a_thread_asks_again(machine: Machine) -> None:
 def test_every_call_has_numbers_and_a_reason() -> None:
     names = [name for table in CALLS for name in names_in(table)]
     assert len(set(names)) == len(names)
-    assert set(names) == set(MACHINES["x86_64"].numbers)
+    assert {*names, *names_in(RECEIVING)} == set(MACHINES["x86_64"].numbers)
     reasons = [reason for table in CALLS for reason in table]
     assert all(
         map(str.strip, (*reasons, *RM_COMMANDS.values(), *UVM_COMMANDS.values()))

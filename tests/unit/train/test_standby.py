@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import os
-import random
+import queue
+import random  # noqa: TID251 - put back, not drawn from
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +24,10 @@ from sealift.errors import JobError
 from sealift.ids import Digest
 from sealift.train.loop.tasks import StepForm
 from sealift.train.loop.trainer import Trainer
-from sealift.train.worker import recipeworker
+from sealift.train.worker import receiver, recipeworker
 from sealift.train.worker.executor import RecipeExecutor
-from sealift.train.worker.standby import Standby, Standbys
+from sealift.train.worker.requests import map_area
+from sealift.train.worker.standby import Standby
 from sealift.train.worker.taskprocess import TaskLimits
 from tests.sim.memoryscan import family
 from tests.unit.train.joints import SCHEMA, cargo
@@ -126,45 +131,67 @@ def test_what_it_prints_before_its_task_goes_nowhere() -> None:
     assert text.getvalue() == "said\n"  # loaded twice beforehand, and once for the task
 
 
-HOARDS = (
-    """
-import os, sys, threading
-def opened():
-    found = []
-    for number in range(256):
-        try:
-            os.fstat(number)
-        except OSError:
-            continue
-        found.append(number)
-    return found
-def limit():
-    import resource
-    return resource.getrlimit(resource.RLIMIT_DATA)
-seen = sys.__dict__.setdefault("seen", [])
-seen.append(opened())
-def watch():
-    while True:
-        now = opened()
-        if now != seen[-1]:
-            seen.append(now)
-if len(seen) == 1:
-    threading.Thread(target=watch, daemon=True).start()
-print(sorted({n for each in seen for n in each}), limit())
+LIMITED = """
+import os, resource
+print(resource.getrlimit(resource.RLIMIT_DATA))
+for number in range(4, 256):
+    try:
+        print(number, os.fstat(number).st_mode)
+    except OSError:
+        pass
 """
-    + PLAIN
-)
 
 
-def test_a_recipe_that_ran_before_sees_no_descriptor_of_its_task() -> None:
-    """A thread that it left behind looks all the time, also when the rows come."""
+def test_memory_is_limited_when_the_task_is_known_and_no_descriptor_is_left() -> None:
     text, limits = io.StringIO(), TaskLimits(memory_bytes=3 << 30)
-    with standing_by(HOARDS, text=text, limits=limits) as (executor, told):
-        trainer = Trainer(executor, SETTINGS)
-        trainer.work([cargo("north", 20)])
+    with standing_by(LIMITED + PLAIN, text=text, limits=limits) as (executor, told):
+        Trainer(executor, SETTINGS).work([cargo("north", 20)])
     assert told[-1].startswith("2 of 2 tasks")
-    said = f"[0, 1, 2, 3] {(3 << 30, 3 << 30)}"
-    assert text.getvalue().splitlines() == [said, said]
+    assert text.getvalue().splitlines() == [f"{(3 << 30, 3 << 30)}"] * 2
+
+
+def inodes() -> set[int]:
+    """Of every file that this process has open."""
+    found = set()
+    for number in range(1024):
+        with suppress(OSError):
+            found.add(os.fstat(number).st_ino)
+    return found
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_what_comes_for_a_task_is_in_no_other_threads_reach(
+    monkeypatch: pytest.MonkeyPatch, apart: bool
+) -> None:
+    """The control: without a table of its own, every thread can use what it receives."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    window = theirs.detach()
+    if not apart:
+        monkeypatch.setattr(receiver, "leave_descriptors", lambda: None)
+        monkeypatch.setattr(receiver, "close_others", lambda _kept: None)
+        window = os.dup(spare := window)
+        monkeypatch.setattr(receiver.Receiver, "_close_window", lambda _self: None)
+    arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
+    looked = threading.Event()
+
+    def map_slowly(descriptor: int, length: int) -> memoryview:
+        arrived.put(os.fstat(descriptor).st_ino)
+        looked.wait()
+        return map_area(descriptor, length)
+
+    monkeypatch.setattr(receiver, "map_area", map_slowly)
+    made = receiver.Receiver(window, filtered=False)
+    made.begin()
+    with ours, FileIO(os.memfd_create("rows"), "r+") as file:
+        file.write(b"bytes" + bytes(4091))
+        receiver.send_files(ours, [file.fileno()], [4096])
+    reached = arrived.get() in inodes()
+    looked.set()
+    (found,) = made.take()
+    assert bytes(found[:5]) == b"bytes"
+    assert reached is not apart
+    if not apart:
+        os.close(spare)
 
 
 def test_modules_are_measured_once_and_before() -> None:
@@ -209,8 +236,9 @@ def test_it_serves_one_task() -> None:
 
 def test_a_worker_that_waits_does_not_run() -> None:
     with standing_by() as (executor, _told):
-        with open(f"/proc/{worker_of(executor)}/stat", encoding="ascii") as file:
-            assert file.read().rpartition(")")[2].split()[0] == "T"
+        path = Path(f"/proc/{worker_of(executor)}/stat")
+        while path.read_text("ascii").rpartition(")")[2].split()[0] != "T":
+            threading.Event().wait(0.01)  # the zygote has not read it yet
 
 
 def test_what_a_recipe_moves_beforehand_is_put_back() -> None:
@@ -226,9 +254,3 @@ def test_what_a_recipe_moves_beforehand_is_put_back() -> None:
     assert torch.get_default_dtype() == torch.float32
     assert torch.is_grad_enabled()
     assert "MADE_UP" not in os.environ
-
-
-def test_steps_that_are_expected_are_those_of_the_last_tasks() -> None:
-    lanes: Any = (threading.Event, threading.Event)
-    standbys = Standbys(lanes, SETTINGS, [FORM])
-    assert list(standbys._forms) == [FORM]

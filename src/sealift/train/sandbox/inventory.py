@@ -203,15 +203,15 @@ UVM_COMMANDS: Final[Mapping[int, str]] = {
 # over, as it may anything in its memory, can map its own task's rows, as it could anyway:
 # where a description stands, what the kernel keeps of a file, and to pass one on, are missing.
 RECEIVING: Final[Mapping[str, str]] = {
-    "a task's descriptors, mapped and closed": "recvmsg 47 212, mmap 9 222, close 3 57",
-    "a thread's memory, and its end": """
-        munmap 11 215, mprotect 10 226, mremap 25 216, brk 12 214, exit 60 93
-        sched_yield 24 124, rt_sigprocmask 14 135, rt_sigreturn 15 139
-        restart_syscall 219 128""",
+    "what a task brings; it is mapped and closed": "recvmsg 47 212",
 }
+RECEIVING_ALSO: Final = (
+    "mmap", "close", "munmap", "mprotect", "mremap", "brk", "exit", "sched_yield",
+    "rt_sigprocmask", "rt_sigreturn", "restart_syscall",
+)  # fmt: skip
 RECEIVING_LIMITED: Final = "madvise", "futex"
 
-CALLS: Final = ALLOWED, LIMITED, GPU_CALLS, GPU_LIMITED, RECEIVING
+CALLS: Final = ALLOWED, LIMITED, GPU_CALLS, GPU_LIMITED
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ def _rows(table: Mapping[str, str]) -> list[list[str]]:
 
 
 def _numbers(column: int) -> dict[str, int]:
-    words = [row for table in CALLS for row in _rows(table)]
+    words = [row for table in (*CALLS, RECEIVING) for row in _rows(table)]
     return {each[0]: int(each[column]) for each in words if each[column] != "-"}
 
 

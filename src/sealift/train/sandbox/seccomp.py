@@ -23,6 +23,7 @@ from sealift.train.sandbox.inventory import (
     GPU_CALLS,
     MACHINES,
     RECEIVING,
+    RECEIVING_ALSO,
     RECEIVING_LIMITED,
     RM_COMMANDS,
     RM_LETTER,
@@ -105,7 +106,7 @@ def program_to_receive(machine: Machine) -> tuple[Instruction, ...]:
     """The filter of the thread that maps what comes to a worker that stands by."""
     all_limits = _limits(0, gpu=False)
     limits = {name: all_limits[name] for name in RECEIVING_LIMITED}
-    return _program(machine, limits, names_in(RECEIVING))
+    return _program(machine, limits, (*names_in(RECEIVING), *RECEIVING_ALSO))
 
 
 def _program(

@@ -38,6 +38,12 @@ def send_files(
     send_with(window, b"".join(map(_LENGTH.pack, lengths)), files)
 
 
+def close_others(kept: int) -> None:
+    """Close every descriptor in the calling thread's table but one."""
+    os.closerange(0, kept)
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+
+
 class Receiver:
     """The thread, from the start of its worker to the task.
 
@@ -61,7 +67,7 @@ class Receiver:
         """
         threading.Thread(target=self._run, daemon=True).start()
         self._apart.wait()
-        os.close(self._window)
+        self._close_window()
         if self._failed is not None:
             raise self._failed
 
@@ -75,6 +81,9 @@ class Receiver:
         if not self._found:
             raise worker_gone()
         return self._found
+
+    def _close_window(self) -> None:
+        os.close(self._window)
 
     def _run(self) -> None:
         try:
@@ -94,8 +103,7 @@ class Receiver:
     def _leave(self) -> None:
         leave_descriptors()
         self._socket = socket.socket(fileno=self._window)
-        os.closerange(0, self._window)
-        os.closerange(self._window + 1, os.sysconf("SC_OPEN_MAX"))
+        close_others(self._window)
         if self._filtered:
             seccomp.install_to_receive()
 
