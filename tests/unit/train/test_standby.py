@@ -230,7 +230,6 @@ def test_it_serves_one_task() -> None:
     with standing_by() as (executor, _told):
         worker = worker_of(executor)
         Trainer(executor, SETTINGS).build()
-        executor._await_gone()
         assert worker not in family(executor._process.pid)
 
 

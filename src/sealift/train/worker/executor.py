@@ -2,8 +2,7 @@
 
 What a worker says may be a recipe's words: lengths, counts, names and states are
 checked, bytes are copied before they are read, and whoever overstays is killed. When
-``do`` raises, the worker is gone and its memory with it; when it returns a result, the worker
-is killed, and gone before an account is given of it (``report``) or another task begins.
+``do`` returns, with a result or an error, the worker is gone and its memory with it.
 """
 
 from __future__ import annotations
@@ -151,7 +150,6 @@ class RecipeExecutor:
         self._beside: RecipeExecutor | None = None
         self._standbys: Standbys | None = None
         self._lost: set[str] = set()
-        self._leaving, self._gone = ExitStack(), threading.Lock()
         try:
             self._begin(wanted)
         except BaseException:
@@ -205,11 +203,7 @@ class RecipeExecutor:
         self._others = None if found is None else max(self._others, len(found))
 
     def report(self, scrub: ScrubSummary) -> ScrubSummary:
-        """A visit's account, with what the last task's worker said of its GPU's memory.
-
-        That worker is gone when this returns.
-        """
-        self._await_gone()
+        """A visit's account, with what the last task's worker said of its GPU's memory."""
         return self._report(scrub)
 
     def compute_on(self, wanted: str, *, rank: int = 0) -> None:
@@ -291,17 +285,11 @@ class RecipeExecutor:
             self._task, self._report = process, process.report
             try:
                 done = process.do(task, given, parent)
-                self._leaving = stack.pop_all()
             finally:
                 self._task = None
         if self._standbys is not None:  # if none could be prepared beside the task
             self._standbys.prepare(lane, task, share)
         return done
-
-    def _await_gone(self) -> None:
-        """The last task's worker is gone, and its memory with it, when this returns."""
-        with self._gone:
-            self._leaving.close()
 
     def stand_by(self, settings: TrainingSettings, forms: Sequence[StepForm]) -> None:
         """From now on, have each task's process made ready before; see ``Workplace``."""
@@ -327,15 +315,13 @@ class RecipeExecutor:
         return bool(self._sandbox or select.select([self._control], [], [], 0)[0])
 
     def _ready(self) -> tuple[socket.socket, TaskEquipment]:
-        """The zygote, once it has no worker, and what its workers get."""
-        self._await_gone()
+        """The zygote, and what its workers get."""
         self._wait_for_sandbox()
         self._verify_bundle()
         return self._control, self._equipment
 
     def _ready_beside(self) -> tuple[socket.socket, TaskEquipment]:
         """The other one; its workers have what ours have, and no more."""
-        self._await_gone()
         beside = require_value(self._beside)
         beside.compute_on(self._equipment.device)
         if beside.sandbox != self._sandbox:
@@ -389,7 +375,6 @@ class RecipeExecutor:
 
     def close(self) -> None:
         """End the zygote and whatever it has forked."""
-        self._await_gone()
         if self._beside is not None:
             self._beside.interrupt()
         if self._standbys is not None:

@@ -314,21 +314,12 @@ class WorkerProcess:
 
         That is its own word: no more than that its code ran.
         """
-        # Who ends it before its answer does not wait long.
-        self._hang_up(SCRUB_S if farewell_s else FAREWELL_S)
-        self.end(farewell_s)
-
-    def dismiss(self) -> None:
-        """The same after its last answer, but for the wait: it is killed, and ``end`` follows."""
-        self._hang_up(SCRUB_S)
-        with suppress(OSError):
-            self._control.send(to_bytes(KillWorker()))
-
-    def _hang_up(self, within_s: float) -> None:
         if self.status is None and self._equipment.device != CPU:
             with suppress(OSError):
                 self._stream.shutdown(socket.SHUT_WR)
-            self.scrub = self._hear_scrub(within_s)
+            # Who ends it before its answer does not wait long.
+            self.scrub = self._hear_scrub(SCRUB_S if farewell_s else FAREWELL_S)
+        self.end(farewell_s)
 
     def _hear_scrub(self, within_s: float) -> DeviceScrub | None:
         """Its last word, if it is one on a GPU's memory; what it rang for before is not read."""

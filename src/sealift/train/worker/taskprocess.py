@@ -148,7 +148,7 @@ class TaskProcess:
         self._begun(waited_s)
 
     def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
-        """Start it, give it its task, take its answer; what is opened ends it afterwards."""
+        """Start it, give it its task, take its answer; it is gone afterwards."""
         try:
             return self._do(task, given, parent)
         except SealiftError as error:
@@ -187,10 +187,7 @@ class TaskProcess:
                     raise
                 raise process.died(error, "visit") from None
             finally:
-                if farewell_s and self._equipment.text is None:
-                    process.dismiss()
-                else:  # whoever prints ends by itself, with all that is not yet written
-                    process.part(farewell_s)
+                process.part(farewell_s)
         return self._read(answers, answer)
 
     def _serve(self, answers: TaskAnswers, parent: TaskParent) -> Done | Fault:
