@@ -3,7 +3,8 @@
 ``plain`` is the loop that a user of PyTorch writes: rows in memory, a batch to the device,
 a step. ``task`` is the same work in a worker: forked, locked in, its states brought in and
 out, its memory on a GPU overwritten. ``visit`` brings those rows sealed over a session in
-memory first, opened and checked, and ends with scrub and receipt. A step is the difference
+memory first, opened and checked, and ends with scrub and receipt. An ``answer`` is asked for after
+a pause, in which both processes did something else; ``answers`` one after another. A step is the difference
 of two tasks that differ by their number of rows, so what a task costs once is not in it.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -43,6 +45,7 @@ from sealift.travel.settings import TrainingSettings
 REPEATS: Final = 9
 QUICK_REPEATS: Final = 3
 BATCH_ROWS: Final = 256
+ANSWERS: Final = 32
 RECORD_BYTES: Final = 1 << 20
 SETTINGS: Final = TrainingSettings(seed=1, batch_rows=BATCH_ROWS)
 LEASE_S: Final = 600.0
@@ -195,6 +198,7 @@ def measure(
     report.ratios["task_vs_plain"] = took["task"] / took["plain"]
     report.ratios["visit_vs_plain"] = took["visit"] / took["plain"]
     report.ratios["answer_vs_plain"] = took["answer"] / took["plain answer"]
+    report.ratios["answers_vs_plain"] = took["answers"] / took["plain answers"]
 
 
 def _device() -> str:
@@ -242,9 +246,19 @@ def _arms(
                 "visit": world.visit,
                 "plain answer": partial(plain.answer, x),
                 "answer": partial(model.predict, [question], 1),
+                "plain answers": partial(_one_of, partial(plain.answer, x)),
+                "answers": partial(_one_of, partial(model.predict, [question], 1)),
             },
             device,
         )
+
+
+def _one_of(answer: Callable[[], Any]) -> float:
+    """Seconds of one answer, of several that are asked for one after another."""
+    start = time.perf_counter()
+    for _ in range(ANSWERS):
+        answer()
+    return (time.perf_counter() - start) / ANSWERS
 
 
 def _trainer(executor: RecipeExecutor) -> Trainer:

@@ -7,6 +7,7 @@ and then moved, as ``nn.Module.to`` does. States leave as bytes of the CPU's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -53,6 +54,19 @@ class Placement:
             _overwrite([torch.ones(3 * _READ_BYTES, dtype=torch.uint8).to(self.device)])
         except Exception as error:
             raise not_begun(error) from None
+
+    @contextmanager
+    def beside_a_task(self) -> Iterator[None]:
+        """While another process works there: take half of a GPU's free memory at most."""
+        if self.device.type != "cuda":
+            yield
+            return
+        free, total = torch.cuda.mem_get_info(self.device)
+        torch.cuda.set_per_process_memory_fraction(free / 2 / total, self.device)
+        try:
+            yield
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, self.device)
 
     def put(self, model: nn.Module, guard: Guard) -> None:
         """Move a model, in place; the guard runs what may be a recipe's own."""

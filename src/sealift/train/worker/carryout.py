@@ -146,10 +146,10 @@ def rehearse_beforehand(
     _begin(task.settings, placement)
     recipe = Recipe(files, entry, guard=guard, notice=notice)
     for form in task.forms:
-        few = (
-            replace(form, rows=min(form.rows, _FEW_ROWS)) if placement.is_cpu else form
-        )
-        _rehearse(recipe, task, few, lambda model: Here(), placement)
+        rows = min(form.rows, _FEW_ROWS) if placement.is_cpu else form.rows
+        few = replace(form, rows=rows)
+        with placement.beside_a_task():
+            _rehearse(recipe, task, few, lambda model: Here(), placement)
     Recipe(files, entry, guard=guard, notice=notice)
 
 

@@ -258,6 +258,13 @@ def lengths_of(order: Assignment) -> list[int]:
     return [max(1, states_length(order)), *rows]
 
 
+# A served model hears and says the same few messages again and again; one value has one
+# encoding, so bytes that were read once need not be read again. Nothing in these can change.
+_FLAT: Final = (ServeStep, ServeAnswer)
+_MOST_REPEATED: Final = 64
+_REPEATED: Final[dict[bytes, object]] = {}
+
+
 def to_bytes(message: object) -> bytes:
     """Canonical bytes of a message behind its name."""
     return encode_named(type(message).__name__, message)
@@ -269,10 +276,16 @@ def from_bytes(raw: bytes, *kinds: type, max_bytes: int = MAX_REQUEST_BYTES) -> 
     Raises:
         MalformedError: if it is none of them.
     """
+    known = _REPEATED.get(raw)
+    if type(known) in kinds:
+        return known
     name, body = parse_named(raw, max_bytes=max_bytes, max_depth=MAX_DEPTH)
     for kind in kinds:
         if kind.__name__ == name:
-            return from_plain(kind, body, "body")
+            found = from_plain(kind, body, "body")
+            if kind in _FLAT and len(_REPEATED) < _MOST_REPEATED:
+                _REPEATED[raw] = found
+            return found
     raise MalformedError("another message than expected", code="bad-message")
 
 

@@ -40,6 +40,8 @@ from sealift.travel.settings import TrainingSettings
 READY_S: Final = 120.0
 BEGUN_S: Final = 30.0
 _AREA_BYTES: Final = 4096  # nothing but messages passes
+_REFUSED: Final = "its recipe fails on synthetic rows, or cannot load twice"
+_MEMORY: Final = "no memory is left for a step beside a task"
 _KINDS: Final = 2  # of tasks, the last ones, whose steps are made beforehand
 
 Lane = Callable[[], tuple[socket.socket, TaskEquipment]]
@@ -227,9 +229,10 @@ class Standby:
                 gradients=self.gradients.nbytes if self.gradients else 0,
             )
         )
-        if isinstance(process.hear(Ready, Fault).message, Fault):
+        answer = process.hear(Ready, Fault).message
+        if isinstance(answer, Fault):
             self.refused = True
-            self._failed = "its recipe fails on synthetic rows, or cannot load twice"
+            self._failed = _MEMORY if answer.kind == "memory" else _REFUSED
         else:
             process.hold()
 
