@@ -231,7 +231,6 @@ class RecipeExecutor:
 
     def dismiss(self) -> None:
         """End whatever process shares memory with this one, between two tasks."""
-        self._await_gone()
         if self._standbys is not None:
             self._standbys.close()
 
