@@ -65,10 +65,10 @@ tests="-m pytest -p no:cacheprovider -p pytest_timeout --timeout 120 --tb=short"
 [ -e /dev/nvidiactl ] && gpu=yes || gpu=no
 [ $gpu = yes ] || say "there is no NVIDIA GPU here: what needs one is left out"
 
-part doctor 30 sh -c "'$py' -m sealift doctor --json >'$results/doctor.json'"
+part doctor 45 sh -c "'$py' -m sealift doctor --json >'$results/doctor.json'"
 if [ $gpu = yes ]; then
     # Written beside the screen: what of it is seen last may be cut off.
-    part basics 60 sh -c "PYTHONPATH=. '$py' '$here/basics.py' >'$results/basics.txt'"
+    part basics 45 sh -c "PYTHONPATH=. '$py' '$here/basics.py' >'$results/basics.txt'"
     cat "$results/basics.txt"
     # Side by side: each starts processes for ten seconds. Not those that fill its memory.
     training=tests/unit/train/test_on_a_gpu.py
