@@ -10,7 +10,7 @@ export SEALIFT_GUEST ?= $(CURDIR)/build/guest
 PYTEST = $(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup ray demo guest test test-all test-torch mutants journeys soak soak-kills check layout lint types layers core sizes walls format \
-	attacks bench gpu-bundle clean
+	attacks bench rehearsal gpu-bundle clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /make \1\t/p' Makefile | expand -t 16
@@ -36,13 +36,13 @@ demo: $(DEMO_READY)  ## three parties train one model on this machine
 	$(BIN)/sealift demo $(ARGS)
 
 guest: $(READY)  ## build the attested host of tests and rehearsals (ARGS=--fresh)
-	@$(BIN)/python -m sealift.lab.guest $(ARGS)
+	@$(BIN)/python -m tests.guest $(ARGS)
 
-test: $(READY)  ## the default tests, in minutes: no network, GPU or TEE (ARGS='-k record' for a part)
+test: $(READY)  ## units, attacks, vectors and one real run of each plan (ARGS='-k record' for a part)
 	$(PYTEST) $(ARGS)
 
-test-all: $(READY)  ## these, the guest's, compilers' and long runs' tests, and more examples of each property
-	@$(BIN)/python -m sealift.lab.guest || echo "make test-all: goes on without it"
+test-all: $(READY)  ## these, all runs of real processes, the guest's, compilers', and more examples of each property
+	@$(BIN)/python -m tests.guest || echo "make test-all: goes on without it"
 	$(PYTEST) -m "not soak and not online" --hypothesis-profile thorough $(ARGS)
 
 test-torch: $(READY)  ## those that start real workers, with another torch (TORCH=2.11.0)
@@ -89,10 +89,13 @@ format: $(READY)  ## put every file into the one format
 	$(BIN)/ruff check --fix .
 
 attacks: $(READY)  ## try the attacks and print how each is refused
-	$(BIN)/sealift attacks $(ARGS)
+	$(BIN)/python -m tests.attacks.scenarios $(ARGS)
 
-bench: $(READY)  ## quick measurements (ARGS='NAME --json FILE')
-	$(BIN)/sealift bench --quick $(ARGS)
+bench: $(READY)  ## quick measurements, all or one (NAME=link ARGS='--json FILE')
+	$(BIN)/python -m benchmarks --quick $(NAME) $(ARGS)
+
+rehearsal: $(READY)  ## the demo on a guest that attests and misbehaves (ARGS='--output DIR')
+	$(BIN)/python -m tests.guest.rehearsal $(ARGS)
 
 gpu-bundle: $(READY)  ## collect what a bare GPU machine needs (build/gpu-bundle.tar.gz)
 	@$(BIN)/python scripts/gpu_bundle.py

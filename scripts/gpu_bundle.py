@@ -35,8 +35,8 @@ BROUGHT = {
 EXTRAS = ("cuda", "outsource", "train")
 TESTS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 SOURCES = (
-    "tests", "src", "scripts", "spec/vectors", "pyproject.toml", "README.md", "LICENSE",
-    "NOTICE",
+    "tests", "src", "benchmarks", "scripts", "spec/vectors", "docs/reference",
+    "pyproject.toml", "README.md", "LICENSE", "NOTICE",
 )  # fmt: skip
 
 

@@ -80,9 +80,9 @@ if [ $gpu = yes ]; then
     part "other tests on the GPU" 180 "$py" $tests -m gpu -q \
         --junitxml "$results/tests.xml" "$training::test_rows_are_not_found_by_the_next_process" \
         $(grep -rlE 'mark\.gpu' tests --include='test_*.py' | grep -v "$training")
-    part "bench gpu" 120 "$py" -m sealift bench gpu --json "$results/gpu.json"
+    part "bench gpu" 120 "$py" -m benchmarks gpu --json "$results/gpu.json"
 fi
-part "bench link" 60 "$py" -m sealift bench link --quick --json "$results/link.json"
+part "bench link" 60 "$py" -m benchmarks link --quick --json "$results/link.json"
 # shellcheck disable=SC2086 # words of ours
 part "tests without a GPU" 120 "$py" $tests -q \
     tests/unit/channel/cuda tests/contract/test_device_engines.py \

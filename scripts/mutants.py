@@ -137,6 +137,7 @@ def run_tests(
     """Run tests in a copy; return pytest's exit status and what it printed."""
     command = [
         *(sys.executable, "-m", "pytest", "-q", "--tb=no", "-p", "no:cacheprovider"),
+        *("-m", "not soak and not online"),
         *more,
         *dict.fromkeys(tests),
     ]

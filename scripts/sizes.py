@@ -109,7 +109,7 @@ def room_name(path: Path) -> str:
 def rooms() -> dict[str, Room]:
     """Measure every Python file of the project."""
     found: dict[str, Room] = defaultdict(Room)
-    for top in ("src", "tests", "scripts", "spec", "examples", "fuzz"):
+    for top in ("src", "tests", "benchmarks", "scripts", "spec", "examples", "fuzz"):
         for path in sorted((ROOT / top).rglob("*.py")):
             measure(path, found[room_name(path)])
     return found

@@ -1,10 +1,10 @@
-"""The walls of the house: how large each room may be, and what stands alone in it.
+"""The budget of each room, and what is public without a user.
 
-`walls.toml` says for each room its code lines, AST nodes (docstrings aside), files in its
-fullest folder and public names. More than it says is a fault, and so is less by a tenth:
-then the wall moves in. A larger number is an ADR of its own. What has one user only needs
-a line with its reason there: a module that one module imports, a protocol that one class
-implements, a public function that its own module alone uses, tests included.
+`walls.toml` says for each room its code lines and its public names. More than it says is
+a fault, and so is less by a tenth: then the budget becomes smaller. A larger number is an
+ADR of its own. Two things need a line with their reason there: a protocol that fewer than
+two classes implement, and a public function that only its own module uses (tests and
+benchmarks count as users).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sizes import ROOT, code_lines
 TABLE: Final = Path(__file__).with_name("walls.toml")
 SLACK: Final = 0.9
 # Modules that are run or named in a text, not imported: nobody's users are counted.
-USERS_OF_NAMES: Final = ("tests", "examples", "spec", "scripts")
+USERS_OF_NAMES: Final = ("tests", "benchmarks", "examples", "spec", "scripts")
 
 
 @dataclass
@@ -42,16 +42,6 @@ class Module:
         """The first folder below the product, or the ground."""
         parts = self.name.split(".")
         return parts[1] if self.path.parent.name != "sealift" else "ground"
-
-    @property
-    def nodes(self) -> int:
-        """AST nodes, docstrings aside."""
-        return sum(1 for _ in ast.walk(self.tree)) - 2 * sum(
-            1
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-            if ast.get_docstring(node, clean=False) is not None
-        )
 
     @property
     def public(self) -> list[ast.ClassDef | ast.FunctionDef]:
@@ -95,26 +85,15 @@ def note_uses(module: Module, known: dict[str, Module]) -> None:
 def measured(product: dict[str, Module]) -> dict[str, dict[str, int]]:
     """Return the table as it is."""
     rooms: dict[str, Counter[str]] = defaultdict(Counter)
-    folders: Counter[Path] = Counter()
     for module in product.values():
         room = rooms[module.room]
         room["code"] += module.code
-        room["nodes"] += module.nodes
         room["public"] += len(module.public)
-        folders[module.path.parent] += module.path.name != "__init__.py"
-        room["folder"] = max(room["folder"], folders[module.path.parent])
     return {name: dict(room) for name, room in sorted(rooms.items())}
 
 
 def alone(product: dict[str, Module]) -> Iterator[str]:
-    """Yield what has one user only, as `walls.toml` names it."""
-    importers: dict[str, set[str]] = defaultdict(set)
-    for module in product.values():
-        for name in {used for used, _ in module.used if used in product}:
-            importers[name].add(module.name)
-    for name, who in sorted(importers.items()):
-        if len(who) == 1 and product[name].path.name != "__init__.py":
-            yield f"module {name}"
+    """Yield what is public without a reason, as `walls.toml` names it."""
     yield from lone_protocols(product)
     used = {each for module in product.values() for each in module.used}
     outside = set(re.findall(r"\w+", "".join(texts_of_users())))
@@ -166,7 +145,7 @@ def faults(product: dict[str, Module], table: dict[str, Any]) -> Iterator[str]:
     rooms, reasons = table["rooms"], table["alone"]
     found = measured(product)
     for name in sorted(found.keys() | rooms.keys()):
-        for what in ("code", "nodes", "folder", "public"):
+        for what in ("code", "public"):
             now = found.get(name, {}).get(what, 0)
             most = rooms.get(name, {}).get(what, 0)
             if now > most:
@@ -175,7 +154,7 @@ def faults(product: dict[str, Module], table: dict[str, Any]) -> Iterator[str]:
                 yield f"{name}: {what} {now}, and the table still says {most}"
     standing = set(alone(product))
     for name in sorted(standing - reasons.keys()):
-        yield f"{name} has one user: join them, or say why not in {TABLE.name}"
+        yield f"{name} has one user: remove it, or say why not in {TABLE.name}"
     for name in sorted(reasons.keys() - standing):
         yield f"{name} has other users now: take its line out of {TABLE.name}"
 

@@ -49,7 +49,7 @@ def main() -> int:
     """Print every bad name and return 1 when there is one."""
     found = [
         f"{path.relative_to(ROOT)}:{line} {name}"
-        for top in ("src", "scripts")
+        for top in ("src", "benchmarks", "scripts")
         for path in sorted((ROOT / top).rglob("*.py"))
         for line, name in names_in(path)
         if says_nothing(name)

@@ -22,8 +22,8 @@ from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm.evidence import TpmBody
 from sealift.attest.tpm.imalist import parse_list
 from sealift.crypto.hash import labelled
-from sealift.lab.guest.agent import Act
-from sealift.lab.guest.machine import Guest
+from tests.guest.agent import Act
+from tests.guest.machine import Guest
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(__file__).with_name("host.json")

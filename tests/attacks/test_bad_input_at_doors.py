@@ -25,7 +25,6 @@ from sealift.attest.tpm.enrolment import EnrolmentRequest
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, SealiftError
 from sealift.ids import Digest, Role
-from sealift.lab.worlds.consortium import RUN, make_consortium
 from sealift.release.agreement.statements import sign_statement
 from sealift.release.broker import keyrelease as door
 from sealift.release.broker.keyrelease import KeyReleases
@@ -45,6 +44,7 @@ from tests.sim.brokertown import Town
 from tests.sim.doors import MARK, SHARE, World
 from tests.sim.owners import NOW_S, BrokerSide, broker_peer
 from tests.sim.spoiling import require_clear, spoilt
+from tests.worlds.consortium import RUN, make_consortium
 
 KEYS = ("release", "checkpoint", "rows")  # who asks for these is in the log
 

@@ -12,7 +12,6 @@ import pytest
 
 from sealift.errors import RefusedError, SealiftError
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import ReleaseRule
 from sealift.release.broker import server as brokerserver
 from sealift.release.client import give_back_lease, prove_lease, request_head
@@ -21,6 +20,7 @@ from sealift.session.session import Session
 from tests.contract.test_leases_over_sessions import Host, Line, ask, revocations
 from tests.sim.owners import make_broker
 from tests.sim.watching import watching
+from tests.worlds.consortium import make_consortium
 
 RULE = ReleaseRule(lease_s=60.0, heartbeat_s=30.0)
 

@@ -16,7 +16,6 @@ from sealift.codec import decode, encode
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import IntegrityError, PolicyError, RefusedError, StaleError
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release import checkpointclient as shares
 from sealift.release.broker.checkpoints import CheckpointKeeper
 from sealift.release.broker.messages import BrokerAnswer
@@ -27,6 +26,7 @@ from sealift.release.log.auditlog import APPLICATION_ID as LOG
 from sealift.release.log.heads import HeadStore, ShownHeads
 from sealift.release.vault.file import APPLICATION_ID as VAULT
 from tests.sim.checkpoint_world import JOB, CheckpointWorld
+from tests.worlds.consortium import make_consortium
 
 CONSORTIUM = make_consortium(("ada", "bern"))
 PLANTED = bytes(range(32))

@@ -13,7 +13,6 @@ import pytest
 from sealift.attest.development import DevelopmentAttester
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release.client import collect_release
 from sealift.session.endpoint import Endpoint
 from sealift.session.frames import FrameKind, pack
@@ -26,6 +25,7 @@ from sealift.travel import broker as broker_service
 from sealift.travel.broker import BrokerService
 from sealift.travel.peers import accelerator_names, expect_broker, relay_name
 from tests.sim.owners import make_broker
+from tests.worlds.consortium import RUN, Consortium, make_consortium
 
 ADA = relay_name(Role.BROKER, "ada")
 

@@ -6,11 +6,11 @@ import os
 
 import pytest
 
+from benchmarks.link.shapes import Shape
 from sealift.channel.device.host import HostDevice, HostMemory
 from sealift.channel.link.announcement import LinkMode
 from sealift.crypto.aead import Aead
 from sealift.errors import AuthenticationError
-from sealift.lab.bench.link.shapes import Shape
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 
 PLAINTEXT = os.urandom(3 * RECORD_BYTES)

@@ -11,17 +11,17 @@ import os
 
 import pytest
 
-from sealift.channel.link.ahead import SealAhead
-from sealift.channel.link.announcement import LinkKeys, LinkMode
-from sealift.crypto.keys import SecretKey
-from sealift.errors import AuthenticationError, PeerError
-from sealift.lab.bench.link.shapes import (
+from benchmarks.link.shapes import (
     ALL,
     REENCRYPTS,
     Reencrypter,
     Shape,
     has_records,
 )
+from sealift.channel.link.ahead import SealAhead
+from sealift.channel.link.announcement import LinkKeys, LinkMode
+from sealift.crypto.keys import SecretKey
+from sealift.errors import AuthenticationError, PeerError
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 
 SEALED = [mode for mode in ALL if mode != Shape.PLAIN]

@@ -11,7 +11,6 @@ from sealift.codec import MAX_INTEGER, encode
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import Label
 from sealift.errors import SealiftError
-from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import Agreement, Board
 from sealift.release.agreement import successors as line
 from sealift.release.agreement.signed import SignedAgreement, verify
@@ -26,6 +25,7 @@ from sealift.release.agreement.successors import SignedLink
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.client import obey
 from tests.sim.owners import NOW_S, now
+from tests.worlds.consortium import Consortium, make_consortium
 
 BOARD = Board(members=("ada", "bern", "cleo"), threshold=2, veto=("ada",))
 KINDS: tuple[StatementKind, ...] = ("veto", "cancel", "leave")

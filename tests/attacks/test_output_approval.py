@@ -23,7 +23,6 @@ from sealift.errors import (
     RefusedError,
 )
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.checkpoint import join_key, split_key
 from sealift.release.grant import seal_grant
 from sealift.train.output import approval
@@ -46,6 +45,7 @@ from tests.sim.approvedrun import (
     who_approves,
 )
 from tests.sim.mutants import without
+from tests.worlds.consortium import make_consortium
 
 FIRST = make_consortium()
 CONSORTIUM = who_approves(*APPROVERS, first=FIRST)

@@ -15,8 +15,8 @@ from sealift.attest.policy import Appraiser
 from sealift.attest.reference import ImaReferences, TpmReferences
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest
-from sealift.lab.attacks.world import PROGRAMS, BrokerWorld, Change
 from sealift.release.log.heads import read_entries
+from tests.attacks.scenarios.world import PROGRAMS, BrokerWorld, Change
 
 REGISTERS = tuple(map(str, range(10)))
 PATHS = ("boot_aggregate", *(path for path, _ in PROGRAMS))

@@ -10,8 +10,12 @@ import pytest
 from sealift.attest.tpm import verifier
 from sealift.attest.tpm.evidence import TpmBody
 from sealift.errors import StaleError
-from sealift.lab.attacks.evidence import RepeatingAttester, SpoilingAttester, entries_of
-from sealift.lab.attacks.world import PROGRAMS, BrokerWorld
+from tests.attacks.scenarios.evidence import (
+    RepeatingAttester,
+    SpoilingAttester,
+    entries_of,
+)
+from tests.attacks.scenarios.world import PROGRAMS, BrokerWorld
 from tests.sim.tpmhost import BOUND, appraiser, tpm_host
 
 Entries = tuple[bytes, ...]

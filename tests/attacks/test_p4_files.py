@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.lab.attacks.world import ADA, BrokerWorld, train
 from sealift.release.vault.file import VaultFile
 from sealift.release.vault.vault import Vault
+from tests.attacks.scenarios.world import ADA, BrokerWorld, train
 
 
 def forms(key: SecretKey) -> tuple[bytes, ...]:

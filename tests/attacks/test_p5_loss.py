@@ -2,7 +2,7 @@
 
 The bad acts of a real kernel (an unlisted program, a write to the bundle, LD_PRELOAD,
 insmod) are done in the guest: ``tests/contract/test_guest.py`` shows that each reaches
-the list, here each kind of entry ends the lease, and ``sealift bench release`` times it.
+the list, here each kind of entry ends the lease, and ``python -m benchmarks release`` times it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import pytest
 
 from sealift.attest.tpm import verifier
 from sealift.errors import PeerError, SealiftError
-from sealift.lab.attacks.world import BrokerWorld
 from sealift.release.broker.messages import HEARTBEAT_MISSING
 from sealift.release.client import prove_lease
 from sealift.release.log.heads import read_entries
+from tests.attacks.scenarios.world import BrokerWorld
 
 ACTS = {
     "an unlisted program": ("/tmp/miner", b"other"),

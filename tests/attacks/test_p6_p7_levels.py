@@ -16,9 +16,9 @@ from sealift.attest import collateral as anchors
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.ids import Digest
-from sealift.lab.attacks import evidence
-from sealift.lab.attacks.world import AttackWorld, Change
 from sealift.release.log.heads import read_entries
+from tests.attacks.scenarios import evidence
+from tests.attacks.scenarios.world import AttackWorld, Change
 
 REAL = (Level.TEE, Level.GPU_TEE, Level.ATTESTED_HOST)
 

@@ -20,7 +20,6 @@ from sealift.errors import (
     SealiftError,
     StaleError,
 )
-from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.session import pipe as pipe_module
 from sealift.session.pipe import Pipe
 from tests.sim.attested import both
@@ -33,6 +32,7 @@ from tests.sim.pipes import (
     pipes,
     tapped_pipes,
 )
+from tests.worlds.memorytransport import memory_pair
 
 MESSAGE = os.urandom(3 * RECORD_BYTES + 10)  # frames 1 to 4; frame 0 is the hello
 REFUSED = (AuthenticationError, StaleError, MalformedError)

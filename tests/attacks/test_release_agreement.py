@@ -19,7 +19,6 @@ from sealift.errors import (
     StaleError,
     UsageError,
 )
-from sealift.lab.worlds.consortium import OUTPUT, RUN, Consortium, make_consortium
 from sealift.release import decision
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import (
@@ -32,6 +31,7 @@ from sealift.release.broker import server as brokerserver
 from sealift.release.client import collect_release
 from sealift.release.grant import ReleaseRequest
 from tests.sim.owners import BrokerBox, ask, make_broker, session_pair, start_broker
+from tests.worlds.consortium import OUTPUT, RUN, Consortium, make_consortium
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import TOKEN, Label
 from sealift.errors import IntegrityError, PolicyError, SealiftError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import OUTPUT, RUN, Consortium, make_consortium
 from sealift.release.agreement import Agreement, Board, Party
 from sealift.release.agreement import successors as line
 from sealift.release.agreement.resources import GroupRule
@@ -32,6 +31,7 @@ from sealift.release.client import collect_release
 from sealift.release.decision import decide
 from sealift.release.facts import Ask, Kind, Owner, State
 from tests.sim.owners import NOW_S, make_broker, session_pair, start_broker
+from tests.worlds.consortium import OUTPUT, RUN, Consortium, make_consortium
 
 BOARD = Board(members=("ada", "bern", "cleo"), threshold=2)
 COMMON: dict[str, Any] = {"not_after": 2_000_000_000}  # changes what nobody brought

@@ -17,12 +17,12 @@ from sealift.crypto.keys import TOKEN, Label, SecretKey
 from sealift.crypto.sign import SigningKey, sign_document
 from sealift.errors import IntegrityError, PolicyError, RefusedError, StaleError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release import grant
 from sealift.release.broker.messages import BrokerAnswer
 from sealift.release.client import collect_release
 from sealift.release.grant import KeyRelease, SealedKey, seal_grant
 from tests.sim.owners import AcceleratorSide, BrokerBox, make_broker, session_pair
+from tests.worlds.consortium import RUN, Consortium, make_consortium
 
 PLANTED = bytes(range(32))
 

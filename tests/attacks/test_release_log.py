@@ -21,7 +21,6 @@ from sealift.crypto.merkle import leaf_hash
 from sealift.crypto.sign import PublicKey, sign_document
 from sealift.errors import IntegrityError, PolicyError, UnavailableError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release.broker.messages import BrokerAnswer, BrokerRequest
 from sealift.release.client import collect_release
 from sealift.release.database import copy_database
@@ -44,6 +43,7 @@ from tests.sim.owners import (
     start_broker,
 )
 from tests.sim.paperwork import release_once
+from tests.worlds.consortium import RUN, Consortium, make_consortium
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,6 @@ import rfc8785
 from sealift.codec import MAX_DEPTH, decode, encode, to_plain
 from sealift.errors import MalformedError, SealiftError, ascii_only
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import Agreement, Party, bundle_digest
 from sealift.release.agreement.explain import explain, explain_lines
 from sealift.release.agreement.signed import (
@@ -29,6 +28,7 @@ from sealift.release.agreement.statements import (
     sign_statement,
 )
 from tests.sim.owners import NOW_S
+from tests.worlds.consortium import make_consortium
 
 CONSORTIUM = make_consortium(("ada", "bern"))
 SIGNED = CONSORTIUM.signed()

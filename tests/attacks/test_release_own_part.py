@@ -14,9 +14,9 @@ from sealift.crypto.identity import create_identity
 from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import Agreement, Board
 from sealift.release.agreement.signed import verify
+from tests.worlds.consortium import make_consortium
 
 BOARD = Board(members=("ada", "bern", "cleo"), threshold=2)
 

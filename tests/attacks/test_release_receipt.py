@@ -15,7 +15,6 @@ from sealift.codec import encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, MalformedError, PolicyError, RefusedError
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release import receipt as receipts
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import (
@@ -30,6 +29,7 @@ from sealift.release.receipt import (
 )
 from tests.sim.owners import BrokerBox, make_broker
 from tests.sim.paperwork import draft_receipt, release_once, signed_receipt
+from tests.worlds.consortium import Consortium, make_consortium
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from sealift.codec import encode
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import Label
 from sealift.errors import SealiftError, StaleError
-from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
 from sealift.release.agreement import Agreement, Board
 from sealift.release.agreement import successors as line
 from sealift.release.agreement.signed import SignedAgreement, verify
@@ -22,6 +21,7 @@ from sealift.release.agreement.statements import (
 )
 from sealift.release.agreement.successors import SignedLink
 from tests.sim.owners import NOW_S
+from tests.worlds.consortium import OUTPUT, Consortium, make_consortium
 
 BOARD = Board(members=("ada", "bern", "cleo"), threshold=2)
 

@@ -11,7 +11,6 @@ import pytest
 from sealift.attest.policy import AttestationResult
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release.broker import keyrelease as door
 from sealift.release.broker.messages import BrokerRequest
 from sealift.release.checkpoint import CheckpointRequest
@@ -25,6 +24,7 @@ from tests.sim.owners import (
     evidence_result,
     make_broker,
 )
+from tests.worlds.consortium import RUN, Consortium, make_consortium
 
 FEW = 5
 

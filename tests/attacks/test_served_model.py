@@ -28,7 +28,6 @@ from sealift.errors import (
     SealiftError,
 )
 from sealift.ids import Buffer, Digest, Role
-from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.agreement.signed import SignedAgreement, add_signature, save_signed
 from sealift.serve import client as client_module
 from sealift.serve.client import connect as connect_client
@@ -39,6 +38,7 @@ from sealift.serve.scheduler import Scheduler
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import accept, connect
 from tests.sim.served import Served, greeting, rows
+from tests.worlds.memorytransport import memory_pair
 
 
 def test_another_model(monkeypatch: pytest.MonkeyPatch) -> None:

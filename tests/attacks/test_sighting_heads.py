@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from sealift.errors import SealiftError
-from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.client import request_sighting
 from sealift.release.log.heads import HeadStore
 from tests.sim.owners import make_broker, session_pair
 from tests.sim.paperwork import release_once
+from tests.worlds.consortium import Consortium, make_consortium
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,6 @@ import pytest
 from sealift.codec import encode
 from sealift.crypto.keys import TOKEN
 from sealift.errors import SealiftError
-from sealift.lab.worlds.visits import SCHEMA
 from sealift.travel.accelerator import load
 from sealift.travel.accelerator import visit as host
 from sealift.travel.visit.messages import Failed, Leaves, send_message
@@ -34,6 +33,7 @@ from tests.sim.live import live_job
 from tests.sim.outcome import Outcome
 from tests.sim.utterances import ANY, Draw, raw_frames, utterances
 from tests.sim.visit_world import VisitWorld
+from tests.worlds.visits import SCHEMA
 
 Say = Callable[[Hand], None]
 WINDOW_BYTES = 12

@@ -17,12 +17,12 @@ import pytest
 from sealift.channel.record.commitment import VerifiedLeaves
 from sealift.channel.record.opener import RecordOpener
 from sealift.channel.record.sealedfile import RawSealedFile, write_sealed_file
-from sealift.lab.worlds.visits import RECORD_BYTES
 from sealift.travel.visit.lease import Frame, Placement, placement
 from sealift.travel.visit.state import State, Visit
 from tests.sim.faultyline import Fault
 from tests.sim.hands import Bring, Hand, sending
 from tests.sim.visit_world import Outcome, VisitWorld
+from tests.worlds.visits import RECORD_BYTES
 
 FIRST = 6  # before it on the line: two of the handshake, header, lease, leaves, path
 Mutate = Callable[[pytest.MonkeyPatch], None]

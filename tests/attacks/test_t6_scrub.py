@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from sealift.crypto.keys import Label
+from sealift.demo.holders import build_frame
 from sealift.errors import IntegrityError, PeerError
-from sealift.lab.worlds.holders import build_frame
 from sealift.release.receipt import ScrubbedPart, ScrubSummary, SignedReceipt
 from sealift.travel.accelerator import visit as room
 from sealift.travel.visit.lease import SignedLease, placement

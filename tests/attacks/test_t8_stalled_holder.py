@@ -16,7 +16,6 @@ import pytest
 
 from sealift.errors import PeerError, SealiftError, StaleError
 from sealift.events import Event
-from sealift.lab.worlds.visits import SCHEMA
 from sealift.travel.holder.visit import Provisioning
 from sealift.travel.visit.messages import Present, Ready, receive_message, send_message
 from sealift.travel.visit.state import State, Visit
@@ -25,6 +24,7 @@ from tests.sim.live import live_job
 from tests.sim.outcome import Outcome
 from tests.sim.visit_parts import FakeClock
 from tests.sim.visit_world import VisitWorld
+from tests.worlds.visits import SCHEMA
 
 Step = Callable[[Hand], None]
 RECIPE = b"""

@@ -19,7 +19,6 @@ from sealift.channel.record.rawfile import RawSealedFile
 from sealift.channel.record.sealedfile import write_sealed_file
 from sealift.errors import PolicyError
 from sealift.ids import Digest
-from sealift.lab.worlds.visits import RECORD_BYTES, ROW_BYTES
 from sealift.release.receipt import (
     Receipt,
     SignedReceipt,
@@ -29,6 +28,7 @@ from sealift.release.receipt import (
 from sealift.travel.accelerator import load
 from sealift.travel.holder.visit import HeldResource
 from tests.sim.visit_world import VisitWorld
+from tests.worlds.visits import RECORD_BYTES, ROW_BYTES
 
 Change = Callable[[bytes], bytes]
 

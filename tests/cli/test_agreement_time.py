@@ -9,8 +9,8 @@ import pytest
 
 from sealift.cli.judging import wall_clock
 from sealift.cli.main import main
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement.signed import save_signed
+from tests.worlds.consortium import make_consortium
 
 NOW_S = int(wall_clock())
 OVER = "its time ended"

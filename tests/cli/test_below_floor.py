@@ -9,8 +9,8 @@ import pytest
 
 from sealift.cli.main import main
 from sealift.crypto.identity import save_identity
-from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
 from sealift.release.agreement.signed import SignedAgreement, load_signed, save_signed
+from tests.worlds.consortium import OUTPUT, Consortium, make_consortium
 
 USAGE, REFUSED = 2, 5
 # Of three owners; cleo is the model's owner as well, and bern gets it, too.

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import sealift
-from sealift.lab.worlds.folder import World
+from sealift.demo.folder import World
 from sealift.release.agreement.signed import SignedAgreement, load_signed, save_signed
 from sealift.train.sandbox.kernel import call, mount
 from tests.sim.jobworld import Wishes, fresh_world, write_job

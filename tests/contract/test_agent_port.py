@@ -7,7 +7,7 @@ import pytest
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm.agent import AgentAttester
 from sealift.attest.tpm.evidence import TpmBody
-from sealift.lab.guest.machine import AgentPort
+from tests.guest.machine import AgentPort
 from tests.sim.guest import BOUND, GuestHost
 
 pytestmark = pytest.mark.guest

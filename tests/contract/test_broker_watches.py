@@ -14,7 +14,6 @@ import pytest
 from sealift.crypto.sign import SigningKey
 from sealift.events import Event
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import KeyLease
 from sealift.release.agreement.statements import save_statement, sign_statement
 from sealift.release.broker.server import Broker
@@ -24,6 +23,7 @@ from sealift.travel import broker as broker_service
 from sealift.travel.broker import BrokerService
 from sealift.travel.holder import watches as watcher
 from tests.sim.owners import NOW_S, BrokerBox, make_broker
+from tests.worlds.consortium import make_consortium
 
 WAIT_S = 300.0
 

@@ -21,9 +21,9 @@ from sealift.attest.tpm.imalist import parse_list
 from sealift.crypto.hash import sha256
 from sealift.errors import PolicyError, UnavailableError
 from sealift.ids import Digest
-from sealift.lab.guest.agent import BUNDLE, MODULE, PYTHON, Act
-from sealift.lab.guest.contents import archive, file_entry
-from sealift.lab.guest.image import KERNEL_PCR, build_image, kernel_register
+from tests.guest.agent import BUNDLE, MODULE, PYTHON, Act
+from tests.guest.contents import archive, file_entry
+from tests.guest.image import KERNEL_PCR, build_image, kernel_register
 from tests.sim.guest import (
     BOUND,
     GuestHost,
@@ -182,7 +182,7 @@ def test_archives_do_not_depend_on_the_order_given() -> None:
 
 def test_the_builder_says_where_it_is() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "sealift.lab.guest"],
+        [sys.executable, "-m", "tests.guest"],
         capture_output=True,
         check=False,
         text=True,

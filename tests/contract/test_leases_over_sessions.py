@@ -23,8 +23,6 @@ from sealift.errors import (
     StaleError,
 )
 from sealift.ids import Digest, Role
-from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
-from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.agreement import KeyLease, References, ReleaseRule
 from sealift.release.broker.server import Broker
 from sealift.release.client import (
@@ -41,6 +39,8 @@ from sealift.session.session import Session, accept, connect
 from sealift.travel.holder.watches import LeaseWatch
 from tests.sim.owners import BrokerBox, make_broker, start_broker
 from tests.sim.watching import watching
+from tests.worlds.consortium import RUN, Consortium, make_consortium
+from tests.worlds.memorytransport import memory_pair
 
 BEAT_S = 0.4
 CLEAN = SigningKey.generate()

@@ -14,10 +14,10 @@ import pytest
 from sealift.crypto.identity import Identity
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PolicyError
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.vault.ledger import Ledger
 from sealift.release.vault.vault import Vault
 from tests.sim.memory_ledger import MemoryLedger
+from tests.worlds.consortium import make_consortium
 
 LEDGERS = ("vault", "memory")
 ONE, TWO = (SigningKey.generate().public_key for _ in range(2))
@@ -91,7 +91,7 @@ def test_killed_after_a_change_has_kept_it(
     consortium = make_consortium()
     program = (
         "import os, signal, sys, pathlib\n"
-        "from sealift.lab.worlds.consortium import make_consortium\n"
+        "from tests.worlds.consortium import make_consortium\n"
         "from sealift.release.vault.vault import Vault\n"
         "identity = make_consortium().identities['ada']\n"
         f"vault = Vault.create(pathlib.Path(sys.argv[1]), identity)\n"

@@ -15,8 +15,6 @@ from sealift.crypto.keys import TOKEN
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
-from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.broker.server import Broker
 from sealift.release.client import (
     collect_release,
@@ -27,6 +25,8 @@ from sealift.release.log.heads import HeadStore, read_entries, verify_log
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import Session, accept, connect
 from tests.sim.owners import BrokerBox, make_broker
+from tests.worlds.consortium import RUN, Consortium, make_consortium
+from tests.worlds.memorytransport import memory_pair
 
 
 @pytest.fixture(scope="module")

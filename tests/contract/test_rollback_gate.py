@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import Board, RollbackRule
 from tests.sim.brokertown import Town
+from tests.worlds.consortium import Consortium, make_consortium
 
 NAMES = ("ada", "bern", "cleo")
 BOARD = Board(members=NAMES, threshold=2, rollback=RollbackRule(2, 0))

@@ -23,28 +23,28 @@ from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.attest.tpm.agent import AgentAttester
 from sealift.attest.tpm.evidence import TpmBody
 from sealift.attest.tpm.imalist import parse_list
+from sealift.demo.job import make_world, second_act
+from sealift.demo.tasks.digits import DIGITS
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Digest, Role
-from sealift.lab.demo.rehearsal import run_second_act
-from sealift.lab.demo.tasks.digits import DIGITS
-from sealift.lab.guest.agent import Act
-from sealift.lab.guest.image import build_image, guest_references
-from sealift.lab.guest.machine import AgentPort, Guest
-from sealift.lab.worlds.consortium import Consortium, make_consortium
-from sealift.lab.worlds.job import make_world, second_act
 from sealift.release.agreement import ReleaseRule
 from sealift.release.agreement.code import measure_bundle
 from sealift.release.agreement.signed import Equipment, VerifiedAgreement
 from sealift.release.client import prove_lease, request_head
 from sealift.session.endpoint import Endpoint
 from tests.contract.test_leases_over_sessions import Line, ask, revocations
+from tests.guest.agent import Act
+from tests.guest.image import build_image, guest_references
+from tests.guest.machine import AgentPort, Guest
+from tests.guest.rehearsal import run_second_act
 from tests.sim.guest import BOUND, enrol, folder, now_s
 from tests.sim.owners import make_broker
 from tests.sim.watching import watching
+from tests.worlds.consortium import Consortium, make_consortium
 
 pytestmark = pytest.mark.guest
 BEAT_S = 4.0
-RECIPE = (resources.files("sealift.lab.demo") / "digits" / "recipe.py").read_bytes()
+RECIPE = (resources.files("sealift.demo") / "digits" / "recipe.py").read_bytes()
 CODE = measure_bundle({"recipe.py": RECIPE}, "recipe.py")
 RESET = "tpm-other-attester"  # its attestation key lives no longer than a boot
 ACTS: dict[Act, str] = {

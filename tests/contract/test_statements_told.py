@@ -9,9 +9,9 @@ import pytest
 
 from sealift.cli.main import main
 from sealift.crypto.identity import save_identity
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement.signed import save_signed
 from tests.sim.brokertown import Town
+from tests.worlds.consortium import make_consortium
 
 PASSPHRASE = "only for this test"
 

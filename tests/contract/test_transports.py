@@ -16,8 +16,8 @@ from sealift.channel.record.sealer import StreamSealer, regroup
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PeerError, UsageError
-from sealift.lab.worlds.memorytransport import memory_pair
 from tests.sim.memfdpair import memfd_pair
+from tests.worlds.memorytransport import memory_pair
 
 KEY = SecretKey.from_bytes(b"k" * 32)
 LIMIT_BYTES = 64 << 10

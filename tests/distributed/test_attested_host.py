@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.worlds.folder import World
+from sealift.demo.folder import World
 from sealift.release.agreement import ReleaseRule
 from sealift.release.log.heads import read_entries
 from tests.sim.attestedworld import host_words, rehearse_attested_host

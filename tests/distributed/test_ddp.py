@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from sealift.lab.demo.checks import check_rounds
-from sealift.lab.demo.tasks.digits import DIGITS
-from sealift.lab.worlds.folder import OWNERS, World
-from sealift.lab.worlds.job import ONE_BUFFER, make_world, write_job
-from sealift.lab.worlds.roles import Run, run_ddp, run_local
+from sealift.demo.checks import check_rounds
+from sealift.demo.folder import OWNERS, World
+from sealift.demo.job import ONE_BUFFER, make_world, write_job
+from sealift.demo.roles import Run, run_ddp, run_local
+from sealift.demo.tasks.digits import DIGITS
 from sealift.release.agreement.signed import load_verified
 from sealift.release.equip import equip
 from sealift.release.log.heads import read_entries
@@ -68,6 +68,7 @@ STEPS = ("[slices]", '[slices]\nsync = "step"')
 WHOLE = ("seed = 7", "seed = 7\ndrop_last = true")
 
 
+@pytest.mark.plan
 def test_ranks_train_what_one_process_trains() -> None:
     result, alone = ran().result, run_local(job("-local", HERE)).result
     assert result["weights"] == alone["weights"]
@@ -83,6 +84,7 @@ def test_ranks_make_every_step_that_one_process_makes() -> None:
     assert result["metrics"] == alone["metrics"]
 
 
+@pytest.mark.plan
 def test_every_key_went_to_its_owners_own_rank_alone() -> None:
     assert ran().result["level"] == "development"
     instances = set[Any]()
@@ -94,6 +96,7 @@ def test_every_key_went_to_its_owners_own_rank_alone() -> None:
         instances |= own
 
 
+@pytest.mark.plan
 def test_every_use_of_rows_has_a_receipt_at_home() -> None:
     ran()
     verified = equip(load_verified(world().agreement), clock=lambda: NOW_S)
@@ -106,6 +109,7 @@ def test_every_use_of_rows_has_a_receipt_at_home() -> None:
         assert [each.purpose for each in found] == ["train", "train", "heldout"]
 
 
+@pytest.mark.plan
 def test_what_the_parties_keep_verifies() -> None:
     verdict = check_rounds(world(), ran(), now=lambda: NOW_S)
     assert verdict.failures == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.worlds.folder import OWNERS, World
+from sealift.demo.folder import OWNERS, World
 from tests.distributed.test_ddp import job
 from tests.sim.jobrun import JobRun, job_run
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.worlds.folder import OPERATOR
+from sealift.demo.folder import OPERATOR
 from tests.sim.ddpjobs import RANKS, shared_run, shared_world, write_shared
 from tests.sim.jobworld import agree_again
 

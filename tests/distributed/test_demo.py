@@ -39,6 +39,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     return folder, last_json(sealift("demo", "--json", "--keep", "--output", folder))
 
 
+@pytest.mark.plan
 def test_it_is_learnt_attacked_and_verified(
     shown: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -108,6 +109,7 @@ def test_every_way_equals_one_process(tmp_path: Path, words: tuple[str, ...]) ->
     assert len(Path(told["report"]).read_text("utf-8")) < 200_000
 
 
+@pytest.mark.plan
 def test_the_page_is_small_and_stands_alone(
     shown: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -117,6 +119,7 @@ def test_the_page_is_small_and_stands_alone(
     assert "<script" not in page
 
 
+@pytest.mark.plan
 def test_what_the_parties_keep_verifies_by_hand(
     shown: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -128,6 +131,7 @@ def test_what_the_parties_keep_verifies_by_hand(
     assert sealift("receipt", "verify", receipt, *agreement).returncode == 0
 
 
+@pytest.mark.plan
 def test_one_receipt_of_the_run_is_everybodys(
     shown: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -155,6 +159,7 @@ def test_one_receipt_of_the_run_is_everybodys(
     assert "10 of 10 receipts stand in 1 receipt of whole runs" in kept.stdout
 
 
+@pytest.mark.plan
 def test_only_its_owner_opens_the_model(
     shown: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.worlds.folder import World
+from sealift.demo.folder import World
 from tests.sim.jobrun import JobRun, job_run
 from tests.sim.jobworld import Wishes, fresh_world, train_here
 

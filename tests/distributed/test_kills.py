@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.worlds.folder import World
+from sealift.demo.folder import World
 from tests.sim.jobworld import Wishes, fresh_world, train_here
 from tests.sim.killing import Kill, draw_kills, run_with_kills
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sealift.cli.main import main
-from sealift.lab.worlds.folder import World
+from sealift.demo.folder import World
 from tests.sim.jobrun import JobRun, Running, job_run
 from tests.sim.jobworld import Wishes, fresh_world
 

@@ -14,12 +14,12 @@ from safetensors.numpy import load_file
 
 from sealift.cli.roles.runfolder import RunName
 from sealift.codec import encode
-from sealift.lab.demo.tasks.digits import digits_parts
+from sealift.demo.tasks.digits import digits_parts
 from sealift.release.agreement.signed import load_verified
 from tests.sim.ownaddress import own_address
 from tests.sim.typed import Typed
 
-pytestmark = [pytest.mark.distributed, pytest.mark.long]
+pytestmark = pytest.mark.distributed
 OWNERS = ("north", "east", "south")
 COMPARE = ("Compare?", "y")
 YES = (COMPARE, ("Sign?", "y"), ("compare the words with", "y"))
@@ -141,6 +141,7 @@ def weights(parties: Parties) -> dict[str, bytes]:
     return {name: each.tobytes() for name, each in model.items()}
 
 
+@pytest.mark.plan
 def test_four_commands_and_three_answers(parties: Parties) -> None:
     host = parties.host("--invite", *OWNERS)
     owners = {name: parties.join(name) for name in OWNERS}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.worlds.folder import World
+from sealift.demo.folder import World
 from sealift.numeric.kernels import portable_kernels
 from sealift.outsource.plain import PlainProducts
 from sealift.release.agreement.signed import load_verified

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.worlds.roles import run_travel
+from sealift.demo.roles import run_travel
 from sealift.numeric.kernels import best_kernels
 from sealift.outsource.masked import SHARES
 from sealift.outsource.plain import PlainProducts
@@ -15,7 +15,7 @@ from tests.sim.jobrun import job_run
 from tests.sim.jobworld import OWNERS, Wishes, train_here
 from tests.sim.outsourceworld import outsourced_world, start_servers
 
-pytestmark = [pytest.mark.distributed, pytest.mark.long]
+pytestmark = [pytest.mark.distributed, pytest.mark.plan]
 WISHES = Wishes(epochs=1, owners=OWNERS, gather_s=600.0)  # all of them come
 
 

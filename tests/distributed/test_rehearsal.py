@@ -20,9 +20,9 @@ pytestmark = [
 LEVEL = "development (rehearsing attested-host)"
 
 
-def sealift(*words: str | Path) -> subprocess.CompletedProcess[str]:
+def run_module(module: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "sealift", *map(str, words)],
+        [sys.executable, "-m", module, *map(str, words)],
         capture_output=True,
         text=True,
         timeout=300,
@@ -33,8 +33,8 @@ def sealift(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 def test_the_whole_path_and_what_stands_afterwards(tmp_path: Path) -> None:
     world = tmp_path / "world"
-    words = ("--rehearse", "attested-host", "--keep", "--json", "--output", world)
-    run = sealift("demo", *words)
+    words = ("--keep", "--json", "--output", world)
+    run = run_module("tests.guest.rehearsal", *words)
     assert run.returncode == 0, run.stderr
     told = json.loads(run.stdout)
     assert told["level"] == LEVEL
@@ -45,14 +45,16 @@ def test_the_whole_path_and_what_stands_afterwards(tmp_path: Path) -> None:
     agreed = ("--agreement", world / "agreement.json")
     logs = ("--with-log", world / "north" / "audit.db")
     whole = world / "run" / "receipt.json"
-    proved = sealift("receipt", "verify", whole, *agreed, *logs, "--json")
+    proved = run_module("sealift", "receipt", "verify", whole, *agreed, *logs, "--json")
     assert proved.returncode == 0, proved.stderr
     found = json.loads(proved.stdout)
     assert f"level {LEVEL}" in found["evidence"]
     assert "has the releases of north-train" in found["verified"]
     receipt = min((world / "east" / "receipts").iterdir())
-    assert sealift("receipt", "verify", receipt, *agreed).returncode == 0
-    early = sealift("receipt", "verify", whole, *agreed, "--at", "2020-01-01")
+    assert run_module("sealift", "receipt", "verify", receipt, *agreed).returncode == 0
+    early = run_module(
+        "sealift", "receipt", "verify", whole, *agreed, "--at", "2020-01-01"
+    )
     assert early.returncode == 5
     assert "chain-expired" in early.stderr
     assert run.stderr.count("rehearsing attested-host") >= 2

@@ -14,7 +14,7 @@ import torch
 from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.card import read_card
-from sealift.lab.worlds.folder import World
+from sealift.demo.folder import World
 from sealift.release.vault.vault import Vault
 from sealift.train.loop.training import enter_stream
 from tests.sim.jobrun import JobRun, Running, job_run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.worlds.folder import World
+from sealift.demo.folder import World
 from sealift.train.job.checkpointfile import checkpoint_path, numbers_in
 from tests.distributed.test_faults import children_of
 from tests.sim.jobrun import JobRun, job_run

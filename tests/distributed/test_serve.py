@@ -46,6 +46,7 @@ def expected(pixels: np.ndarray) -> np.ndarray:
     return torch.softmax(LAYER(torch.from_numpy(pixels)), dim=1).detach().numpy()
 
 
+@pytest.mark.plan
 def test_the_whole_way(served: Served) -> None:
     pixels = some(3)
     with served.connect() as model:
@@ -63,6 +64,7 @@ def test_the_whole_way(served: Served) -> None:
         assert isinstance(tensors["probability"], torch.Tensor)
 
 
+@pytest.mark.plan
 def test_a_failing_row_fails_alone_and_says_nothing(served: Served) -> None:
     bad = np.full((1, 64), 13, dtype=np.float32)
     with served.connect() as model:
@@ -95,6 +97,7 @@ def test_several_clients_get_their_own_answers(served: Served) -> None:
     assert not wrong
 
 
+@pytest.mark.plan
 def test_by_the_command_line(
     served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,6 +178,7 @@ def test_cancelled_generations_give_their_places_back(
     asyncio.run(visit())
 
 
+@pytest.mark.plan
 def test_it_ends_in_order(served: Served) -> None:
     with served.connect() as model:
         stream = model.generate(some(1))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from sealift.demo.tasks.digits import ROW_BYTES
 from sealift.errors import UnavailableError
 from sealift.ids import Digest
-from sealift.lab.demo.tasks.digits import ROW_BYTES
 from sealift.release.agreement.signed import load_signed, verify
 from sealift.train.output.opening import open_output, read_manifest
 from sealift.train.output.runreceipt import open_run

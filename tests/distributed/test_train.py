@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sealift.lab.worlds.job import World
+from sealift.demo.job import World
 from sealift.release.agreement.signed import load_signed, verify
 from sealift.train.output.opening import open_output
 from sealift.train.plans.local import LocalRun
@@ -72,6 +72,7 @@ def output(world: World, verb: str, party: str, *more: str | Path) -> Running:
     return role
 
 
+@pytest.mark.plan
 def test_it_equals_local(finished: Finished, local: LocalRun) -> None:
     """Baselines of each owner alone beside it."""
     assert finished.found["weights"] == local.weights.to_text()
@@ -94,6 +95,7 @@ def test_it_equals_local(finished: Finished, local: LocalRun) -> None:
     assert round(mean, 3) == local.metrics["loss"]  # digits of the output rule
 
 
+@pytest.mark.plan
 def test_the_model_opens_once_both_approved(
     finished: Finished,
     local: LocalRun,

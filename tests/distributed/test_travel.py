@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.demo.tasks.digits import ROW_BYTES
-from sealift.lab.worlds.folder import World
+from sealift.demo.folder import World
+from sealift.demo.tasks.digits import ROW_BYTES
 from sealift.release.agreement.signed import load_signed, verify
 from sealift.train.output.opening import open_output
 from sealift.train.plans.local import LocalRun

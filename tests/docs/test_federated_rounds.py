@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.worlds.folder import World
-from sealift.lab.worlds.job import ONE_BUFFER, make_world, write_job
-from sealift.lab.worlds.roles import run_local
+from sealift.demo.folder import World
+from sealift.demo.job import ONE_BUFFER, make_world, write_job
+from sealift.demo.roles import run_local
 from tests.sim.ddpjobs import WORK, SharedRun, shared_world
 from tests.sim.jobrun import job_run
 from tests.sim.jobworld import made_once

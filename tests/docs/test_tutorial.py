@@ -28,7 +28,7 @@ def environment(place: Path) -> Mapping[str, str]:
         program.chmod(0o755)
     return {
         "PATH": f"{place}:{os.environ['PATH']}",
-        "PYTHONPATH": SOURCE,
+        "PYTHONPATH": f"{SOURCE}:{Path(__file__).parents[2]}",
         "PYTHONUNBUFFERED": "1",  # as at a terminal: lines come in their order
         "COLUMNS": "100",
     }

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from sealift.codec import decode, encode, to_plain
 from sealift.crypto.sign import SigningKey
 from sealift.errors import MalformedError, SealiftError
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import Agreement, OutputRule, TravelRule
 from sealift.release.agreement.signed import SignedAgreement, verify
 from tests.sim.examples import examples
+from tests.worlds.consortium import make_consortium
 
 CONSORTIUM = make_consortium(("ada", "bern"), cell_rows=100)
 AGREEMENT = CONSORTIUM.agreement

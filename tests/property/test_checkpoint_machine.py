@@ -22,7 +22,6 @@ from hypothesis.stateful import (
 )
 
 from sealift.errors import PeerError, PolicyError, SealiftError
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.broker import checkpoints as checkpointdesk
 from sealift.release.checkpoint import CheckpointMark
 from sealift.release.checkpointclient import CheckpointLedger
@@ -35,6 +34,7 @@ from tests.sim.checkpoint_world import (
     deadly_writes,
 )
 from tests.sim.examples import examples
+from tests.worlds.consortium import make_consortium
 
 CONSORTIUM = make_consortium(("ada", "bern"))
 VICTIMS = st.sampled_from(["request", "broker", "answer", "accelerator"])

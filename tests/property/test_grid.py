@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift.errors import PolicyError
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import Resource
+from tests.worlds.consortium import make_consortium
 
 MODEL = make_consortium(("ada", "bern", "cleo")).agreement.resources[0]
 ROWS = st.integers(1, 60)

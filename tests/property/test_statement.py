@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from sealift.codec import decode, encode
 from sealift.errors import SealiftError
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement.statements import (
     SignedStatement,
     StatementKind,
@@ -16,6 +15,7 @@ from sealift.release.agreement.statements import (
     sign_statement,
 )
 from tests.sim.owners import NOW_S
+from tests.worlds.consortium import make_consortium
 
 CONSORTIUM = make_consortium(("ada", "bern"))
 PARTIES = CONSORTIUM.agreement.parties

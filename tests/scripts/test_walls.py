@@ -14,7 +14,7 @@ BROKER = "class Broker:\n    def release(self): ...\n\n\ndef start(): ...\n"
 DOOR = "from sealift.release.broker import Broker, start\n"
 TABLE = """
 [rooms]
-release = { code = 5, nodes = 19, folder = 3, public = 2 }
+release = { code = 5, public = 2 }
 [alone]
 """
 
@@ -38,20 +38,15 @@ HOUSE = {"broker": BROKER, "door": DOOR, "gate": DOOR}
 
 
 def test_a_house_within_its_walls_passes(tmp_path: Path) -> None:
-    table = TABLE.replace("folder = 4", "folder = 3").replace(
-        "public = 3", "public = 2"
-    )
-    assert complaints(tmp_path, HOUSE, table.replace("nodes = 20", "nodes = 18")) == ""
+    assert complaints(tmp_path, HOUSE) == ""
 
 
 @pytest.mark.parametrize(
     ("files", "complaint"),
     [
         ({"broker": BROKER + "x = 1\ny = 2\nz = 3\n"}, "release: code 8, the table"),
-        ({"broker": BROKER + "".join(f"x{n} = 1\n" for n in range(9))}, "nodes"),
-        ({"one": "", "two": "", "three": "", "four": "", "five": ""}, "folder 8"),
         ({"broker": "", "door": "", "gate": ""}, "and the table still says"),
-        ({"gate": ""}, "module sealift.release.broker has one user"),
+        ({"broker": BROKER + "class B: ...\n"}, "release: public 3, the table"),
         (
             {"broker": BROKER + "class P(Protocol):\n    def release(self): ...\n"},
             "protocol sealift.release.broker.P has one user",
@@ -66,5 +61,5 @@ def test_what_does_not_fit_is_said(
 
 
 def test_a_reason_is_taken_out_with_what_it_was_for(tmp_path: Path) -> None:
-    table = TABLE + '"module sealift.release.broker" = "the gate is to come"\n'
-    assert "broker has other users now" in complaints(tmp_path, HOUSE, table)
+    table = TABLE + '"function sealift.release.broker.start" = "the gate is to come"\n'
+    assert "start has other users now" in complaints(tmp_path, HOUSE, table)

@@ -13,7 +13,6 @@ from sealift.codec import decode, encode
 from sealift.crypto.identity import Identity
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
 from sealift.release.receipt import prove_instance
 from sealift.session.endpoint import Endpoint
 from sealift.train.loop.states import TensorBytes, state_digest
@@ -37,6 +36,7 @@ from sealift.train.output.opening import (
     read_share,
 )
 from sealift.train.output.sealing import seal_model
+from tests.worlds.consortium import OUTPUT, Consortium, make_consortium
 
 MODEL = {"a": TensorBytes("U8", (4,), memoryview(b"abcd"))}
 APPROVERS = ("ada", "bern")

@@ -12,10 +12,10 @@ from sealift.attest.development import DevelopmentAttester
 from sealift.channel.transport.transport import Transport
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Role
-from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.session.endpoint import Endpoint, Established, PeerPolicy
 from sealift.session.handshake import Initiator, Responder
 from sealift.session.session import Session, accept, connect
+from tests.worlds.memorytransport import memory_pair
 
 A = TypeVar("A")
 B = TypeVar("B")

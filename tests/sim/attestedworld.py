@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sealift.attest.level import Level
 from sealift.attest.reference import ReferenceValues
-from sealift.lab.worlds.folder import World
+from sealift.demo.folder import World
 from sealift.release.agreement import Agreement, ReleaseRule
 from sealift.release.agreement.signed import (
     SignedAgreement,

@@ -12,7 +12,6 @@ from sealift.attest.development import DevelopmentAttester
 from sealift.cli.judging import wall_clock
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import RUN, Consortium
 from sealift.release.client import collect_release
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.server import Relay
@@ -20,6 +19,7 @@ from sealift.session.session import Session, connect
 from sealift.travel.broker import BrokerService
 from sealift.travel.peers import expect_broker
 from tests.sim.owners import BrokerBox, make_broker
+from tests.worlds.consortium import RUN, Consortium
 
 
 class Town:

@@ -22,7 +22,6 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import PeerError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import Consortium
 from sealift.release import database
 from sealift.release.checkpoint import CheckpointMark
 from sealift.release.checkpointclient import CheckpointLedger, Shares
@@ -42,6 +41,7 @@ from tests.sim.owners import (
     make_broker,
     start_broker,
 )
+from tests.worlds.consortium import Consortium
 
 T = TypeVar("T")
 JOB = "digits"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from sealift.crypto.identity import load_identity
 from sealift.data.schema.card import read_card
-from sealift.lab.demo.tasks.digits import DIGITS
-from sealift.lab.worlds.folder import HOST, OPERATOR, World
-from sealift.lab.worlds.job import ONE_BUFFER, make_world, write_job
-from sealift.lab.worlds.roles import run_local
+from sealift.demo.folder import HOST, OPERATOR, World
+from sealift.demo.job import ONE_BUFFER, make_world, write_job
+from sealift.demo.roles import run_local
+from sealift.demo.tasks.digits import DIGITS
 from sealift.release.agreement.document import compile_document
 from sealift.release.agreement.signed import add_signature, save_signed
 from tests.sim.jobrun import JobRun, Running

@@ -9,7 +9,6 @@ from sealift.attest.level import Level
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release.agreement import (
     Agreement,
     Board,
@@ -21,6 +20,7 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.decision import decide
 from sealift.release.facts import Ask, Kind, Owner, Sighting, State
 from tests.sim.owners import NOW_S, accelerator_peer
+from tests.worlds.consortium import RUN, Consortium, make_consortium
 
 OTHER = Digest.of(b"something else")
 PURPOSES = {

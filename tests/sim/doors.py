@@ -17,7 +17,6 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import SigningKey, sign_document
 from sealift.feed import terms
 from sealift.ids import Digest, Role
-from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release.agreement import ReleaseRule
 from sealift.release.agreement.signed import Equipment
 from sealift.release.broker import keyrelease as door
@@ -41,6 +40,7 @@ from tests.sim.owners import (
     session_pair,
 )
 from tests.unit.travel.leases import LEASE
+from tests.worlds.consortium import RUN, Consortium, make_consortium
 
 RULE = ReleaseRule(accept=(Level.TEE,), not_after=int(NOW_S) + 50, lease_s=0.0)
 MARK = CheckpointMark(1, Digest.of(b"a checkpoint"), ("ada",))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sealift.errors import PeerError
-from sealift.lab.worlds.memorytransport import Line
+from tests.worlds.memorytransport import Line
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ from sealift.attest.tpm.enrolment import (
 from sealift.attest.tpm.verifier import examine_tpm
 from sealift.attest.verifier import Claims
 from sealift.crypto.sign import SigningKey
-from sealift.lab.guest.image import build_image, fetched, guest_references
-from sealift.lab.guest.machine import Guest
+from tests.guest.image import build_image, fetched, guest_references
+from tests.guest.machine import Guest
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {

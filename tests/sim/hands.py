@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from sealift.crypto.keys import TOKEN, Label, SecretKey
+from sealift.demo.holders import build_frame
 from sealift.errors import PeerError
 from sealift.ids import Buffer, Handle
-from sealift.lab.worlds.holders import build_frame
 from sealift.release.receipt import SignedReceipt
 from sealift.session.session import Session
 from sealift.travel.holder.visit import HeldResource, Provisioning

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from sealift.data.schedule.visits import Stop
 from sealift.ids import VisitId
-from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.agreement import Purpose
 from sealift.session.session import Session
 from sealift.travel.accelerator.visits import HostedVisits
@@ -30,6 +29,7 @@ from tests.sim.hands import WAIT_S, Bring, honest
 from tests.sim.outcome import Outcome
 from tests.sim.visit_parts import GuardedPool, TappedTransport
 from tests.sim.visit_world import VisitWorld
+from tests.worlds.memorytransport import memory_pair
 
 T = TypeVar("T", BufferOffered, VisitLoaded, VisitEnded)
 

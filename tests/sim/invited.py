@@ -12,13 +12,6 @@ from sealift.attest.level import Level
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import (
-    CODE,
-    OUTPUT,
-    TRAINING,
-    code_bundle,
-    make_resource,
-)
 from sealift.meet.book import Book
 from sealift.meet.guest import Guest, expect_host, guest_endpoint
 from sealift.meet.host import Host, Reception
@@ -59,6 +52,13 @@ from sealift.release.agreement.resources import ReleaseRule, TravelRule
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint, Established, PeerPolicy
 from sealift.session.handshake import Initiator, Responder
+from tests.worlds.consortium import (
+    CODE,
+    OUTPUT,
+    TRAINING,
+    code_bundle,
+    make_resource,
+)
 
 NAMES = ("north", "east", "south")
 NOW_S = 1_800_000_000

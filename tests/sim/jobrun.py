@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import sealift
-from sealift.lab.worlds.folder import World
+from sealift.demo.folder import World
 from sealift.train.job.roleprocesses import RoleEvent, RoleResult, parse_line
 
 WAIT_S = 300.0

@@ -19,10 +19,10 @@ from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.codec import encode
 from sealift.crypto.identity import Identity, load_identity
 from sealift.data.schema.card import read_card
+from sealift.demo.folder import OWNERS, World
+from sealift.demo.job import make_world
+from sealift.demo.tasks.digits import DIGITS
 from sealift.events import Sink, discard
-from sealift.lab.demo.tasks.digits import DIGITS
-from sealift.lab.worlds.folder import OWNERS, World
-from sealift.lab.worlds.job import make_world
 from sealift.release.agreement.code import load_bundle
 from sealift.release.agreement.document import compile_document
 from sealift.release.agreement.signed import (

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from sealift.codec import encode
-from sealift.lab.worlds.consortium import RUN, make_consortium
 from sealift.release.broker.messages import BrokerRequest
 from sealift.release.broker.server import Broker
 from sealift.release.grant import ReleaseRequest
 from sealift.release.log.entries import Logged
 from tests.sim.owners import BrokerSide, make_broker, session_pair
+from tests.worlds.consortium import RUN, make_consortium
 
 
 def main(mode: str, folder: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random  # noqa: TID251 - draws a test's plan, from a seed it prints
 from typing import Any
 
-from sealift.lab.worlds.folder import World
+from sealift.demo.folder import World
 from tests.sim.jobrun import JobRun, Running, job_run
 
 OWNERS = ("north", "east")

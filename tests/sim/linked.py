@@ -17,7 +17,6 @@ from sealift.crypto.identity import Identity, create_identity
 from sealift.errors import SealiftError
 from sealift.feed.receiving import Receiver
 from sealift.feed.sending import Sender
-from sealift.lab.worlds.consortium import MAIN_ROLES, OWNER_ROLES, draft, make_resource
 from sealift.release.agreement import (
     Agreement,
     References,
@@ -31,6 +30,7 @@ from sealift.release.agreement.signed import (
     add_signature,
     verify,
 )
+from tests.worlds.consortium import MAIN_ROLES, OWNER_ROLES, draft, make_resource
 
 FORM = {"x": ("float32", (4, 3)), "y": ("int64", (4,))}
 

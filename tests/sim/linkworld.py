@@ -10,12 +10,12 @@ import socket
 import threading
 from collections.abc import Callable
 
+from benchmarks.link.shapes import receiver_of, sender_of
 from sealift.channel.device.host import HostDevice
 from sealift.channel.link.announcement import DEFAULT_MODE, LinkKeys
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.ring import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey
-from sealift.lab.bench.link.shapes import receiver_of, sender_of
 
 RECORD_BYTES = 4096
 SLOT_BYTES = 64 << 10

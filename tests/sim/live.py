@@ -22,8 +22,6 @@ from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey, sign_document
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role, VisitId
-from sealift.lab.worlds.consortium import Consortium, make_consortium
-from sealift.lab.worlds.visits import seal_resource
 from sealift.release.agreement import References, ReleaseRule
 from sealift.release.agreement.code import measure_bundle
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -56,6 +54,8 @@ from sealift.travel.visit.messages import (
 from tests.sim.owners import make_broker
 from tests.sim.process import start, stop
 from tests.sim.settings import job_settings
+from tests.worlds.consortium import Consortium, make_consortium
+from tests.worlds.visits import seal_resource
 
 ROOT = Path(__file__).parents[2]
 JOB = "job"

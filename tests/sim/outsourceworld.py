@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sealift.crypto.identity import create_identity, save_identity
-from sealift.lab.worlds.folder import World
+from sealift.demo.folder import World
 from sealift.outsource.masked import Share
 from tests.sim.jobrun import JobRun
 from tests.sim.jobworld import Wishes, fresh_world, write_job

@@ -22,12 +22,12 @@ from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import PeerError
 from sealift.ids import Digest, Role
-from sealift.lab.worlds.consortium import Consortium
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.broker.messages import BrokerAnswer, BrokerRequest
 from sealift.release.broker.server import Broker
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.vault.vault import Vault
+from tests.worlds.consortium import Consortium
 
 T = TypeVar("T")
 NOW_S = 1_790_000_000.0

@@ -9,7 +9,6 @@ from sealift.attest.evidence import Evidence
 from sealift.codec import encode
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Role, VisitId
-from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release.agreement.signed import save_signed
 from sealift.release.client import collect_release
 from sealift.release.database import copy_database
@@ -25,6 +24,7 @@ from sealift.release.receipt import (
     sign_receipt,
 )
 from tests.sim.owners import BrokerBox, make_broker, session_pair
+from tests.worlds.consortium import RUN, Consortium, make_consortium
 
 
 def release_once(consortium: Consortium, box: BrokerBox, owner: str) -> SignedTreeHead:

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.channel.transport.transport import CopyingSlots, SlotTransport
 from sealift.ids import Buffer
-from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.session.pipe import Pipe
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session
 from tests.sim.attested import Cast, both
 from tests.sim.memfdpair import memfd_pair
+from tests.worlds.memorytransport import memory_pair
 
 CAST = Cast()
 KINDS = ("memfd", "tcp", "relay")

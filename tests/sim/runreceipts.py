@@ -11,7 +11,6 @@ from typing import Any
 from sealift.codec import encode
 from sealift.crypto.sign import Signer, SigningKey, sign_document
 from sealift.ids import Digest, VisitId
-from sealift.lab.worlds.consortium import RUN, TRAINING, Consortium, make_consortium
 from sealift.release.agreement import GroupRule
 from sealift.release.agreement.signed import Equipment, VerifiedAgreement, verify
 from sealift.release.client import collect_release
@@ -30,6 +29,7 @@ from sealift.travel.peers import accelerator_names
 from sealift.travel.settings import JobSettings
 from tests.sim.owners import NOW_S, BrokerBox, make_broker, session_pair
 from tests.sim.paperwork import draft_receipt
+from tests.worlds.consortium import RUN, TRAINING, Consortium, make_consortium
 
 MODEL = b"not a model, but it has a digest"
 OWNERS = ("ada", "bern", "cleo")

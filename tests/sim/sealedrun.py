@@ -10,7 +10,7 @@ import pytest
 
 from sealift.cli.main import main
 from sealift.data.schema.card import read_card
-from sealift.lab.worlds.job import World
+from sealift.demo.job import World
 from sealift.release.vault.vault import Vault
 from sealift.serve.sealedmodel import ModelSource
 from tests.sim.jobworld import identities

@@ -19,7 +19,6 @@ from sealift.crypto.sign import SigningKey
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import JobError, SealiftError
 from sealift.ids import Buffer, Digest, Role
-from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.agreement import (
     Agreement,
     Party,
@@ -42,6 +41,7 @@ from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import accept
 from sealift.train.job.settings import ServingTable
 from sealift.train.output.modelform import Fields, ModelForm
+from tests.worlds.memorytransport import memory_pair
 
 CODE = {"recipe.py": b"def build():\n    return None\n"}
 POISON = 666.0

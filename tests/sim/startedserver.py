@@ -15,7 +15,6 @@ from sealift.channel.transport.transport import Transport
 from sealift.errors import SealiftError
 from sealift.events import discard
 from sealift.ids import Role
-from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.serve.admission import Admission
 from sealift.serve.client import Client, meet
 from sealift.serve.server import Server
@@ -24,6 +23,7 @@ from sealift.session.relay.server import Relay
 from sealift.session.session import accept
 from sealift.train.job.settings import ServingTable
 from tests.sim.served import Doubler, Served
+from tests.worlds.memorytransport import memory_pair
 
 
 class Closing(Doubler):

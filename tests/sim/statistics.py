@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sealift.lab.worlds.folder import World
+from sealift.demo.folder import World
 from tests.sim.jobworld import RECIPE, Wishes
 
 OWNERS = ("north", "east", "south")

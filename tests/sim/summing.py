@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.channel import pipe_over
+from benchmarks.harness import pack
 from sealift.channel.device.device import DeviceTensor, SummingEngine
 from sealift.channel.device.host import HostDevice, HostMemory, Work
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.crypto.keys import KEY_BYTES
-from sealift.lab.bench.channel import pipe_over
-from sealift.lab.bench.harness import pack
 from sealift.session.devicepipe import DevicePipe
 from tests.sim.cuda_engines import gcc_engine
 

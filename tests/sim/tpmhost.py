@@ -30,8 +30,8 @@ from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
 from sealift.attest.tpm.verifier import examine_tpm
 from sealift.attest.verifier import Claims
 from sealift.crypto.sign import SigningKey
-from sealift.lab.worlds.softwarehost import StandInKernel, software_references
 from tests.sim.swtpm import Maker, SoftwareTpm, shut_down, software_tpm
+from tests.worlds.softwarehost import StandInKernel, software_references
 
 BOUND = bytes(range(32))
 AGENT = "/usr/lib/agent"

@@ -22,10 +22,9 @@ from hypothesis.stateful import (
 from sealift.channel.record.opener import RecordOpener
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
+from sealift.demo.holders import build_frame
 from sealift.errors import SealiftError
 from sealift.ids import Digest, Handle, VisitId
-from sealift.lab.worlds.consortium import RUN
-from sealift.lab.worlds.holders import build_frame
 from sealift.travel.accelerator.load import CargoLoader, CargoRows
 from sealift.travel.accelerator.setup import ReleasedResource
 from sealift.travel.visit.lease import Lease, placement
@@ -40,6 +39,7 @@ from tests.sim.sealed_rows import (
     source,
 )
 from tests.sim.visit_parts import FakeClock, GuardedPool
+from tests.worlds.consortium import RUN
 
 LEASE_S = 30.0
 VISIT_KEY = SecretKey.generate()

@@ -17,9 +17,6 @@ from typing import cast
 from sealift.errors import SealiftError
 from sealift.events import Event
 from sealift.ids import VisitId
-from sealift.lab.worlds import visits as worlds
-from sealift.lab.worlds.consortium import make_consortium
-from sealift.lab.worlds.memorytransport import MemoryTransport, memory_pair
 from sealift.session.directhost import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.frames import FrameKind
@@ -36,6 +33,9 @@ from tests.sim.faultyline import Fault, FaultyLine
 from tests.sim.hands import Bring, Hand, honest
 from tests.sim.outcome import Outcome
 from tests.sim.visit_parts import FakeClock, GuardedPool, TappedTransport
+from tests.worlds import visits as worlds
+from tests.worlds.consortium import make_consortium
+from tests.worlds.memorytransport import MemoryTransport, memory_pair
 
 OWNERS = ("ada", "bern", "cleo")
 

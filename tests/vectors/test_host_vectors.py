@@ -25,7 +25,7 @@ from sealift.attest.verifier import Claims
 from sealift.crypto.sign import PublicKey
 from sealift.errors import EvidenceError, MalformedError, SealiftError
 from sealift.ids import Digest
-from sealift.lab.guest.agent import BUNDLE, BUSYBOX, PYTHON
+from tests.guest.agent import BUNDLE, BUSYBOX, PYTHON
 from tests.sim.guest import examine, refused
 
 FILE = Path(__file__).parents[2] / "spec" / "vectors" / "host.json"

@@ -83,9 +83,7 @@ NOUNS: Final[dict[str, str]] = {
     "accelerator": "train: the process that owns the device",
     "agreement": "new, check, show, sign and verify what the parties agree on",
     "attest": "collect evidence, verify it, and say what was compared",
-    "attacks": "try the attacks, and show how each is refused",
     "audit": "verify and show a broker's log of releases and refusals",
-    "bench": "measure this machine",
     "broker": "release this owner's keys by the agreement",
     "broker backup": "copy a broker's vault and log, also while it runs",
     "broker restore": "put a copy back, if it is not behind what others saw",
@@ -114,13 +112,11 @@ NOUNS: Final[dict[str, str]] = {
 }
 _ELSEWHERE: Final = {
     "accelerator": "sealift.cli.roles.accelerator",
-    "attacks": "sealift.lab.attacks.command",
-    "bench": "sealift.lab.bench.command",
     "broker": "sealift.cli.roles.broker",
     "broker backup": "sealift.cli.roles.copies:add_backup",
     "broker restore": "sealift.cli.roles.copies:add_restore",
     "broker upgrade": "sealift.cli.roles.copies:add_upgrade",
-    "demo": "sealift.lab.demo.command",
+    "demo": "sealift.demo.command",
     "host": "sealift.cli.ahead.commands:add_host",
     "join INVITATION": "sealift.cli.ahead.commands:add_invited",
     "join": "sealift.cli.ahead.commands:add_join",
@@ -178,11 +174,21 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code."""
+    words = joined(sys.argv[1:] if argv is None else argv)
+    return run_guarded(lambda: _run(words), words[:1])
+
+
+def run_guarded(run: Callable[[], int], noun: Sequence[str] = ()) -> int:
+    """Run a command's body, and turn whatever happens into an exit code and one line.
+
+    Args:
+        run: The body; it returns the exit code of success.
+        noun: The command's noun, for the line that says which extra is missing.
+    """
     install_stop_signals()
     followed = follow_parent()
-    words = joined(sys.argv[1:] if argv is None else argv)
     try:
-        code = _run(words)
+        code = run()
         flush_results()
         return code
     except SystemExit as leaving:  # after --help; or of a command that this one ran
@@ -202,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report(UnavailableError("out of memory", fix=fix, code="no-memory"))
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-            return _report(_without_torch(words[0]))
+            return _report(_without_torch("".join(noun)))
         if isinstance(error, OSError) and error.errno in FULL:
             return _report(unwritten(error))  # of a print: files are written elsewhere
         _say(_record_bug(error))

@@ -34,7 +34,6 @@ from sealift.errors import (
     SealiftError,
     UsageError,
 )
-from sealift.lab.worlds.consortium import make_consortium
 from tests.sim import nvidia_device, snp_made
 from tests.sim.intel_world import IntelWorld
 from tests.sim.kinds import with_roots
@@ -44,6 +43,7 @@ from tests.sim.nvidia_device import SoftDevice
 from tests.sim.nvml import FakeNvml
 from tests.sim.paperwork import bound_evidence
 from tests.sim.tpmhost import TpmHost, changed, now_s, tpm_host
+from tests.worlds.consortium import make_consortium
 
 BOUND = bytes(range(32))
 

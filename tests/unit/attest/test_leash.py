@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.worlds.softwarehost import end_leashed, start_leashed
+from tests.worlds.softwarehost import end_leashed, start_leashed
 
 pytestmark = pytest.mark.distributed
 
 PROGRAM = "echo $$ > {place}; exec sleep 60"
 LEASHED = """
-from sealift.lab.worlds.softwarehost import start_leashed
+from tests.worlds.softwarehost import start_leashed
 child = start_leashed(["sh", "-c", {program!r}])
 """
 FREE = """

@@ -17,8 +17,8 @@ from sealift.attest.tpm.imalist import template_data
 from sealift.attest.tpm.registers import extend
 from sealift.crypto.hash import digest
 from sealift.errors import MalformedError
-from sealift.lab.worlds.softwarehost import binary_entry
 from tests.sim.tpmhost import AGENT, TpmHost, changed, examine, failed, tpm_host
+from tests.worlds.softwarehost import binary_entry
 
 pytestmark = pytest.mark.swtpm
 SEPARATOR, BOOT_APPLICATION, NO_ACTION = 0x4, 0x80000003, 0x3

@@ -8,8 +8,8 @@ import pytest
 
 from sealift.data.schedule.visits import choose_buffer, say_bytes
 from sealift.errors import UnavailableError
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.travel.settings import JobSettings, TravelSettings
+from tests.worlds.consortium import make_consortium
 
 MIB = 1 << 20
 

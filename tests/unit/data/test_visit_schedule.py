@@ -13,12 +13,12 @@ from sealift.data.schedule import visits
 from sealift.data.schedule.visits import Order, Stop, mix_epoch, plan_epoch, plan_job
 from sealift.errors import UsageError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import Part, Resource
 from sealift.train.output.uses import Uses
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 from tests.sim.settings import job_settings
+from tests.worlds.consortium import make_consortium
 
 ORDERS: tuple[Order, ...] = ("round-robin", "by-size")
 MODEL = make_consortium(("ada", "bern", "cleo")).agreement.resources[0]

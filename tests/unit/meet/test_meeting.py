@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sealift.crypto.identity import create_identity
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import MAX_RANKS
-from sealift.lab.worlds.consortium import OUTPUT
 from sealift.meet.messages import REASONS, Decline, Over, Read, Wait, Welcome
 from sealift.meet.terms import sign_card
 from tests.sim.invited import NAMES, UNTIL_S, MetGuest, MetHost, walk
+from tests.worlds.consortium import OUTPUT
 
 
 @pytest.fixture

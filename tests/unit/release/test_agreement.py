@@ -15,7 +15,6 @@ from sealift.codec import decode, encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import OUTPUT, code_bundle, make_consortium
 from sealift.release.agreement import (
     Agreement,
     Board,
@@ -31,6 +30,7 @@ from sealift.release.agreement import (
 )
 from sealift.release.agreement.explain import explain
 from sealift.release.agreement.successors import own_part
+from tests.worlds.consortium import OUTPUT, code_bundle, make_consortium
 
 CONSORTIUM = make_consortium()
 AGREEMENT = CONSORTIUM.agreement

@@ -13,7 +13,6 @@ import pytest
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, PolicyError
 from sealift.feed.terms import load_agreement
-from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
 from sealift.release.agreement import Agreement, Board, RollbackRule
 from sealift.release.agreement.explain import explain
 from sealift.release.agreement.holes import find_holes
@@ -22,6 +21,7 @@ from sealift.release.agreement.successors import own_part
 from sealift.train.job.settings import check_job
 from sealift.travel.settings import ServersSettings
 from tests.sim.decisions import serving
+from tests.worlds.consortium import OUTPUT, Consortium, make_consortium
 
 CONSORTIUM = make_consortium()
 NOTHING = {"model_owner": None, "output": None, "travel": None, "training": None}

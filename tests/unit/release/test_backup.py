@@ -15,7 +15,6 @@ from sealift.codec import encode
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.keys import TOKEN
 from sealift.errors import SealiftError
-from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release.broker import stores as backup
 from sealift.release.broker.messages import BrokerRequest
 from sealift.release.broker.stores import back_up, check_copy, restore, upgrade
@@ -23,6 +22,7 @@ from sealift.release.grant import ReleaseRequest
 from sealift.release.vault.vault import FORM, Vault
 from tests.sim.mutants import without
 from tests.sim.owners import BrokerBox, BrokerSide, accelerator_peer, ask, make_broker
+from tests.worlds.consortium import RUN, Consortium, make_consortium
 
 
 @dataclass

@@ -10,7 +10,6 @@ import pytest
 
 from sealift.crypto.keys import TOKEN
 from sealift.errors import PolicyError, StaleError
-from sealift.lab.worlds.consortium import RUN, Consortium, make_consortium
 from sealift.release.client import (
     collect_release,
     request_consistency,
@@ -19,6 +18,7 @@ from sealift.release.client import (
 from sealift.release.log.entries import LogEntry
 from sealift.release.log.heads import read_entries, verify_log
 from tests.sim.owners import BrokerBox, make_broker, session_pair
+from tests.worlds.consortium import RUN, Consortium, make_consortium
 
 
 @pytest.fixture(scope="module")

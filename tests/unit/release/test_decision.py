@@ -28,7 +28,6 @@ from sealift.errors import (
     is_about_peer,
 )
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import RUN, TRAINING, make_consortium
 from sealift.release import decision
 from sealift.release.agreement.signed import verify
 from sealift.release.decision import (
@@ -53,6 +52,7 @@ from tests.sim.decisions import (
     wrong_purpose,
 )
 from tests.sim.owners import NOW_S, accelerator_peer, broker_peer, evidence_result
+from tests.worlds.consortium import RUN, TRAINING, make_consortium
 
 EARLY, LATE = int(NOW_S) - 9, int(NOW_S) + 9
 # By rule: how it is broken, and the code that says so.

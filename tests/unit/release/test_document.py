@@ -12,7 +12,6 @@ from sealift.attest.reference import NvidiaReferences
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, SealiftError, StaleError, UnavailableError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import CODE, Consortium, make_consortium
 from sealift.release.agreement import (
     ROWS_LEASE,
     Agreement,
@@ -26,6 +25,7 @@ from sealift.release.agreement.signed import save_signed
 from sealift.release.agreement.starter import Starter
 from sealift.release.files import read_whole
 from tests.sim.owners import NOW_S
+from tests.worlds.consortium import CODE, Consortium, make_consortium
 
 CONSORTIUM = make_consortium(("ada", "bern"), cell_rows=16)
 

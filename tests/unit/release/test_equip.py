@@ -16,11 +16,11 @@ from sealift.attest.referenceset import (
 )
 from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.equip import equip
 from sealift.release.vault.ledger import Ledger
 from tests.sim.memory_ledger import MemoryLedger
+from tests.worlds.consortium import make_consortium
 
 SIGNER = SigningKey.generate()
 SNP = SnpReferences(measurement=(b"m" * 48,), host_data=(), min_tcb={})

@@ -26,7 +26,6 @@ from sealift.crypto.hpke import HpkePublicKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import PolicyError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import (
     Agreement,
     Between,
@@ -51,6 +50,7 @@ from sealift.release.agreement.explain import (
 )
 from sealift.release.agreement.floor import EXCEPTIONS, require_allowed
 from tests.sim.served import Served
+from tests.worlds.consortium import make_consortium
 
 VALUES = (Digest, PublicKey, HpkePublicKey)  # no part of a document of their own
 OUTPUT = OutputRule(

@@ -10,7 +10,6 @@ import pytest
 
 from sealift.crypto.sign import SigningKey
 from sealift.events import Event
-from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import KeyLease
 from sealift.release.broker.server import Broker
 from sealift.release.log.auditlog import AuditLog
@@ -18,6 +17,7 @@ from sealift.release.log.heads import read_entries
 from sealift.release.vault.vault import Vault
 from tests.sim.owners import NOW_S
 from tests.sim.watching import watching
+from tests.worlds.consortium import Consortium, make_consortium
 
 
 def fail(event: Event) -> None:

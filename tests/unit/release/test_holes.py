@@ -23,7 +23,6 @@ from sealift.attest.referenceset import (
 )
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import OUTPUT, make_consortium
 from sealift.release.agreement import (
     Agreement,
     Board,
@@ -34,6 +33,7 @@ from sealift.release.agreement import (
     ServersRule,
 )
 from sealift.release.agreement.holes import find_holes
+from tests.worlds.consortium import OUTPUT, make_consortium
 
 OPEN = make_consortium().agreement
 KEY = SigningKey.generate().public_key

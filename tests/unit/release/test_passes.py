@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from sealift.errors import MalformedError, PolicyError
-from sealift.lab.worlds.consortium import OUTPUT, RUN, TRAINING, Consortium
-from sealift.lab.worlds.consortium import make_consortium as consort
 from sealift.release.agreement import RunTerms
 from sealift.release.broker import keyrelease
 from sealift.release.broker.messages import PassRequest
@@ -28,6 +26,8 @@ from tests.sim.owners import (
     session_pair,
     start_broker,
 )
+from tests.worlds.consortium import OUTPUT, RUN, TRAINING, Consortium
+from tests.worlds.consortium import make_consortium as consort
 
 MOST = 4
 RUNS = 2

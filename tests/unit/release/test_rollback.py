@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from sealift.errors import IntegrityError, MalformedError, PolicyError, StaleError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import Agreement, Board, RollbackRule
 from sealift.release.facts import (
     Sighting,
@@ -22,6 +21,7 @@ from sealift.release.facts import (
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.log.entries import Inclusion, LogEntry, Logged
 from tests.sim.owners import NOW_S
+from tests.worlds.consortium import Consortium, make_consortium
 
 RULE = RollbackRule(2, 0)
 

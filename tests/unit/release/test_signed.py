@@ -13,7 +13,6 @@ from sealift.errors import (
     StaleError,
     UnavailableError,
 )
-from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.signed import (
     MAX_AGREEMENT_BYTES,
     load_signed,
@@ -22,6 +21,7 @@ from sealift.release.agreement.signed import (
     verify_signatures,
 )
 from sealift.release.agreement.successors import require_follows
+from tests.worlds.consortium import Consortium, make_consortium
 
 
 @pytest.fixture(scope="module")

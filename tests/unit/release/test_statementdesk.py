@@ -12,7 +12,6 @@ from sealift.codec import encode
 from sealift.crypto.keys import Label
 from sealift.errors import MalformedError, SealiftError, UnavailableError
 from sealift.ids import Digest, Role
-from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.statements import (
     SignedStatement,
     StatementKind,
@@ -33,6 +32,7 @@ from tests.sim.owners import (
     now,
     session_pair,
 )
+from tests.worlds.consortium import Consortium, make_consortium
 
 
 @pytest.fixture(scope="module")

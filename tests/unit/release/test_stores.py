@@ -12,7 +12,6 @@ import pytest
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UnavailableError, UsageError
-from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.broker import stores as opening
 from sealift.release.broker.server import Broker
 from sealift.release.broker.stores import (
@@ -22,6 +21,7 @@ from sealift.release.broker.stores import (
     opened_vault,
 )
 from tests.sim.owners import NOW_S
+from tests.worlds.consortium import Consortium, make_consortium
 
 HOLD = """
 import sys

@@ -11,7 +11,6 @@ import pytest
 from sealift.codec import decode, encode, from_plain
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import RUN, TRAINING, make_consortium
 from sealift.release.agreement import (
     Agreement,
     Between,
@@ -23,6 +22,7 @@ from sealift.release.agreement import (
 from sealift.release.agreement.successors import own_part, verify_line
 from sealift.release.agreement.training import LIMITS, SETTINGS, read_training
 from sealift.travel.settings import TrainingSettings
+from tests.worlds.consortium import RUN, TRAINING, make_consortium
 
 # One value that each setting has, and one that the rule of that value does not allow.
 OTHERS: dict[str, tuple[Any, Any]] = {

@@ -18,12 +18,12 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.ids import Digest
-from sealift.lab.worlds.memorytransport import MemoryTransport, memory_pair
 from sealift.session import session as session_module
 from sealift.session.frames import MAX_MESSAGE_BYTES, FrameKind, MessageType, pack
 from sealift.session.session import Incoming, Session, accept, connect
 from tests.sim.attested import Cast, accepting, run_handshake
 from tests.sim.faultyline import Fault, FaultyLine
+from tests.worlds.memorytransport import MemoryTransport, memory_pair
 
 Pair = tuple[Session, Session]
 

@@ -21,7 +21,6 @@ from sealift.errors import (
     UnavailableError,
 )
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.explain import explain
 from sealift.release.agreement.holes import find_holes
 from sealift.release.agreement.signed import save_signed
@@ -37,6 +36,7 @@ from tests.sim.approvedrun import (
     sign_run,
     who_approves,
 )
+from tests.worlds.consortium import Consortium, make_consortium
 
 FIRST = make_consortium()
 CONSORTIUM = who_approves(*APPROVERS, first=FIRST)

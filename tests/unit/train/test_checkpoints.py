@@ -24,7 +24,6 @@ from sealift.errors import (
 )
 from sealift.events import Event
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.train.job.checkpointfile import (
     Checkpoint,
     JobBinding,
@@ -34,6 +33,7 @@ from sealift.train.job.checkpointfile import (
 )
 from sealift.train.job.checkpoints import Checkpoints, StateFolder
 from tests.sim.checkpoint_world import CheckpointWorld, Faults
+from tests.worlds.consortium import make_consortium
 
 CONSORTIUM = make_consortium(("ada", "bern"))
 BINDING = JobBinding(

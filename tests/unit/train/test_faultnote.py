@@ -12,7 +12,6 @@ from sealift.codec import decode, encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import MalformedError, RefusedError
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.receipt import instance_bound
 from sealift.train.loop.faults import Fault, explain
 from sealift.train.output.sealing import (
@@ -22,6 +21,7 @@ from sealift.train.output.sealing import (
     readers_of,
     seal_fault,
 )
+from tests.worlds.consortium import make_consortium
 
 FAULT = Fault(kind="error", path="recipe.py", line=4711, type="ZeroDivisionError")
 

@@ -19,7 +19,6 @@ from sealift.attest.development import DevelopmentAttester
 from sealift.data.schedule.visits import Stop
 from sealift.errors import IntegrityError, JobError, PeerError, SealiftError
 from sealift.ids import Role, VisitId
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.receipt import (
     InstanceProof,
     ScrubSummary,
@@ -43,6 +42,7 @@ from tests.sim.madeup_gpu import CLEAN, FAILS, HOST, PART, compute_there
 from tests.unit.train.joints import cargo
 from tests.unit.train.recipes import PLAIN, SETTINGS
 from tests.unit.train.test_model_to import INSTANCE, made
+from tests.worlds.consortium import make_consortium
 
 pytestmark = pytest.mark.distributed
 

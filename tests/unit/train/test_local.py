@@ -10,9 +10,9 @@ import pytest
 
 from sealift import codec
 from sealift.data.schema.card import read_card
+from sealift.demo.tasks.digits import ROW_BYTES
 from sealift.errors import MalformedError, PolicyError, UsageError
 from sealift.events import Event
-from sealift.lab.demo.tasks.digits import ROW_BYTES
 from sealift.release.agreement.signed import load_verified
 from sealift.train.loop.statistics import mean_over_rows
 from sealift.train.plans import PLANS

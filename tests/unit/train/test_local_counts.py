@@ -10,10 +10,10 @@ import pytest
 
 from sealift.cli.train import _count_local
 from sealift.errors import PolicyError
-from sealift.lab.worlds.consortium import OUTPUT, TRAINING, make_consortium
 from sealift.release.agreement import ReleaseRule
 from sealift.release.vault.vault import Vault
 from sealift.travel.settings import JobSettings, TrainingSettings
+from tests.worlds.consortium import OUTPUT, TRAINING, make_consortium
 
 EPOCHS = 2
 

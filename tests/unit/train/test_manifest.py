@@ -12,7 +12,6 @@ from sealift.codec import decode, encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import MalformedError, RefusedError
 from sealift.ids import Digest, Role
-from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.receipt import prove_instance
 from sealift.session.endpoint import Endpoint
@@ -22,6 +21,7 @@ from sealift.train.output.manifest import (
     sign_manifest,
     verify_manifest,
 )
+from tests.worlds.consortium import Consortium, make_consortium
 
 CONSORTIUM = make_consortium()
 

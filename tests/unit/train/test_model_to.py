@@ -13,10 +13,10 @@ from sealift.crypto.sign import SigningKey
 from sealift.data.schedule.visits import Stop
 from sealift.errors import AuthenticationError, UnavailableError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
 from sealift.train.loop.states import TensorBytes
 from sealift.train.output.handout import Handout
 from sealift.train.output.sealing import key_name, open_model, seal_model
+from tests.worlds.consortium import OUTPUT, Consortium, make_consortium
 
 MODEL = {"a": TensorBytes("U8", (4,), memoryview(b"abcd"))}
 INSTANCE = SigningKey.generate()

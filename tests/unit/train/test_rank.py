@@ -26,7 +26,6 @@ from sealift.errors import (
 )
 from sealift.events import discard
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import TRAINING, make_consortium
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.resources import GroupRule
 from sealift.release.log.entries import SignedTreeHead, TreeHead
@@ -52,6 +51,7 @@ from tests.sim.paperwork import signed_receipt
 from tests.sim.runreceipts import OWNERS, SmallRun, small_run
 from tests.sim.wires import simulated_wires
 from tests.unit.train.joints import cargo
+from tests.worlds.consortium import TRAINING, make_consortium
 
 RANKS = len(make_consortium().agreement.data_owners)
 AGREED = JobSettings(slices=SlicesSettings(count=RANKS))

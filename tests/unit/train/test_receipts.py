@@ -9,9 +9,9 @@ from sealift.attest.level import Level
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, PolicyError, UsageError
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.receipt import appraise_instance, prove_instance
 from sealift.session.endpoint import Endpoint
+from tests.worlds.consortium import Consortium, make_consortium
 
 
 def endpoint(consortium: Consortium, role: Role = Role.ACCELERATOR) -> Endpoint:

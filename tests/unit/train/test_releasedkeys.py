@@ -14,7 +14,6 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.data.schedule.visits import Group, Stop
 from sealift.errors import PeerError, SealiftError, UsageError
 from sealift.events import discard
-from sealift.lab.worlds.consortium import RUN
 from sealift.release.agreement import KeyLease
 from sealift.release.broker.messages import PassRequest, Refusal
 from sealift.release.client import BrokerRefusedError
@@ -30,6 +29,7 @@ from sealift.travel.accelerator.setup import ReleasedResource
 from sealift.travel.settings import JobSettings, RunSettings
 from sealift.travel.visit.messages import StartJob
 from tests.unit.train.joints import resource
+from tests.worlds.consortium import RUN
 
 
 class Control:

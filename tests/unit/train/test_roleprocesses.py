@@ -42,7 +42,7 @@ def test_other_last_words_are_quoted(tmp_path: Path) -> None:
 
 def test_results_are_told_and_the_end_as_well(tmp_path: Path) -> None:
     with RoleProcesses(tmp_path) as house:
-        house.start("role", "sealift", ["attacks", "--help"])
+        house.start("role", "sealift", ["doctor", "--help"])
         told = list(_until_end(house))
         house.require_success("role")
     assert not any(isinstance(each, RoleResult) for each in told[:-1])

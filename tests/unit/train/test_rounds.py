@@ -28,7 +28,6 @@ from sealift.errors import (
 )
 from sealift.events import discard
 from sealift.ids import Role
-from sealift.lab.worlds.consortium import OUTPUT, make_consortium
 from sealift.release.agreement import GroupRule
 from sealift.train.loop.statistics import Measured
 from sealift.train.output.uses import TableUse, Uses
@@ -61,6 +60,7 @@ from sealift.travel.visit.messages import (
     parse_message,
 )
 from tests.sim.wires import simulated_wires
+from tests.worlds.consortium import OUTPUT, make_consortium
 
 
 def stop(rank: int, rows: int = 10) -> Stop:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from sealift.errors import JobError, MalformedError
-from sealift.lab.worlds.consortium import OUTPUT
 from sealift.release.agreement import OutputRule, Resource
 from sealift.train.loop.states import TensorBytes, pack_tensors
 from sealift.train.loop.statistics import (
@@ -22,6 +21,7 @@ from sealift.train.loop.statistics import (
     sum_numbers,
 )
 from tests.unit.train.joints import resource
+from tests.worlds.consortium import OUTPUT
 
 RULE = replace(
     OUTPUT,

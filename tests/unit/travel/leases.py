@@ -7,8 +7,8 @@ from typing import Any
 
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Handle, VisitId
-from sealift.lab.worlds.consortium import RUN
 from sealift.travel.visit.lease import Lease, LeaseTerms
+from tests.worlds.consortium import RUN
 
 OPERATOR = SigningKey.generate()
 INSTANCE = SigningKey.generate()

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.travel.accelerator.arrivals import Arrivals
 from sealift.travel.orchestrator.sessions import MAX_GREETED, MAX_GREETED_EACH, Acceptor
 from sealift.travel.peers import registry_of, teller_name
+from tests.worlds.consortium import make_consortium
 
 NOBODY: Any = None
 AGREEMENT = make_consortium().verified()

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift.crypto.keys import SecretKey
+from sealift.demo.holders import build_frame
 from sealift.errors import AuthenticationError, MalformedError
-from sealift.lab.worlds.holders import build_frame
 from sealift.travel.visit.lease import (
     HEADER_BYTES,
     parse_frame,

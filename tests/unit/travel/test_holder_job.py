@@ -12,7 +12,6 @@ from sealift.cli.roles.join import require_kept
 from sealift.crypto.sign import sign_document
 from sealift.errors import IntegrityError, JobError, PolicyError
 from sealift.ids import Digest, Role, VisitId
-from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.files import write_whole
 from sealift.release.log.entries import SignedTreeHead, TreeHead
@@ -21,6 +20,7 @@ from sealift.session.endpoint import Endpoint
 from sealift.travel.holder.jobs import HolderJob, Receipts
 from sealift.travel.holder.visit import SERVED_NAME, ServedVisits
 from tests.sim.owners import now
+from tests.worlds.consortium import Consortium, make_consortium
 
 
 @pytest.fixture

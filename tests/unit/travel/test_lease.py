@@ -12,11 +12,11 @@ from sealift.codec import decode, encode
 from sealift.crypto.sign import SigningKey, sign_document
 from sealift.errors import AuthenticationError, MalformedError, PolicyError
 from sealift.ids import Digest
-from sealift.lab.worlds.consortium import RUN
 from sealift.travel.holder.visit import check_lease
 from sealift.travel.visit.lease import SignedLease, verify_lease
 from tests.sim.visit_world import VisitWorld
 from tests.unit.travel.leases import LEASE, OPERATOR, TERMS
+from tests.worlds.consortium import RUN
 
 
 def test_a_signed_lease_verifies_after_a_round_trip() -> None:

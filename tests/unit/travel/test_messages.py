@@ -12,7 +12,6 @@ import pytest
 from sealift.codec import encode
 from sealift.errors import MalformedError, PeerError
 from sealift.ids import Role, VisitId
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.peers import (
     accelerator_names,
@@ -37,6 +36,7 @@ from sealift.travel.visit.messages import (
 from tests.sim.utterances import ANY
 from tests.sim.visit_parts import FakeClock
 from tests.unit.travel.leases import LEASE
+from tests.worlds.consortium import make_consortium
 
 
 class Loop:

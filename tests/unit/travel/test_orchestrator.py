@@ -11,7 +11,6 @@ from sealift.data.schedule.visits import Stop, plan_job
 from sealift.errors import JobError, PeerError, PolicyError, UnavailableError
 from sealift.events import Event
 from sealift.ids import VisitId
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.travel.orchestrator.job import Hopes, Orchestrator, RunSummary
 from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.settings import JobSettings
@@ -28,6 +27,7 @@ from sealift.travel.visit.messages import (
 from tests.sim.scripted import ScriptedAccelerator, ScriptedHolder
 from tests.sim.settings import job_settings
 from tests.sim.visit_parts import FakeClock
+from tests.worlds.consortium import make_consortium
 
 OWNERS = ("ada", "bern", "cleo")
 CONSORTIUM = make_consortium(OWNERS)

@@ -12,11 +12,11 @@ import pytest
 from sealift.codec import encode
 from sealift.crypto.sign import sign_document
 from sealift.errors import PolicyError
-from sealift.lab.worlds.consortium import RUN, make_consortium
 from sealift.train.job.accelerator import Accelerator
 from sealift.travel.settings import JobSettings, TrainingSettings
 from sealift.travel.visit.messages import StartJob
 from tests.sim.doors import World, holding, leased
+from tests.worlds.consortium import RUN, make_consortium
 
 
 def test_a_holder_sends_nothing_for_other_settings(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Event
-from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.statements import (
     StatementKind,
     save_statement,
@@ -20,6 +19,7 @@ from sealift.release.broker.inforce import StatementsInForce
 from sealift.session.session import Session
 from sealift.travel.holder.watches import PartyWatch
 from tests.sim.owners import NOW_S, now
+from tests.worlds.consortium import Consortium, make_consortium
 
 
 class Line:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.resources import GroupRule
 from sealift.travel.peers import expect_accelerator, expect_data_owner
+from tests.worlds.consortium import Consortium, make_consortium
 
 
 def with_a_measuring_owner() -> Consortium:

@@ -13,7 +13,6 @@ from sealift.data.schedule.visits import Group, plan_job
 from sealift.errors import JobError, PeerError, SealiftError
 from sealift.events import Event
 from sealift.ids import VisitId
-from sealift.lab.worlds.consortium import make_consortium
 from sealift.travel.orchestrator.job import Orchestrator
 from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.orchestrator.tally import Tally
@@ -31,6 +30,7 @@ from sealift.travel.visit.messages import (
 from tests.sim.scripted import ScriptedAccelerator, ScriptedHolder
 from tests.sim.settings import job_settings
 from tests.sim.visit_parts import FakeClock
+from tests.worlds.consortium import make_consortium
 
 OWNERS = ("ada", "bern", "cleo")
 CONSORTIUM = make_consortium(OWNERS)

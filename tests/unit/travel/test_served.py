@@ -12,10 +12,10 @@ import pytest
 
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, PolicyError, UnavailableError
-from sealift.lab.worlds.consortium import RUN
 from sealift.travel.holder.visit import ServedVisits
 from sealift.travel.visit.lease import Lease
 from tests.unit.travel.leases import LEASE
+from tests.worlds.consortium import RUN
 
 TAKE = """
 import os, sys

@@ -16,7 +16,6 @@ from sealift.errors import (
     StaleError,
 )
 from sealift.ids import Handle, VisitId
-from sealift.lab.worlds.visits import ROW_BYTES
 from sealift.release.receipt import verify_receipt
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.visit.lease import Purpose
@@ -24,6 +23,7 @@ from sealift.travel.visit.state import State, Visit
 from tests.sim.visit_parts import FakeClock
 from tests.sim.visit_world import VisitWorld
 from tests.unit.travel.leases import LEASE
+from tests.worlds.visits import ROW_BYTES
 
 
 @pytest.fixture

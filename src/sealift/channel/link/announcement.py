@@ -8,7 +8,7 @@ bytes of their own header.
 
 Transfers cross as they are sent, or sealed before they are asked for. In both modes every
 record has its own tag, nobody but owner and device can read what crosses, and records are
-opened while the next ones come. Weaker ways exist to be measured, in ``lab/bench``.
+opened while the next ones come. Weaker ways exist to be measured, in ``benchmarks``.
 
 What each end says first, its hello (the link's version, and its stream's header), crosses
 in the clear, so that ends of two versions can say so; the version is in the context of

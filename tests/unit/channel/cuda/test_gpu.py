@@ -84,7 +84,7 @@ def test_torch_reads_what_was_opened_without_a_copy(engine):
 
 def test_copies_go_on_while_kernels_run(engine):
     """Truth of overlap: together they take less than one after the other."""
-    from sealift.lab.bench.gpu import Transfer
+    from benchmarks.gpu import Transfer
 
     transfer = Transfer(engine, Suite.CHACHA20_POLY1305, 64 * MIB, MIB)
     transfer.copy()

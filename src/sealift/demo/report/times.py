@@ -1,0 +1,279 @@
+"""Where the time went: of the command, of the accelerator, of each holder's visits.
+
+Every instant is counted once. Visits may overlap: with two buffers one holder's rows load
+while another's are trained on. An instant belongs to the most useful thing that goes on
+in it, so loading counts only where nothing was trained meanwhile: that is the exposed
+part of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.demo.folder import OWNERS
+from sealift.demo.job import ONE_BUFFER
+from sealift.demo.outcome import Outcome, phase_table
+from sealift.demo.progress import (
+    PHASES,
+    TRANSFER_PHASES,
+    Progress,
+    Span,
+    VisitSeen,
+)
+from sealift.view.charts import Lane, Part, lanes, legend, stack
+from sealift.view.markup import (
+    Markup,
+    element,
+    join,
+    of_owner,
+    section,
+    table,
+)
+from sealift.view.words import say_s
+
+CHECKPOINT: Final = "checkpoint"
+IDLE: Final = "idle"
+# What counts where several things go on, most useful first.
+RANK: Final = (
+    "train", CHECKPOINT, "scrub", "load", "check", "handshake", "receipt", "offer", "wait",
+)  # fmt: skip
+CLOSER_LOOK: Final = 9  # visits
+MOST_DRAWN: Final = 900  # visits; of a longer run the first ones
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """The accelerator's time from its first visit to the end of its last.
+
+    Attributes:
+        segments: What it was used for, in order, without gap or overlap.
+        transfer_s: Seconds of handshake, load and check, all visits added up.
+    """
+
+    segments: tuple[Span, ...]
+    transfer_s: float
+
+    @property
+    def whole_s(self) -> float:
+        """From first to last, in seconds."""
+        return sum(self.seconds.values())
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds by what the time was used for; they add up to the whole."""
+        found: dict[str, float] = {}
+        for each in self.segments:
+            found[each.phase] = found.get(each.phase, 0.0) + each.seconds
+        return found
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds of bringing cargo in which nothing else was done."""
+        return sum(self.seconds.get(phase, 0.0) for phase in TRANSFER_PHASES)
+
+
+def spend(progress: Progress) -> Spending:
+    """Account for the time of every visit that has ended, and of every checkpoint."""
+    spans = [span for visit in progress.visits for span in visit.spans]
+    transfer_s = sum(each.seconds for each in spans if each.phase in TRANSFER_PHASES)
+    end_s = max((span.ended_s for span in spans), default=0.0)
+    spans += [
+        Span(CHECKPOINT, each.at_s - each.seconds, each.at_s)
+        for each in progress.checkpoints
+        if not each.missed and each.at_s <= end_s
+    ]
+    return Spending(tuple(_sweep(spans)), transfer_s)
+
+
+def _sweep(spans: Iterable[Span]) -> Iterator[Span]:
+    """Stretches between any two ends, each with what counts in it, like ones merged."""
+    turns = [(each.began_s, 1, each.phase) for each in spans]
+    turns += [(each.ended_s, -1, each.phase) for each in spans]
+    under_way: Counter[str] = Counter()
+    current: Span | None = None
+    last_s: float | None = None
+    for at_s, change, phase in sorted(turns):
+        if last_s is not None and at_s > last_s:
+            counts = next((each for each in RANK if under_way[each] > 0), IDLE)
+            if current is not None and current.phase == counts:
+                current = Span(counts, current.began_s, at_s)
+            else:
+                if current is not None:
+                    yield current
+                current = Span(counts, last_s, at_s)
+        under_way[phase] += change
+        last_s = at_s
+    if current is not None:
+        yield current
+
+
+def timeline(outcome: Outcome, spending: Spending) -> Markup:
+    """Who is inside when: all visits, then the first ones by phase."""
+    visits = [visit for visit in outcome.progress.visits if not visit.under_way]
+    visits = visits[:MOST_DRAWN]
+    start, end = min(v.began_s for v in visits), max(v.ended_s for v in visits)
+    colours = [(owner, f"fill-{owner}") for owner in OWNERS]
+    colours += [
+        ("paler: held-out rows", "fill-joint pale"),
+        ("refused", "fill-refused"),
+    ]
+    return section(
+        "Who is inside when",
+        _lead(outcome),
+        lanes(_lanes(visits, _whole), start, end),
+        legend(colours),
+        element("h3", f"The first {min(CLOSER_LOOK, len(visits))} visits, by phase"),
+        _closer(visits[:CLOSER_LOOK], spending, mixed=outcome.travel.mixed),
+    )
+
+
+def _lead(outcome: Outcome) -> str:
+    if outcome.travel.mixed:
+        return (
+            "Mixed cargo: one slice of every owner is inside at one time, and batches are "
+            "drawn across all of them. Marked stretches are groups that were trained on "
+            "together. Nothing can read another visit's rows."
+        )
+    if outcome.travel.buffers == 2:
+        return (
+            "Two buffers: the next owner's rows load while one owner's are trained on, so "
+            "bars of different owners overlap. Nothing can read another visit's rows."
+        )
+    return (
+        "One buffer: a holder's rows are overwritten and read back before the next "
+        "holder is met, so no two bars stand at the same time."
+    )
+
+
+def _lanes(
+    visits: Sequence[VisitSeen], draw: Callable[[VisitSeen, int], Iterable[Part]]
+) -> list[Lane]:
+    """One per owner; visits of one owner that overlap stand below each other."""
+    rows = []
+    for owner in OWNERS:
+        free_from: list[float] = []  # by track
+        parts: list[Part] = []
+        own = [visit for visit in visits if visit.holder == owner]
+        for visit in sorted(own, key=lambda each: each.began_s):
+            free = [i for i, at in enumerate(free_from) if at <= visit.began_s]
+            track = free[0] if free else len(free_from)
+            free_from[track : track + 1] = [visit.ended_s]
+            parts += draw(visit, track)
+        rows.append(Lane(owner, parts, max(1, len(free_from)), f"ink-{owner}"))
+    return rows
+
+
+def _whole(visit: VisitSeen, track: int) -> Iterator[Part]:
+    style = f"fill-{visit.holder}" if visit.verified else "fill-refused"
+    if visit.verified and visit.purpose == "heldout":
+        style += " pale"
+    yield Part(visit.began_s, visit.ended_s, style, _say(visit), track)
+
+
+def _phases(visit: VisitSeen, track: int) -> Iterator[Part]:
+    """One part per phase; a refused visit is red until its scrub."""
+    for span in visit.spans:
+        failed = not visit.verified and span.phase in ("load", "check", "wait")
+        style = "fill-refused" if failed else f"phase-{span.phase}"
+        title = f"{_say(visit)} · {span.phase} {say_s(span.seconds)}"
+        yield Part(span.began_s, span.ended_s, style, title, track)
+
+
+def _say(visit: VisitSeen) -> str:
+    purposes = {"heldout": "held-out rows", "prepare": "sums"}
+    what = purposes.get(visit.purpose, "training")
+    end = "" if visit.verified else f", refused [{visit.reason}]"
+    return f"visit {visit.number}, {visit.holder}, {what}, {visit.rows} rows{end}"
+
+
+def _closer(visits: Sequence[VisitSeen], spending: Spending, *, mixed: bool) -> Markup:
+    start, end = min(v.began_s for v in visits), max(v.ended_s for v in visits)
+    used = [
+        Part(
+            max(start, each.began_s),
+            min(end, each.ended_s),
+            f"phase-{each.phase}",
+            f"accelerator: {each.phase} {say_s(each.seconds)}",
+        )
+        for each in spending.segments
+        if each.began_s < end and each.ended_s > start
+    ]
+    rows = [Lane("accelerator", used), *_lanes(visits, _phases)]
+    seen = {part.style for row in rows for part in row.parts}
+    colours = [("refused", "fill-refused")]
+    named = ((name, f"phase-{name}") for name in (*PHASES, CHECKPOINT))
+    colours += [each for each in named if each[1] in seen]
+    colours += [("trained on together", "band")] if mixed else []
+    bands = list(_groups(visits)) if mixed else []
+    return join(lanes(rows, start, end, bands), legend(colours))
+
+
+def _groups(visits: Sequence[VisitSeen]) -> Iterator[Part]:
+    """Stretches in which several visits were trained on together."""
+    for position in sorted({visit.position for visit in visits}):
+        group = [visit for visit in visits if visit.position == position]
+        spans = [s for visit in group for s in visit.spans if s.phase == "train"]
+        if len({visit.holder for visit in group if visit.verified}) > 1 and spans:
+            began, ended = min(s.began_s for s in spans), max(s.ended_s for s in spans)
+            yield Part(began, ended, "band", f"group {position}")
+
+
+def where_time_went(outcome: Outcome, spending: Spending) -> Markup:
+    """Two bars and a table."""
+    progress, used, whole_s = outcome.progress, spending.seconds, spending.whole_s
+    starting = max(0.0, outcome.roles_up_s - outcome.world_s)
+    releasing = max(0.0, progress.ready_s - progress.gathered_s)
+    rest = outcome.seconds - outcome.world_s - starting - releasing - whole_s
+    stages = {
+        "keys and sealed data": (outcome.world_s, "tone-1"),
+        "starting eight processes": (starting, "tone-2"),
+        "evidence and release of keys": (releasing, "tone-3"),
+        "visits": (whole_s, "tone-4"),
+        "output and verification": (max(0.0, rest), "tone-5"),
+    }
+    uses = (name for name in (*PHASES, CHECKPOINT, IDLE) if name in used)
+    overlapping = (
+        "Visits overlap here, so together they took longer than the accelerator did."
+    )
+    return section(
+        "Where the time went",
+        f"Of the accelerator's {say_s(whole_s)} between its first and its last "
+        f"visit, {_share(used.get('train', 0.0), whole_s)} went into the "
+        f"work itself. Bringing cargo took {say_s(spending.transfer_s)}; "
+        f"{say_s(spending.exposed_s)} of that, {_share(spending.exposed_s, whole_s)} of "
+        "the time, was exposed: nothing else was done meanwhile.",
+        element("h3", f"The command, {outcome.seconds:.1f} s"),
+        _stacked(stages),
+        element("h3", f"The accelerator, {say_s(whole_s)}"),
+        _stacked({name: (used[name], f"phase-{name}") for name in uses}),
+        element("h3", "A visit, by holder"),
+        _phase_table(progress),
+        element("p", overlapping, class_="small")
+        if outcome.travel != ONE_BUFFER
+        else "",
+    )
+
+
+def _share(seconds: float, whole_s: float) -> str:
+    return f"{seconds / whole_s:.0%}" if whole_s else "0%"
+
+
+def _stacked(stages: dict[str, tuple[float, str]]) -> Markup:
+    whole = sum(seconds for seconds, _ in stages.values()) or 1.0
+    parts, words = [], []
+    for name, (seconds, style) in stages.items():
+        parts.append(Part(0.0, seconds, style, f"{name}: {say_s(seconds)}"))
+        words.append((f"{name} {say_s(seconds)}, {seconds / whole:.0%}", style))
+    return join(stack(parts, whole), legend(words))
+
+
+def _phase_table(progress: Progress) -> Markup:
+    headings, rows = phase_table(progress)
+    named = [
+        [of_owner(name) if name in OWNERS else element("b", name), *cells]
+        for name, *cells in rows
+    ]
+    return table(headings, named, numbers_from=1)

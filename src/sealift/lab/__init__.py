@@ -1,1 +1,0 @@
-"""What stands on the product: worlds, the demo, attacks, benches, and the guest they boot."""

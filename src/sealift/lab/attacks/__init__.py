@@ -1,1 +1,0 @@
-"""The attack table: scenarios in memory against the real session and visit code."""
