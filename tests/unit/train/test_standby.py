@@ -22,9 +22,12 @@ import torch
 from sealift.attest.evidence import RuntimeEvent
 from sealift.errors import JobError
 from sealift.ids import Digest
-from sealift.train.loop.tasks import StepForm
+from sealift.train.loop.placement import HERE
+from sealift.train.loop.recipe import Containment
+from sealift.train.loop.tasks import SliceTask, StepForm
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker import receiver, recipeworker
+from sealift.train.worker.carryout import rehearse_beforehand
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.requests import map_area
 from sealift.train.worker.standby import Standby
@@ -253,3 +256,19 @@ def test_what_a_recipe_moves_beforehand_is_put_back() -> None:
     assert torch.get_default_dtype() == torch.float32
     assert torch.is_grad_enabled()
     assert "MADE_UP" not in os.environ
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_what_a_task_that_is_there_does_not_wait_for(enough: bool) -> None:
+    loaded: list[str] = []
+    files = {"recipe.py": PLAIN.encode()}
+    rehearse_beforehand(
+        SliceTask("rehearse", SETTINGS, forms=(FORM,)),
+        files,
+        "recipe.py",
+        guard=Containment(files),
+        notice=loaded.append,
+        placement=HERE,
+        is_enough=lambda: enough,
+    )
+    assert loaded == ([] if enough else ["recipe.py"] * 2)

@@ -134,18 +134,24 @@ def rehearse_beforehand(
     guard: Guard,
     notice: Notice,
     placement: Placement,
+    is_enough: Callable[[], bool],
 ) -> None:
     """Have libraries load, on synthetic rows, what the steps of a later task need of them.
 
     The recipe is loaded twice: one that cannot be would fail in the task, which loads it again.
+    No more is begun once it is enough, as the task is there.
 
     Raises:
         UnavailableError: ``no-device``, ``no-memory``.
         JobError: if the recipe fails.
     """
     _begin(task.settings, placement)
+    if is_enough():
+        return
     recipe = Recipe(files, entry, guard=guard, notice=notice)
     for form in task.forms:
+        if is_enough():
+            break
         rows = min(form.rows, _FEW_ROWS) if placement.is_cpu else form.rows
         few = replace(form, rows=rows)
         with placement.beside_a_task():

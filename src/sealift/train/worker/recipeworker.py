@@ -356,6 +356,7 @@ class StandbyWorker:
             guard=Containment(self._files),
             notice=notice,
             placement=placement,
+            is_enough=lambda: bool(self._parent.buffers[0]),
         )
 
 

@@ -42,6 +42,7 @@ BEGUN_S: Final = 30.0
 _AREA_BYTES: Final = 4096  # nothing but messages passes
 _REFUSED: Final = "its recipe fails on synthetic rows, or cannot load twice"
 _MEMORY: Final = "no memory is left for a step beside a task"
+_ENOUGH: Final = b"\1"
 _KINDS: Final = 2  # of tasks, the last ones, whose steps are made beforehand
 
 Lane = Callable[[], tuple[socket.socket, TaskEquipment]]
@@ -97,6 +98,7 @@ class Standby:
         self._lane, self._rehearsal, self._share = lane, rehearsal, share
         self.gradients: SharedDeviceMemory | None = None
         self.process: WorkerProcess | None = None
+        self._area: Area | None = None
         self.refused = False
         self._measured: Digest | None = None
         self._failed = ""
@@ -123,11 +125,13 @@ class Standby:
         return self.process
 
     def await_ready(self) -> None:
-        """Wait until it is ready.
+        """Wait until it is ready; of what it has not begun to load it loads nothing more.
 
         Raises:
             StandbyLostError: if it never will be.
         """
+        if self._area is not None and not self._over.is_set():
+            self._area.place(0, _ENOUGH)
         self._over.wait()
         if self._failed and not self._cut:
             raise StandbyLostError(self._failed)
@@ -203,7 +207,7 @@ class Standby:
         if self._share is not None:
             self.gradients = self._share.make()
             stack.callback(self.gradients.close)
-        area = stack.enter_context(closing(Area(_AREA_BYTES)))
+        area = self._area = stack.enter_context(closing(Area(_AREA_BYTES)))
         self._text = stack.enter_context(closing(TextTap(equipment.text, held=True)))
         process = WorkerProcess(control, equipment, area)
         stack.callback(process.end, 0.0)
