@@ -77,6 +77,27 @@ def test_it_is_made_and_stays_under_its_limit(bundle, tmp_path):
     assert "source/tests/unit/train/test_on_a_gpu.py" in names
 
 
+def test_a_run_of_tests_in_it_ends_well(bundle, tmp_path):
+    """Also what is looked at when a run is over is in it."""
+    bundle.copy_sources(tmp_path)
+    words = ["-q", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            *words,
+            "tests/unit/channel/cuda/test_geometry.py",
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout
+
+
 def test_a_bundle_that_is_too_large_is_refused(bundle, tmp_path, monkeypatch):
     (tmp_path / "b").mkdir()
     (tmp_path / "b/random").write_bytes(os.urandom(1000))

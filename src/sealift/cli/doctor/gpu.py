@@ -36,7 +36,7 @@ RAN: Final = (
     "run on one GPU (an H100, confidential mode off): the kernels that open and seal "
     "records, loaders that open there, training behind each part of the sandbox and behind "
     "all of it, answers, servers of shares, two and four ranks' sums on that GPU; not run "
-    "on a GPU: evaluation, the tests of the scrub, several GPUs, confidential mode"
+    "on a GPU: evaluation, the search for what a scrub left, several GPUs, confidential mode"
 )
 # By use: what has to work for it, and what that is.
 USES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
