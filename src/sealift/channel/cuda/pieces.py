@@ -37,13 +37,11 @@ class Copy(NamedTuple):
         part: Which range it is of.
         start: Its first byte.
         end: Behind its last.
-        ends_piece: Whether a piece ends with it.
     """
 
     part: int
     start: int
     end: int
-    ends_piece: bool
 
 
 class Segmented(NamedTuple):
@@ -63,18 +61,19 @@ def least_piece(toll_s: float) -> int:
     return max(LEAST_BYTES, int(toll_s * OPENED_BYTES_PER_S))
 
 
-def cut(ranges: Sequence[Range], least: int) -> Iterator[Copy]:
-    """Copies that cover all ranges, and where pieces end; a range ends a copy."""
+def cut(ranges: Sequence[Range], least: int) -> Iterator[list[Copy]]:
+    """Pieces that cover all ranges, each the copies that bring it; a range ends a copy."""
     left = sum(end - start for start, end in ranges)
-    size = _piece(left, least)
+    size, piece = _piece(left, least), list[Copy]()
     for part, (start, end) in enumerate(ranges):
         at = start
         while at < end:
             nbytes = min(size, end - at)
-            left, size = left - nbytes, size - nbytes
-            yield Copy(part, at, at + nbytes, size == 0)
-            at += nbytes
-            size = size or _piece(left, least)
+            piece.append(Copy(part, at, at + nbytes))
+            at, left, size = at + nbytes, left - nbytes, size - nbytes
+            if not size:
+                yield piece
+                size, piece = _piece(left, least), []
 
 
 def _piece(left: int, least: int) -> int:

@@ -1,9 +1,9 @@
 """Transfers: sealed records cross to a GPU and are opened there, piece beside piece.
 
-The pieces of ``pieces.cut`` are asked for at once, one behind the other, before anything
-else is thought of: while they cross, the places of records are checked, one crossing
-brings what kernels must know of all of them (``plan.table_of``), and each piece is opened
-as soon as it is there. Tags are computed and compared at the end, for all records in one
+The first piece of ``pieces.cut`` is asked for before anything else is thought of. While it
+crosses, the places of records are checked and what kernels must know of all of them is
+written down (``plan.table_of``); that follows in one crossing, and then all other pieces.
+Each is opened as soon as it is there. Tags are computed and compared at the end, for all records in one
 launch, and so is the refusal: a record that is not genuine takes the plaintext of the
 whole transfer with it, before the verdicts are sent back, in one copy. If anything fails
 before that, what was opened is overwritten and nothing is told.
@@ -30,6 +30,7 @@ from sealift.channel.cuda.driver import Argument, Call, Grid
 from sealift.channel.cuda.memory import CudaMemory
 from sealift.channel.cuda.pieces import (
     Arrived,
+    Copy,
     Items,
     Range,
     Segmented,
@@ -162,13 +163,18 @@ class _Straight:
     """A transfer from pinned memory, whose copies go on by themselves.
 
     They are made on one stream, in order: two share the bus, so that both of two pieces
-    come late. Kernels run on the lane that all others use.
+    come late, or one waits until all of the other have crossed. So the table is a copy
+    among them, behind the first piece. Kernels run on the lane that all others use.
     """
 
     def __init__(self, core: Core, transfer: Transfer) -> None:
         self._core, self._transfer = core, transfer
         self._copying = core.up[0].lane.stream
         self._opening = core.crypto.stream
+        self._pieces = cut(transfer.ranges, _least(core))
+        self._origins = [
+            writable_address(host) - start for host, start in transfer.parts
+        ]
         self._marks: list[tuple[int, Any]] = []
         self.table: Table | None = None
 
@@ -180,45 +186,50 @@ class _Straight:
         try:
             for point in (*first, *crossing):
                 point.hold_up(core.driver, self._copying)
-            core.driver.issue(self._copies())
+            first_piece = next(self._pieces)
+            core.driver.issue(self._copies(first_piece))
             transfer.check()
             self.table = table = core.tables.take()
             kernels = _Kernels(core, transfer, table, _least(core))
             for passed in transfer.plain.hazards.before_write(*transfer.written):
                 passed.hold_up(core.driver, self._opening)
             ticket = core.ticket()
+            core.driver.issue(self._others(first_piece, table))
             core.driver.issue(self._openings(kernels, table, ticket))
         finally:
             for _, mark in self._marks:  # whoever waits for it has been told already
                 core.pool.give_back(mark)
         return table, ticket
 
-    def _copies(self) -> Iterator[Call]:
+    def _copies(self, piece: Sequence[Copy]) -> Iterator[Call]:
         driver, to = self._core.driver, self._transfer.sealed.address
-        origins = [
-            writable_address(host) - start for host, start in self._transfer.parts
-        ]
-        for part, start, end, ends_piece in cut(
-            self._transfer.ranges, _least(self._core)
-        ):
-            nbytes, origin = end - start, origins[part]
-            yield driver.copy_call(to + start, origin + start, nbytes, self._copying)
-            if ends_piece:
-                mark = self._core.pool.take()
-                self._marks.append((end, mark))
-                yield driver.record_call(mark, self._copying)
+        for part, start, end in piece:
+            origin, nbytes = self._origins[part] + start, end - start
+            yield driver.copy_call(to + start, origin, nbytes, self._copying)
+
+    def _others(self, first_piece: Sequence[Copy], table: Table) -> Iterator[Call]:
+        """The table, and all other pieces; an event behind it, and behind each."""
+        yield table.send_call(self._copying)
+        yield self._mark(first_piece)
+        for piece in self._pieces:
+            yield from self._copies(piece)
+            yield self._mark(piece)
+
+    def _mark(self, piece: Sequence[Copy]) -> Call:
+        mark = self._core.pool.take()
+        self._marks.append((piece[-1].end, mark))
+        return self._core.driver.record_call(mark, self._copying)
 
     def _openings(
         self, kernels: _Kernels, table: Table, ticket: Ticket
     ) -> Iterator[Call]:
         driver, stream = self._core.driver, self._opening
-        yield table.send_call(stream)
-        for ready in kernels.before():
-            yield driver.launch_call(*ready, stream)
+        before = kernels.before()
         for end, mark in self._marks:
             yield driver.wait_call(stream, mark)
-            for ready in kernels.until(end):
+            for ready in (*before, *kernels.until(end)):
                 yield driver.launch_call(*ready, stream)
+            before = []
         for ready in kernels.after():
             yield driver.launch_call(*ready, stream)
         yield table.fetch_call(stream)
@@ -282,14 +293,14 @@ def _submit_all(
 
     waits: list[HoldsUp] = [*first]
     waits += transfer.plain.hazards.before_write(*transfer.written)
-    former, copied = core.crypto.submit(begin, after=waits), list[HoldsUp]()
-    for number, start, end, ends_piece in cut(transfer.ranges, _least(core)):
-        host, at = transfer.parts[number]
-        copied.append(upload(host[start - at : end - at], transfer.sealed, start))
-        if ends_piece:
-            step = partial(core.launch, kernels.until(end))
-            former = core.crypto.submit(step, after=[former, *copied])
-            copied = []
+    former = core.crypto.submit(begin, after=waits)
+    for piece in cut(transfer.ranges, _least(core)):
+        copied = []
+        for number, start, end in piece:
+            host, at = transfer.parts[number]
+            copied.append(upload(host[start - at : end - at], transfer.sealed, start))
+        step = partial(core.launch, kernels.until(piece[-1].end))
+        former = core.crypto.submit(step, after=[former, *copied])
     return core.crypto.submit(partial(core.launch, kernels.after()), after=[former])
 
 

@@ -33,8 +33,9 @@ def places(lengths, gap=0):
 
 def crossing(groups, ranges, least):
     """Copies, and of each piece its end and its items."""
-    copies, arrived = list(cut(ranges, least)), Arrived(groups)
-    ends = [copy.end for copy in copies if copy.ends_piece]
+    pieces, arrived = list(cut(ranges, least)), Arrived(groups)
+    ends = [piece[-1].end for piece in pieces]
+    copies = [copy for piece in pieces for copy in piece]
     return copies, [(end, arrived.until(end)) for end in ends]
 
 
@@ -76,7 +77,7 @@ def test_transfers_have_few_pieces_and_the_last_is_short():
     quick, slow = least_piece(3.3e-6), least_piece(330e-6)
     for total in (16, 64, 256, 4096):
         for least, most in ((quick, 9), (slow, 5)):
-            copies = list(cut([(0, total * MIB)], least))
+            copies = [piece[-1] for piece in cut([(0, total * MIB)], least)]
             assert len(copies) <= most
             assert len(copies) == 1 or copies[-1].end - copies[-1].start < 2 * least
     assert len(list(cut([(0, 64 * MIB)], slow))) == 1
@@ -221,25 +222,53 @@ def test_a_piece_is_opened_when_it_has_crossed():
     gpu = model_gpu()
     engine = engine_on(gpu)
     sent = lone(engine, 12)
-    held, go_on = [], threading.Event()
+    held, go_on, other = [], threading.Event(), engine.allocate(1)
     copying = engine.core.up[0].lane.stream
     copy = engine.core.driver.copy_to_device
 
     def hold(to, origin, nbytes, stream):
         if stream is copying:
             held.append(to)
-            if len(held) == 2:
+            if len(held) == 3:  # behind the first piece and the table
                 stream.put(lambda: go_on.wait(300))
         copy(to, origin, nbytes, stream)
 
     engine.core.driver.copy_to_device = hold
     verdicts = sent.transfer()
-    ticket = engine.upload(b"x", engine.allocate(1))  # behind all copies
+    ticket = engine.upload(b"x", other)  # behind all copies
     assert not ticket.is_done()
     go_on.set()
     verdicts.wait()
     assert len(held) > 3
     assert read(engine, sent.plain) == sent.expected
+    engine.close()
+
+
+def test_the_table_crosses_behind_the_first_piece_and_before_all_others(monkeypatch):
+    """A copy on another stream came behind all of them on an H100, and so did kernels."""
+    gpu = model_gpu()
+    engine = engine_on(gpu)
+    sent = lone(engine, 12)
+    sent.transfer().wait()
+    crossed, copy = [], engine.core.driver.copy_to_device
+    inside = range(sent.sealed.address, sent.sealed.address + sent.sealed.nbytes)
+
+    def note(to, origin, nbytes, stream):
+        crossed.append((to in inside, stream))
+        copy(to, origin, nbytes, stream)
+
+    monkeypatch.setattr(engine.core.driver, "copy_to_device", note)
+    started = []
+    launch = engine.core.driver.launch
+    monkeypatch.setattr(
+        engine.core.driver,
+        "launch",
+        lambda *call: (started.append(len(crossed)), launch(*call)),
+    )
+    sent.transfer().wait()
+    assert [here for here, _ in crossed] == [True, False, *[True] * (len(crossed) - 2)]
+    assert {stream for _, stream in crossed} == {engine.core.up[0].lane.stream}
+    assert min(started) == len(crossed)  # nothing is thought of before all copies
     engine.close()
 
 
