@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from itertools import count
 
 import pytest
 
@@ -11,11 +12,13 @@ from sealift.channel.cuda.copies import (
     GpuProtection,
     PinnedTruth,
     choose_copies,
+    measure_toll,
     prove_pinned,
     read_protection,
 )
 from sealift.channel.cuda.driver import Residence
 from sealift.channel.cuda.opening import make_case
+from sealift.channel.cuda.pieces import cut, least_piece
 from sealift.crypto.aead import Suite
 from sealift.errors import (
     AuthenticationError,
@@ -88,6 +91,24 @@ def test_confidential_mode_gets_threads_and_contexts():
     assert gpu.contexts == 3
     engine.close()
     assert gpu.contexts == 0
+
+
+def test_what_a_crossing_costs_is_measured_and_decides_how_transfers_are_cut():
+    """A clock that goes on by a third of a millisecond each time it is looked at."""
+    ticks = count(step=330e-6)
+    driver, truth = StandInDriver(model_gpu()), PinnedTruth(True, "yes")
+    toll_s = measure_toll(driver, truth, lambda: next(ticks))
+    assert toll_s == pytest.approx(330e-6)
+    assert not driver.gpu.blocks
+    assert not driver.gpu.pinned_blocks
+    confidential = choose_copies(GpuProtection(True), truth, toll_s)
+    ordinary = choose_copies(GpuProtection(False), truth, toll_s)
+    one, more = (
+        len(list(cut([(0, 64 << 20)], least_piece(each.toll_s))))
+        for each in (confidential, ordinary)
+    )
+    assert one == 1
+    assert more > 3
 
 
 def test_the_state_comes_from_nvml():
