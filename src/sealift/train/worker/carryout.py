@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -88,7 +87,9 @@ def carry_out(
     convert = _conversion(task, parent, guard)
     if task.work == "rehearse":
         for form in task.forms:
-            _rehearse(recipe, task, form, convert, placement)
+            schema = schema_from_plain(form.schema)
+            table = synthetic_rows(schema, form.rows, seed=settings.seed)
+            _rehearse(recipe, task, form, table, convert=convert, placement=placement)
         return TaskDone()
     if task.together is not None:
         sums = as_tensors(given.statistics) if given.statistics else {}
@@ -121,9 +122,9 @@ def carry_out(
     return TaskDone(states=tuple(states))
 
 
-# A GPU's libraries choose and load kernels by all sizes of a batch; on a CPU few rows load
-# as much as many do.
-_FEW_ROWS: Final = 8
+# As many rows as a step will have: libraries choose by sizes, and the heap grows to what
+# a step takes. They need not differ, which would take as long as the step.
+_DISTINCT_ROWS: Final = 8
 
 
 def rehearse_beforehand(
@@ -152,10 +153,12 @@ def rehearse_beforehand(
     for form in task.forms:
         if is_enough():
             break
-        rows = min(form.rows, _FEW_ROWS) if placement.is_cpu else form.rows
-        few = replace(form, rows=rows)
+        schema = schema_from_plain(form.schema)
+        seed = task.settings.seed
+        few = synthetic_rows(schema, min(form.rows, _DISTINCT_ROWS), seed=seed)
+        rows = few.repeat(-(-form.rows // len(few)), 1)[: form.rows]
         with placement.beside_a_task():
-            _rehearse(recipe, task, few, lambda model: Here(), placement)
+            _rehearse(recipe, task, form, rows, convert=_here, placement=placement)
     Recipe(files, entry, guard=guard, notice=notice)
 
 
@@ -169,9 +172,13 @@ def _begin(settings: TrainingSettings, placement: Placement) -> None:
 Convert = Callable[[nn.Module], MakesSteps]
 
 
+def _here(_model: nn.Module) -> MakesSteps:
+    return Here()
+
+
 def _conversion(task: SliceTask, parent: TaskParent, guard: Guard) -> Convert:
     if not task.outsourced:
-        return lambda model: Here()
+        return _here
     return partial(
         OutsourcedSteps,
         require_value(parent.products, "whoever outsources has somebody to ask"),
@@ -183,12 +190,13 @@ def _rehearse(
     recipe: Recipe,
     task: SliceTask,
     form: StepForm,
+    table: Tensor,
+    *,
     convert: Convert,
     placement: Placement,
 ) -> None:
     """One step of a form, of a fresh model, on synthetic rows of its schema."""
     settings, schema = task.settings, schema_from_plain(form.schema)
-    table = synthetic_rows(schema, form.rows, seed=settings.seed)
     sums: dict[str, Tensor] = {}
     if recipe.defines("prepare"):
         found = sum_table(
