@@ -9,18 +9,34 @@ from __future__ import annotations
 import mmap
 import os
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sealift.channel.cuda.bindings import ordinal_of
 from sealift.channel.cuda.opening import open_cuda
-from sealift.errors import JobError
-from sealift.train.loop.tasks import StepForm
+from sealift.errors import JobError, MalformedError, UnavailableError
+from sealift.train.loop.buckets import Trained, cut_buckets
+from sealift.train.loop.stepsums import StepSums
+from sealift.train.loop.tasks import Given, SliceTask, StepForm, TaskModel, Together
+from sealift.train.loop.told import Told
+from sealift.train.loop.trainer import Trainer
+from sealift.train.ranks import rank as rank_module
+from sealift.train.ranks.rank import Rank
+from sealift.train.worker.devices import Gpu
 from sealift.train.worker.executor import RecipeExecutor
-from sealift.train.worker.messages import TaskAnswers
-from tests.sim.summing import SharedHostMemory, SummingHost
-from tests.unit.train.joints import SCHEMA
+from sealift.train.worker.messages import AddUp, TaskAnswers
+from sealift.travel.settings import JobSettings, SlicesSettings
+from tests.sim.summing import (
+    SharedHostMemory,
+    SummingHost,
+    array_of,
+    put,
+    read,
+)
+from tests.unit.train.joints import SCHEMA, cargo, joint
 from tests.unit.train.ranked import World
 from tests.unit.train.recipes import PLAIN, SETTINGS
 
@@ -140,3 +156,124 @@ def test_on_a_gpu_the_model_has_the_bits_that_it_has_without(stands_by) -> None:
             assert [each.error for each in (*plain, *there)] == [None] * 4
             found = [each.trainer.digest() for each in (*plain, *there)]
             assert found == [found[0]] * 4
+
+
+class Scribbling(SummingHost):
+    """A device whose other end writes what was read of a gradient, at once."""
+
+    def weigh(self, total, part, factor):
+        done = super().weigh(total, part, factor)
+        array_of(part)[:] = np.nan
+        return done
+
+
+def test_a_gradient_that_its_worker_can_write_is_read_once() -> None:
+    """Rule N10: what is added up, judged and told is what was read then."""
+    device = Scribbling(threads=1)
+    state = joint(PLAIN).joint
+    sums = StepSums(
+        Alone(), 0, Together((8,), 1 << 20), batch_rows=8, state=state, device=device
+    )
+    names = tuple(state.model())
+    sums.begin(Trained(names))
+    (bucket,) = cut_buckets(Trained(names), state.model(), 1 << 20)
+    own = np.arange(bucket.elements, dtype=bucket.dtype)
+    gradient = put(device, own)
+    assert sums.add_up(bucket, gradient) == b""
+    assert read(device, gradient).tobytes() == own.tobytes()
+    sums.close()
+    device.close()
+
+
+class Alone:
+    """A group of one rank."""
+
+    def all_reduce(self, tensor: Any) -> None:
+        """Nobody else brings anything."""
+
+    def exchange(self, words: bytes) -> list[bytes]:
+        return [words]
+
+
+def test_what_a_worker_asks_for_is_held_to_the_memory_it_has() -> None:
+    state, given = joint(PLAIN).joint, Told()
+    device = SummingHost(threads=1)
+    task = SliceTask(
+        "train", SETTINGS, (TaskModel((), begun=True),), together=Together((8,), 64)
+    )
+    names = Trained(tuple(state.model()))
+    given.begin_sums(names)
+
+    def answers(nbytes: int) -> TaskAnswers:
+        made = TaskAnswers(task, Given(states=[state]), device.share(nbytes))
+        made.reply(names, b"", given)
+        return made
+
+    with pytest.raises(MalformedError, match="another bucket"):
+        answers(1 << 20).reply(AddUp(0), bytes(4), given)
+    with pytest.raises(MalformedError, match="outside of the memory"):
+        answers(4).reply(AddUp(0), b"", given)
+    device.close()
+
+
+class Unmapped(SummingHost):
+    """What it shares is shorter than it says, so nobody can map it."""
+
+    def share(self, nbytes: int) -> SharedHostMemory:
+        memory = super().share(nbytes)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), memory.descriptor)
+        return memory
+
+
+@pytest.mark.distributed
+def test_whether_a_worker_can_map_it_is_tried() -> None:
+    device, odd = SummingHost(threads=1), Unmapped(threads=1)
+    with RecipeExecutor({"recipe.py": PLAIN.encode()}, "recipe.py") as executor:
+        executor.try_sharing(device)
+        with pytest.raises(UnavailableError, match="cannot map") as caught:
+            executor.try_sharing(odd)
+        assert caught.value.code == "no-device"
+        Trainer(executor, SETTINGS).work([cargo("north", 8)])  # the zygote is free
+    device.close()
+    odd.close()
+
+
+@pytest.mark.parametrize("fails", ["", "open", "share"])
+def test_a_rank_says_where_gradients_are_added_up(monkeypatch, fails) -> None:
+    said: list[Any] = []
+    device = SummingHost(threads=1)
+    device.facts = SimpleNamespace(name="a stand-in")
+
+    def open_it(ordinal: int, *, sink: Any) -> SummingHost:
+        if fails == "open":
+            raise UnavailableError("no kernels", code="engine-self-test")
+        return device
+
+    def try_sharing(engine: Any) -> None:
+        if fails == "share":
+            raise UnavailableError("not mapped", code="no-device")
+
+    monkeypatch.setattr(rank_module, "open_cuda", open_it)
+    monkeypatch.setattr(rank_module, "ordinal_of", lambda uuid: 0)
+    gpu = Gpu("NVIDIA H100", "GPU-1")
+    of: Any = SimpleNamespace(_sink=said.append)
+    of._executor = SimpleNamespace(
+        gpu=gpu, try_sharing=try_sharing, dismiss=lambda: said.append("dismissed")
+    )
+    step = JobSettings(slices=SlicesSettings(count=2, sync="step"))
+    with ExitStack() as stack:
+        found = Rank._open_device(of, stack, step)
+        assert found is (None if fails else device)
+        (event,) = said
+        assert event.kind == "gradients.summed"
+        expected = "by the processor" if fails else "on a stand-in"
+        assert event.fields["where"].startswith(expected)
+    assert said[1:] == ([] if fails else ["dismissed"])
+    by_round = JobSettings(slices=SlicesSettings(count=2, sync="round"))
+    of._executor.gpu = None
+    for settings in (step, by_round):
+        with ExitStack() as stack:
+            assert Rank._open_device(of, stack, settings) is None
+    of._executor.gpu = gpu
+    with ExitStack() as stack:
+        assert Rank._open_device(of, stack, by_round) is None

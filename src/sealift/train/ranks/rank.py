@@ -343,13 +343,16 @@ class Rank:
         gpu = self._executor.gpu
         if gpu is None or settings.slices.sync != "step":
             return None
-        try:
-            engine = open_cuda(ordinal_of(gpu.uuid), sink=self._sink)
-        except UnavailableError as error:
-            emit(self._sink, "gradients.summed", where=f"by the processor: {error}")
-            return None
-        stack.callback(engine.close)
-        stack.callback(self._executor.dismiss)  # it may share memory with the engine
+        with ExitStack() as made:
+            try:
+                engine = open_cuda(ordinal_of(gpu.uuid), sink=self._sink)
+                made.callback(engine.close)
+                self._executor.try_sharing(engine)
+            except UnavailableError as error:
+                emit(self._sink, "gradients.summed", where=f"by the processor: {error}")
+                return None
+            made.callback(self._executor.dismiss)  # it may share memory with the engine
+            stack.push(made.pop_all())
         emit(self._sink, "gradients.summed", where=f"on {engine.facts.name}")
         return engine
 

@@ -21,6 +21,7 @@ from io import FileIO
 from typing import Final, TextIO
 
 from sealift.attest.evidence import Measure, unmeasured
+from sealift.channel.device.device import SummingEngine
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import (
     JobError,
@@ -95,6 +96,7 @@ _OWN: Final = {
 _NO_OTHERS: Final = TaskLimits()
 _LAST_BYTES: Final = 4096  # of what a process said that did not start
 _LAST_LINES: Final = 4
+_TRIED_BYTES: Final = 1 << 20
 
 
 class RecipeExecutor:
@@ -228,6 +230,25 @@ class RecipeExecutor:
     def gpu(self) -> Gpu | None:
         """The GPU that tasks compute on; None on a CPU."""
         return self._gpu
+
+    def try_sharing(self, engine: SummingEngine) -> None:
+        """Have a worker map memory of a device, behind the sandbox, as for gradients.
+
+        Raises:
+            UnavailableError: code ``no-device``, if it cannot.
+        """
+        standby = Standby(self._ready, None, Share(engine, _TRIED_BYTES))
+        try:
+            standby.await_ready()
+        except StandbyLostError:
+            raise UnavailableError(
+                "a recipe's process cannot map memory that its parent allocates on "
+                f"{self._equipment.device}",
+                code="no-device",
+            ) from None
+        finally:
+            standby.cut()
+            standby.close()
 
     def dismiss(self) -> None:
         """End whatever process shares memory with this one, between two tasks."""
