@@ -26,10 +26,11 @@ from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, PeerError, require_kind
 from sealift.ids import Digest
+from sealift.session.devicepipe import DevicePipe
 from sealift.session.direct import DirectOffer, PathDialler, PathName
 from sealift.session.directhost import DirectHost
 from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.pipe import RECORD_BYTES, Pipe
+from sealift.session.pipe import RECORD_BYTES
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, accept, connect
@@ -135,7 +136,7 @@ class GroupMeeting:
             self._deadline = min(self._deadline, time.monotonic() + PIPES_S)
             results = [session.peer.result for session in met.values()]
             self.levels = tuple(each.standing if each else "" for each in results)
-            pipes: dict[int, Pipe] = {}
+            pipes: dict[int, DevicePipe] = {}
             for peer, session in met.items():
                 with self._naming(peer):
                     pipes[peer] = self._pipe(peer, session, view)
@@ -192,11 +193,11 @@ class GroupMeeting:
             demand_same_view(view, theirs, self._charter.names[peer])
         return view
 
-    def _pipe(self, peer: int, session: Session, view: Digest) -> Pipe:
+    def _pipe(self, peer: int, session: Session, view: Digest) -> DevicePipe:
         carry = self._dial if peer < self.rank else self._host_one
         carrier, path = carry(self._charter.names[peer], session, view)
         self.paths[self._charter.names[peer]] = path
-        return Pipe(
+        return DevicePipe(
             session,
             carrier,
             view.raw,

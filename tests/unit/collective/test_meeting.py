@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from sealift.collective.charter import EPOCH_BYTES, Charter
+from sealift.collective.group import SealedGroup
 from sealift.crypto.sign import SigningKey
 from sealift.errors import IntegrityError, PeerError, SealiftError
 from sealift.ids import Digest
 from tests.sim.attested import AGREEMENT
 from tests.sim.meetings import NAMES, SHAPE, TCP, Ranks, codes, on_all, sums
+from tests.sim.summing import SummingHost, put, read
+from tests.unit.collective.test_group import contribution, in_order
 
 
 @pytest.fixture(params=["memfd", "tcp", "relay"])
@@ -40,6 +43,25 @@ def test_ranks_meet_and_sum_over_each_kind_of_path(
     assert [each.levels for each in meetings] == [("development",) * 2] * 3
     kind = request.node.callspec.params["ranks"]
     assert {path for each in meetings for path in each.paths.values()} == {kind}
+
+
+def test_a_rank_that_met_sums_on_its_device(ranks: Ranks) -> None:
+    """Others add up in their own memory; messages of many records, on every path."""
+    device = SummingHost(threads=1)
+    mine = [contribution(rank, 300_000) for rank in range(3)]
+
+    def work(group: SealedGroup) -> bytes:
+        if group.rank != 1:
+            group.all_reduce(mine[group.rank])
+            return mine[group.rank].tobytes()
+        group.use_device(device)
+        tensor = put(device, mine[1])
+        group.all_reduce(tensor)
+        return read(device, tensor).tobytes()  # type: ignore[no-any-return]
+
+    meetings = [ranks.meeting(rank) for rank in range(3)]
+    assert on_all(meetings, work) == [in_order(3, 300_000).tobytes()] * 3
+    device.close()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 
 from sealift.channel.cuda.opening import open_cuda
 from sealift.channel.device.device import DeviceTensor
+from sealift.collective import planner
 from sealift.collective.announcement import Algorithm, Reduction
-from sealift.collective.group import Choices, SealedGroup
+from sealift.collective.group import DEVICE_SEGMENT_BYTES, Choices, SealedGroup
 from sealift.collective.peer import Peer
+from sealift.collective.planner import plan_group
 from sealift.errors import AuthenticationError, SealiftError
 from sealift.session.devicepipe import DevicePipe
 from tests.sim.summing import SUMMING, SummingHost, pipes_of, put, read
@@ -241,4 +244,30 @@ def test_a_device_only_adds() -> None:
         a = pool.submit(group.all_reduce, put(engine, np.ones(4, "f4")), Reduction.MAX)
         pool.submit(other.all_reduce, np.ones(4, "f4"), Reduction.MAX)
         assert a.exception().code == "bad-tensor"
+    engine.close()
+
+
+def test_ranks_choose_together_where_one_has_a_device(monkeypatch) -> None:
+    monkeypatch.setattr(planner, "SIZES_THERE", (64 << 10, 256 << 10))
+    engine, ends = SummingHost(threads=1), pipes_of(2)
+
+    def plan(rank: int) -> Any:
+        with SealedGroup(rank, ends[rank]) as group:
+            if rank:
+                group.use_device(engine)
+            found = plan_group(group, 1 << 20, time.perf_counter)
+            tensor = contribution(rank, 9000)
+            if rank:
+                there = put(engine, tensor)
+                group.all_reduce(there)
+                return found, group.choices, read(engine, there).tobytes()
+            group.all_reduce(tensor)
+            return found, group.choices, tensor.tobytes()
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(plan, range(2))
+    assert first == second
+    assert first[0].segment_bytes == first[1].segment_bytes == DEVICE_SEGMENT_BYTES
+    assert "messages of 4 MiB" in first[0].why
+    assert first[2] == in_order(2, 9000).tobytes()
     engine.close()
