@@ -10,13 +10,15 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sealift.channel.cuda import plan as geometry
 from sealift.channel.cuda.batches import refusal
-from sealift.channel.cuda.plan import BatchShape, Plan
+from sealift.channel.cuda.driver import Grid
+from sealift.channel.cuda.plan import BatchShape, Plan, Word32
 from sealift.crypto.aead import Suite
 from tests.sim.gcc_kernels import KERNELS, prepare, racing_library
 from tests.sim.kernel_batches import RECORD, SMALL_GPU, Memory
@@ -34,23 +36,37 @@ def plans(suite: Suite, total_bytes: int) -> list[Plan]:
     """All kernels, in an order in which they could be launched."""
     count = len(LENGTHS)
     shape = BatchShape(count, max(LENGTHS), total_bytes)
-    assert (geometry.segment_tiles(suite, shape, SMALL_GPU) > 1) == (
-        total_bytes == LONG
-    )
+    tiles = geometry.segment_tiles(suite, shape, SMALL_GPU, total_bytes)
+    assert (tiles > 1) == (total_bytes == LONG)
     return [
         geometry.expand_plan(suite),
         geometry.seal_plan(suite, shape, SMALL_GPU),
         geometry.open_plan(suite, shape, SMALL_GPU),
+        in_pieces(suite, shape, total_bytes),
         Plan((refusal(count),)),
         geometry.count_plan(32_768, SMALL_GPU),
     ]
+
+
+def in_pieces(suite: Suite, shape: BatchShape, total_bytes: int) -> Plan:
+    """What opens the records in two launches, as transfers do."""
+    pieces = geometry.piece_plan(suite, shape, SMALL_GPU, total_bytes)
+    opening, end = pieces.opening, shape.num_records * pieces.segments
+    launches = []
+    for first, last in ((0, end // 2), (end // 2, end)):
+        arguments = list(opening.arguments)
+        arguments[geometry.FIRST_ITEM] = Word32(first)
+        grid = Grid(pieces.blocks(first, last), opening.grid.threads)
+        launches.append(replace(opening, grid=grid, arguments=tuple(arguments)))
+    launches = (*pieces.before, *launches, *pieces.after)
+    return Plan(launches, pieces.scratch_bytes)
 
 
 def memories(scratch_bytes: int) -> dict[str, Memory]:
     at, records = 0, b""
     for number, length in enumerate(LENGTHS):
         records += RECORD.pack(
-            at, at, length, AAD_BYTES, AAD_BYTES * number, os.urandom(12), 0
+            at, at, length, AAD_BYTES, AAD_BYTES * number, os.urandom(12), 0, b""
         )
         at += (length + 47) // 16 * 16
     made = {
