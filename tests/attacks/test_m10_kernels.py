@@ -40,7 +40,7 @@ class Rig:
         plan_of = geometry.open_plan if operation == "open" else geometry.seal_plan
         plan, expand = plan_of(suite, shape, GPU), geometry.expand_plan(suite)
         self.memories = {
-            "records": Memory(48 * len(LENGTHS)), "aad": Memory(AAD_BYTES * len(LENGTHS)),
+            "records": Memory(RECORD.size * len(LENGTHS)), "aad": Memory(AAD_BYTES * len(LENGTHS)),
             "raw_key": Memory(32), "key": Memory(geometry.SHAPES[suite].key_bytes),
             "sealed": Memory(32768), "plain": Memory(32768),
             "verdicts": Memory(len(LENGTHS)), "scratch": Memory(plan.scratch_bytes),
@@ -60,8 +60,8 @@ class Rig:
             nonce, aad, text = os.urandom(12), os.urandom(AAD_BYTES), os.urandom(length)
             sealed = Aead(self.suite, SecretKey(key)).seal(nonce, text, aad)
             sealed = sealed[:-1] + bytes([sealed[-1] ^ flipped_bits])
-            record = (at, at, length, AAD_BYTES, AAD_BYTES * i, nonce, 0)
-            self.memories["records"].write(RECORD.pack(*record), 48 * i)
+            record = (at, at, length, AAD_BYTES, AAD_BYTES * i, nonce, 0, b"")
+            self.memories["records"].write(RECORD.pack(*record), RECORD.size * i)
             self.memories["aad"].write(aad, AAD_BYTES * i)
             self.memories["plain"].write(text, at)
             self.memories["sealed"].write(sealed, at)
