@@ -115,7 +115,7 @@ LOADS_ONCE = (
 
 def test_a_recipe_that_cannot_load_twice_begins_fresh_and_then_unloaded() -> None:
     with standing_by(LOADS_ONCE + PLAIN) as (executor, told):
-        next_of(executor)  # else the task ends the preparation before the recipe is loaded
+        next_of(executor)  # else the task ends it before the recipe is loaded
         trainer = Trainer(executor, SETTINGS)
         trainer.build()
         trainer.work([cargo("north", 20)])
