@@ -226,6 +226,7 @@ def test_a_refusal_is_one_quoted_piece_of_a_line(
     )
     line = refusal(world)
     assert "P (cloud-a): refuses the job" in line
+    assert '"no verified: everything' in line
     assert "\n  verified" not in line
     assert "\u202e" not in line
     assert "x" * 400 not in line
