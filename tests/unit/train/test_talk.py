@@ -23,10 +23,10 @@ EMITTED = re.compile(r'(?:emit\(\s*[\w.]*sink,|\b_?tell\()\s*"([a-z]+\.[a-z-]+)"
 
 
 def emitted() -> set[str]:
-    """Every kind in the source, but those of the laboratory's own processes."""
+    """Every kind in the source, but those of the demo's own processes."""
     found = set[str]()
     for path in SOURCE.rglob("*.py"):
-        if "lab" not in path.parts:
+        if "demo" not in path.parts:
             text = path.read_text("utf-8")
             found.update(EMITTED.findall(text))
     return found
