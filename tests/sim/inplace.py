@@ -56,6 +56,10 @@ class InPlace:
     def demand_time(self) -> None:
         """There is always time."""
 
+    @property
+    def on_gpu(self) -> bool:
+        return False
+
     def stand_by(self, settings: TrainingSettings, forms: Sequence[StepForm]) -> None:
         """There is no process."""
 

@@ -298,6 +298,11 @@ class Workplace(Protocol):
         """What keeps the recipe in, in one word."""
         ...
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether tasks compute on a GPU."""
+        ...
+
     def stand_by(self, settings: TrainingSettings, forms: Sequence[StepForm]) -> None:
         """From now on, have each task's process made ready before there is the task.
 

@@ -115,8 +115,10 @@ def train_local(
         told, stop = let_out(found, rule).metrics, cargo.stop
         emit(sink, "local.window", epoch=stop.epoch, holder=stop.holder, **told)
 
-    forms = first_forms(agreement, settings.training, outsourced=products is not None)
-    workplace.stand_by(settings.training, forms)
+    if workplace.on_gpu:  # as ``open_training``
+        outsourced = products is not None
+        forms = first_forms(agreement, settings.training, outsourced=outsourced)
+        workplace.stand_by(settings.training, forms)
     slices = _slices(
         agreement, settings, workplace, lend_rows, watch, products=products
     )

@@ -311,6 +311,11 @@ class RecipeExecutor:
             self._standbys.prepare(lane, task, share)
         return done
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether tasks compute on a GPU; see ``Workplace``."""
+        return self._gpu is not None
+
     def stand_by(self, settings: TrainingSettings, forms: Sequence[StepForm]) -> None:
         """From now on, have each task's process made ready before; see ``Workplace``."""
         if self._standbys is not None:
