@@ -24,7 +24,8 @@ from sealift.release.log.entries import LogEntry
 from tests.sim.servinghowto import PASSPHRASE, SLOW, ServingHowTo, boxes, make_layer
 from tests.sim.servingprocesses import Served
 
-pytestmark = pytest.mark.distributed
+# Its tests ask one server; the last one counts what all of them asked.
+pytestmark = [pytest.mark.distributed, pytest.mark.plan]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,6 @@ def expected(pixels: np.ndarray) -> np.ndarray:
     return torch.softmax(LAYER(torch.from_numpy(pixels)), dim=1).detach().numpy()
 
 
-@pytest.mark.plan
 def test_the_whole_way(served: Served) -> None:
     pixels = some(3)
     with served.connect() as model:
@@ -64,7 +64,6 @@ def test_the_whole_way(served: Served) -> None:
         assert isinstance(tensors["probability"], torch.Tensor)
 
 
-@pytest.mark.plan
 def test_a_failing_row_fails_alone_and_says_nothing(served: Served) -> None:
     bad = np.full((1, 64), 13, dtype=np.float32)
     with served.connect() as model:
@@ -97,7 +96,6 @@ def test_several_clients_get_their_own_answers(served: Served) -> None:
     assert not wrong
 
 
-@pytest.mark.plan
 def test_by_the_command_line(
     served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,7 +176,6 @@ def test_cancelled_generations_give_their_places_back(
     asyncio.run(visit())
 
 
-@pytest.mark.plan
 def test_it_ends_in_order(served: Served) -> None:
     with served.connect() as model:
         stream = model.generate(some(1))
