@@ -127,7 +127,7 @@ def wide_work(rows: int, visits: int) -> Work:
 
     return Work(
         name="overlap",
-        bundle="bench/travel/recipe",
+        bundle=Path(__file__).parent / "recipe",
         write_tables=write_tables,
         schedule=Schedule(
             epochs=1,

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -84,7 +83,7 @@ class Work:
 
     Attributes:
         name: Of the agreement and the job.
-        bundle: Folder of ``sealift.demo`` that holds ``recipe.py``.
+        bundle: Folder that holds ``recipe.py``.
         write_tables: Writes OWNER/train.npz, heldout.npz and schema.toml into a folder.
         outsourced: The schedule where servers multiply; None for the same.
         baseline_alone: Whether each owner's own model is trained, too.
@@ -92,7 +91,7 @@ class Work:
     """
 
     name: str
-    bundle: str
+    bundle: Path
     write_tables: Callable[[Path], object]
     schedule: Schedule
     outsourced: Schedule | None = None
@@ -109,11 +108,7 @@ class Work:
     @property
     def recipe(self) -> bytes:
         """The code that everybody agrees on."""
-        return (
-            resources.files("sealift.demo")
-            .joinpath(self.bundle, "recipe.py")
-            .read_bytes()
-        )
+        return (self.bundle / "recipe.py").read_bytes()
 
 
 @dataclass(frozen=True, slots=True)

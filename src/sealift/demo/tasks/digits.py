@@ -135,7 +135,7 @@ ROW_BYTES: Final = 264
 
 DIGITS: Final = Task(
     name="digits",
-    bundle="digits",
+    bundle=Path(__file__).parents[1] / "digits",
     write_tables=write_digits,
     metrics=(Metric(ACCURACY, "digits read right"),),
     schedule=Schedule(

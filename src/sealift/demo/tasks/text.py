@@ -185,7 +185,7 @@ def _write_on(bundle: Path, model_file: Path) -> Sample:
 
 TEXT: Final = Task(
     name="text",
-    bundle="text",
+    bundle=Path(__file__).parents[1] / "text",
     write_tables=write_sources,
     metrics=(
         Metric("bits_per_byte", "bits per byte", "bits", lower_is_better=True),
