@@ -339,7 +339,7 @@ def test_every_rank_has_its_own_last_word(code: str) -> None:
     [
         (LOST, Failed("rank-lost", "", (2,)), "rank-lost", "rank 2 (cleo): Another"),
         (LOST, Failed("other-run", "", (0, 1)), "rank-lost", "rank 0 (ada) and rank 1"),
-        (LOST, Failed("no-such\x1b", "\x1b", (9, -1)), "rank-lost", "group: Another"),
+        (LOST, Failed("no-such\x1b", "\x1b", (9, -1)), "rank-lost", "ranks: Another"),
         (LOST, PeerError("gone"), "rank-lost", "ada is gone"),
         (FailedError(Failed("other-run", "", (0,))), None, "other-run", "0 (ada)"),
         (JobError("bad", code="bad-row"), Failed("rank-lost", ""), "bad-row", "bad"),
