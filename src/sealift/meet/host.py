@@ -145,7 +145,8 @@ class Host:
             signed = self.agreement()
         except SealiftError as error:
             return Over(error.code, self._too_small(consents), str(error)[:MAX_WHY])
-        signed = require_value(signed, "everybody said yes")
+        if signed is None:  # another party's session has just voided all consents
+            return Read(terms)
         if name not in signed.signatures:
             return Check(terms, consents)
         return _wait(seat, signed.missing) if signed.missing else Signed(signed)
