@@ -38,7 +38,7 @@ demo: $(DEMO_READY)  ## three parties train one model on this machine
 guest: $(READY)  ## build the attested host of tests and rehearsals (ARGS=--fresh)
 	@$(BIN)/python -m tests.guest $(ARGS)
 
-test: $(READY)  ## units, attacks, vectors and one real run of each plan (ARGS='-k record' for a part)
+test: $(READY)  ## units, attacks in one process, vectors and one real run of each plan (ARGS='-k record' for a part)
 	$(PYTEST) $(ARGS)
 
 test-all: $(READY)  ## these, all runs of real processes, the guest's, compilers', and more examples of each property

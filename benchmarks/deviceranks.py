@@ -10,7 +10,6 @@ and the processes' work on it takes turns.
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections import deque
@@ -26,7 +25,7 @@ import numpy as np
 from benchmarks.allreduce import free_port, join
 from benchmarks.channel import Plain, pipe_over
 from benchmarks.harness import Answer, End, Peer
-from benchmarks.ranks import carry, slowest
+from benchmarks.ranks import carry, slowest, start_gloo
 from benchmarks.report import BenchReport, interleaved, start_report
 from sealift.channel.cuda.engine import CudaEngine
 from sealift.channel.cuda.opening import open_cuda
@@ -135,14 +134,7 @@ class DeviceRankEnd(End):
         import torch
         import torch.distributed as dist
 
-        torch.set_num_threads(1)
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        dist.init_process_group(
-            "gloo",
-            init_method=f"tcp://127.0.0.1:{port}",
-            rank=self._rank,
-            world_size=self._world,
-        )
+        start_gloo(port, self._rank, self._world)
         self._closing.callback(dist.destroy_process_group)
         self._where = "cuda" if torch.cuda.is_available() else "cpu"
         return {"where": self._where}

@@ -122,6 +122,21 @@ def carry(
     return wires
 
 
+def start_gloo(port: int, rank: int, world: int) -> None:
+    """Start torch's own process group over loopback, with one thread of torch."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://127.0.0.1:{port}",
+        rank=rank,
+        world_size=world,
+    )
+
+
 class RankEnd(End):
     """A rank of every arm."""
 
@@ -179,14 +194,7 @@ class RankEnd(End):
         import torch
         import torch.distributed as dist
 
-        torch.set_num_threads(1)
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        dist.init_process_group(
-            "gloo",
-            init_method=f"tcp://127.0.0.1:{port}",
-            rank=self._rank,
-            world_size=self._world,
-        )
+        start_gloo(port, self._rank, self._world)
         self._closing.append(dist.destroy_process_group)
         self._arms["gloo"] = lambda tensor: dist.all_reduce(torch.from_numpy(tensor))
 

@@ -8,7 +8,6 @@ iteration takes beyond it is exposed communication. One thread of arithmetic a r
 from __future__ import annotations
 
 import copy
-import os
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.channel import pipe_over
 from benchmarks.ddp.models import MODELS
 from benchmarks.harness import Answer, End
-from benchmarks.ranks import Ring, carry
+from benchmarks.ranks import Ring, carry, start_gloo
 from sealift.collective.announcement import Reduction
 from sealift.collective.group import SealedGroup
 from sealift.collective.peer import Wire
@@ -70,14 +69,7 @@ class TrainingEnd(End):
         self._groups: dict[str, SealedProcessGroup | None] = {"gloo": None}
         self._closing: list[Callable[[], None]] = []
         self._ddps: dict[str, DistributedDataParallel] = {}
-        torch.set_num_threads(1)
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        dist.init_process_group(
-            "gloo",
-            init_method=f"tcp://127.0.0.1:{port}",
-            rank=self._rank,
-            world_size=self._world,
-        )
+        start_gloo(int(port), self._rank, self._world)
 
     def join(self, *socks: socket.socket, arm: str, kind: str, seed: str) -> None:
         """A way over a socket to each other rank; ``A`` is the published one."""

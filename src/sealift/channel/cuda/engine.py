@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sealift.channel.cuda import sums
 from sealift.channel.cuda.batches import (
@@ -62,6 +62,19 @@ from sealift.ids import Buffer
 SLOTS: Final = 4
 
 
+_Memory = TypeVar("_Memory", bound=CudaMemory)
+
+
+def _scrubbed(memory: _Memory) -> _Memory:
+    """Memory that is all zeroes; closed where that fails."""
+    try:
+        memory.scrub()
+    except SealiftError:
+        memory.close()
+        raise
+    return memory
+
+
 class CudaEngine:
     """See ``channel.device.device.DeviceEngine``. Any thread may call it.
 
@@ -102,24 +115,12 @@ class CudaEngine:
     def allocate(self, nbytes: int) -> CudaMemory:
         """Fresh memory, all zeroes."""
         self._require_alive()
-        memory = self._core.allocate(nbytes)
-        try:
-            memory.scrub()
-        except SealiftError:
-            memory.close()
-            raise
-        return memory
+        return _scrubbed(self._core.allocate(nbytes))
 
     def share(self, nbytes: int) -> SharedMemory:
         """Fresh memory, all zeroes, that another process can map by its descriptor."""
         self._require_alive()
-        memory = self._core.allocate_shared(nbytes)
-        try:
-            memory.scrub()
-        except SealiftError:
-            memory.close()
-            raise
-        return memory
+        return _scrubbed(self._core.allocate_shared(nbytes))
 
     @faults_as_errors()
     def borrow(self, array: Any) -> CudaMemory:
