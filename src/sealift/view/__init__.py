@@ -1,1 +1,1 @@
-"""Pages that a browser shows: one file each, without a script, nothing loaded (ADR 0010)."""
+"""Pages that a browser shows: one file each, without a script, nothing loaded."""

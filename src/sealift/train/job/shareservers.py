@@ -3,7 +3,7 @@
 What a server answered wrongly is noted in a file beside the job's checkpoints: where it was,
 and the server's signature of that step. The signature shows that the server took part in the
 step. It does not show that an answer was wrong: that is this process's word. What would show
-it are the server's shares, and with those any other server could read the operands (ADR 0052).
+it are the server's shares, and with those any other server could read the operands (ADR 0039).
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT, freed_is_overwrit
 
 BEST: Final = "namespaces+landlock+seccomp"
 WITHOUT_NAMESPACES: Final = "landlock+seccomp"
-OPENED: Final = "rows opened in the host"  # commitments are checked there: ADR 0044
+OPENED: Final = "rows opened in the host"  # commitments are checked there
 # Nothing of the parent's environment reaches a recipe but where Python finds modules, and,
 # for workers that stay, what makes their allocators overwrite what is freed.
 _INHERITED: Final = (
@@ -81,7 +81,7 @@ _INHERITED: Final = (
 )  # fmt: skip
 _TUNABLES: Final = "GLIBC_TUNABLES"
 # What a step frees the next one takes. Else it goes back to the kernel and comes again page
-# by page, cleared each time: a quarter of a step on a CPU (ADR 0045).
+# by page, cleared each time: a quarter of a step on a CPU (ADR 0013).
 _KEEP_HEAP: Final = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776"
 _OWN: Final = {
     "HOME": SCRATCH,
