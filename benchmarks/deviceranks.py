@@ -29,7 +29,7 @@ from benchmarks.ranks import carry, slowest, start_gloo
 from benchmarks.report import BenchReport, interleaved, start_report
 from sealift.channel.cuda.engine import CudaEngine
 from sealift.channel.cuda.opening import open_cuda
-from sealift.channel.device.device import DeviceTensor, Event, SummingEngine
+from sealift.channel.device.device import DeviceEvent, DeviceTensor, SummingEngine
 from sealift.collective.group import DEVICE_SEGMENT_BYTES, Choices, SealedGroup
 from sealift.collective.peer import Wire
 from sealift.ids import Buffer
@@ -60,7 +60,7 @@ class PlainOnDevice(Plain):
         if not isinstance(source, DeviceTensor):
             super().send(source)
             return
-        waiting: deque[tuple[memoryview, Event]] = deque()
+        waiting: deque[tuple[memoryview, DeviceEvent]] = deque()
         for number, start in enumerate(range(0, source.nbytes, _BATCH_BYTES)):
             if len(waiting) == _SLOTS:
                 self._pass_on(*waiting.popleft())
@@ -76,7 +76,7 @@ class PlainOnDevice(Plain):
         if not isinstance(target, DeviceTensor):
             super().receive_into(target)
             return
-        copies: list[Event] = []
+        copies: list[DeviceEvent] = []
         for number, start in enumerate(range(0, target.nbytes, _BATCH_BYTES)):
             if number >= _SLOTS:
                 copies[number - _SLOTS].wait()
@@ -87,7 +87,7 @@ class PlainOnDevice(Plain):
         for each in copies:
             each.wait()
 
-    def _pass_on(self, room: memoryview, fetched: Event) -> None:
+    def _pass_on(self, room: memoryview, fetched: DeviceEvent) -> None:
         fetched.wait()
         super().send(room)
 

@@ -38,8 +38,8 @@ from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import UnavailableError, require_value
 from sealift.serve.protocol import (
-    Answered,
-    Ask,
+    InferenceAnswer,
+    InferenceRequest,
     receive_packet,
     send_packet,
 )
@@ -98,12 +98,12 @@ def _measure(
     answer_bytes = batch * require_value(form.outputs).schema.row_bytes
 
     def ask(session: Session) -> float:
-        header = Ask(id=next(numbers), work="predict", rows=batch)
+        header = InferenceRequest(id=next(numbers), work="predict", rows=batch)
         began = time.perf_counter()
         send_packet(session, header, question)
         packet = receive_packet(session, 120.0, max_payload=lambda _: MAX_REQUEST_BYTES)
         taken = time.perf_counter() - began
-        answered = isinstance(packet.header, Answered)
+        answered = isinstance(packet.header, InferenceAnswer)
         if not answered or len(packet.payload) != answer_bytes:
             why = str(packet.header)
             raise UnavailableError("the server answered otherwise", why=why)

@@ -43,8 +43,8 @@ from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Digest, Role
 from sealift.serve.clientsession import ClientSession
 from sealift.serve.modelworker import ModelWorker
-from sealift.serve.protocol import VERSION, Welcome
-from sealift.serve.scheduler import Metrics, Scheduler
+from sealift.serve.protocol import VERSION, ServerWelcome
+from sealift.serve.scheduler import Scheduler, ServerMetrics
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import Session, accept, connect
 from sealift.train.job.settings import ServingTable
@@ -194,7 +194,7 @@ class ModelServer(Listening):
         super().__init__()
         self._form = form_for(name)
         self._key = SigningKey(SecretKey(bytes.fromhex(seed)))
-        self._metrics = Metrics()
+        self._metrics = ServerMetrics()
         self._model = ModelWorker(
             RecipeExecutor(_bundle_for(name), "recipe.py"),
             self._form,
@@ -231,7 +231,7 @@ class ModelServer(Listening):
             metrics=self._metrics,
         )
         client_session.serve(
-            Welcome(
+            ServerWelcome(
                 version=VERSION,
                 model="bench",
                 content=AGREEMENT,

@@ -14,9 +14,9 @@ from typing import Any, Final
 from sealift.channel.device.device import DeviceEngine
 from sealift.channel.device.host import HostDevice
 from sealift.channel.link.announcement import (
-    Announcement,
     LinkKeys,
     LinkMode,
+    TransferAnnouncement,
     TransferKind,
 )
 from sealift.channel.link.openers import LinkOpener
@@ -95,7 +95,7 @@ class ShapedSender(LinkSender):
             self.sealer.close()
             self.sealer = PlainSealer()
 
-    def plan(self, total_bytes: int) -> Announcement:
+    def plan(self, total_bytes: int) -> TransferAnnouncement:
         """One unit where one tag covers all.
 
         Raises:
@@ -106,7 +106,7 @@ class ShapedSender(LinkSender):
             return planned
         if total_bytes > MAX_ONE_TAG_BYTES:
             raise UsageError(f"{total_bytes} bytes are too many for one tag")
-        return Announcement(TransferKind.LIVE, 0, total_bytes, total_bytes)
+        return TransferAnnouncement(TransferKind.LIVE, 0, total_bytes, total_bytes)
 
 
 class Reencrypter:

@@ -24,7 +24,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.numeric.kernels import best_kernels
 from sealift.numeric.keystream import MaskSource, rounding_noise
 from sealift.numeric.loops import U32
-from sealift.numeric.residues import BASES, Basis
+from sealift.numeric.residues import BASES, ResidueBasis
 from sealift.outsource.compute import ShareProducts
 from sealift.outsource.terms import OPERANDS, Direction, Layer, Tensor
 
@@ -119,7 +119,7 @@ class OurServer:
         self._layer, self._wants = layer, wants
         self._products = ShareProducts("cpu", best_kernels())
         directions: tuple[Direction, ...] = ("forward", *wants)
-        self._bases: dict[Tensor, Basis] = {
+        self._bases: dict[Tensor, ResidueBasis] = {
             t: layer.basis_of(t, directions) for t in ("x", "w", "dy")
         }
         self._shares = {t: _words(layer.shape(t), b) for t, b in self._bases.items()}
@@ -134,7 +134,7 @@ class OurServer:
             self._products.product(self._layer, direction, kept[a], kept[b])
 
 
-def _words(shape: tuple[int, ...], basis: Basis) -> U32:
+def _words(shape: tuple[int, ...], basis: ResidueBasis) -> U32:
     rng = np.random.default_rng(0)
     return rng.integers(0, basis.modulus, shape, np.uint32)
 

@@ -26,7 +26,7 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia.rim import read_rim
 from sealift.attest.policy import find_verifier
 from sealift.attest.reference import (
-    Basis,
+    AppraisalBasis,
     ImaReferences,
     NvidiaReferences,
     ReferenceValues,
@@ -197,7 +197,7 @@ def _examined(
     references: ReferenceValues | None = None,
 ) -> Examined:
     """Against what it says itself, as of a machine that one trusts."""
-    basis = Basis(
+    basis = AppraisalBasis(
         bound=None,
         references=references or to_references(evidence, trusted),
         collateral=trusted.collateral,

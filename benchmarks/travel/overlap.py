@@ -25,7 +25,7 @@ from benchmarks.report import BenchReport, Row
 from sealift.channel.record.layout import DEFAULT_RECORD_BYTES
 from sealift.data.sealing import DEFAULT_CELL_ROWS
 from sealift.demo.folder import World
-from sealift.demo.job import Schedule, Travel, Work, make_world, write_job
+from sealift.demo.job import DemoTask, Schedule, Travel, make_world, write_job
 from sealift.demo.progress import Progress
 from sealift.demo.roles import run_travel
 from sealift.demo.tasks.task import write_parts
@@ -113,7 +113,7 @@ def measure_digest(model_bytes: int) -> Row:
     return {"digest_mib": model_bytes >> 20, "digest_s": round(spent_s, 4)}
 
 
-def wide_work(rows: int, visits: int) -> Work:
+def wide_work(rows: int, visits: int) -> DemoTask:
     """So many training visits to each owner in one epoch, with so many rows each."""
 
     def write_tables(folder: Path) -> None:
@@ -125,7 +125,7 @@ def wide_work(rows: int, visits: int) -> Work:
                 parts.append((owner, part, columns))
         write_parts(folder, _SCHEMA, parts)
 
-    return Work(
+    return DemoTask(
         name="overlap",
         bundle=Path(__file__).parent / "recipe",
         write_tables=write_tables,

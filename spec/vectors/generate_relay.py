@@ -15,8 +15,8 @@ from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest
 from sealift.session.relay.envelope import (
     CHALLENGE_BYTES,
-    Envelope,
     EnvelopeKind,
+    RelayEnvelope,
     prover,
 )
 
@@ -31,10 +31,10 @@ def case(number: int, name: str) -> dict[str, str]:
     agreement = Digest.of(b"agreement %d" % number)
     signature = prover(key, agreement, name)(challenge)
     envelopes = {
-        "register": Envelope(EnvelopeKind.REGISTER, name=name),
-        "challenge": Envelope(EnvelopeKind.CHALLENGE, payload=challenge),
-        "prove": Envelope(EnvelopeKind.PROVE, payload=signature),
-        "registered": Envelope(EnvelopeKind.REGISTERED, name=name),
+        "register": RelayEnvelope(EnvelopeKind.REGISTER, name=name),
+        "challenge": RelayEnvelope(EnvelopeKind.CHALLENGE, payload=challenge),
+        "prove": RelayEnvelope(EnvelopeKind.PROVE, payload=signature),
+        "registered": RelayEnvelope(EnvelopeKind.REGISTERED, name=name),
     }
     return {
         "name": name,

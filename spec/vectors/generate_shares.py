@@ -16,7 +16,7 @@ from sealift.crypto.hash import sha256
 from sealift.crypto.keys import SecretKey
 from sealift.numeric.kernels import portable_kernels
 from sealift.numeric.keystream import MaskSeed, rounding_noise
-from sealift.numeric.residues import BASES, Basis
+from sealift.numeric.residues import BASES, ResidueBasis
 
 TARGET = Path(__file__).with_name("shares.json")
 SEED = bytes(range(32))
@@ -24,7 +24,7 @@ LENGTH = (1 << 15) + 20  # a block, and a short one
 KERNELS = portable_kernels()
 
 
-def mask(basis: Basis) -> dict[str, Any]:
+def mask(basis: ResidueBasis) -> dict[str, Any]:
     """A mask's first numbers and those beside the border of blocks; both signs."""
     q = (np.arange(LENGTH) * 37 % 4095 - 2047).astype(np.int16)
     plus, minus, u = (np.empty(LENGTH, np.uint32) for _ in range(3))
@@ -43,7 +43,7 @@ def mask(basis: Basis) -> dict[str, Any]:
     }
 
 
-def residues(basis: Basis) -> dict[str, Any]:
+def residues(basis: ResidueBasis) -> dict[str, Any]:
     """Numbers and their centred residues; sums and what they recombine to."""
     values = np.array([0, 1, 126, 127, 128, 65535, 65536, 2**31, 2**32 - 1], np.uint32)
     split = np.empty((len(basis.moduli), values.size), np.int8)
@@ -61,7 +61,7 @@ def residues(basis: Basis) -> dict[str, Any]:
     }
 
 
-def unmask(basis: Basis) -> dict[str, Any]:
+def unmask(basis: ResidueBasis) -> dict[str, Any]:
     """Answers, and the product in them."""
     most = basis.modulus - 1
     p, m, z = (

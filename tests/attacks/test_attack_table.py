@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sealift.attest.tpm import verifier
-from sealift.attest.verifier import Check
+from sealift.attest.verifier import AppraisalCheck
 from sealift.travel.visit.lease import Frame
 from sealift.travel.visit.state import Visit
 from tests.attacks.scenarios import table as table
@@ -90,7 +90,7 @@ def test_without_the_check_the_key_is_released(
 
 def _agreeing(found: Any) -> Any:
     """The same result, in which every check agrees."""
-    if isinstance(found, Check):
+    if isinstance(found, AppraisalCheck):
         return replace(found, code="")
     if isinstance(found, tuple | Iterator):
         return tuple(map(_agreeing, found))

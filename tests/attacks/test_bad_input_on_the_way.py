@@ -19,7 +19,7 @@ from sealift import codec
 from sealift.codec import encode
 from sealift.errors import MalformedError
 from sealift.feed import handover, receiving, sending
-from sealift.feed.handover import Consent, Proposal
+from sealift.feed.handover import FeedConsent, Proposal
 from sealift.session.session import Session
 from sealift.travel.visit import messages
 from sealift.travel.visit.messages import (
@@ -129,7 +129,7 @@ def test_a_lie_in_a_visit_ends_it_and_no_other(tmp_path: Path, kind: type) -> No
 # a device that is fed
 
 
-@pytest.mark.parametrize("kind", [Proposal, Consent])
+@pytest.mark.parametrize("kind", [Proposal, FeedConsent])
 def test_a_lie_before_a_link_ends_it_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type
 ) -> None:
@@ -196,7 +196,7 @@ READERS = {
     "release/broker/server": {"BrokerRequest"},
     "release/client": {"BrokerAnswer"},
     # above
-    "feed/handover": {"Consent", "Proposal"},
+    "feed/handover": {"FeedConsent", "Proposal"},
     "travel/accelerator/load": {"Present", "Leaves", "PathTaken", "Cargo"},
     "travel/holder/visit": {"Ready", "Receipted", "VisitPhase", "Credit"},
     # test_t2_no_read, test_visit_machine: what comes among the frames

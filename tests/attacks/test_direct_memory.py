@@ -13,7 +13,7 @@ from sealift.channel.transport.unixsocket import LocalListener, dial_local
 from sealift.crypto.aead import Aead
 from sealift.errors import IntegrityError, MalformedError, PeerError, RefusedError
 from sealift.travel.accelerator.load import CargoRows
-from sealift.travel.visit.lease import Placement
+from sealift.travel.visit.lease import RecordTarget
 from tests.sim.sealed_rows import DATA_KEY, PLAIN, RECORD_BYTES, Source
 from tests.sim.visit_parts import GuardedPool
 
@@ -57,7 +57,7 @@ def test_a_holder_that_writes_while_its_record_is_opened(mutant: bool) -> None:
     if mutant:  # the hash is of bytes that were opened apart
         genuine = source.leaves.verify
         source.leaves.verify = lambda i, _: genuine(i, PLAIN[:RECORD_BYTES])  # type: ignore[method-assign]
-    rows.place(Placement(0, 0, 0, RECORD_BYTES, 0), memoryview(shared))
+    rows.place(RecordTarget(0, 0, 0, RECORD_BYTES, 0), memoryview(shared))
     if mutant:
         rows.finish()
     else:

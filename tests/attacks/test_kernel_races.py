@@ -18,7 +18,7 @@ import pytest
 from sealift.channel.cuda import plan as geometry
 from sealift.channel.cuda.batches import refusal
 from sealift.channel.cuda.driver import Grid
-from sealift.channel.cuda.plan import BatchShape, Plan, Word32
+from sealift.channel.cuda.plan import BatchShape, KernelPlan, Word32
 from sealift.crypto.aead import Suite
 from tests.sim.gcc_kernels import KERNELS, prepare, racing_library
 from tests.sim.kernel_batches import RECORD, SMALL_GPU, Memory
@@ -32,7 +32,7 @@ SHORT, LONG = sum(LENGTHS), 4 << 20  # as if so much were in the batch
 SEGMENTS = {"one tile": SHORT, "several tiles": LONG}
 
 
-def plans(suite: Suite, total_bytes: int) -> list[Plan]:
+def plans(suite: Suite, total_bytes: int) -> list[KernelPlan]:
     """All kernels, in an order in which they could be launched."""
     count = len(LENGTHS)
     shape = BatchShape(count, max(LENGTHS), total_bytes)
@@ -43,12 +43,12 @@ def plans(suite: Suite, total_bytes: int) -> list[Plan]:
         geometry.seal_plan(suite, shape, SMALL_GPU),
         geometry.open_plan(suite, shape, SMALL_GPU),
         in_pieces(suite, shape, total_bytes),
-        Plan((refusal(count),)),
+        KernelPlan((refusal(count),)),
         geometry.count_plan(32_768, SMALL_GPU),
     ]
 
 
-def in_pieces(suite: Suite, shape: BatchShape, total_bytes: int) -> Plan:
+def in_pieces(suite: Suite, shape: BatchShape, total_bytes: int) -> KernelPlan:
     """What opens the records in two launches, as transfers do."""
     pieces = geometry.piece_plan(suite, shape, SMALL_GPU, total_bytes)
     opening, end = pieces.opening, shape.num_records * pieces.segments
@@ -59,7 +59,7 @@ def in_pieces(suite: Suite, shape: BatchShape, total_bytes: int) -> Plan:
         grid = Grid(pieces.blocks(first, last), opening.grid.threads)
         launches.append(replace(opening, grid=grid, arguments=tuple(arguments)))
     launches = (*pieces.before, *launches, *pieces.after)
-    return Plan(launches, pieces.scratch_bytes)
+    return KernelPlan(launches, pieces.scratch_bytes)
 
 
 def memories(scratch_bytes: int) -> dict[str, Memory]:

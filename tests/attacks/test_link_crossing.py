@@ -13,7 +13,7 @@ import pytest
 from sealift.channel.device.host import HostDevice
 from sealift.channel.link import opening
 from sealift.channel.link.announcement import LinkKeys
-from sealift.channel.link.openers import Ends, LinkOpener
+from sealift.channel.link.openers import FrameEnds, LinkOpener
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError
 from tests.sim.apart import Apart
@@ -163,8 +163,8 @@ def test_a_flipped_bit_in_the_crossing_tag_or_the_prefix(engine, skips, position
 def version_1(frame, unit_bytes):
     """The mutant's: frames without a crossing tag are frames."""
     if len(frame) == unit_bytes + 32:
-        return Ends(bytes(frame[:16]), bytes(frame[-16:]), b"")
-    return Ends(bytes(frame[:16]), bytes(frame[-32:-16]), bytes(frame[-16:]))
+        return FrameEnds(bytes(frame[:16]), bytes(frame[-16:]), b"")
+    return FrameEnds(bytes(frame[:16]), bytes(frame[-32:-16]), bytes(frame[-16:]))
 
 
 def test_a_frame_without_its_crossing_tag(engine, skips, monkeypatch):

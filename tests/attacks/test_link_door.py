@@ -29,7 +29,7 @@ from sealift.errors import (
 )
 from sealift.feed import sending
 from sealift.feed.form import form_of, last_word
-from sealift.feed.handover import Connection, Consent, Proposal
+from sealift.feed.handover import FeedConnection, FeedConsent, Proposal
 from sealift.ids import Role
 from sealift.release.agreement import Agreement, ReleaseRule
 from sealift.session.endpoint import Endpoint
@@ -224,11 +224,11 @@ def test_keys_are_those_of_what_was_agreed() -> None:
     session: Any = SimpleNamespace(
         export=lambda label, c: exported.append(label.encode() + c)
     )
-    connection = Connection(session, None, None)  # type: ignore[arg-type]
+    connection = FeedConnection(session, None, None)  # type: ignore[arg-type]
     proposal = Proposal(
         version=1, mode="seal-ahead", form=form_of(FORM), record_bytes=64, process=1
     )
-    consent = Consent(version=1, slots=8, process=2)
+    consent = FeedConsent(version=1, slots=8, process=2)
     for one, two in (
         (proposal, consent),
         (replace(proposal, mode="plain"), consent),

@@ -15,7 +15,7 @@ import sealift.meet.door as door
 from sealift.cli.meeting import guest
 from sealift.cli.meeting.guest import MAX_DECLARATIONS, answer_delay_s, require_signed
 from sealift.cli.meeting.host import _line
-from sealift.cli.meeting.place import Place
+from sealift.cli.meeting.place import PartyFolder
 from sealift.crypto.identity import create_identity, load_identity
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
 from sealift.errors import MalformedError, PolicyError, SealiftError, UsageError
@@ -110,7 +110,7 @@ def test_without_a_lie_all_sign_and_are_asked_three_times(host: LyingHost) -> No
     assert agreements == {"wards"}
     assert [len(each.questions) for each in owners] == [3, 3]
     for each in owners:
-        place = Place(each.folder, each.invitation.name)
+        place = PartyFolder(each.folder, each.invitation.name)
         require_signed(place, each.kept)
         assert (each.folder / "job.toml").read_text() == host.host.declaration.job
 
@@ -306,7 +306,7 @@ def test_the_job_that_begins_is_the_signed_one(host: LyingHost) -> None:
     for each in owners:
         each.end()
     north = owners[0]
-    place, job = Place(north.folder, "north"), north.folder / "job.toml"
+    place, job = PartyFolder(north.folder, "north"), north.folder / "job.toml"
     signed = job.read_text()
     job.write_text(signed.replace("epochs = 2", "epochs = 3"))
     with pytest.raises(PolicyError) as caught:

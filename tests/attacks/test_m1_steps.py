@@ -15,8 +15,8 @@ from sealift.train.loop.buckets import Array, Bucket, Trained
 from sealift.train.loop.recipe import let_through
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.stepsums import StepSums
-from sealift.train.loop.tasks import Given, SliceTask, TaskModel, Together
-from sealift.train.worker.messages import AddUp, Done, TaskAnswers, size_of
+from sealift.train.loop.tasks import SliceTask, TaskInputs, TaskModel, Together
+from sealift.train.worker.messages import AddUp, AssignmentDone, TaskAnswers, size_of
 from sealift.travel.settings import TrainingSettings
 from tests.sim.inplace import InPlace
 from tests.unit.train.ranked import Ranked, World
@@ -235,7 +235,7 @@ def asked() -> tuple[TaskAnswers, Any]:
     together = Together((16, 16), bucket_bytes=8)
     task = SliceTask("train", SETTINGS, models, together=together)
     found: Any = Parent()
-    answers = TaskAnswers(task, Given(states=[built()]))
+    answers = TaskAnswers(task, TaskInputs(states=[built()]))
     answers.reply(Trained(NAMES), b"", found)
     return answers, found
 
@@ -245,7 +245,9 @@ def test_a_worker_is_added_up_what_it_announced(asked: tuple[TaskAnswers, Any]) 
     answers, parent = asked
     for _ in range(2):
         with pytest.raises(MalformedError, match="fewer sums"):
-            answers.finish(Done((size_of(built()),), ()), lambda start, length: b"")
+            answers.finish(
+                AssignmentDone((size_of(built()),), ()), lambda start, length: b""
+            )
         for number, size in enumerate(SIZES):
             assert answers.reply(AddUp(number), bytes(size), parent) == bytes(size)
     with pytest.raises(MalformedError, match="more sums"):
@@ -276,7 +278,7 @@ def test_another_bucket_than_the_next_ends_the_task(
 def test_nothing_is_added_up_unannounced(together: Together | None) -> None:
     models = (TaskModel((), begun=True),)
     task = SliceTask("train", SETTINGS, models, together=together)
-    answers, parent = TaskAnswers(task, Given(states=[built()])), Parent()
+    answers, parent = TaskAnswers(task, TaskInputs(states=[built()])), Parent()
     for message in (AddUp(0), Trained(("third.bias",)), Trained(())):
         with pytest.raises(MalformedError):
             answers.reply(message, bytes(8), parent)  # type: ignore[arg-type]

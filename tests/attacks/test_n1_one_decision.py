@@ -26,7 +26,7 @@ from sealift.feed import terms
 from sealift.ids import Role
 from sealift.release.agreement.statements import save_statement, sign_statement
 from sealift.release.broker.keyrelease import KeyReleases
-from sealift.release.facts import Kind
+from sealift.release.facts import ReleaseKind
 from sealift.release.log.auditlog import AuditLog
 from sealift.travel.holder import jobs as holder_jobs
 from sealift.travel.holder.visit import Provisioning
@@ -82,7 +82,7 @@ SPOILS: dict[str, tuple[Callable[[World], None], str]] = {
 }
 EVERYWHERE = [
     pytest.param(kind, spoil, id=f"{kind}, {spoil}")
-    for kind in Kind
+    for kind in ReleaseKind
     for spoil in SPOILS
 ]
 
@@ -104,23 +104,23 @@ def fake_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holder_jobs, "connect", Opened)
 
 
-def prepared(kind: Kind, folder: Path) -> World:
+def prepared(kind: ReleaseKind, folder: Path) -> World:
     """What is asked for is there, and was agreed on."""
-    world = World(folder, serves=kind is Kind.MODEL_KEY)
-    if kind is Kind.CHECKPOINT_SHARE:
+    world = World(folder, serves=kind is ReleaseKind.MODEL_KEY)
+    if kind is ReleaseKind.CHECKPOINT_SHARE:
         for resource in ("ada-train", "ada-heldout"):
             world.release(resource)
         world.shares().claim()
         world.shares().deposit(MARK, SecretKey(SHARE))
         world.shares().commit(MARK)
-    if kind is Kind.PASSES:
+    if kind is ReleaseKind.PASSES:
         world.release("ada-train")
     return world
 
 
-def outcome(kind: Kind, world: World) -> str:
+def outcome(kind: ReleaseKind, world: World) -> str:
     """``out``, or the rule that refused, which a broker's log and answer name."""
-    if kind is Kind.MODEL_KEY:
+    if kind is ReleaseKind.MODEL_KEY:
         asking: Callable[[World], object] = lambda each: each.release("ada-train")  # noqa: E731
     else:
         asking = DOORS[kind][0]
@@ -140,7 +140,7 @@ def outcome(kind: Kind, world: World) -> str:
 @pytest.mark.usefixtures("fake_connection")
 @pytest.mark.parametrize(("kind", "spoil"), EVERYWHERE)
 def test_every_door_refuses_what_the_owner_does_not_allow(
-    kind: Kind, spoil: str, tmp_path: Path
+    kind: ReleaseKind, spoil: str, tmp_path: Path
 ) -> None:
     world = prepared(kind, tmp_path)
     assert outcome(kind, world) == OUT  # control
@@ -153,7 +153,7 @@ def test_every_door_refuses_what_the_owner_does_not_allow(
 @pytest.mark.usefixtures("fake_connection")
 @pytest.mark.parametrize(("kind", "spoil"), EVERYWHERE)
 def test_what_refuses_is_the_decision_that_the_door_asks(
-    kind: Kind, spoil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: ReleaseKind, spoil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutants: each door without its question, everything leaves."""
     world = prepared(kind, tmp_path)
@@ -168,12 +168,12 @@ def test_what_refuses_is_the_decision_that_the_door_asks(
 
 
 def test_every_kind_has_its_door_here() -> None:
-    assert set(DOORS) == set(Kind)
+    assert set(DOORS) == set(ReleaseKind)
 
 
 def test_a_share_goes_where_the_keys_went(tmp_path: Path) -> None:
     """Uses are counted once per key; without one nothing that was made of rows leaves."""
-    world = prepared(Kind.CHECKPOINT_SHARE, tmp_path)
+    world = prepared(ReleaseKind.CHECKPOINT_SHARE, tmp_path)
     first, world.instance = world.instance, SigningKey.generate().public_key
     for _ in range(2):
         with pytest.raises(PolicyError, match="share-before-keys"):
@@ -190,10 +190,10 @@ def test_a_share_goes_where_the_keys_went(tmp_path: Path) -> None:
 
 
 def test_a_revoked_instance_gets_nothing_and_the_log_says_so(tmp_path: Path) -> None:
-    world = prepared(Kind.CHECKPOINT_SHARE, tmp_path)
+    world = prepared(ReleaseKind.CHECKPOINT_SHARE, tmp_path)
     world.box.broker.leases.revoke(world.instance, "ima-not-allowed")
-    assert outcome(Kind.DATA_KEY, world) == "lease-revoked"
-    assert outcome(Kind.CHECKPOINT_SHARE, world) == "lease-revoked"
+    assert outcome(ReleaseKind.DATA_KEY, world) == "lease-revoked"
+    assert outcome(ReleaseKind.CHECKPOINT_SHARE, world) == "lease-revoked"
     assert world.rules()[-2:] == ["lease-revoked"] * 2
     world.box.close()
 
@@ -206,7 +206,7 @@ def test_rows_go_to_nobody_whom_our_broker_revoked(
     for standing, said in (("ima-not-allowed", "lease-revoked"), ("", OUT)):
         visit = nullcontext(lambda standing=standing: standing)
         monkeypatch.setattr(PartyWatch, "visit", lambda *_, visit=visit: visit)
-        assert outcome(Kind.ROWS, world) == said
+        assert outcome(ReleaseKind.ROWS, world) == said
     world.box.close()
 
 
@@ -320,9 +320,11 @@ def test_a_batch_that_waited_sealed_is_asked_about_again(
         sender.close()
 
 
-@pytest.mark.parametrize("kind", [Kind.DATA_KEY, Kind.MODEL_KEY, Kind.CHECKPOINT_SHARE])
+@pytest.mark.parametrize(
+    "kind", [ReleaseKind.DATA_KEY, ReleaseKind.MODEL_KEY, ReleaseKind.CHECKPOINT_SHARE]
+)
 def test_a_statement_that_comes_while_it_is_logged_is_obeyed(
-    tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: ReleaseKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Syncing takes its time; whoever left was told that nothing goes any more."""
     world = prepared(kind, tmp_path)

@@ -19,7 +19,7 @@ from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import SealiftError
 from sealift.serve.modelworker import ModelWorker
 from sealift.train.job.settings import ServingTable
-from sealift.train.loop.tasks import Given
+from sealift.train.loop.tasks import TaskInputs
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker import taskprocess
 from sealift.train.worker.executor import RecipeExecutor
@@ -48,7 +48,7 @@ def spies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[int]]]:
     found: dict[str, list[int]] = {"area": [], "states": []}
     plain = taskprocess._states_of
 
-    def states_of(given: Given) -> SharedBuffer:
+    def states_of(given: TaskInputs) -> SharedBuffer:
         made = plain(given)
         found["states"].append(os.dup(made.descriptor))
         return made

@@ -22,10 +22,16 @@ import pytest
 from sealift.errors import JobError, MalformedError
 from sealift.ids import Buffer
 from sealift.train.loop.states import TrainingState
-from sealift.train.loop.tasks import Given, SliceTask, TaskModel
+from sealift.train.loop.tasks import SliceTask, TaskInputs, TaskModel
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker.executor import RecipeExecutor
-from sealift.train.worker.messages import Done, Handed, Metrics, TaskAnswers, size_of
+from sealift.train.worker.messages import (
+    AssignmentDone,
+    Handed,
+    TaskAnswers,
+    TaskMetrics,
+    size_of,
+)
 from sealift.train.worker.requests import Area, ParentEnd, Request, WorkerEnd
 from sealift.travel.settings import TrainingSettings
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
@@ -253,7 +259,7 @@ def conversation(state: TrainingState) -> Iterator[tuple[TaskAnswers, Any, Any, 
     with ours, theirs, closing(ChangingArea(1 << 20)) as area:
         worker = WorkerEnd(theirs.fileno(), area.descriptor)
         parent = ParentEnd(area, ours.fileno(), lambda: 5.0)
-        yield TaskAnswers(task, Given(states=[state])), parent, worker, area
+        yield TaskAnswers(task, TaskInputs(states=[state])), parent, worker, area
         area._map = cast("Any", area._map)._plain
 
 
@@ -285,12 +291,14 @@ def test_what_a_worker_is_done_with_is_read_once(state: TrainingState) -> None:
     done = replace(state, step=state.step + 4)
     with conversation(state) as (answers, parent, worker, area):
         put(worker, state)
-        worker._say(Metrics(0, 0, {"loss": 0.5}), 0, 0, 0)
+        worker._say(TaskMetrics(0, 0, {"loss": 0.5}), 0, 0, 0)
         told = SimpleNamespace(measured=lambda model, place, values: None)
-        reply(answers, parent.hear(Metrics), told)
-        assert answers.finish(Done((size_of(done),), ()), area.copy).states == (done,)
+        reply(answers, parent.hear(TaskMetrics), told)
+        assert answers.finish(
+            AssignmentDone((size_of(done),), ()), area.copy
+        ).states == (done,)
         with pytest.raises(MalformedError):
-            answers.finish(Done((size_of(done),), ()), area.copy)
+            answers.finish(AssignmentDone((size_of(done),), ()), area.copy)
 
 
 def test_nothing_outside_of_an_area_is_read(state: TrainingState) -> None:

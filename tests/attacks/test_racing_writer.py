@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.channel.record.opener import Place, RecordOpener
+from sealift.channel.record.opener import RecordOpener, RecordPosition
 from sealift.channel.record.record import StreamOptions
 from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.keys import SecretKey
@@ -77,7 +77,9 @@ def test_a_writer_exactly_between_two_reads(private, wrong):
     options = StreamOptions(TwiceReadingBackend(write_between).cipher)
     opener = RecordOpener(KEY, sealer.header_bytes, options=options)
     out = bytearray(64)
-    opener.open_at(Place(0, 0, final=True), memoryview(shared), out, private=private)
+    opener.open_at(
+        RecordPosition(0, 0, final=True), memoryview(shared), out, private=private
+    )
     assert (bytes(out) != b"p" * 64) == wrong
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from sealift.codec import decode, encode
 from sealift.collective.group import SealedGroup
-from sealift.data.schedule.visits import Group, Stop
+from sealift.data.schedule.visits import Stop, VisitBatch
 from sealift.errors import MalformedError, SealiftError
 from sealift.ids import Digest
 from sealift.release.agreement import Purpose
@@ -31,7 +31,12 @@ from sealift.train.loop.states import (
 )
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.uses import TableUse, Uses
-from sealift.train.ranks.rounds import GroupRounds, Part, Present, Report
+from sealift.train.ranks.rounds import (
+    GroupRounds,
+    PassReport,
+    RankIntroduction,
+    RankNumbers,
+)
 from tests.sim.inplace import InPlace
 from tests.sim.wires import simulated_wires
 from tests.unit.train.joints import cargo_of, resource
@@ -57,10 +62,10 @@ def build():
     return Model()
 """
 _ONE = threading.Lock()  # torch's random streams are the process's
-Tell = Callable[[Report], Report]
+Tell = Callable[[PassReport], PassReport]
 
 
-def honest(report: Report) -> Report:
+def honest(report: PassReport) -> PassReport:
     return report
 
 
@@ -72,7 +77,7 @@ class Ranked:
     trainer: Trainer
     rounds: Any = None
     error: SealiftError | None = None
-    reports: tuple[Report, ...] = ()
+    reports: tuple[PassReport, ...] = ()
 
     def train(self, epoch: int) -> None:
         self.reports = self.rounds.run("train", epoch)
@@ -100,10 +105,10 @@ class World:
     found: list[Ranked] = field(default_factory=list)
 
     @property
-    def plans(self) -> list[list[Group]]:
+    def plans(self) -> list[list[VisitBatch]]:
         return [
             [
-                Group(epoch, "train", epoch, (self._stop(rank, epoch),))
+                VisitBatch(epoch, "train", epoch, (self._stop(rank, epoch),))
                 for epoch in range(self.epochs)
             ]
             for rank in range(self.ranks)
@@ -130,7 +135,7 @@ class World:
                     if odd:
                         share = rank.rounds._share
                         rank.rounds._share = lambda own: share(
-                            self.tell(own) if isinstance(own, Report) else own
+                            self.tell(own) if isinstance(own, PassReport) else own
                         )
                     work(rank)
             except SealiftError as error:
@@ -162,7 +167,7 @@ class World:
         return Ranked(number, trainer)
 
     def _work(self, rank: Ranked) -> Any:
-        def work(purpose: Purpose, epoch: int) -> tuple[tuple[Part, ...], Uses]:
+        def work(purpose: Purpose, epoch: int) -> tuple[tuple[RankNumbers, ...], Uses]:
             own, seed = self._stop(rank.number, epoch), rank.number + 5
             loaded = cargo_of(
                 resource(own.holder, ROWS), rows(ROWS, seed=seed), epoch=epoch
@@ -171,7 +176,7 @@ class World:
                 rank.trainer.work([loaded], "train")
             use = TableUse(resource=own.resource, purpose="train", visits=1)
             receipt = Digest.of(f"{rank.number}/{epoch}".encode())
-            return (Part(stop=own, metrics={}),), Uses((use,), (receipt,))
+            return (RankNumbers(stop=own, metrics={}),), Uses((use,), (receipt,))
 
         return work
 
@@ -246,7 +251,7 @@ class TwoFaced(SealedGroup):
         for number, peer in self._peers.items():
             raw = bytes(message)
             if number == 1 and raw[:1] == b"{":
-                said = decode(Report, raw.rstrip(b"\0"))
+                said = decode(PassReport, raw.rstrip(b"\0"))
                 metrics = {"loss": 0.5}
                 parts = tuple(replace(each, metrics=metrics) for each in said.parts)
                 raw = encode(replace(said, parts=parts))[: len(raw)].ljust(
@@ -276,7 +281,7 @@ class OtherSum(SealedGroup):
                 peer.send(message)
 
 
-def loud(report: Report) -> Report:
+def loud(report: PassReport) -> PassReport:
     """With numbers, so that a shorter report has room for others."""
     parts = tuple(replace(each, metrics={"loss": 0.25}) for each in report.parts)
     return replace(report, parts=parts)
@@ -407,7 +412,7 @@ def test_a_state_that_changes_its_shape_is_not_summed() -> None:
 
 def goes_on(rank: Ranked, position: int, states: Any = None) -> Any:
     """Rank 0 goes on with a pass; others begin."""
-    own = Present(heads=(), position=0 if rank.number else position)
+    own = RankIntroduction(heads=(), position=0 if rank.number else position)
     if states is not None and rank.number == 0:
         return rank.rounds._share(replace(own, states=states))
     return rank.rounds.meet(own, [("train", 0), ("train", 1)])
@@ -482,7 +487,7 @@ def test_states_that_rank_0_announces_are_bounded(position: int, states: Any) ->
 
 def test_no_other_rank_says_where_to_go_on() -> None:
     def resume(rank: Ranked) -> None:
-        own = Present(heads=(), position=int(rank.number == 2))
+        own = RankIntroduction(heads=(), position=int(rank.number == 2))
         rank.rounds.meet(own, [("train", 0)])
 
     world = World(odd=2)

@@ -10,7 +10,7 @@ import pytest
 from sealift.errors import PeerError, SealiftError
 from sealift.session.relay import server as relay_module
 from sealift.session.relay.client import RelayClient
-from sealift.session.relay.envelope import Envelope, EnvelopeKind, fresh_circuit
+from sealift.session.relay.envelope import EnvelopeKind, RelayEnvelope, fresh_circuit
 from sealift.session.relay.server import Relay
 from tests.attacks.test_relay_strangers import (
     CHUNK,
@@ -35,7 +35,7 @@ def test_answers_that_a_stranger_does_not_take_are_its_own(
         asking = stranger(relay, "src")
         stack.callback(asking.close)
         for _ in range(8):
-            opening = Envelope(EnvelopeKind.OPEN, fresh_circuit(), "holder-north")
+            opening = RelayEnvelope(EnvelopeKind.OPEN, fresh_circuit(), "holder-north")
             asking.send(opening.encode())
 
         circuits = [north.accept(60) for _ in range(8)]

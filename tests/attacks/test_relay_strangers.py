@@ -16,12 +16,12 @@ from sealift.errors import PeerError, SealiftError
 from sealift.ids import Digest
 from sealift.session.relay import server as relay_module
 from sealift.session.relay.client import RelayClient
-from sealift.session.relay.connection import Account, Connection
+from sealift.session.relay.connection import Account, RelayConnection
 from sealift.session.relay.envelope import (
     WINDOW_BYTES,
-    Envelope,
     EnvelopeKind,
     Registry,
+    RelayEnvelope,
     fresh_circuit,
     prover,
 )
@@ -53,8 +53,8 @@ def dial(relay: Relay, name: str, key: SigningKey = NORTH) -> RelayClient:
 def stranger(relay: Relay, name: str) -> TcpTransport:
     """Registers, and from then on does what it wants."""
     transport = TcpTransport.dial(*relay.address)
-    transport.send(Envelope(EnvelopeKind.REGISTER, name=name).encode())
-    answer = Envelope.parse(transport.receive(60))
+    transport.send(RelayEnvelope(EnvelopeKind.REGISTER, name=name).encode())
+    answer = RelayEnvelope.parse(transport.receive(60))
     if answer.kind is not EnvelopeKind.REGISTERED:
         transport.close()
         raise PeerError(answer.reason, code=answer.reason)
@@ -184,9 +184,9 @@ def one_silent(*, challenged: bool) -> Iterator[tuple[Relay, TcpTransport]]:
     with Relay.listen(registry=REGISTRY) as relay:
         transport = TcpTransport.dial(*relay.address)
         if challenged:
-            hello = Envelope(EnvelopeKind.REGISTER, name="holder-north")
+            hello = RelayEnvelope(EnvelopeKind.REGISTER, name="holder-north")
             transport.send(hello.encode())
-            answer = Envelope.parse(transport.receive(60))
+            answer = RelayEnvelope.parse(transport.receive(60))
             assert answer.kind is EnvelopeKind.CHALLENGE
         with closing(transport):
             yield relay, transport
@@ -217,10 +217,14 @@ def test_who_registered_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_garbled_proof_ends_the_connection(relay: Relay) -> None:
     for kind in (EnvelopeKind.REGISTER, EnvelopeKind.FRAME, EnvelopeKind.PROVE):
         transport = TcpTransport.dial(*relay.address)
-        transport.send(Envelope(EnvelopeKind.REGISTER, name="holder-north").encode())
+        transport.send(
+            RelayEnvelope(EnvelopeKind.REGISTER, name="holder-north").encode()
+        )
         transport.receive(60)
-        transport.send(Envelope(kind, name="holder-north", payload=bytes(9)).encode())
-        assert Envelope.parse(transport.receive(60)).kind is EnvelopeKind.REFUSED
+        transport.send(
+            RelayEnvelope(kind, name="holder-north", payload=bytes(9)).encode()
+        )
+        assert RelayEnvelope.parse(transport.receive(60)).kind is EnvelopeKind.REFUSED
         transport.close()
     dial(relay, "holder-north").close()
 
@@ -236,9 +240,13 @@ def flood(relay: Relay, stack: ExitStack, target: str) -> list[threading.Thread]
             with suppress(SealiftError):
                 for _ in range(8):
                     circuit = fresh_circuit()
-                    sender.send(Envelope(EnvelopeKind.OPEN, circuit, target).encode())
+                    sender.send(
+                        RelayEnvelope(EnvelopeKind.OPEN, circuit, target).encode()
+                    )
                     for _ in range(WINDOW_BYTES // len(CHUNK)):
-                        frame = Envelope(EnvelopeKind.FRAME, circuit, payload=CHUNK)
+                        frame = RelayEnvelope(
+                            EnvelopeKind.FRAME, circuit, payload=CHUNK
+                        )
                         sender.send(frame.encode())
 
         threads.append(threading.Thread(target=pour, daemon=True))
@@ -250,10 +258,10 @@ def flood(relay: Relay, stack: ExitStack, target: str) -> list[threading.Thread]
 def slow_victim(relay: Relay) -> Iterator[TcpTransport]:
     """A party that takes nothing for a while."""
     transport = TcpTransport.dial(*relay.address)
-    transport.send(Envelope(EnvelopeKind.REGISTER, name="holder-north").encode())
-    challenge = bytes(Envelope.parse(transport.receive(60)).payload)
+    transport.send(RelayEnvelope(EnvelopeKind.REGISTER, name="holder-north").encode())
+    challenge = bytes(RelayEnvelope.parse(transport.receive(60)).payload)
     proof = prover(NORTH, AGREEMENT, "holder-north")(challenge)
-    transport.send(Envelope(EnvelopeKind.PROVE, payload=proof).encode())
+    transport.send(RelayEnvelope(EnvelopeKind.PROVE, payload=proof).encode())
     transport.receive(60)
     with closing(transport):
         yield transport
@@ -283,7 +291,7 @@ def test_who_was_held_goes_on_where_it_was(relay: Relay) -> None:
         wait_until(lambda: len(relay._held) == 2)
         got = 0
         while got < 64:
-            got += Envelope.parse(victim.receive(20)).kind is EnvelopeKind.FRAME
+            got += RelayEnvelope.parse(victim.receive(20)).kind is EnvelopeKind.FRAME
         for thread in threads:
             thread.join(300)
         wait_until(lambda: not relay._held)
@@ -320,9 +328,9 @@ def test_opening_and_closing_counts_as_well(relay: Relay) -> None:
             with suppress(SealiftError):
                 while True:
                     circuit = fresh_circuit()
-                    opening = Envelope(EnvelopeKind.OPEN, circuit, "holder-north")
+                    opening = RelayEnvelope(EnvelopeKind.OPEN, circuit, "holder-north")
                     sender.send(opening.encode())
-                    sender.send(Envelope(EnvelopeKind.CLOSE, circuit).encode())
+                    sender.send(RelayEnvelope(EnvelopeKind.CLOSE, circuit).encode())
 
         thread = threading.Thread(target=pour, daemon=True)
         thread.start()
@@ -376,7 +384,7 @@ def stranger_link(relay: Relay) -> RelayClient:
 def test_charges_are_given_back_whatever_happens() -> None:
     account = Account(1 << 20)
     here, there = socket.socketpair()
-    line = Connection(1, here, b"", address=None, accounts=())
+    line = RelayConnection(1, here, b"", address=None, accounts=())
     for size in (0, 1, 70_000, 500_000):
         line.put(bytes(size), (account,))
     line.flush()

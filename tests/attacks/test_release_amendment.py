@@ -29,7 +29,7 @@ from sealift.release.agreement.statements import (
 )
 from sealift.release.client import collect_release
 from sealift.release.decision import decide
-from sealift.release.facts import Ask, Kind, Owner, State
+from sealift.release.facts import Owner, ReleaseKind, ReleaseQuestion, ReleaseState
 from tests.sim.owners import NOW_S, make_broker, session_pair, start_broker
 from tests.worlds.consortium import OUTPUT, RUN, Consortium, make_consortium
 
@@ -363,8 +363,10 @@ def test_broker_refuses_who_did_not_sign_at_each_request(
     after = consortium.successor()
     verified = verify(after.signed("bern", "cleo"))
     session = session_pair(after, start(consortium, tmp_path), "ada")
-    asked = Ask(kind=Kind.DATA_KEY, peer=session.other.peer, resource="ada-train")
-    state = State(
+    asked = ReleaseQuestion(
+        kind=ReleaseKind.DATA_KEY, peer=session.other.peer, resource="ada-train"
+    )
+    state = ReleaseState(
         owner=Owner("ada", consortium.identities["ada"].public_key),
         verified=verified,
         at_s=0.0,

@@ -18,8 +18,8 @@ from sealift.codec import encode_named
 from sealift.collective.group import SealedGroup
 from sealift.crypto.identity import save_identity
 from sealift.crypto.sign import PublicKey, SigningKey, sign_document
-from sealift.data.schedule.visits import Group as VisitGroup
 from sealift.data.schedule.visits import Stop
+from sealift.data.schedule.visits import VisitBatch as VisitGroup
 from sealift.errors import MalformedError, PolicyError, SealiftError
 from sealift.events import discard
 from sealift.ids import Digest, Role, VisitId

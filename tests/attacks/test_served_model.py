@@ -33,7 +33,7 @@ from sealift.serve import client as client_module
 from sealift.serve.client import connect as connect_client
 from sealift.serve.client import meet
 from sealift.serve.clientpolicy import load_policy, require_known
-from sealift.serve.protocol import Answered, Ask, send_packet
+from sealift.serve.protocol import InferenceAnswer, InferenceRequest, send_packet
 from sealift.serve.scheduler import Scheduler
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import accept, connect
@@ -42,7 +42,7 @@ from tests.worlds.memorytransport import memory_pair
 
 
 def test_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def other(welcome: client_module.Welcome) -> client_module.Welcome:
+    def other(welcome: client_module.ServerWelcome) -> client_module.ServerWelcome:
         return replace(welcome, content=Digest.of(b"another"))
 
     served = Served(welcome=other)
@@ -222,7 +222,9 @@ def test_a_question_number_is_used_once() -> None:
     """A client that repeats itself inside its own session."""
     with (served := Served()).running(), served.connect() as client:
         client.predict(rows(1.0))
-        send_packet(client._session, Ask(id=1, work="predict", rows=1), bytes(8))
+        send_packet(
+            client._session, InferenceRequest(id=1, work="predict", rows=1), bytes(8)
+        )
         with pytest.raises(SealiftError) as caught:
             client.predict(rows(1.0))
         assert caught.value.code in ("bad-packet", "session-closed", "server-gone")
@@ -249,12 +251,14 @@ def test_an_answer_of_another_client() -> None:
 @pytest.mark.parametrize(
     ("answer", "payload"),
     [
-        (Answered(id=7, number=0, rows=1, final=True), bytes(8)),
-        (Answered(id=1, number=0, rows=1, final=True), bytes(4 * 3)),
-        (Ask(id=1, work="predict", rows=1), bytes(8)),
+        (InferenceAnswer(id=7, number=0, rows=1, final=True), bytes(8)),
+        (InferenceAnswer(id=1, number=0, rows=1, final=True), bytes(4 * 3)),
+        (InferenceRequest(id=1, work="predict", rows=1), bytes(8)),
     ],
 )
-def test_a_server_that_answers_something_else(answer: Answered, payload: bytes) -> None:
+def test_a_server_that_answers_something_else(
+    answer: InferenceAnswer, payload: bytes
+) -> None:
     served = Served()
     here, there = memory_pair()
 

@@ -21,8 +21,8 @@ from sealift.release.receipt import SignedReceipt
 from sealift.travel.accelerator import load
 from sealift.travel.accelerator import load as rows
 from sealift.travel.accelerator import visit as host
-from sealift.travel.visit.lease import Frame, Lease, Placement, placement
-from sealift.travel.visit.state import State, Visit
+from sealift.travel.visit.lease import Frame, Lease, RecordTarget, placement
+from sealift.travel.visit.state import Visit, VisitState
 from tests.sim.hands import Bring, Hand, sending
 from tests.sim.outcome import Outcome
 from tests.sim.visit_world import VisitWorld
@@ -109,7 +109,7 @@ def test_is_refused_by_that_rule_alone(
 def test_a_frame_that_is_believed_writes_elsewhere(
     world: VisitWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def admit(visit: Visit, frame: Frame) -> Placement:
+    def admit(visit: Visit, frame: Frame) -> RecordTarget:
         place = placement(visit.lease, frame.sequence, visit._record_bytes)
         visit._next += 1
         return replace(place, offset=frame.offset, length=frame.length)
@@ -153,9 +153,11 @@ def test_a_frame_after_the_end_is_not_read(world: VisitWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    "state", [state for state in State if state is not State.LEASED]
+    "state", [state for state in VisitState if state is not VisitState.LEASED]
 )
-def test_frames_are_admitted_while_leased_only(world: VisitWorld, state: State) -> None:
+def test_frames_are_admitted_while_leased_only(
+    world: VisitWorld, state: VisitState
+) -> None:
     offer = world.offer("ada")
     hosted = world.host(offer, lambda *_: pytest.fail("nobody is met"))
     visit = hosted._visit
@@ -165,7 +167,7 @@ def test_frames_are_admitted_while_leased_only(world: VisitWorld, state: State) 
     with pytest.raises(StaleError) as refusal:
         visit.admit(frame)
     assert refusal.value.code == "visit-state"
-    visit.state = State.LEASED
+    visit.state = VisitState.LEASED
     assert visit.admit(frame).length == 96  # the control
 
 
@@ -194,7 +196,7 @@ def accept_any(patch: pytest.MonkeyPatch) -> None:
     def accept(visit: Visit, lease: Lease, record_bytes: int) -> None:
         visit._lease, visit._record_bytes = lease, record_bytes
         visit._deadline = visit._clock() + lease.lease_s
-        visit.state = State.LEASED
+        visit.state = VisitState.LEASED
 
     patch.setattr(Visit, "accept", accept)
 

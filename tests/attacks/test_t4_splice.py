@@ -17,8 +17,8 @@ import pytest
 from sealift.channel.record.commitment import VerifiedLeaves
 from sealift.channel.record.opener import RecordOpener
 from sealift.channel.record.sealedfile import RawSealedFile, write_sealed_file
-from sealift.travel.visit.lease import Frame, Placement, placement
-from sealift.travel.visit.state import State, Visit
+from sealift.travel.visit.lease import Frame, RecordTarget, placement
+from sealift.travel.visit.state import Visit, VisitState
 from tests.sim.faultyline import Fault
 from tests.sim.hands import Bring, Hand, sending
 from tests.sim.visit_world import Outcome, VisitWorld
@@ -53,7 +53,7 @@ def no_place(patch: pytest.MonkeyPatch) -> None:
 def no_order(patch: pytest.MonkeyPatch) -> None:
     """Frames are taken in any order; each goes where its number says."""
 
-    def admit(visit: Visit, frame: Frame) -> Placement:
+    def admit(visit: Visit, frame: Frame) -> RecordTarget:
         visit._next += 1
         number = frame.sequence % visit.expected_frames
         return placement(visit.lease, number, visit._record_bytes)
@@ -69,7 +69,7 @@ def no_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Visit, "expected_frames", fewer)
 
     def seal(visit: Visit, frames: int, cargo_bytes: int) -> None:
-        visit.state = State.SEALED
+        visit.state = VisitState.SEALED
 
     patch.setattr(Visit, "seal", seal)
 
@@ -102,7 +102,7 @@ def test_only_the_mac_notices_a_harmless_flip(
     assert world.visit("ada").verified
 
 
-def _in_turn(visit: Visit, frame: Frame) -> Placement:
+def _in_turn(visit: Visit, frame: Frame) -> RecordTarget:
     visit._next += 1
     return placement(visit.lease, visit._next - 1, visit._record_bytes)
 

@@ -17,8 +17,8 @@ import pytest
 
 from sealift.errors import JobError
 from sealift.train.loop.states import Settled, TrainingState, parse_tensors
-from sealift.train.loop.tasks import Given, SliceTask
-from sealift.train.loop.trainer import JOINT, Told, Trainer
+from sealift.train.loop.tasks import SliceTask, TaskInputs
+from sealift.train.loop.trainer import JOINT, TaskObserver, Trainer
 from sealift.train.worker.executor import RecipeExecutor
 from tests.unit.train.joints import cargo, joint
 from tests.unit.train.recipes import PLAIN, SETTINGS
@@ -145,7 +145,7 @@ def test_a_change_while_steps_stand_still() -> None:
     training = joint(settings=replace(SETTINGS, digest_every=1))
     work = training._workplace.do
 
-    class Damaging(Told):
+    class Damaging(TaskObserver):
         calls = 0
 
         def hand_over(self, model: int, state: TrainingState) -> None:
@@ -154,7 +154,7 @@ def test_a_change_while_steps_stand_still() -> None:
                 state = replace(state, tensors=flip(state.tensors, 8 * 900))
             super().hand_over(model, state)
 
-    def do(task: SliceTask, given: Given, _told: object) -> object:
+    def do(task: SliceTask, given: TaskInputs, _told: object) -> object:
         return work(task, given, Damaging())
 
     training.work([cargo("north")])  # the control

@@ -18,7 +18,7 @@ from sealift.errors import PeerError, SealiftError, StaleError
 from sealift.events import Event
 from sealift.travel.holder.visit import Provisioning
 from sealift.travel.visit.messages import Present, Ready, receive_message, send_message
-from sealift.travel.visit.state import State, Visit
+from sealift.travel.visit.state import Visit, VisitState
 from tests.sim.hands import WAIT_S, Hand
 from tests.sim.live import live_job
 from tests.sim.outcome import Outcome
@@ -199,7 +199,7 @@ def test_a_holder_that_never_comes(world: VisitWorld) -> None:
     hosted = world.host(offer, meet)
     ended = hosted.run(world.grant(offer, hosted))
     assert (ended.outcome, ended.reason) == ("failed", "holder-missing")
-    assert hosted.state is State.FAILED
+    assert hosted.state is VisitState.FAILED
     assert world.pools[-1].scrubbed
     assert world.visit("bern").verified
 

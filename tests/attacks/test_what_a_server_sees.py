@@ -21,7 +21,7 @@ from sealift.errors import IntegrityError, JobError
 from sealift.numeric.kernels import Kernels, portable_kernels
 from sealift.numeric.keystream import MaskSeed
 from sealift.numeric.loops import F32, I16, U32
-from sealift.numeric.residues import Basis
+from sealift.numeric.residues import ResidueBasis
 from sealift.outsource import terms
 from sealift.outsource.masked import SHARES, MaskedProducts, Share
 from sealift.outsource.multiplier import Multiplier
@@ -54,7 +54,13 @@ class CountedKernels(Kernels):
         return u.to_bytes(4, "big")
 
     def uniform(
-        self, seed: bytes, basis: Basis, out: U32, *, first: int = 0, size: int = 0
+        self,
+        seed: bytes,
+        basis: ResidueBasis,
+        out: U32,
+        *,
+        first: int = 0,
+        size: int = 0,
     ) -> None:
         out[:] = int.from_bytes(seed, "big")
 
@@ -67,8 +73,10 @@ KERNELS = CountedKernels(LOOPS)
 
 
 @pytest.fixture(params=[(3, 5), (5, 7)], ids=["15", "35"])
-def basis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Basis:
-    found = Basis(request.param)
+def basis(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> ResidueBasis:
+    found = ResidueBasis(request.param)
     monkeypatch.setattr(terms, "BASES", (found,))
     monkeypatch.setattr("tests.sim.shareservers._KERNELS", KERNELS)
     return found
@@ -76,7 +84,7 @@ def basis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ba
 
 def views(
     values: tuple[float, ...],
-    basis: Basis,
+    basis: ResidueBasis,
     *,
     tensors: int = 2,
     draw: Draw = own_word,
@@ -132,7 +140,7 @@ def distributions(
 
 
 @pytest.fixture
-def found(basis: Basis) -> list[dict[Share, list[str]]]:
+def found(basis: ResidueBasis) -> list[dict[Share, list[str]]]:
     """With gradients at 15; at 35 there would be too many."""
     tensors = 3 if basis.modulus == 15 else 2
     return [views(values, basis, tensors=tensors) for values in INPUTS]
@@ -159,7 +167,7 @@ MUTANTS: dict[str, Draw] = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_masks_that_are_not_fresh_and_uniform_are_seen(
-    basis: Basis, mutant: str
+    basis: ResidueBasis, mutant: str
 ) -> None:
     seen = [views(values, basis, draw=MUTANTS[mutant]) for values in INPUTS]
     first, *others = distributions(seen, "P")
@@ -167,7 +175,7 @@ def test_masks_that_are_not_fresh_and_uniform_are_seen(
 
 
 @pytest.mark.parametrize("share", SHARES)
-def test_a_server_that_lies_sees_no_more(basis: Basis, share: Share) -> None:
+def test_a_server_that_lies_sees_no_more(basis: ResidueBasis, share: Share) -> None:
     def bend(who: Share, _: Layer, _direction: Direction, answer: U32) -> U32:
         more = np.uint32(who == share)
         return (answer + more) % np.uint32(basis.modulus)
@@ -179,7 +187,7 @@ def test_a_server_that_lies_sees_no_more(basis: Basis, share: Share) -> None:
 
 
 def test_a_modulus_that_follows_norms_would_be_seen(
-    basis: Basis, monkeypatch: pytest.MonkeyPatch
+    basis: ResidueBasis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant of rule C2: the exchange that a server gets says what it should not."""
     original = MaskedProducts.forward

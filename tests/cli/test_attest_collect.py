@@ -40,7 +40,7 @@ from sealift.crypto.identity import create_identity, save_identity
 from sealift.errors import SealiftError, UnavailableError
 from sealift.ids import Digest
 from sealift.train.job import hostattester
-from sealift.train.job.hostattester import EvidencePlaces, Platform, open_attester
+from sealift.train.job.hostattester import EvidencePlaces, HostPlatform, open_attester
 from tests.sim import nvidia_device
 from tests.sim.attestedworld import host_words
 from tests.sim.intel_world import IntelWorld
@@ -60,17 +60,19 @@ def world() -> IntelWorld:
     return IntelWorld()
 
 
-def tdx_platform(world: IntelWorld, *gpus: SoftDevice) -> Platform:
+def tdx_platform(world: IntelWorld, *gpus: SoftDevice) -> HostPlatform:
     folder = StandInTsmFolder(lambda inblob, level: (world.quote(inblob), b""))
     nvml = FakeNvml(list(gpus))
-    return Platform(TsmReader(folder), world.guest, Path("/absent"), lambda: nvml)
+    return HostPlatform(TsmReader(folder), world.guest, Path("/absent"), lambda: nvml)
 
 
-def no_platform() -> Platform:
-    return Platform(TsmReader(StandInTsmFolder(lambda i, p: (i, b""), provider=None)))
+def no_platform() -> HostPlatform:
+    return HostPlatform(
+        TsmReader(StandInTsmFolder(lambda i, p: (i, b""), provider=None))
+    )
 
 
-def collect(platform: Platform, *words: str) -> int:
+def collect(platform: HostPlatform, *words: str) -> int:
     line = ["attest", "collect", *words]
     args = build_parser(line).parse_args(line)
     return attestcollect.run_collect(args, platform)
@@ -240,7 +242,7 @@ def test_a_tdx_guest_with_gpus_proves_gpu_tee(
 
 def test_a_snp_guest_proves_tee_and_no_gpu_tee() -> None:
     folder = StandInTsmFolder(lambda i, p: (b"report", b""), provider="sev_guest")
-    platform = Platform(TsmReader(folder))
+    platform = HostPlatform(TsmReader(folder))
     made = open_attester(Agreed((Level.TEE,)).setup, NO_TPM, platform)
     assert isinstance(made, SnpAttester)
     with pytest.raises(UnavailableError, match="bind GPUs") as caught:

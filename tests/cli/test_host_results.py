@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sealift.cli.meeting import host
-from sealift.cli.meeting.place import Place
+from sealift.cli.meeting.place import PartyFolder
 
 
 @pytest.mark.parametrize(
@@ -37,5 +37,5 @@ def test_report_and_receipt_stand_beside_a_model_alone(
     if receipt:
         (run / "receipt.json").write_text("{}")
     monkeypatch.setattr(host, "_command", lambda words: code)
-    assert host._open_model(Place(tmp_path, "host")) == ends
+    assert host._open_model(PartyFolder(tmp_path, "host")) == ends
     assert sorted(each.name for each in tmp_path.iterdir() if each != run) == left

@@ -24,7 +24,7 @@ from sealift.data.loader.torchloader import SealedDataLoader
 from sealift.data.loader.windows import WindowArena
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import MalformedError, UnavailableError
-from sealift.train.job.checkpoints import StateFolder
+from sealift.train.job.checkpoints import CheckpointFolder
 from sealift.train.worker.process import TextTap
 from sealift.train.worker.requests import Area
 from sealift.travel.visit.memory import CPUPool
@@ -155,7 +155,7 @@ OWNERS: dict[str, Callable[[Path], Any]] = {
     "area": lambda folder: Area(100),
     "tap": lambda folder: TextTap(None),
     "arena": lambda folder: WindowArena(1, 100, shared=True),
-    "state": lambda folder: StateFolder(folder / "state"),
+    "state": lambda folder: CheckpointFolder(folder / "state"),
     "tpm": lambda folder: DeviceLink(os.devnull),
 }
 
@@ -213,7 +213,7 @@ def test_dropped_it_is_closed_and_said(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_dropped_folder_of_checkpoints_is_free_again(tmp_path: Path) -> None:
-    assert left_open(lambda: StateFolder(tmp_path / "state")) == 0
+    assert left_open(lambda: CheckpointFolder(tmp_path / "state")) == 0
 
 
 @pytest.fixture

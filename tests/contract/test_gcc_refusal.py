@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sealift.channel.cuda.batches import refusal
-from sealift.channel.cuda.plan import Plan
+from sealift.channel.cuda.plan import KernelPlan
 from tests.sim.gcc_kernels import run_plan
 from tests.sim.kernel_batches import RECORD, Memory
 
@@ -27,7 +27,7 @@ def left(verdicts: bytes, shift: int = 0) -> bytes:
     places = {
         "records": table.address, "plain": plain.address, "verdicts": told.address,
     }  # fmt: skip
-    run_plan(Plan((refusal(count),)), places)
+    run_plan(KernelPlan((refusal(count),)), places)
     return plain.read()
 
 

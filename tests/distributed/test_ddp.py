@@ -13,7 +13,7 @@ import pytest
 from sealift.demo.checks import check_rounds
 from sealift.demo.folder import OWNERS, World
 from sealift.demo.job import ONE_BUFFER, make_world, write_job
-from sealift.demo.roles import Run, run_ddp, run_local
+from sealift.demo.roles import DemoRun, run_ddp, run_local
 from sealift.demo.tasks.digits import DIGITS
 from sealift.release.agreement.signed import load_verified
 from sealift.release.equip import equip
@@ -37,7 +37,7 @@ def world() -> World:
 
 
 @functools.cache
-def ran() -> Run:
+def ran() -> DemoRun:
     return run_ddp(world(), lambda progress, event: None)
 
 

@@ -25,8 +25,9 @@ from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm.agent import (
     AGENT_VERBS,
     MAX_REQUEST_BYTES,
+    AgentReply,
     AgentRequest,
-    Answer,
+    AnswerChallenge,
     Collect,
     Describe,
     Description,
@@ -34,7 +35,6 @@ from sealift.attest.tpm.agent import (
     Keep,
     Measure,
     Read,
-    Reply,
     Vocabulary,
     encode_reply,
     error_reply,
@@ -242,7 +242,7 @@ def _ask(tpm: TpmAttester, request: AgentRequest) -> bytes:
             return codec.encode(tpm.enrolment_request())
         case Describe():
             return codec.encode(_description(tpm))
-        case Answer(blob, seed):
+        case AnswerChallenge(blob, seed):
             return tpm.answer(Credential(blob, seed))
         case Keep(signed):
             tpm.keep_enrolment(codec.decode(SignedEnrolment, signed))
@@ -267,13 +267,13 @@ def serve(port: int) -> None:
     while True:
         try:
             raw = read_frame(lambda size: os.read(port, size), MAX_REQUEST_BYTES)
-            reply = Reply(agent.carry_out(GUEST.decode(raw)))
+            reply = AgentReply(agent.carry_out(GUEST.decode(raw)))
         except PeerError:
             return
         except SealiftError as error:
             reply = error_reply(error)
         except Exception as error:  # the first process must not end: say it instead
-            reply = Reply(error=repr(error)[:1000], code="guest-agent")
+            reply = AgentReply(error=repr(error)[:1000], code="guest-agent")
         _write(port, encode_reply(reply))
 
 

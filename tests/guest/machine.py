@@ -29,12 +29,12 @@ from sealift.attest.tpm.agent import (
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
     SCHEME,
-    Answer,
+    AgentReply,
+    AnswerChallenge,
     Collect,
     Enrol,
     Keep,
     Measure,
-    Reply,
     decode_reply,
     encode_reply,
     error_reply,
@@ -167,7 +167,7 @@ class Guest:
 
     def answer(self, credential: Credential) -> bytes:
         """The secret of a credential for it."""
-        return self.ask(Answer(credential.blob, credential.seed))
+        return self.ask(AnswerChallenge(credential.blob, credential.seed))
 
     def keep_enrolment(self, signed: SignedEnrolment) -> None:
         """Have it show an enrolment from now on."""
@@ -335,7 +335,7 @@ class AgentPort:
         while True:
             request = AGENT.decode(read_frame(line.recv, MAX_REQUEST_BYTES))
             try:
-                reply = Reply(self._guest.ask(request))
+                reply = AgentReply(self._guest.ask(request))
             except PeerError:
                 return  # the guest is gone, and so is its agent
             except SealiftError as error:

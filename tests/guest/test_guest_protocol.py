@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from sealift.attest.tpm.agent import (
     AGENT,
     MAX_REQUEST_BYTES,
-    Answer,
+    AgentReply,
+    AnswerChallenge,
     Collect,
     Describe,
     Enrol,
     Keep,
     Measure,
-    Reply,
     decode_reply,
     encode_reply,
     read_frame,
@@ -39,7 +39,7 @@ REQUESTS: list[Request] = [
     Collect(bytes(32), None),
     Collect(bytes(32), Digest(bytes(32))),
     Enrol(),
-    Answer(b"blob", b"seed"),
+    AnswerChallenge(b"blob", b"seed"),
     Keep(b"signed"),
     Measure("module", b"content"),
     Misbehave("exec"),
@@ -55,7 +55,7 @@ def test_requests_arrive(request_: Request) -> None:
 
 
 def test_replies_arrive() -> None:
-    reply = Reply(b"content", "", "")
+    reply = AgentReply(b"content", "", "")
     assert decode_reply(read_frame(io.BytesIO(encode_reply(reply)).read, 100)) == reply
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sealift.attest.azure.evidence import MEDIA_TYPE, AzureBody, parse_claims, parse_hcl
 from sealift.attest.azure.verifier import examine_azure
 from sealift.attest.evidence import Evidence
-from sealift.attest.reference import Basis
+from sealift.attest.reference import AppraisalBasis
 from sealift.errors import EvidenceError, MalformedError
 from tests.sim import azure_made as made
 from tests.sim import snp_made
@@ -80,7 +80,7 @@ def _examine(evidence: Evidence) -> None:
     with contextlib.suppress(*EXPECTED):
         examine_azure(
             evidence,
-            Basis(
+            AppraisalBasis(
                 bound=made.BOUND,
                 references=made.Guest().references(),
                 collateral=authority.collateral(),

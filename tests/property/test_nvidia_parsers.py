@@ -12,7 +12,7 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia.evidence import MEDIA_TYPE, NvidiaBody, parse_report
 from sealift.attest.nvidia.rim import read_rim
 from sealift.attest.nvidia.verifier import examine_nvidia
-from sealift.attest.reference import Basis, NvidiaReferences, ReferenceValues
+from sealift.attest.reference import AppraisalBasis, NvidiaReferences, ReferenceValues
 from sealift.errors import EvidenceError, MalformedError
 from sealift.ids import Digest
 from tests.sim import nvidia_device as sim
@@ -67,7 +67,7 @@ def examine(evidence: Evidence) -> None:
     with REFUSED:
         examine_nvidia(
             evidence,
-            Basis(
+            AppraisalBasis(
                 bound=bytes(32),
                 references=REFERENCES,
                 collateral=Collateral(as_of_s=sim.AT_S),

@@ -17,8 +17,8 @@ from hypothesis.stateful import (
 
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.session.relay.envelope import (
-    Envelope,
     EnvelopeKind,
+    RelayEnvelope,
     credit,
     fresh_circuit,
 )
@@ -123,7 +123,7 @@ class SwitchboardMachine(RuleBasedStateMachine):
 
     def follow(self, sender: int, receiver: int, frame: bytes) -> None:
         """Check a delivery against our own picture of who may talk to whom."""
-        envelope = Envelope.parse(frame)
+        envelope = RelayEnvelope.parse(frame)
         ends = self.circuits.get(envelope.circuit)
         if envelope.kind is EnvelopeKind.OPEN:
             assert ends is None
@@ -142,7 +142,7 @@ class SwitchboardMachine(RuleBasedStateMachine):
     def register(self, connection: int, name: str) -> None:
         if connection in self.alive:
             return
-        envelope = Envelope(EnvelopeKind.REGISTER, name=name).encode()
+        envelope = RelayEnvelope(EnvelopeKind.REGISTER, name=name).encode()
         if name in self.alive.values():
             with pytest.raises(PeerError, match="taken"):
                 self.board.register(connection, envelope, None)
@@ -162,7 +162,7 @@ class SwitchboardMachine(RuleBasedStateMachine):
         self, choice: int, kind: EnvelopeKind, circuit: int, name: str, payload: bytes
     ) -> None:
         connection = list(self.alive)[choice % len(self.alive)]
-        envelope = Envelope(kind, self.ids[circuit], name, payload)
+        envelope = RelayEnvelope(kind, self.ids[circuit], name, payload)
         self.handle(connection, envelope.encode())
 
     @precondition(lambda self: self.circuits)
@@ -200,7 +200,7 @@ class SwitchboardMachine(RuleBasedStateMachine):
     @rule(frame=st.binary(max_size=40))
     def parse_anything(self, frame: bytes) -> None:
         with suppress(MalformedError):
-            Envelope.parse(frame)
+            RelayEnvelope.parse(frame)
 
 
 TestSession = SessionMachine.TestCase

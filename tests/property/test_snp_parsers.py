@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.reference import Basis
+from sealift.attest.reference import AppraisalBasis
 from sealift.attest.snp.endorsement import (
     parse_certificates,
     parse_endorsement,
@@ -104,7 +104,7 @@ def _examine(evidence: Evidence) -> None:
     with contextlib.suppress(*EXPECTED):
         examine_snp(
             evidence,
-            Basis(
+            AppraisalBasis(
                 bound=made.BOUND,
                 references=made.references(),
                 collateral=Collateral(items=authority.collateral().items),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sealift.attest import binary as der
 from sealift.attest.evidence import Evidence
-from sealift.attest.reference import Basis
+from sealift.attest.reference import AppraisalBasis
 from sealift.attest.tdx import evidence as sgxquote
 from sealift.attest.tdx import platform as pck
 from sealift.attest.tdx import tcb as tcbinfo
@@ -138,7 +138,7 @@ def test_a_damaged_quote_is_never_taken(raw: bytes) -> None:
     try:
         claims = WORLD.verifier().examine(
             evidence,
-            Basis(
+            AppraisalBasis(
                 bound=bytes(32), references=REFERENCES, collateral=COLLATERAL, at_s=AT_S
             ),
         )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sealift import codec
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.reference import Basis, ReferenceValues, TpmReferences
+from sealift.attest.reference import AppraisalBasis, ReferenceValues, TpmReferences
 from sealift.attest.tpm import keys
 from sealift.attest.tpm.client import Command, TpmClient
 from sealift.attest.tpm.evidence import (
@@ -113,7 +113,7 @@ def test_any_body(body: TpmBody) -> None:
     with pytest.raises((EvidenceError, MalformedError)):
         examine_tpm(
             evidence,
-            Basis(
+            AppraisalBasis(
                 bound=bytes(32), references=REFERENCES, collateral=Collateral(), at_s=0
             ),
         )

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from sealift.travel.visit.lease import Frame, Placement, placement
-from sealift.travel.visit.state import State, Visit
+from sealift.travel.visit.lease import Frame, RecordTarget, placement
+from sealift.travel.visit.state import Visit, VisitState
 from tests.sim.examples import examples
 from tests.sim.visit_machine import LEASE_S, VisitMachine
 
@@ -22,8 +22,8 @@ TestVisit.settings = examples(60, stateful_step_count=40)
 class AnyOrder(Visit):
     """A visit that takes frames in any order, and twice."""
 
-    def admit(self, frame: Frame) -> Placement:
-        self._require(State.LEASED, "take a frame")
+    def admit(self, frame: Frame) -> RecordTarget:
+        self._require(VisitState.LEASED, "take a frame")
         self._next = min(self._next + 1, self.expected_frames)
         number = frame.sequence % self.expected_frames
         return placement(self.lease, number, self._record_bytes)
@@ -40,9 +40,9 @@ class TrainsAgain(Visit):
     """A visit that goes back to training after the scrub."""
 
     def begin_training(self) -> None:
-        if self.state is not State.VERIFIED:
-            self._require(State.SEALED, "train")
-        self.state = State.TRAINING
+        if self.state is not VisitState.VERIFIED:
+            self._require(VisitState.SEALED, "train")
+        self.state = VisitState.TRAINING
 
 
 @pytest.mark.parametrize("mutant", [AnyOrder, NoLeaseEnd, TrainsAgain])

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from sealift.attest.azure.evidence import AzureBody
 from sealift.attest.azure.verifier import examine_azure
 from sealift.attest.collateral import Collateral
-from sealift.attest.reference import Basis, ReferenceValues, TpmReferences
+from sealift.attest.reference import AppraisalBasis, ReferenceValues, TpmReferences
 from sealift.attest.runtimelog import RuntimeEvent, replay
 from sealift.attest.verifier import Claims
 from sealift.crypto.hash import sha256
@@ -127,7 +127,7 @@ class Guest:
         authority = snp_made.authority("Milan")
         return examine_azure(
             self.evidence_body().to_evidence(),
-            Basis(
+            AppraisalBasis(
                 bound=BOUND,
                 references=self.references(),
                 collateral=collateral or authority.collateral(),

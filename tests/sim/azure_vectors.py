@@ -11,7 +11,7 @@ from sealift.attest.azure.evidence import AzureBody, parse_hcl
 from sealift.attest.azure.verifier import examine_azure
 from sealift.attest.collateral import Collateral
 from sealift.attest.reference import (
-    Basis,
+    AppraisalBasis,
     ReferenceValues,
     SnpReferences,
     TdxReferences,
@@ -82,7 +82,7 @@ def examine(
     genuine = body_of(name)
     return examine_azure(
         (body or genuine).to_evidence(),
-        Basis(
+        AppraisalBasis(
             bound=parse_quote(genuine.quote).extra if bound is None else bound,
             references=references or references_of(genuine),
             collateral=collateral or Collateral(),

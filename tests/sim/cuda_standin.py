@@ -22,10 +22,10 @@ from typing import Any, Literal, Protocol
 
 from sealift.channel.cuda.driver import (
     Argument,
-    Call,
     CudaError,
     GpuFacts,
     Grid,
+    PreparedCall,
     Residence,
 )
 
@@ -354,22 +354,26 @@ class StandInDriver:
 
     # ------------------------------------------------------------ calls made ready
 
-    def copy_call(self, *arguments: Any) -> Call:
-        return Call("cuMemcpyHtoDAsync", self._made(self.copy_to_device), arguments)
+    def copy_call(self, *arguments: Any) -> PreparedCall:
+        return PreparedCall(
+            "cuMemcpyHtoDAsync", self._made(self.copy_to_device), arguments
+        )
 
-    def copy_back_call(self, *arguments: Any) -> Call:
-        return Call("cuMemcpyDtoHAsync", self._made(self.copy_to_host), arguments)
+    def copy_back_call(self, *arguments: Any) -> PreparedCall:
+        return PreparedCall(
+            "cuMemcpyDtoHAsync", self._made(self.copy_to_host), arguments
+        )
 
-    def record_call(self, *arguments: Any) -> Call:
-        return Call("cuEventRecord", self._made(self.record), arguments)
+    def record_call(self, *arguments: Any) -> PreparedCall:
+        return PreparedCall("cuEventRecord", self._made(self.record), arguments)
 
-    def wait_call(self, *arguments: Any) -> Call:
-        return Call("cuStreamWaitEvent", self._made(self.wait), arguments)
+    def wait_call(self, *arguments: Any) -> PreparedCall:
+        return PreparedCall("cuStreamWaitEvent", self._made(self.wait), arguments)
 
-    def launch_call(self, *arguments: Any) -> Call:
-        return Call("cuLaunchKernel", self._made(self.launch), arguments)
+    def launch_call(self, *arguments: Any) -> PreparedCall:
+        return PreparedCall("cuLaunchKernel", self._made(self.launch), arguments)
 
-    def issue(self, calls: Iterable[Call]) -> None:
+    def issue(self, calls: Iterable[PreparedCall]) -> None:
         for call in calls:
             if number := call.make(*call.arguments):
                 raise CudaError(call.name, number, "CUDA_ERROR_OF_A_CALL")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from sealift.cli.main import main
 from sealift.cli.roles import orchestrator as role
-from sealift.data.schedule.visits import Group, Stop, VisitTerms
+from sealift.data.schedule.visits import Stop, VisitBatch, VisitTerms
 from sealift.release.agreement import Resource
 from sealift.train.job.runningjob import JobShapes
 from sealift.travel.accelerator.visits import HostedVisits
@@ -23,11 +23,11 @@ def cut_at(rows: int) -> None:
 
     def plan(
         resources: Sequence[Resource], _: VisitTerms, size: int
-    ) -> tuple[Group, ...]:
+    ) -> tuple[VisitBatch, ...]:
         train = next(e for e in resources if (e.owner, e.part) == ("north", "train"))
         first = Stop(0, "north", train.name, "train", 0, rows)
         rest = Stop(0, "north", train.name, "train", rows, train.rows - rows)
-        return Group(0, "train", 0, (first,)), Group(1, "train", 0, (rest,))
+        return VisitBatch(0, "train", 0, (first,)), VisitBatch(1, "train", 0, (rest,))
 
     orchestrator.plan_job = plan
     role._may_hand_out = lambda *_: True  # rows are what it wants, not a model

@@ -18,16 +18,22 @@ from sealift.release.agreement import (
 )
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.decision import decide
-from sealift.release.facts import Ask, Kind, Owner, Sighting, State
+from sealift.release.facts import (
+    Owner,
+    ReleaseKind,
+    ReleaseQuestion,
+    ReleaseState,
+    Sighting,
+)
 from tests.sim.owners import NOW_S, accelerator_peer
 from tests.worlds.consortium import RUN, Consortium, make_consortium
 
 OTHER = Digest.of(b"something else")
 PURPOSES = {
-    Kind.DATA_KEY: "train",
-    Kind.MODEL_KEY: "model",
-    Kind.ROWS: "train",
-    Kind.PASSES: "train",
+    ReleaseKind.DATA_KEY: "train",
+    ReleaseKind.MODEL_KEY: "model",
+    ReleaseKind.ROWS: "train",
+    ReleaseKind.PASSES: "train",
 }
 OTHER_RUN = replace(RUN, job="another").digest(Digest.of(b"any"))
 LEASED = ReleaseRule(max_uses=3, lease_s=60.0, heartbeat_s=4.0)
@@ -38,8 +44,8 @@ class Case:
     """A kind's world, its question and its facts, which allow it."""
 
     consortium: Consortium
-    ask: Ask
-    state: State
+    ask: ReleaseQuestion
+    state: ReleaseState
 
     def run(self, **facts: Any) -> str:
         """``allowed``, or the code of the rule that failed."""
@@ -131,9 +137,9 @@ def sightings(agreement: Agreement) -> tuple[Sighting, ...]:
     return tuple(Sighting(each, agreement.number, agreement.digest) for each in owners)
 
 
-def make_case(kind: Kind) -> Case:
+def make_case(kind: ReleaseKind) -> Case:
     plain = make_consortium()
-    consortium = serving(plain) if kind is Kind.MODEL_KEY else plain
+    consortium = serving(plain) if kind is ReleaseKind.MODEL_KEY else plain
     resources = tuple(
         replace(each, rule=LEASED) for each in consortium.agreement.resources
     )
@@ -145,7 +151,7 @@ def make_case(kind: Kind) -> Case:
     verified = consortium.verified()
     peer = accelerator_peer(consortium, HpkePrivateKey.generate().public)
     assert peer.result is not None
-    state = State(
+    state = ReleaseState(
         owner=Owner("ada", consortium.identities["ada"].public_key),
         verified=verified,
         at_s=NOW_S,
@@ -161,14 +167,16 @@ def make_case(kind: Kind) -> Case:
         runs=frozenset({OTHER_RUN}),
         visits=2,
     )
-    unnamed = (Kind.CHECKPOINT_SHARE, Kind.FED_DEVICE, Kind.PASSES)
+    unnamed = (ReleaseKind.CHECKPOINT_SHARE, ReleaseKind.FED_DEVICE, ReleaseKind.PASSES)
     named = "" if kind in unnamed else "ada-train"
     purpose = PURPOSES.get(kind, "")
-    ask = Ask(kind=kind, peer=peer, resource=named, purpose=purpose, run=RUN, visits=3)
+    ask = ReleaseQuestion(
+        kind=kind, peer=peer, resource=named, purpose=purpose, run=RUN, visits=3
+    )
     return Case(consortium, ask, state)
 
 
-CASES = {kind: make_case(kind) for kind in Kind}
+CASES = {kind: make_case(kind) for kind in ReleaseKind}
 
 
 def unsigned(case: Case) -> str:
@@ -215,7 +223,7 @@ def of_another(case: Case) -> str:
 
 def wrong_purpose(case: Case) -> str:
     """Held-out rows are named, or the owner's rule names another purpose alone."""
-    if case.ask.kind is Kind.PASSES:
+    if case.ask.kind is ReleaseKind.PASSES:
         return case.ruled(purposes=("prepare",))
     return case.asking(purpose="heldout")
 

@@ -25,7 +25,7 @@ from sealift.release.broker.messages import PassRequest
 from sealift.release.checkpoint import CheckpointMark
 from sealift.release.checkpointclient import Shares
 from sealift.release.client import collect_release, request_pass
-from sealift.release.facts import Kind
+from sealift.release.facts import ReleaseKind
 from sealift.release.log.heads import HeadStore, read_entries
 from sealift.session.endpoint import Endpoint
 from sealift.travel.holder import jobs as holder_jobs
@@ -234,16 +234,16 @@ def fed_device(world: World) -> None:
     peer = cast(Any, world.session().other.peer)
     ada = world.consortium.identities["ada"]
     with patch.object(terms, "_wall_clock", lambda: world.now_s):
-        terms.FeedDoor(
+        terms.FeedDecision(
             world.verified, world.statements, ada, peer, time.monotonic()
         ).require()
 
 
-DOORS: dict[Kind, tuple[Callable[[World], None], ModuleType]] = {
-    Kind.DATA_KEY: (data_key, door),
-    Kind.MODEL_KEY: (data_key, door),
-    Kind.CHECKPOINT_SHARE: (share, door),
-    Kind.ROWS: (rows, holder_jobs),
-    Kind.FED_DEVICE: (fed_device, terms),
-    Kind.PASSES: (a_pass, door),
+DOORS: dict[ReleaseKind, tuple[Callable[[World], None], ModuleType]] = {
+    ReleaseKind.DATA_KEY: (data_key, door),
+    ReleaseKind.MODEL_KEY: (data_key, door),
+    ReleaseKind.CHECKPOINT_SHARE: (share, door),
+    ReleaseKind.ROWS: (rows, holder_jobs),
+    ReleaseKind.FED_DEVICE: (fed_device, terms),
+    ReleaseKind.PASSES: (a_pass, door),
 }

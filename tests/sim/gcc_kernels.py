@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from sealift.channel.cuda.plan import Launch, Plan, to_arguments
+from sealift.channel.cuda.plan import KernelPlan, Launch, to_arguments
 
 ROOT = Path(__file__).resolve().parents[2]
 EMULATOR = Path(__file__).parent / "cuda_emulator"
@@ -129,7 +129,7 @@ def racing_library(kernels: Path = KERNELS) -> ctypes.CDLL:
 
 
 def run_plan(
-    plan: Plan, places: dict[str, int], library: ctypes.CDLL | None = None
+    plan: KernelPlan, places: dict[str, int], library: ctypes.CDLL | None = None
 ) -> None:
     """Run a plan's kernels one after the other; ``places`` are addresses."""
     for call in prepare(plan, places, library or loaded()):
@@ -137,7 +137,7 @@ def run_plan(
 
 
 def prepare(
-    plan: Plan, places: dict[str, int], library: ctypes.CDLL
+    plan: KernelPlan, places: dict[str, int], library: ctypes.CDLL
 ) -> Sequence[Prepared]:
     """The launches of a plan, to run once or again."""
     return [Prepared(launch, places, library) for launch in plan.launches]

@@ -21,7 +21,7 @@ from sealift.attest.composite import (
 )
 from sealift.attest.level import TrustVector
 from sealift.attest.policy import AttestationResult
-from sealift.attest.reference import Basis, NvidiaReferences
+from sealift.attest.reference import AppraisalBasis, NvidiaReferences
 from sealift.attest.runtimelog import (
     CODE_BUNDLE,
     MODULE,
@@ -31,7 +31,7 @@ from sealift.attest.runtimelog import (
     RuntimeEvent,
     measured_bundle,
 )
-from sealift.attest.verifier import Kind, check_bound
+from sealift.attest.verifier import VerifierKind, check_bound
 from sealift.errors import MalformedError, RefusedError
 from sealift.ids import Digest
 from tests.sim import nvidia_device as sim
@@ -52,7 +52,7 @@ class LeadBody:
     rehearsing: str
 
 
-def examine_lead(evidence: Evidence, basis: Basis) -> Claims:
+def examine_lead(evidence: Evidence, basis: AppraisalBasis) -> Claims:
     """Believes what the stand-in says."""
     body = codec.decode(LeadBody, evidence.body)
     rehearsing = Level(body.rehearsing) if body.rehearsing else None
@@ -67,7 +67,7 @@ def examine_lead(evidence: Evidence, basis: Basis) -> Claims:
     )
 
 
-LEAD = Kind(
+LEAD = VerifierKind(
     frozenset({Level.TEE, Level.ATTESTED_HOST, Level.DEVELOPMENT}), lambda: examine_lead
 )
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.reference import Basis, ReferenceValues
+from sealift.attest.reference import AppraisalBasis, ReferenceValues
 from sealift.attest.tpm.enrolment import (
     Enrolment,
     SignedEnrolment,
@@ -114,7 +114,7 @@ def examine(
     at_s: int | None = None,
     earlier: Claims | None = None,
 ) -> Claims:
-    basis = Basis(
+    basis = AppraisalBasis(
         bound=bound,
         references=references,
         collateral=Collateral(),

@@ -12,13 +12,13 @@ from contextlib import ExitStack
 from typing import Any, Final, TypeVar
 
 from sealift.train.loop.imports import Guard
-from sealift.train.loop.placement import HERE, Placement
+from sealift.train.loop.placement import HERE, DevicePlacement
 from sealift.train.loop.recipe import Containment
 from sealift.train.loop.tasks import (
-    Given,
     SliceTask,
     StepForm,
     TaskDone,
+    TaskInputs,
     TaskParent,
 )
 from sealift.train.worker.carryout import carry_out
@@ -47,7 +47,7 @@ class InPlace:
         entry: str,
         *,
         guard: Guard | None = None,
-        placement: Placement = HERE,
+        placement: DevicePlacement = HERE,
     ) -> None:
         self._placement = placement
         self._files, self._entry = files, entry
@@ -63,7 +63,7 @@ class InPlace:
     def stand_by(self, settings: TrainingSettings, forms: Sequence[StepForm]) -> None:
         """There is no process."""
 
-    def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
+    def do(self, task: SliceTask, given: TaskInputs, parent: TaskParent) -> TaskDone:
         """Do one task; see ``Workplace``."""
         with ExitStack() as importing:
 

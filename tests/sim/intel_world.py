@@ -25,7 +25,7 @@ from sealift.attest.collateral import Collateral
 from sealift.attest.reference import TdxReferences
 from sealift.attest.tdx.evidence import MEDIA_TYPE
 from sealift.attest.tdx.platform import EXTENSION
-from sealift.attest.verifier import Kind
+from sealift.attest.verifier import VerifierKind
 from sealift.crypto.hash import digest, sha256
 from tests.sim.kinds import with_roots
 from tests.sim.made_chain import AT_S, DAY_S, Issuer, der, make, moment
@@ -156,7 +156,7 @@ class IntelWorld:
         name = "Intel SGX PCK Certificate"
         return make(name, self.authority, ca=False, extensions=(extension,))
 
-    def verifier(self) -> Kind:
+    def verifier(self) -> VerifierKind:
         return with_roots(MEDIA_TYPE, roots=(self.root.certificate.spki_digest,))
 
     def references(self, **changes: Any) -> ReferenceValues:

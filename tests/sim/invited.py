@@ -12,7 +12,7 @@ from sealift.attest.level import Level
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.ids import Role
-from sealift.meet.book import Book
+from sealift.meet.book import MeetingState
 from sealift.meet.guest import Guest, expect_host, guest_endpoint
 from sealift.meet.host import Host, Reception
 from sealift.meet.invitation import (
@@ -102,14 +102,14 @@ class MetHost:
         self.meeting = secrets.token_bytes(16)
         self.invitations = {name: self._invitation(name) for name in self.names}
         path = self.folder / "meeting.db"
-        Book.create(path, tuple(self.invitations.values())).close()
+        MeetingState.create(path, tuple(self.invitations.values())).close()
         self.restart()
 
     def restart(self) -> None:
         """As after a kill: nothing is remembered but what lies on the disk."""
         if hasattr(self, "host"):
             self.host.book.close()
-        book = Book.open(self.folder / "meeting.db")
+        book = MeetingState.open(self.folder / "meeting.db")
         changes = {"guests": self.names, **self.changes}
         declared = declare(self.identity, self.meeting, **changes)
         book.declare(declared.digest)

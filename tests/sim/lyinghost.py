@@ -17,13 +17,13 @@ from typing import Any
 
 from sealift.cli.judging import wall_clock
 from sealift.cli.meeting.declared import declaration_of, invitations_for
-from sealift.cli.meeting.guest import Kept, OwnerMeeting, read_kept
-from sealift.cli.meeting.place import Place
+from sealift.cli.meeting.guest import MeetingProgress, OwnerMeeting, read_kept
+from sealift.cli.meeting.place import PartyFolder
 from sealift.crypto.identity import Identity, create_identity
 from sealift.errors import SealiftError
 from sealift.events import Event
-from sealift.meet.book import Book
-from sealift.meet.door import Door, places
+from sealift.meet.book import MeetingState
+from sealift.meet.door import MeetingListener, places
 from sealift.meet.host import Host
 from sealift.meet.invitation import HOST, Invitation
 from sealift.meet.messages import FromHost
@@ -80,7 +80,7 @@ class LyingHost:
         self.args = argparse.Namespace(recipe=recipe, days=2, address="", listen="")
         self.args.listen = "127.0.0.1:1"
         invited = invitations_for(self.args, self.identity, [*names])
-        self.book = Book.create(folder / "host" / "meeting.db", invited)
+        self.book = MeetingState.create(folder / "host" / "meeting.db", invited)
         self.relay = Relay.listen(registry=places(self.book, invited[0].meeting))
         host, port = self.relay.address
         self.invitations = {
@@ -88,7 +88,9 @@ class LyingHost:
         }
         self.host = self._host()
         client = self.relay.local_client(HOST)
-        Door(client, self.host, sink=self.told.append, vouch=self.relay.vouch).start()
+        MeetingListener(
+            client, self.host, sink=self.told.append, vouch=self.relay.vouch
+        ).start()
 
     def _host(self) -> ToldHost:
         invited = [*self.invitations.values()]
@@ -137,7 +139,7 @@ class Owner:
     options: dict[str, Any] = field(default_factory=dict)
     questions: list[str] = field(default_factory=list, init=False)
     slept: list[float] = field(default_factory=list, init=False)
-    outcome: Kept | BaseException | None = field(default=None, init=False)
+    outcome: MeetingProgress | BaseException | None = field(default=None, init=False)
     clock: Callable[[], float] = field(default=time.monotonic, init=False)
 
     def __post_init__(self) -> None:
@@ -164,7 +166,7 @@ class Owner:
         self._thread.start()
         return self
 
-    def end(self) -> Kept | BaseException | None:
+    def end(self) -> MeetingProgress | BaseException | None:
         """What it kept, or the error that it ended with."""
         self._thread.join(WAIT_S)
         if self._thread.is_alive():
@@ -183,12 +185,14 @@ class Owner:
         return error
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> MeetingProgress:
         """What lies in its folder."""
-        return read_kept(Place(self.folder, self.invitation.name), self.invitation)
+        return read_kept(
+            PartyFolder(self.folder, self.invitation.name), self.invitation
+        )
 
     def _run(self) -> None:
-        place = Place(self.folder, self.invitation.name)
+        place = PartyFolder(self.folder, self.invitation.name)
         try:
             meeting = OwnerMeeting(
                 self.args, self.invitation, place, read_kept(place, self.invitation)

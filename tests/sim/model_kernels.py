@@ -14,10 +14,10 @@ from sealift.channel.cuda.compilers import CudaKernels
 from sealift.channel.cuda.driver import Argument, GpuFacts, Grid
 from sealift.channel.cuda.plan import (
     BatchShape,
+    KernelPlan,
     Launch,
     PiecePlan,
     Place,
-    Plan,
     Word32,
     Word64,
 )
@@ -47,13 +47,13 @@ class ModelKernels(CudaKernels):
     def key_bytes(self, suite: Suite) -> int:
         return 64
 
-    def expand(self, suite: Suite) -> Plan:
-        return Plan((Launch("model_expand", ONE, ("raw_key", "key")),))
+    def expand(self, suite: Suite) -> KernelPlan:
+        return KernelPlan((Launch("model_expand", ONE, ("raw_key", "key")),))
 
-    def open(self, suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
+    def open(self, suite: Suite, shape: BatchShape, gpu: GpuFacts) -> KernelPlan:
         return _plan("model_open", suite, shape, "verdicts", "scratch")
 
-    def seal(self, suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
+    def seal(self, suite: Suite, shape: BatchShape, gpu: GpuFacts) -> KernelPlan:
         return _plan("model_seal", suite, shape)
 
     def pieces(
@@ -73,15 +73,15 @@ class ModelKernels(CudaKernels):
         )  # fmt: skip
         return PiecePlan(segments, SEGMENT, (), opening, (judge,), 64)
 
-    def count_nonzero(self, nbytes: int, gpu: GpuFacts) -> Plan:
+    def count_nonzero(self, nbytes: int, gpu: GpuFacts) -> KernelPlan:
         arguments = ("target", Word64(nbytes), "count")
-        return Plan((Launch("model_count", ONE, arguments),))
+        return KernelPlan((Launch("model_count", ONE, arguments),))
 
 
-def _plan(name: str, suite: Suite, shape: BatchShape, *more: Place) -> Plan:
+def _plan(name: str, suite: Suite, shape: BatchShape, *more: Place) -> KernelPlan:
     count, which = Word32(shape.num_records), Word32(suite)
     places = ("records", count, "aad", "key", which, "sealed", "plain", *more)
-    return Plan((Launch(name, ONE, places),), scratch_bytes=64)
+    return KernelPlan((Launch(name, ONE, places),), scratch_bytes=64)
 
 
 class ModelRunner:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sealift.attest.verifier import Check
+from sealift.attest.verifier import AppraisalCheck
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -22,7 +22,7 @@ def without(module: object, name: str) -> Patch:
 
 def passing(module: object, name: str) -> Patch:
     """A mutant whose comparison ``name`` passes whatever it compares."""
-    passed = Check(subject="mutant", expected="", found="")
+    passed = AppraisalCheck(subject="mutant", expected="", found="")
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, lambda *args, **kwargs: passed)

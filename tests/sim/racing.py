@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from sealift.channel.record.opener import Place, RecordOpener
+from sealift.channel.record.opener import RecordOpener, RecordPosition
 from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError
@@ -65,7 +65,7 @@ def race(
     record = memoryview(shared)[: RECORD_BYTES + 16]
     out = bytearray(RECORD_BYTES)
     counts = {"accepted": 0, "wrong": 0, "refused": 0}
-    place = Place(0, 0, final=True)
+    place = RecordPosition(0, 0, final=True)
     end = time.monotonic() + seconds
     while time.monotonic() < end and not (mode == "in-place" and counts["wrong"]):
         try:

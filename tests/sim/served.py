@@ -35,8 +35,8 @@ from sealift.release.agreement.signed import (
 from sealift.serve.client import Client, meet
 from sealift.serve.clientpolicy import ClientPolicy
 from sealift.serve.clientsession import ClientSession
-from sealift.serve.protocol import VERSION, Welcome
-from sealift.serve.scheduler import Metrics, Scheduler
+from sealift.serve.protocol import VERSION, ServerWelcome
+from sealift.serve.scheduler import Scheduler, ServerMetrics
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import accept
 from sealift.train.job.settings import ServingTable
@@ -106,10 +106,10 @@ class Served:
     lab: Identity = field(default_factory=lambda: create_identity("lab"))
     attester: SigningKey = field(default_factory=SigningKey.generate)
     model: Doubler = field(default_factory=Doubler)
-    welcome: Callable[[Welcome], Welcome] = lambda w: w
+    welcome: Callable[[ServerWelcome], ServerWelcome] = lambda w: w
 
     def __post_init__(self) -> None:
-        self.metrics = Metrics()
+        self.metrics = ServerMetrics()
         self.scheduler = Scheduler(
             self.model,
             self.settings.model_copy(update={"request_s": 5.0}),
@@ -217,9 +217,9 @@ class Served:
         return meet(self.dial(), self.policy(**changes))
 
 
-def greeting(verified: VerifiedAgreement) -> Welcome:
+def greeting(verified: VerifiedAgreement) -> ServerWelcome:
     resource = verified.agreement.resources[0]
-    return Welcome(
+    return ServerWelcome(
         version=VERSION,
         model=resource.name,
         content=resource.content,

@@ -9,7 +9,7 @@ import numpy as np
 from sealift.errors import PeerError
 from sealift.numeric.kernels import portable_kernels
 from sealift.numeric.loops import U32, Answers
-from sealift.numeric.residues import Basis
+from sealift.numeric.residues import ResidueBasis
 from sealift.outsource.masked import SHARES, Share
 from sealift.outsource.plain import product
 from sealift.outsource.terms import (
@@ -102,7 +102,7 @@ class InPlaceServers:
 
 
 def residue_product(
-    layer: Layer, direction: Direction, a: U32, b: U32, basis: Basis
+    layer: Layer, direction: Direction, a: U32, b: U32, basis: ResidueBasis
 ) -> U32:
     """A product modulo Q."""
     sums = []

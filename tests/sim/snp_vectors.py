@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.reference import Basis, ReferenceValues, SnpReferences
+from sealift.attest.reference import AppraisalBasis, ReferenceValues, SnpReferences
 from sealift.attest.snp.endorsement import parse_certificates
-from sealift.attest.snp.evidence import Report, SnpBody, parse_report
+from sealift.attest.snp.evidence import SnpBody, SnpReport, parse_report
 from sealift.attest.snp.verifier import examine_snp
 from sealift.attest.verifier import Claims
 from tests.sim.vectors import vector
@@ -41,7 +41,7 @@ VLEK = SnpVector(
 )
 
 
-def report_of(chosen: SnpVector) -> Report:
+def report_of(chosen: SnpVector) -> SnpReport:
     return parse_report(vector(chosen.report))
 
 
@@ -51,7 +51,7 @@ def certificates_of(chosen: SnpVector) -> tuple[bytes, ...]:
     return (vector(chosen.key), *(each.der for each in issuers))
 
 
-def references_of(report: Report, **changes: object) -> ReferenceValues:
+def references_of(report: SnpReport, **changes: object) -> ReferenceValues:
     """References that accept exactly this report; its chip's firmware is enough."""
     floor = {"Milan": {"boot_loader": 2, "snp": 5, "microcode": 0x44}}
     references = SnpReferences(
@@ -84,7 +84,7 @@ def examine(
     chain = certificates_of(chosen) if certificates is None else certificates
     return examine_snp(
         evidence_of(genuine.raw if report is None else report, chain),
-        Basis(
+        AppraisalBasis(
             bound=genuine.report_data if bound is None else bound,
             references=references or references_of(genuine),
             collateral=collateral or Collateral(),

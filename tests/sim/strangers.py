@@ -10,7 +10,12 @@ from typing import Self
 
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.errors import SealiftError
-from sealift.session.relay.envelope import NO_CIRCUIT, Envelope, EnvelopeKind, refuse
+from sealift.session.relay.envelope import (
+    NO_CIRCUIT,
+    EnvelopeKind,
+    RelayEnvelope,
+    refuse,
+)
 
 WAYS = ("garbage", "hangs up", "refuses", "registers and speaks garbage")
 
@@ -66,7 +71,7 @@ def _answer(transport: TcpTransport, way: str) -> None:
         elif way == "refuses":
             transport.send(refuse(NO_CIRCUIT, "name-unproven"))
         else:
-            transport.send(Envelope(EnvelopeKind.REGISTERED).encode())
+            transport.send(RelayEnvelope(EnvelopeKind.REGISTERED).encode())
             transport.send(b"\xff" * 40)
     finally:
         transport.close()

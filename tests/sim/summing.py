@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.channel import pipe_over
 from benchmarks.harness import pack
 from sealift.channel.device.device import DeviceTensor, SummingEngine
-from sealift.channel.device.host import HostDevice, HostMemory, Work
+from sealift.channel.device.host import HostDevice, HostMemory, QueuedWork
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.crypto.keys import KEY_BYTES
@@ -43,18 +43,20 @@ class SummingHost(HostDevice):
     def share(self, nbytes: int) -> SharedHostMemory:
         return SharedHostMemory(nbytes)
 
-    def add(self, total: DeviceTensor, part: DeviceTensor) -> Work:
+    def add(self, total: DeviceTensor, part: DeviceTensor) -> QueuedWork:
         array_of(total)[...] += array_of(part)
-        return Work()
+        return QueuedWork()
 
-    def weigh(self, total: DeviceTensor, part: DeviceTensor, factor: float) -> Work:
+    def weigh(
+        self, total: DeviceTensor, part: DeviceTensor, factor: float
+    ) -> QueuedWork:
         own = array_of(part)
         array_of(total)[...] = own * own.dtype.type(factor)
-        return Work()
+        return QueuedWork()
 
-    def copy(self, total: DeviceTensor, part: DeviceTensor) -> Work:
+    def copy(self, total: DeviceTensor, part: DeviceTensor) -> QueuedWork:
         array_of(total)[...] = array_of(part)
-        return Work()
+        return QueuedWork()
 
     def first_odd(self, tensor: DeviceTensor) -> int | None:
         finite = np.isfinite(array_of(tensor))

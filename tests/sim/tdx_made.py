@@ -10,7 +10,7 @@ import pytest
 
 from sealift.attest import Claims, ReferenceValues
 from sealift.attest.collateral import Collateral
-from sealift.attest.reference import Basis
+from sealift.attest.reference import AppraisalBasis
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tdx.evidence import TdxBody
 from sealift.errors import EvidenceError
@@ -38,7 +38,7 @@ def examine(
     quote = quote or (QUOTE if world is WORLD else world.quote(REPORT_DATA))
     return world.verifier().examine(
         TdxBody(quote=quote, events=events, ccel=ccel).to_evidence(),
-        Basis(
+        AppraisalBasis(
             bound=bound,
             references=references or WORLD.references(),
             collateral=collateral or (GOOD if world is WORLD else world.collateral()),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from sealift.attest import ReferenceValues
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.reference import Basis, TdxReferences
+from sealift.attest.reference import AppraisalBasis, TdxReferences
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tdx.evidence import TdReport, TdxBody, parse_quote
 from sealift.attest.tdx.verifier import examine_tdx
@@ -71,7 +71,7 @@ def examine(
     report = td_report(original)
     return examine_tdx(
         evidence_of(original if quote is None else quote),
-        Basis(
+        AppraisalBasis(
             bound=report.report_data if bound is None else bound,
             references=references or references_of(report),
             collateral=collateral or collateral_of(name),

@@ -16,7 +16,7 @@ from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
-from sealift.attest.reference import Basis, ReferenceValues
+from sealift.attest.reference import AppraisalBasis, ReferenceValues
 from sealift.attest.tpm.attester import TpmAttester, TpmSources
 from sealift.attest.tpm.enrolment import (
     Enrolment,
@@ -145,7 +145,7 @@ def examine(
 ) -> Claims:
     return examine_tpm(
         evidence,
-        Basis(
+        AppraisalBasis(
             bound=bound,
             references=references,
             collateral=collateral or Collateral(),

@@ -13,20 +13,20 @@ from typing import Any
 from sealift.cli.main import main
 from sealift.crypto.sign import Signed
 from sealift.errors import JobError
-from sealift.train.ranks.rounds import GroupRounds, Present, Report
+from sealift.train.ranks.rounds import GroupRounds, PassReport, RankIntroduction
 
 
-def lie_in_reports(change: Callable[[Report], Report]) -> None:
+def lie_in_reports(change: Callable[[PassReport], PassReport]) -> None:
     """What it tells of a pass."""
     share = GroupRounds._share
 
     def told(self: Any, own: Any) -> Any:
-        return share(self, change(own) if isinstance(own, Report) else own)
+        return share(self, change(own) if isinstance(own, PassReport) else own)
 
     GroupRounds._share = told  # type: ignore[method-assign]
 
 
-def used_more(report: Report) -> Report:
+def used_more(report: PassReport) -> PassReport:
     """A million times the rows that it has."""
     more = (replace(each, rows=each.rows * 10**6) for each in report.uses.tables)
     return replace(report, uses=replace(report.uses, tables=tuple(more)))
@@ -36,7 +36,7 @@ def show_larger_heads() -> None:
     """Unsigned heads of the logs that it was shown, larger than any."""
     meet = GroupRounds.meet
 
-    def lies(self: Any, own: Present, passes: Any) -> Any:
+    def lies(self: Any, own: RankIntroduction, passes: Any) -> Any:
         larger = tuple(
             Signed(replace(each.body, size=2**50), bytes(64)) for each in own.heads
         )
@@ -45,17 +45,17 @@ def show_larger_heads() -> None:
     GroupRounds.meet = lies  # type: ignore[method-assign]
 
 
-def go_on_from(change: Callable[[Any, Present], Present]) -> None:
+def go_on_from(change: Callable[[Any, RankIntroduction], RankIntroduction]) -> None:
     """Rank 0's states, of a job that nobody has begun."""
     meet = GroupRounds.meet
 
-    def lies(self: Any, own: Present, passes: Any) -> Any:
+    def lies(self: Any, own: RankIntroduction, passes: Any) -> Any:
         return meet(self, change(self._trainer, replace(own, position=1)), passes)
 
     GroupRounds.meet = lies  # type: ignore[method-assign]
 
 
-def made_all_steps(trainer: Any, own: Present) -> Present:
+def made_all_steps(trainer: Any, own: RankIntroduction) -> RankIntroduction:
     """A state after more steps than there can be."""
     trainer.build()
     trainer.join(replace(trainer.joint, step=2**64 - 1))
@@ -77,7 +77,7 @@ def fail_in_its_own_words() -> None:
     """With a code that nobody knows, escapes, and a path of its machine."""
 
     def run(self: Any, purpose: Any, epoch: int) -> Any:
-        self._share(Report(code="no-such-code\x1b[2J", of_the_job=True))
+        self._share(PassReport(code="no-such-code\x1b[2J", of_the_job=True))
         raise JobError("/home/south/rows of you\x1b[2J", code="no-such-code\x1b[2J")
 
     GroupRounds.run = run  # type: ignore[method-assign]

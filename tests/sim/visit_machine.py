@@ -29,7 +29,7 @@ from sealift.travel.accelerator.load import CargoLoader, CargoRows
 from sealift.travel.accelerator.setup import ReleasedResource
 from sealift.travel.visit.lease import Lease, placement
 from sealift.travel.visit.memory import scrub
-from sealift.travel.visit.state import State, Visit
+from sealift.travel.visit.state import Visit, VisitState
 from tests.sim.sealed_rows import (
     DATA_KEY,
     PLAIN,
@@ -122,7 +122,7 @@ class VisitMachine(RuleBasedStateMachine):
     def accept(self, change: dict[str, Any]) -> None:
         if "handle" in change:
             change = {"handle": Handle.generate()}
-        allowed = self.visit.state is State.OFFERED and not change
+        allowed = self.visit.state is VisitState.OFFERED and not change
         changed = replace(self.lease, **change)
         self.attempt(allowed, self.visit.accept, changed, RECORD_BYTES)
         if allowed:
@@ -153,7 +153,7 @@ class VisitMachine(RuleBasedStateMachine):
         step = {"repeat": -1, "skip": 1}.get(fault, 0)
         number = (self.taken + step) % total
         in_turn = self.taken < total and number == self.taken
-        leased = self.visit.state is State.LEASED and self.alive
+        leased = self.visit.state is VisitState.LEASED and self.alive
         harmless = fault in ("", "repeat", "skip")  # a lease of one frame wraps around
         if fault == "bytes" and len(source().records) == 1:
             harmless = True
@@ -164,29 +164,30 @@ class VisitMachine(RuleBasedStateMachine):
         if allowed:
             self.taken += 1
             self.placed += placement(self.lease, number, RECORD_BYTES).length
-        elif self.visit.state is State.LEASED:
+        elif self.visit.state is VisitState.LEASED:
             self.revoke()  # whoever drives the visit does so at the first refusal
 
     @precondition(lambda self: self.deadline is not None)
     @rule(lie=st.sampled_from([0, 0, 0, 1, -1]))
     def seal(self, lie: int) -> None:
         complete = self.taken == self.visit.expected_frames
-        allowed = self.visit.state is State.LEASED and complete and not lie
+        allowed = self.visit.state is VisitState.LEASED and complete and not lie
         told = (self.taken + lie, len(self.cargo))
         self.attempt(allowed, self.visit.seal, *told)
 
-    @precondition(lambda self: self.visit.state is State.LEASED)
+    @precondition(lambda self: self.visit.state is VisitState.LEASED)
     @rule()
     def bring_the_rest(self) -> None:
         while (
-            self.visit.state is State.LEASED and self.taken < self.visit.expected_frames
+            self.visit.state is VisitState.LEASED
+            and self.taken < self.visit.expected_frames
         ):
             self.send("")
         self.seal(0)
 
     @rule()
     def train(self) -> None:
-        allowed = self.visit.state is State.SEALED
+        allowed = self.visit.state is VisitState.SEALED
         self.attempt(allowed, self.visit.begin_training)
         if allowed:
             self.trainings += 1
@@ -194,11 +195,11 @@ class VisitMachine(RuleBasedStateMachine):
 
     @rule()
     def finish(self) -> None:
-        allowed = self.visit.state is State.TRAINING
+        allowed = self.visit.state is VisitState.TRAINING
         self.attempt(allowed, self.visit.begin_scrub)
         if allowed:
             self.end()
-            assert self.visit.state is State.VERIFIED
+            assert self.visit.state is VisitState.VERIFIED
 
     @rule()
     def end_without_scrub(self) -> None:
@@ -214,11 +215,11 @@ class VisitMachine(RuleBasedStateMachine):
             self.revoke()
 
     def revoke(self) -> None:
-        ended = self.visit.state in (State.VERIFIED, State.FAILED)
+        ended = self.visit.state in (VisitState.VERIFIED, VisitState.FAILED)
         self.attempt(not ended, self.visit.revoke, "test")
         if not ended:
             self.end()
-            assert self.visit.state is State.FAILED
+            assert self.visit.state is VisitState.FAILED
 
     def end(self) -> None:
         scrub(self.pool.regions())
@@ -236,7 +237,7 @@ class VisitMachine(RuleBasedStateMachine):
     @invariant()
     def it_trains_once_at_most(self) -> None:
         assert self.trainings <= 1
-        if self.visit.state is State.TRAINING:
+        if self.visit.state is VisitState.TRAINING:
             assert bytes(self.pool.buffer) == self.cargo
 
     def teardown(self) -> None:

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from sealift.channel.device.host import Work
+from sealift.channel.device.host import QueuedWork
 from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.keys import SecretKey
 from tests.sim import lockorder
@@ -105,7 +105,7 @@ def _tell(changed: threading.Condition, lower: Noted) -> None:
 
 
 def test_locks_of_the_two_rooms_are_noted_under_their_names() -> None:
-    assert Work()._lock.name == "channel.device.host.Work._lock"  # type: ignore[attr-defined]
+    assert QueuedWork()._lock.name == "channel.device.host.QueuedWork._lock"  # type: ignore[attr-defined]
     sealer = StreamSealer(SecretKey.generate(), total_bytes=0)
     life = sealer._life._lock.name  # type: ignore[attr-defined]
     assert life == "channel.record.sealer.StreamSealer._life"

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from sealift.attest.tpm import eventlog as tcglog
-from sealift.attest.tpm.eventlog import Event, EventLog
+from sealift.attest.tpm.eventlog import EventLog, MeasuredEvent
 from sealift.crypto.hash import HashName
 from sealift.errors import MalformedError
 from tests.sim.eventtypes import EVENT_TYPES
@@ -54,7 +54,7 @@ def test_log(name: str) -> None:
     assert log.replay(log.banks[0])
 
 
-def kind_name(event: Event) -> str:
+def kind_name(event: MeasuredEvent) -> str:
     return EVENT_TYPES.get(event.kind, f"0x{event.kind:08x}")
 
 

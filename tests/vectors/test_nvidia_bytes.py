@@ -17,7 +17,7 @@ from sealift.attest.nvidia.verifier import (
     _verify_signature,
     examine_device,
 )
-from sealift.attest.reference import Basis
+from sealift.attest.reference import AppraisalBasis
 from sealift.attest.verifier import Claims
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.chain import Revocations
@@ -99,7 +99,7 @@ def test_bytes_of_a_manifest_count_or_change_nothing() -> None:
 def claims_of(evidence: Evidence, nonce: bytes) -> Claims:
     return examine_device(
         evidence,
-        Basis(
+        AppraisalBasis(
             bound=nonce,
             references=sim.references(),
             collateral=sim.triple_collateral(),

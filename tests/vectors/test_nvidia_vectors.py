@@ -13,9 +13,9 @@ from sealift.attest.nvidia.attester import NvidiaAttester
 from sealift.attest.nvidia.evidence import parse_report
 from sealift.attest.nvidia.rim import Rim, read_rim
 from sealift.attest.nvidia.verifier import Device, examine_device
-from sealift.attest.reference import Basis, ReferenceValues
+from sealift.attest.reference import AppraisalBasis, ReferenceValues
 from sealift.attest.tools.vendorfiles import wrap
-from sealift.attest.verifier import Check, Claims
+from sealift.attest.verifier import AppraisalCheck, Claims
 from sealift.crypto.certificate import Certificate
 from sealift.errors import EvidenceError, MalformedError, SealiftError, UnavailableError
 from sealift.ids import Digest
@@ -47,7 +47,7 @@ def examine(
 ) -> tuple[Device, Claims]:
     return examine_device(
         found.evidence,
-        Basis(
+        AppraisalBasis(
             bound=found.nonce,
             references=references or sim.references(),
             collateral=collateral or sim.triple_collateral(at_s=at_s),
@@ -60,7 +60,7 @@ def failed(claims: Claims) -> list[tuple[str, str]]:
     return [(each.subject, each.code) for each in claims.checks if not each.passed]
 
 
-def one(claims: Claims, subject: str) -> Check:
+def one(claims: Claims, subject: str) -> AppraisalCheck:
     (found,) = [each for each in claims.checks if each.subject == subject]
     return found
 
@@ -92,7 +92,7 @@ def test_a_recorded_report_with_one_changed_bit_is_not(name: str) -> None:
     with pytest.raises((EvidenceError, MalformedError)):
         examine_device(
             changed,
-            Basis(
+            AppraisalBasis(
                 bound=found.nonce,
                 references=sim.references(),
                 collateral=sim.triple_collateral(),
@@ -111,7 +111,7 @@ def test_a_report_with_anothers_chain_is_refused(name: str) -> None:
     with pytest.raises(EvidenceError) as caught:
         examine_device(
             mixed,
-            Basis(
+            AppraisalBasis(
                 bound=found.nonce,
                 references=sim.references(),
                 collateral=sim.triple_collateral(),
@@ -337,7 +337,7 @@ def chain_error(certificates: tuple[bytes, ...], at_s: int = sim.JUNE_2025) -> s
     with pytest.raises(SealiftError) as caught:
         examine_device(
             changed,
-            Basis(
+            AppraisalBasis(
                 bound=found.nonce,
                 references=sim.references(),
                 collateral=sim.triple_collateral(at_s=at_s),

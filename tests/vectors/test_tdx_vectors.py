@@ -17,7 +17,7 @@ from sealift.attest.configfs import TdxAttester, TsmReader
 from sealift.attest.level import Level, Tier
 from sealift.attest.tdx.evidence import TdxBody, parse_quote
 from sealift.attest.tdx.platform import (
-    Source,
+    CollateralSource,
     verify_quote,
     verify_signatures,
 )
@@ -103,9 +103,9 @@ TD_QUOTES = {  # quote -> the vector whose revocation lists fit its authority an
 }
 
 
-def source_for(name: str, kind: str = "TDX") -> Source:
+def source_for(name: str, kind: str = "TDX") -> CollateralSource:
     roots = tuple(INTEL_SGX_ROOTS.values())
-    return Source(collateral_of(name), kind, roots, AT_S[name])
+    return CollateralSource(collateral_of(name), kind, roots, AT_S[name])
 
 
 @pytest.mark.parametrize(("name", "lists"), TD_QUOTES.items())

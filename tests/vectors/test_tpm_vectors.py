@@ -16,8 +16,8 @@ from sealift.attest.collateral import Collateral
 from sealift.attest.reference import TpmReferences, TpmRoot
 from sealift.attest.tpm.enrolment import make_challenge, verify_endorsement
 from sealift.attest.tpm.evidence import (
-    Quote,
-    Signature,
+    TpmQuote,
+    TpmSignature,
     parse_quote,
     parse_signature,
     verify_signature,
@@ -49,7 +49,7 @@ def b64(text: str) -> bytes:
     return base64.b64decode(text + "=" * (-len(text) % 4))
 
 
-def trustee() -> tuple[RsaKey, Quote, Signature, dict[int, bytes]]:
+def trustee() -> tuple[RsaKey, TpmQuote, TpmSignature, dict[int, bytes]]:
     """What Trustee's verifier is tested with: the key is a bare SPKI."""
     document = json.loads(vector("tpm/trustee_tpm_evidence.json"))
     taken = document["tpm_quote"]
@@ -62,7 +62,7 @@ def trustee() -> tuple[RsaKey, Quote, Signature, dict[int, bytes]]:
     )
 
 
-def windows() -> tuple[Public, Quote, Signature, dict[int, bytes]]:
+def windows() -> tuple[Public, TpmQuote, TpmSignature, dict[int, bytes]]:
     document = json.loads(vector("tpm/windows_gcp_shielded_vm.json"))
     public = parse_public(b64(document["AK"]["Public"]))
     pcrs = {each["Index"]: b64(each["Digest"]) for each in document["Log"]["PCRs"]}

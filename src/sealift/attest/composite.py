@@ -24,7 +24,7 @@ from sealift.attest.level import Level, worst
 from sealift.attest.nvidia.evidence import MEDIA_TYPE as DEVICE_MEDIA_TYPE
 from sealift.attest.nvidia.evidence import Device, Mode, NvidiaBody
 from sealift.attest.nvidia.verifier import examine_device
-from sealift.attest.reference import Basis
+from sealift.attest.reference import AppraisalBasis
 from sealift.attest.runtimelog import (
     CODE_BUNDLE,
     GPU_BINDING,
@@ -35,7 +35,7 @@ from sealift.attest.runtimelog import (
     MultiGpu,
     RuntimeEvent,
 )
-from sealift.attest.verifier import Check, Claims, Kind, check
+from sealift.attest.verifier import AppraisalCheck, Claims, VerifierKind, check
 from sealift.codec import decode
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import Label
@@ -126,7 +126,7 @@ _MULTI_GPU: Final[Mapping[Mode, MultiGpu]] = {
 
 
 def examine_composite(
-    evidence: Evidence, basis: Basis, *, leads: Mapping[str, Kind]
+    evidence: Evidence, basis: AppraisalBasis, *, leads: Mapping[str, VerifierKind]
 ) -> Claims:
     """Verify lead and devices by their own verifiers, and what ties them together.
 
@@ -219,7 +219,9 @@ def _within_lead(claims: Claims, closed: bool) -> Claims:
     )
 
 
-def _check_modes(binding: GpuBinding | None, devices: Sequence[Device]) -> Check:
+def _check_modes(
+    binding: GpuBinding | None, devices: Sequence[Device]
+) -> AppraisalCheck:
     """What the driver said of the GPUs together, against what each of them signed."""
     gpus = [device for device in devices if device.kind == "gpu"]
     stated = {_MULTI_GPU[gpu.mode] for gpu in gpus}
@@ -233,7 +235,7 @@ def _check_modes(binding: GpuBinding | None, devices: Sequence[Device]) -> Check
     )
 
 
-def _check_links(devices: Sequence[Device]) -> Check:
+def _check_links(devices: Sequence[Device]) -> AppraisalCheck:
     """Protected PCIe: GPUs and switches name each other, and all of them are here."""
     gpus = frozenset(each.pdi for each in devices if each.kind == "gpu")
     switches = frozenset(each.pdi for each in devices if each.kind == "switch")
@@ -253,13 +255,13 @@ def _check_links(devices: Sequence[Device]) -> Check:
     )
 
 
-def _named(part: str, checks: Iterable[Check]) -> Iterable[Check]:
+def _named(part: str, checks: Iterable[AppraisalCheck]) -> Iterable[AppraisalCheck]:
     return (replace(each, subject=f"{part}: {each.subject}") for each in checks)
 
 
 def read_binding(
     events: Sequence[RuntimeEvent],
-) -> tuple[GpuBinding | None, tuple[Check, ...]]:
+) -> tuple[GpuBinding | None, tuple[AppraisalCheck, ...]]:
     """The one binding of a log, and whether it is alone and early enough.
 
     Raises:
@@ -291,7 +293,7 @@ def read_binding(
 
 def _check_binding(
     binding: GpuBinding, devices: Sequence[BoundDevice]
-) -> tuple[Check, ...]:
+) -> tuple[AppraisalCheck, ...]:
     """The state that was bound, and that these very devices were, and no others."""
     present = tuple(devices)
     ids = {each.id for each in present}

@@ -15,7 +15,7 @@ from typing import Final
 from sealift import codec
 from sealift.attest.evidence import Body, Evidence, require_bound
 from sealift.attest.level import Level, TrustVector
-from sealift.attest.reference import Basis
+from sealift.attest.reference import AppraisalBasis
 from sealift.attest.verifier import Claims, check_bound, check_code_bundle
 from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey, Signer
@@ -35,7 +35,7 @@ class DevelopmentClaims:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class DevelopmentStatement:
     """What the attester key signs."""
 
     bound: bytes
@@ -50,7 +50,7 @@ class DevelopmentBody(Body):
     kind = "development"
     max_bytes = 4096
 
-    statement: Statement
+    statement: DevelopmentStatement
     signature: bytes
 
 
@@ -82,7 +82,7 @@ class DevelopmentAttester:
             UsageError: if ``bound`` has not 2 to 64 bytes.
         """
         require_bound(bound)
-        statement = Statement(bound, self._claims, self._signer.public_key)
+        statement = DevelopmentStatement(bound, self._claims, self._signer.public_key)
         signature = self._signer.sign(
             Label.DEVELOPMENT_EVIDENCE, codec.encode(statement)
         )
@@ -92,7 +92,7 @@ class DevelopmentAttester:
 CEILING: Final = TrustVector(hardware=97, runtime_opaque=96)
 
 
-def examine_development(evidence: Evidence, basis: Basis) -> Claims:
+def examine_development(evidence: Evidence, basis: AppraisalBasis) -> Claims:
     """Verify attester key and signature; compare bound value and code bundle.
 
     Collateral and time play no part.
@@ -115,7 +115,7 @@ def examine_development(evidence: Evidence, basis: Basis) -> Claims:
     )
 
 
-def _require_pinned_attester(attester: PublicKey, basis: Basis) -> None:
+def _require_pinned_attester(attester: PublicKey, basis: AppraisalBasis) -> None:
     if attester not in basis.references.development_attesters:
         raise EvidenceError(
             "evidence by an attester that the agreement does not name",

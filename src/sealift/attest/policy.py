@@ -20,9 +20,16 @@ from typing import Final
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, Tier, parse_accept, say_level
-from sealift.attest.reference import Basis, ReferenceValues
+from sealift.attest.reference import AppraisalBasis, ReferenceValues
 from sealift.attest.runtimelog import measured_modules
-from sealift.attest.verifier import Check, Claims, Examine, Kind, check, require_passed
+from sealift.attest.verifier import (
+    AppraisalCheck,
+    Claims,
+    Examine,
+    VerifierKind,
+    check,
+    require_passed,
+)
 from sealift.errors import EvidenceError, PolicyError, UsageError, require_value
 from sealift.ids import Digest
 
@@ -72,7 +79,7 @@ def _composite() -> Examine:
     return partial(examine_composite, leads=_LEADS)
 
 
-def _by_media_type(**kinds: Kind) -> dict[str, Kind]:
+def _by_media_type(**kinds: VerifierKind) -> dict[str, VerifierKind]:
     return {
         f"application/vnd.sealift.{name}-evidence+json": kind
         for name, kind in kinds.items()
@@ -81,21 +88,21 @@ def _by_media_type(**kinds: Kind) -> dict[str, Kind]:
 
 # Whoever may lead a composite: the CPU's side, which has a runtime log.
 _LEADS: Final = _by_media_type(
-    azure=Kind(_TEE, _azure),
-    development=Kind(
+    azure=VerifierKind(_TEE, _azure),
+    development=VerifierKind(
         frozenset({Level.DEVELOPMENT}),
         _development,
         result_media_type="application/vnd.sealift.development-result+json",
     ),
-    tdx=Kind(_TEE, _tdx),
-    tpm=Kind(_HOST, _tpm, grows=True),
-    snp=Kind(_TEE, _snp),
+    tdx=VerifierKind(_TEE, _tdx),
+    tpm=VerifierKind(_HOST, _tpm, grows=True),
+    snp=VerifierKind(_TEE, _snp),
 )
-VERIFIER_FOR_MEDIA_TYPE: Final[Mapping[str, Kind]] = MappingProxyType(
+VERIFIER_FOR_MEDIA_TYPE: Final[Mapping[str, VerifierKind]] = MappingProxyType(
     _LEADS
     | _by_media_type(
-        nvidia=Kind(frozenset(), _nvidia),
-        composite=Kind(frozenset({Level.GPU_TEE}) | _HOST, _composite),
+        nvidia=VerifierKind(frozenset(), _nvidia),
+        composite=VerifierKind(frozenset({Level.GPU_TEE}) | _HOST, _composite),
     )
 )
 
@@ -179,7 +186,7 @@ class Appraiser:
     rehearse: Level | None = None
     collateral: Collateral = field(default_factory=Collateral)
     clock: Callable[[], float] = no_time
-    verifiers: Mapping[str, Kind] = field(
+    verifiers: Mapping[str, VerifierKind] = field(
         default_factory=lambda: VERIFIER_FOR_MEDIA_TYPE
     )
 
@@ -257,7 +264,7 @@ class Appraiser:
             MalformedError: evidence that does not parse.
         """
         verifier = find_verifier(evidence, self.verifiers)
-        basis = Basis(
+        basis = AppraisalBasis(
             bound=bound,
             references=self.references,
             collateral=self.collateral,
@@ -277,7 +284,7 @@ class Appraiser:
         counts = outsourced and claims.level is Level.TEE
         return Level.UNTRUSTED_GPU if counts else claims.level
 
-    def _check_modules(self, claims: Claims) -> Iterator[Check]:
+    def _check_modules(self, claims: Claims) -> Iterator[AppraisalCheck]:
         """Every module that ran is a file of the agreed bundle, unaltered."""
         files = self.references.code_files
         if files is None:
@@ -292,7 +299,9 @@ class Appraiser:
             )
 
 
-def find_verifier(evidence: Evidence, verifiers: Mapping[str, Kind]) -> Kind:
+def find_verifier(
+    evidence: Evidence, verifiers: Mapping[str, VerifierKind]
+) -> VerifierKind:
     """The verifier that reads this evidence.
 
     Raises:

@@ -2,7 +2,7 @@
 
 They come from the signed agreement, or from sets that it names (``referenceset``), never
 from the peer. Each kind of evidence reads the field that concerns it; a kind whose field
-is empty accepts nothing. ``Basis`` is all that evidence is judged by, beside itself.
+is empty accepts nothing. ``AppraisalBasis`` is all that evidence is judged by, beside itself.
 Source: spec/evidence.md.
 """
 
@@ -214,7 +214,7 @@ class ReferenceValues:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Basis:
+class AppraisalBasis:
     """What evidence is judged by, beside itself.
 
     Attributes:

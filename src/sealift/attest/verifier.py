@@ -1,7 +1,7 @@
 """The seam on the verifying side: evidence in, claims and checks out.
 
 A verifier is a function of bytes: no sockets, no processes, no clock. It takes evidence
-and a ``Basis`` and says what the evidence proves (``Claims``), and how that compares with
+and a ``AppraisalBasis`` and says what the evidence proves (``Claims``), and how that compares with
 the references: it collects checks instead of stopping at the first that fails, so that a
 person sees the whole table. Whether that is enough is for ``policy`` and the agreement;
 kinds of evidence are listed there. Each kind's function is ``examine_KIND``; it raises
@@ -17,7 +17,7 @@ from typing import Final, Literal
 from sealift.attest.collateral import require_recent
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
-from sealift.attest.reference import Basis
+from sealift.attest.reference import AppraisalBasis
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.errors import EvidenceError, PolicyError, RefusedError, StaleError
 from sealift.ids import Digest
@@ -32,7 +32,7 @@ _REFUSALS: Final[dict[Refusal, type[RefusedError]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class AppraisalCheck:
     """One comparison.
 
     Attributes:
@@ -63,9 +63,9 @@ def check(
     code: str,
     *,
     refusal: Refusal = "policy",
-) -> Check:
+) -> AppraisalCheck:
     """A check that passed if ``holds``, and fails under the name ``code`` if not."""
-    return Check(
+    return AppraisalCheck(
         subject=subject,
         expected=expected,
         found=found,
@@ -76,7 +76,7 @@ def check(
 
 def check_among(
     found: bytes, allowed: Sequence[bytes], subject: str, *, code: str
-) -> Check:
+) -> AppraisalCheck:
     """``found`` is one of the reference values; with none at all nothing is allowed."""
     return check(
         found in allowed,
@@ -87,7 +87,7 @@ def check_among(
     )
 
 
-def check_bound(found: bytes, bound: bytes | None, subject: str) -> Check:
+def check_bound(found: bytes, bound: bytes | None, subject: str) -> AppraisalCheck:
     """The signed field carries the bound value first and zeros after it.
 
     Without a bound value nothing is compared, and the check does not pass.
@@ -103,7 +103,7 @@ def check_bound(found: bytes, bound: bytes | None, subject: str) -> Check:
     )
 
 
-def all_but_freshness(checks: Iterable[Check]) -> bool:
+def all_but_freshness(checks: Iterable[AppraisalCheck]) -> bool:
     """Whether all passed that say what the evidence shows, not for which challenge.
 
     For trust vectors, which have no claim about freshness: evidence from a file, whose
@@ -112,7 +112,7 @@ def all_but_freshness(checks: Iterable[Check]) -> bool:
     return all(each.passed or each.code == UNBOUND for each in checks)
 
 
-def check_code_bundle(found: Digest | None, expected: Digest | None) -> Check:
+def check_code_bundle(found: Digest | None, expected: Digest | None) -> AppraisalCheck:
     """The code that runs is the agreed one, or any where none was agreed on."""
     return check(
         expected is None or found == expected,
@@ -123,7 +123,7 @@ def check_code_bundle(found: Digest | None, expected: Digest | None) -> Check:
     )
 
 
-def check_collateral_age(basis: Basis) -> Check:
+def check_collateral_age(basis: AppraisalBasis) -> AppraisalCheck:
     """The collateral is as recent as the agreement wants it (rule H13)."""
     max_age_s = basis.references.collateral_max_age_s
     try:
@@ -138,7 +138,7 @@ def check_collateral_age(basis: Basis) -> Check:
     )
 
 
-def require_passed(checks: Iterable[Check]) -> None:
+def require_passed(checks: Iterable[AppraisalCheck]) -> None:
     """Refuse if a check failed; the error names the first one.
 
     Raises:
@@ -187,7 +187,7 @@ class Claims:
     role: str | None = None
     code_bundle: Digest | None = None
     trust: TrustVector
-    checks: tuple[Check, ...] = ()
+    checks: tuple[AppraisalCheck, ...] = ()
     measurements: Mapping[str, bytes] = field(default_factory=dict)
     events: tuple[RuntimeEvent, ...] = ()
     progress: object = None
@@ -200,7 +200,7 @@ Examine = Callable[..., Claims]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class VerifierKind:
     """A verifier, not loaded before it examines.
 
     Attributes:
@@ -218,7 +218,7 @@ class Kind:
     result_media_type: str = _EAT
 
     def examine(
-        self, evidence: Evidence, basis: Basis, earlier: Claims | None = None
+        self, evidence: Evidence, basis: AppraisalBasis, earlier: Claims | None = None
     ) -> Claims:
         """Verify that evidence is genuine, and compare it with the references.
 

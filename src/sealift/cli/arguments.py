@@ -31,7 +31,7 @@ class _Arguments(argparse._ActionsContainer):  # noqa: SLF001 - no public name
         self.add_argument(name, action="store_true", help=text)
 
 
-class Group(_Arguments, argparse._ArgumentGroup):  # noqa: SLF001 - no public name
+class ArgumentGroup(_Arguments, argparse._ArgumentGroup):  # noqa: SLF001 - no public name
     """Arguments under a heading of their own."""
 
 
@@ -57,9 +57,9 @@ class Parser(_Arguments, argparse.ArgumentParser):
         """What the verbs of a noun are added to."""
         return self.add_subparsers(dest="verb", required=True, metavar="VERB")
 
-    def add_argument_group(self, *args: Any, **terms: Any) -> Group:
+    def add_argument_group(self, *args: Any, **terms: Any) -> ArgumentGroup:
         """Arguments under a heading of their own."""
-        group = Group(self, *args, **terms)
+        group = ArgumentGroup(self, *args, **terms)
         self._action_groups.append(group)
         return group
 

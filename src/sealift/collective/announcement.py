@@ -51,7 +51,7 @@ class Algorithm(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Announcement:
+class CollectiveAnnouncement:
     """One collective, as every rank must be about to do it.
 
     Attributes:
@@ -133,7 +133,7 @@ class Announcement:
             ranks=(rank,),
         )
 
-    def _differences(self, theirs: Announcement) -> Iterator[str]:
+    def _differences(self, theirs: CollectiveAnnouncement) -> Iterator[str]:
         for field in fields(self):
             here, there = (getattr(each, field.name) for each in (self, theirs))
             if here != there:

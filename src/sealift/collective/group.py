@@ -31,7 +31,7 @@ import numpy as np
 from sealift.channel.device.device import DeviceTensor, SummingEngine
 from sealift.collective.announcement import (
     Algorithm,
-    Announcement,
+    CollectiveAnnouncement,
     Operation,
     Reduction,
 )
@@ -305,7 +305,7 @@ class SealedGroup:
         try:
             if self._failed is not None:
                 raise self._failed
-            announcement = Announcement(
+            announcement = CollectiveAnnouncement(
                 number=self._number,
                 operation=operation,
                 reduction=reduction,

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Protocol, cast
 
 from sealift.channel.device.device import DeviceTensor, SummingEngine
-from sealift.collective.announcement import ANNOUNCEMENT_BYTES, Announcement
+from sealift.collective.announcement import ANNOUNCEMENT_BYTES, CollectiveAnnouncement
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer
 from sealift.session.lifetime import ENDED_HERE
@@ -66,13 +66,13 @@ class Peer:
         self._changed = threading.Condition()
         self._waiting = 0
         self._stopped = False
-        self._expected: Announcement | None = None
+        self._expected: CollectiveAnnouncement | None = None
         self._thread = threading.Thread(
             target=self._work, name=f"sends to rank {number}", daemon=True
         )
         self._thread.start()
 
-    def announce(self, announcement: Announcement) -> None:
+    def announce(self, announcement: CollectiveAnnouncement) -> None:
         """Say what begins; the peer must say the same."""
         self.send(announcement.encode())
         self._expected = announcement
@@ -81,7 +81,7 @@ class Peer:
         """What the peer says begins, if it was not heard yet.
 
         Raises:
-            See ``Announcement.demand_same``.
+            See ``CollectiveAnnouncement.demand_same``.
         """
         expected, self._expected = self._expected, None
         if expected is not None:

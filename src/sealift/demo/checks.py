@@ -16,7 +16,7 @@ from sealift.demo import cheating, holders
 from sealift.demo.folder import MODEL_OWNER, OWNERS, World
 from sealift.demo.outcome import REFUSAL_OF, CheckedLog, Verdict
 from sealift.demo.progress import Progress
-from sealift.demo.roles import Run
+from sealift.demo.roles import DemoRun
 from sealift.errors import IntegrityError, SealiftError, require_value
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.equip import equip
@@ -28,7 +28,7 @@ from sealift.train.job.settings import read_job
 from sealift.train.loop.slices import plan_slice
 
 
-def check_run(world: World, run: Run, *, now: Callable[[], float]) -> Verdict:
+def check_run(world: World, run: DemoRun, *, now: Callable[[], float]) -> Verdict:
     """Check everything that the parties keep of a run; failures are collected.
 
     Args:
@@ -52,7 +52,7 @@ def check_run(world: World, run: Run, *, now: Callable[[], float]) -> Verdict:
     )
 
 
-def check_rounds(world: World, run: Run, *, now: Callable[[], float]) -> Verdict:
+def check_rounds(world: World, run: DemoRun, *, now: Callable[[], float]) -> Verdict:
     """The same of a run whose ranks were the owners' own; the manifest shows all heads."""
     verified = equip(load_verified(world.agreement), clock=now)
     verdict = Verdict(agreement=verified.agreement)
@@ -196,7 +196,7 @@ def _receipts_missing(kept: int, wanted: int, of: str) -> IntegrityError:
 
 
 def _check_model(
-    world: World, verified: VerifiedAgreement, verdict: Verdict, run: Run
+    world: World, verified: VerifiedAgreement, verdict: Verdict, run: DemoRun
 ) -> None:
     """Opened by its owner, with the passphrase that only a demo leaves beside the key."""
     from sealift.train.output.opening import open_output  # torch

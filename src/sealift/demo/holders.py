@@ -25,7 +25,7 @@ from sealift.train.job.roleprocesses import EventLines
 from sealift.travel.holder.visit import Provisioning
 from sealift.travel.visit.lease import (
     Lease,
-    Placement,
+    RecordTarget,
     SignedLease,
     frame_head,
     parse_frame,
@@ -134,7 +134,7 @@ class HostileSession(InterposedSession):
     def _moved(self, raw: bytes) -> bytes:
         """The same record, properly authenticated, behind the end of the lease."""
         frame = parse_frame(raw)
-        place = Placement(
+        place = RecordTarget(
             sequence=frame.sequence,
             record=frame.record_index,
             offset=self.lease.offset + self.lease.max_bytes,
@@ -152,7 +152,7 @@ class HostileSession(InterposedSession):
 def build_frame(
     visit_key: SecretKey,
     lease: Lease,
-    place: Placement,
+    place: RecordTarget,
     record: Buffer,
     handle: Handle | None = None,
 ) -> bytes:

@@ -78,7 +78,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class DemoTask:
     """One thing to learn together.
 
     Attributes:
@@ -129,7 +129,7 @@ ONE_BUFFER: Final = Travel()
 
 def make_world(
     path: Path,
-    work: Work,
+    work: DemoTask,
     travel: Travel = ONE_BUFFER,
     host: HostValues | None = None,
     plan: Plan = "travel",
@@ -168,7 +168,7 @@ def second_act(world: World) -> World:
     return world.again("-again")
 
 
-def _settle(world: World, work: Work) -> dict[str, Identity]:
+def _settle(world: World, work: DemoTask) -> dict[str, Identity]:
     """Every party's folder with a fresh identity, every owner's tables, the code."""
     # Deriving keys from passphrases and loading the rows take a second each.
     with ThreadPoolExecutor(len(world.parties)) as pool:
@@ -193,7 +193,7 @@ def _move_in(world: World, name: str) -> Identity:
     return identity
 
 
-def _seal(world: World, identity: Identity, work: Work) -> None:
+def _seal(world: World, identity: Identity, work: DemoTask) -> None:
     home, tables = world.home(identity.name), world.tables / identity.name
     schema = load_schema(tables / "schema.toml")
     for part in PARTS:
@@ -215,7 +215,7 @@ def _seal(world: World, identity: Identity, work: Work) -> None:
 def _agree(
     world: World,
     identities: Mapping[str, Identity],
-    work: Work,
+    work: DemoTask,
     travel: Travel,
     host: HostValues | None,
     *,
@@ -315,7 +315,9 @@ def _inline(value: Any) -> str:
             return json.dumps(value)  # text, numbers and booleans are the same
 
 
-def write_job(world: World, work: Work, travel: Travel, plan: Plan = "travel") -> None:
+def write_job(
+    world: World, work: DemoTask, travel: Travel, plan: Plan = "travel"
+) -> None:
     """The ``job.toml`` of an act."""
     schedule = (plan == "outsource" and work.outsourced) or work.schedule
     epochs = (plan == "ddp" and schedule.rounds) or schedule.epochs

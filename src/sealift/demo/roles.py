@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sealift.cli.signals import followed, on_second_signal, stop_postponed
-from sealift.data.schedule.visits import Group, plan_here
+from sealift.data.schedule.visits import VisitBatch, plan_here
 from sealift.demo import cheating, holders
 from sealift.demo.folder import HOST, OPERATOR, OWNERS, Words, World
 from sealift.demo.job import NOWHERE
@@ -38,7 +38,7 @@ Watch = Callable[[Progress, RoleEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class DemoRun:
     """A finished run.
 
     Attributes:
@@ -56,7 +56,7 @@ def run_travel(
     *,
     agent: str = "",
     behaviour: Mapping[str, str] = HOSTILE,
-) -> Run:
+) -> DemoRun:
     """Start every role, watch until the job has ended, end every role.
 
     Args:
@@ -86,10 +86,10 @@ def run_travel(
             processes.require_success(name)
     if not result:
         raise JobError("the orchestrator gave no result", code="role-ended")
-    return Run(progress, result)
+    return DemoRun(progress, result)
 
 
-def run_ddp(world: World, watch: Watch) -> Run:
+def run_ddp(world: World, watch: Watch) -> DemoRun:
     """Start orchestrator, and a broker and a rank for each owner; until all have ended.
 
     Raises:
@@ -118,7 +118,7 @@ def run_ddp(world: World, watch: Watch) -> Run:
             processes.require_success(name)
     if not result:
         raise JobError("the orchestrator gave no result", code="role-ended")
-    return Run(progress, result)
+    return DemoRun(progress, result)
 
 
 def _start_ranks(processes: RoleProcesses, world: World, port: object) -> None:
@@ -138,7 +138,7 @@ def _rank(owner: str) -> str:
     return f"rank-{owner}"
 
 
-def run_local(world: World) -> Run:
+def run_local(world: World) -> DemoRun:
     """``sealift train`` with the plan ``local``, and everybody's keys.
 
     Raises:
@@ -158,7 +158,7 @@ def run_local(world: World) -> Run:
                 processes.require_success(each.process)
                 break
     shutil.copyfile(world.run / "model.safetensors", world.model)
-    return Run(Progress(_count_visits(world)), result)
+    return DemoRun(Progress(_count_visits(world)), result)
 
 
 @contextmanager
@@ -283,6 +283,6 @@ def _count_steps(world: World) -> int:
     return sum(math.ceil(each / batch) for each in rows)
 
 
-def _plan(world: World) -> Sequence[Group]:
+def _plan(world: World) -> Sequence[VisitBatch]:
     agreement = load_verified(world.agreement).agreement
     return plan_here(agreement.resources, read_job(world.job).settings.visits)

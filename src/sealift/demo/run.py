@@ -17,7 +17,7 @@ from sealift.demo.folder import OWNERS, World, claimed, remove_secrets
 from sealift.demo.job import Travel, make_world, second_act
 from sealift.demo.outcome import BOUND_S, Outcome, Revocation, Verdict
 from sealift.demo.report.page import write_report
-from sealift.demo.roles import HOSTILE, Run, run_ddp, run_local, run_travel
+from sealift.demo.roles import HOSTILE, DemoRun, run_ddp, run_local, run_travel
 from sealift.demo.tasks import TASKS
 from sealift.demo.tasks.task import Sample, Task
 from sealift.demo.views import View
@@ -139,7 +139,7 @@ def _run(
     )
 
 
-def _run_travel(world: World, view: View, host: RehearsedHost | None) -> Run:
+def _run_travel(world: World, view: View, host: RehearsedHost | None) -> DemoRun:
     behaviour = {} if world.servers else HOSTILE
     place = host.place if host else ""
     return run_travel(world, view.watch, agent=place, behaviour=behaviour)

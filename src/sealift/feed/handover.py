@@ -65,7 +65,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Consent:
+class FeedConsent:
     """Device to owner: yes, or why not.
 
     Attributes:
@@ -83,7 +83,7 @@ class Consent:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class FeedConnection:
     """A session and the socket that it goes over.
 
     Attributes:
@@ -111,7 +111,7 @@ class Connection:
                 code="somebody-between",
             )
 
-    def keys(self, proposal: Proposal, consent: Consent) -> LinkKeys:
+    def keys(self, proposal: Proposal, consent: FeedConsent) -> LinkKeys:
         """Keys of both directions, for exactly this proposal and this consent."""
         context = labelled(Label.LINK.value, encode(proposal), encode(consent))
         return LinkKeys(
@@ -154,7 +154,9 @@ def handshake_with(whom: str) -> Iterator[None]:
         ) from None
 
 
-def hand_over(connection: Connection, proposal: Proposal, timeout_s: float) -> Consent:
+def hand_over(
+    connection: FeedConnection, proposal: Proposal, timeout_s: float
+) -> FeedConsent:
     """The owner's side of the exchange; the device's consent.
 
     Raises:
@@ -164,7 +166,7 @@ def hand_over(connection: Connection, proposal: Proposal, timeout_s: float) -> C
     """
     session = connection.session
     session.send_message(proposal)
-    consent = session.receive_message(Consent, timeout_s)
+    consent = session.receive_message(FeedConsent, timeout_s)
     if consent.refused:
         raise PolicyError(
             "the device does not take these batches",
@@ -179,11 +181,11 @@ def hand_over(connection: Connection, proposal: Proposal, timeout_s: float) -> C
 
 
 def take_over(
-    connection: Connection,
+    connection: FeedConnection,
     form: BatchForm,
     slots: int,
     timeout_s: float,
-) -> tuple[Proposal, Consent]:
+) -> tuple[Proposal, FeedConsent]:
     """The device's side of the exchange; whatever it refuses, it says.
 
     Raises:
@@ -201,7 +203,7 @@ def take_over(
             fix="Its own error line says what it did not accept of this process",
             code=error.code,
         ) from None
-    ours = Consent(version=VERSION, slots=slots, process=os.getpid())
+    ours = FeedConsent(version=VERSION, slots=slots, process=os.getpid())
     try:
         _require_version(proposal.version)
         connection.require_peer(proposal.process)
@@ -209,7 +211,7 @@ def take_over(
         check_record_bytes(proposal.record_bytes)
         form.require_same(proposal.form)
     except SealiftError as error:
-        said = Consent(
+        said = FeedConsent(
             version=VERSION, slots=0, process=0, refused=error.code, why=str(error)
         )
         session.send_message(said)
@@ -219,7 +221,7 @@ def take_over(
 
 
 def offer_memory(
-    sock: socket.socket, proposal: Proposal, consent: Consent, peer_uid: int | None
+    sock: socket.socket, proposal: Proposal, consent: FeedConsent, peer_uid: int | None
 ) -> MemfdTransport:
     """Make the memory file and hand it to the device."""
     slot_bytes, slots = _BACK
@@ -235,7 +237,7 @@ def offer_memory(
 def take_memory(
     sock: socket.socket,
     proposal: Proposal,
-    consent: Consent,
+    consent: FeedConsent,
     peer_uid: int | None,
     timeout_s: float,
 ) -> MemfdTransport:

@@ -38,7 +38,7 @@ from sealift.feed.form import (
 )
 from sealift.feed.handover import (
     HANDSHAKE_S,
-    Connection,
+    FeedConnection,
     handshake_with,
     take_memory,
     take_over,
@@ -272,7 +272,7 @@ def accept(
         with handshake_with(whom):
             session = accept_session(transport, endpoint, policy, HANDSHAKE_S)
         name = session.peer.name
-        connection = Connection(session, transport, sock)
+        connection = FeedConnection(session, transport, sock)
         with ExitStack() as undo:
             undo.callback(connection.close)
             proposal, consent = take_over(

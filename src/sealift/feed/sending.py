@@ -38,14 +38,14 @@ from sealift.feed.form import (
 from sealift.feed.handover import (
     HANDSHAKE_S,
     VERSION,
-    Connection,
+    FeedConnection,
     Proposal,
     hand_over,
     handshake_with,
     offer_memory,
 )
 from sealift.feed.terms import (
-    FeedDoor,
+    FeedDecision,
     File,
     load_agreement,
     load_key,
@@ -63,7 +63,7 @@ Batch = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DeviceEvidence:
     """What the device's process proved before it got anything.
 
     Attributes:
@@ -91,8 +91,8 @@ class Sender:
         keys: LinkKeys,
         form: BatchForm,
         *,
-        seen: Seen,
-        door: FeedDoor,
+        seen: DeviceEvidence,
+        door: FeedDecision,
     ) -> None:
         self.form = form
         self.seen = seen
@@ -266,12 +266,14 @@ def offer(
         process=os.getpid(),
     )
     with ExitStack() as undo:
-        connection = Connection(session, transport, sock)
+        connection = FeedConnection(session, transport, sock)
         undo.callback(connection.close)
-        door = FeedDoor(agreement, folder, owner, session.peer, began_s)
+        door = FeedDecision(agreement, folder, owner, session.peer, began_s)
         door.require()
         result = require_value(session.peer.result, "nothing is fed without evidence")
-        seen = Seen(result.standing, agreement.agreement.code.digest, agreement.digest)
+        seen = DeviceEvidence(
+            result.standing, agreement.agreement.code.digest, agreement.digest
+        )
         with handshake_with(whom):
             consent = hand_over(connection, proposal, HANDSHAKE_S)
         keys = connection.keys(proposal, consent)

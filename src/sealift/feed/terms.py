@@ -30,7 +30,7 @@ from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.decision import decide, require_home
 from sealift.release.equip import equip
-from sealift.release.facts import Ask, Kind, Owner, State
+from sealift.release.facts import Owner, ReleaseKind, ReleaseQuestion, ReleaseState
 from sealift.release.files import read_secret_line, read_whole
 from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
 from sealift.travel.peers import accelerator_names, expect_data_owner
@@ -170,7 +170,7 @@ def require_possible(agreement: VerifiedAgreement, *, development: bool) -> None
         )
 
 
-class FeedDoor:
+class FeedDecision:
     """The owner's door to the device that it feeds: asked before each batch.
 
     Args:
@@ -202,7 +202,7 @@ class FeedDoor:
             RefusedError: see ``decide``.
         """
         verified, ended = self._statements.judged()
-        state = State(
+        state = ReleaseState(
             owner=self._owner,
             verified=verified,
             at_s=_wall_clock(),
@@ -210,7 +210,7 @@ class FeedDoor:
             revoked="",
             evidence_age_s=time.monotonic() - self._judged_after_s,
         )
-        decide(Ask(kind=Kind.FED_DEVICE, peer=self._peer), state)
+        decide(ReleaseQuestion(kind=ReleaseKind.FED_DEVICE, peer=self._peer), state)
 
 
 def _development_attester(

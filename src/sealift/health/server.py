@@ -36,7 +36,7 @@ Read = Callable[[], Status]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """Of HTTP."""
 
     status: int
@@ -44,7 +44,7 @@ class Answer:
     media_type: str = PLAIN
 
 
-def answer(method: str, path: str, read: Read, now_s: float) -> Answer:
+def answer(method: str, path: str, read: Read, now_s: float) -> HttpResponse:
     """Answer one request.
 
     Args:
@@ -55,13 +55,13 @@ def answer(method: str, path: str, read: Read, now_s: float) -> Answer:
     """
     shown = _PATHS.get(path)
     if shown is None:
-        return Answer(404, "there is nothing here\n")
+        return HttpResponse(404, "there is nothing here\n")
     if method != "GET":
-        return Answer(405, "this is only read\n")
+        return HttpResponse(405, "this is only read\n")
     try:
         return shown(_fresh(read(), now_s))
     except SealiftError as error:
-        return Answer(503, f"the role is silent [{error.code}]\n")
+        return HttpResponse(503, f"the role is silent [{error.code}]\n")
 
 
 def _fresh(status: Status, now_s: float) -> Status:
@@ -70,19 +70,19 @@ def _fresh(status: Status, now_s: float) -> Status:
     return status
 
 
-def _alive(status: Status) -> Answer:
-    return Answer(200, "ok\n")
+def _alive(status: Status) -> HttpResponse:
+    return HttpResponse(200, "ok\n")
 
 
-def _ready(status: Status) -> Answer:
+def _ready(status: Status) -> HttpResponse:
     if status.unready:
-        return Answer(503, f"not ready [{status.unready}]\n")
-    return Answer(200, "ready\n")
+        return HttpResponse(503, f"not ready [{status.unready}]\n")
+    return HttpResponse(200, "ready\n")
 
 
-def _metrics(status: Status) -> Answer:
+def _metrics(status: Status) -> HttpResponse:
     lines = [*_counters(status), *_gauges(status)]
-    return Answer(200, "\n".join([*lines, ""]), PROMETHEUS)
+    return HttpResponse(200, "\n".join([*lines, ""]), PROMETHEUS)
 
 
 def _counters(status: Status) -> Iterator[str]:
@@ -105,7 +105,7 @@ def _heading(name: str, what: str, kind: str) -> tuple[str, str]:
     return f"# HELP {name} {what}", f"# TYPE {name} {kind}"
 
 
-_PATHS: Final[dict[str, Callable[[Status], Answer]]] = {
+_PATHS: Final[dict[str, Callable[[Status], HttpResponse]]] = {
     "/healthz": _alive,
     "/readyz": _ready,
     "/metrics": _metrics,

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class InvitedParty:
     """One invited party.
 
     Attributes:
@@ -65,7 +65,7 @@ class Seat:
         return self.invitation.name
 
 
-class Book:
+class MeetingState:
     """An open book.
 
     Args:
@@ -79,7 +79,7 @@ class Book:
         self._lock = threading.Lock()  # sessions have threads
 
     @classmethod
-    def create(cls, path: Path, invitations: Sequence[Invitation]) -> Book:
+    def create(cls, path: Path, invitations: Sequence[Invitation]) -> MeetingState:
         """A fresh one, with a seat for each invitation, in this order.
 
         Raises:
@@ -100,7 +100,7 @@ class Book:
         return cls(path, create_database(path, _SCHEMA, APPLICATION_ID, fill))
 
     @classmethod
-    def open(cls, path: Path) -> Book:
+    def open(cls, path: Path) -> MeetingState:
         """The one that lies there.
 
         Raises:
@@ -119,7 +119,7 @@ class Book:
             connection.execute(_VOIDED)
             connection.execute("UPDATE seats SET brought = NULL, declined = NULL")
 
-    def seats(self) -> tuple[Seat, ...]:
+    def seats(self) -> tuple[InvitedParty, ...]:
         """All of them, in the order of the invitations."""
         rows = self._read(
             "SELECT invitation, card, contested, brought, consent, signature, declined "
@@ -127,7 +127,7 @@ class Book:
         )
         return tuple(map(_seat, rows))
 
-    def seat(self, name: str) -> Seat | None:
+    def seat(self, name: str) -> InvitedParty | None:
         """Of a party that was invited."""
         return next((each for each in self.seats() if each.name == name), None)
 
@@ -199,9 +199,9 @@ class Book:
             yield self._connection
 
 
-def _seat(row: Any) -> Seat:
+def _seat(row: Any) -> InvitedParty:
     invitation, card, contested, brought, consent, signature, declined = row
-    return Seat(
+    return InvitedParty(
         invitation=parse_invitation(invitation),
         card=_decoded(Card, card),
         contested=bool(contested),

@@ -24,7 +24,7 @@ from sealift.errors import (
 )
 from sealift.events import Sink, emit
 from sealift.ids import Role
-from sealift.meet.book import Book
+from sealift.meet.book import MeetingState
 from sealift.meet.guest import Guest, expect_host, guest_endpoint
 from sealift.meet.host import Host, Reception
 from sealift.meet.invitation import HOST, Invitation, meeting_digest
@@ -71,13 +71,13 @@ def _host_endpoint(host: Host) -> Endpoint:
     )
 
 
-def places(book: Book, meeting: bytes) -> Registry:
+def places(book: MeetingState, meeting: bytes) -> Registry:
     """Whose names at the relay are whose: of each party that proved its invitation."""
     return Registry(meeting_digest(meeting), _Bound(book), proof_s=PROOF_S)
 
 
 class _Bound(Mapping[str, PublicKey]):
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: MeetingState) -> None:
         self._book = book
 
     def __getitem__(self, name: str) -> PublicKey:
@@ -95,7 +95,7 @@ class _Bound(Mapping[str, PublicKey]):
                 yield guest_name(seat.name), seat.card.sign
 
 
-class Door:
+class MeetingListener:
     """Receives guests until the relay is closed.
 
     Args:

@@ -20,7 +20,7 @@ from sealift.errors import (
     SealiftError,
     require_value,
 )
-from sealift.meet.book import Book, Seat
+from sealift.meet.book import InvitedParty, MeetingState
 from sealift.meet.messages import (
     MAX_WHY,
     REASONS,
@@ -69,7 +69,7 @@ class Host:
         clock: Seconds since 1970.
     """
 
-    book: Book
+    book: MeetingState
     declaration: Declaration
     files: Mapping[str, bytes]
     identity: Identity
@@ -160,7 +160,9 @@ class Host:
                 return name
         return ""
 
-    def _before_terms(self, seats: tuple[Seat, ...], seat: Seat) -> FromHost:
+    def _before_terms(
+        self, seats: tuple[InvitedParty, ...], seat: InvitedParty
+    ) -> FromHost:
         digest, missing = self.declaration.digest, []
         for each in seats:
             if each.brought is None or each.brought.body.declaration != digest:
@@ -236,7 +238,7 @@ class Reception:
         proof = prove_invited(seat.invitation.secret, Prover.HOST, self._th2, host)
         return Welcome(proof, host, seat.contested)
 
-    def _require_invited(self, message: Arrive, seat: Seat | None) -> None:
+    def _require_invited(self, message: Arrive, seat: InvitedParty | None) -> None:
         """One refusal for all: nobody learns which names or which times there are."""
         card, peer = message.card, self._peer
         if seat is None or self._host.clock() >= seat.invitation.expires_s:
@@ -278,5 +280,5 @@ def _require_own(own: bool) -> None:
         raise AuthenticationError
 
 
-def _wait(seat: Seat, parties: list[str] | tuple[str, ...]) -> Wait:
+def _wait(seat: InvitedParty, parties: list[str] | tuple[str, ...]) -> Wait:
     return Wait(tuple(parties), seat.contested)

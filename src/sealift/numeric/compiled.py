@@ -20,8 +20,8 @@ import numpy as np
 
 from sealift.numeric.compiledsums import SUMS
 from sealift.numeric.loops import NOISE_BITS, U32, WORD_BITS, Loops
-from sealift.numeric.residues import Basis
-from sealift.numeric.windows import Window
+from sealift.numeric.residues import ResidueBasis
+from sealift.numeric.windows import KernelWindow
 
 f64 = np.float64
 i32, i64 = np.int32, np.int64
@@ -203,7 +203,7 @@ _SHARES: Final[dict[Any, tuple[str, ...]]] = {
 
 
 @cache
-def _table(basis: Basis, recombining: bool) -> U32:
+def _table(basis: ResidueBasis, recombining: bool) -> U32:
     """Of each modulus: both fractions of a factor, the modulus, its cofactor."""
     table = np.zeros((4, 4), np.uint32)  # a row of zeros adds nothing
     inverses = basis.inverses if recombining else (1,) * len(basis.moduli)
@@ -218,7 +218,7 @@ def _part(factor: int, m: int) -> int:
     return ((factor % m << 33) // m + 1) // 2
 
 
-def _reaches(window: Window, axis: int, side: int) -> Any:
+def _reaches(window: KernelWindow, axis: int, side: int) -> Any:
     taps = range(window.kernel[axis])
     stride = window.stride[axis]
     return np.array([(*window.reach(axis, tap, side), stride) for tap in taps])
@@ -242,13 +242,13 @@ def loops(folder: Path | None) -> Loops:
         ready[each] for each in ("split", "recombine", "tap_sums")
     )
 
-    def split_by(values: Any, basis: Basis, out: Any) -> None:
+    def split_by(values: Any, basis: ResidueBasis, out: Any) -> None:
         split(values, _table(basis, False), out)
 
-    def recombine_by(sums: Any, basis: Basis, out: Any) -> None:
+    def recombine_by(sums: Any, basis: ResidueBasis, out: Any) -> None:
         recombine(sums, _table(basis, True), basis.modulus, out)
 
-    def tap_sums_of(outer: Any, inner: Any, window: Window, out: Any) -> None:
+    def tap_sums_of(outer: Any, inner: Any, window: KernelWindow, out: Any) -> None:
         down, across = (
             _reaches(window, each, inner.shape[2 + each]) for each in (0, 1)
         )

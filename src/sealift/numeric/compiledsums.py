@@ -123,7 +123,7 @@ def _tap_sum(outer: Any, inner: Any, down: Any, across: Any) -> Any:
 
 
 def _tap_sums(outer: Any, inner: Any, down: Any, across: Any, out: Any) -> None:
-    """``down`` and ``across``: of each tap ``Window.reach``, and the stride."""
+    """``down`` and ``across``: of each tap ``KernelWindow.reach``, and the stride."""
     for each in range(outer.shape[0]):
         out[each] = 0
         for image in range(outer.shape[1]):

@@ -37,8 +37,8 @@ from sealift.numeric.loops import (
     Noise,
     Words,
 )
-from sealift.numeric.residues import Basis
-from sealift.numeric.windows import Integers, Window
+from sealift.numeric.residues import ResidueBasis
+from sealift.numeric.windows import Integers, KernelWindow
 
 BLOCK: Final = 1 << 15  # numbers drawn together
 SPARES: Final = 16  # words of a block for those that do not count: one in 2**17
@@ -102,7 +102,13 @@ class Kernels:
         return material
 
     def uniform(
-        self, seed: bytes, basis: Basis, out: U32, *, first: int = 0, size: int = 0
+        self,
+        seed: bytes,
+        basis: ResidueBasis,
+        out: U32,
+        *,
+        first: int = 0,
+        size: int = 0,
     ) -> None:
         """The mask of a seed: independent and exactly uniform below Q.
 
@@ -124,7 +130,12 @@ class Kernels:
         _draw(mask_stream(seed, basis), out.size, block, first)
 
     def unmask(
-        self, answers: Answers, basis: Basis, scale: float, ints: I32, floats: F32
+        self,
+        answers: Answers,
+        basis: ResidueBasis,
+        scale: float,
+        ints: I32,
+        floats: F32,
     ) -> None:
         """``(p + m) / 2 - z`` modulo Q, centred, and that times ``scale``.
 
@@ -140,12 +151,12 @@ class Kernels:
                     f"{share} sent no share", why=why, code="bad-share"
                 )
 
-    def split(self, values: U32, basis: Basis, out: I8) -> None:
+    def split(self, values: U32, basis: ResidueBasis, out: I8) -> None:
         """Centred residues of each number: ``out`` is (moduli, numbers)."""
         _require_shape(out.shape, (len(basis.moduli), values.size))
         self.loops.split(values, basis, out)
 
-    def recombine(self, sums: I32, basis: Basis, out: U32) -> None:
+    def recombine(self, sums: I32, basis: ResidueBasis, out: U32) -> None:
         """The number below Q that is ``sums[i]`` modulo each modulus."""
         _require_shape(sums.shape, (len(basis.moduli), out.size))
         self.loops.recombine(sums, basis, out)
@@ -164,7 +175,7 @@ class Kernels:
         self.loops.channel_dots(q, r, out)
         return out
 
-    def tap_sums(self, outer: I64, inner: I64, window: Window) -> I64:
+    def tap_sums(self, outer: I64, inner: I64, window: KernelWindow) -> I64:
         """Per tap, ``outer`` (3, N, places) times what the tap sees of ``inner``.
 
         Args:

@@ -16,7 +16,7 @@ from sealift.crypto.keys import Label, SecretKey, derive, derive_bytes
 from sealift.crypto.keystream import Keystream
 from sealift.errors import UsageError
 from sealift.numeric.loops import Noise
-from sealift.numeric.residues import Basis
+from sealift.numeric.residues import ResidueBasis
 
 SEED_BYTES: Final = 32
 
@@ -30,7 +30,7 @@ class MaskSeed:
 
     __slots__ = ("_bytes", "_lock", "basis")
 
-    def __init__(self, material: bytes, basis: Basis) -> None:
+    def __init__(self, material: bytes, basis: ResidueBasis) -> None:
         self._lock = threading.Lock()
         self._bytes = material
         self.basis = basis
@@ -65,7 +65,7 @@ class MaskSource:
         self._key_epoch = key_epoch
         self._counter = count()
 
-    def seed(self, basis: Basis) -> MaskSeed:
+    def seed(self, basis: ResidueBasis) -> MaskSeed:
         """The next one, for a tensor modulo ``basis``.
 
         Raises:
@@ -76,7 +76,7 @@ class MaskSource:
         return MaskSeed(derive_bytes(self._key, Label.MASK_SEED, context), basis)
 
 
-def mask_stream(seed: bytes, basis: Basis) -> Keystream:
+def mask_stream(seed: bytes, basis: ResidueBasis) -> Keystream:
     """What a mask's words are made of."""
     context = basis.modulus.to_bytes(8, "big")
     return Keystream(derive(SecretKey(seed), Label.MASK_STREAM, context))

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sealift.numeric.residues import Basis
-from sealift.numeric.windows import Integers, Window
+from sealift.numeric.residues import ResidueBasis
+from sealift.numeric.windows import Integers, KernelWindow
 
 F32 = npt.NDArray[np.float32]
 I8 = npt.NDArray[np.int8]
@@ -51,8 +51,8 @@ class Loops:
     uniform: Callable[[Words, int, U32], int]
     mask: Callable[[Words, int, I16, U32, U32], int]
     unmask: Callable[[Answers, int, float, I32, F32], Most]
-    split: Callable[[U32, Basis, I8], None]
-    recombine: Callable[[I32, Basis, U32], None]
+    split: Callable[[U32, ResidueBasis, I8], None]
+    recombine: Callable[[I32, ResidueBasis, U32], None]
     batch_sums: Callable[[Integers, I32, I64], None]
     channel_dots: Callable[[Integers, I32, I64], None]
-    tap_sums: Callable[[I64, I64, Window, I64], None]
+    tap_sums: Callable[[I64, I64, KernelWindow, I64], None]

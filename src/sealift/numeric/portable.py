@@ -27,8 +27,8 @@ from sealift.numeric.loops import (
     Noise,
     Words,
 )
-from sealift.numeric.residues import Basis
-from sealift.numeric.windows import Integers, Window
+from sealift.numeric.residues import ResidueBasis
+from sealift.numeric.windows import Integers, KernelWindow
 
 PIECE: Final = 1 << 14  # rows times numbers widened at once
 
@@ -112,13 +112,13 @@ def _unmask(
     return int(p.max(initial=0)), int(m.max(initial=0)), int(z.max(initial=0))
 
 
-def _split(values: U32, basis: Basis, out: I8) -> None:
+def _split(values: U32, basis: ResidueBasis, out: I8) -> None:
     for m, residues in zip(basis.moduli, out, strict=True):
         rest = (values % np.uint32(m)).astype(np.int16)
         residues[:] = rest - m * (rest > m // 2)
 
 
-def _recombine(sums: I32, basis: Basis, out: U32) -> None:
+def _recombine(sums: I32, basis: ResidueBasis, out: U32) -> None:
     total = np.zeros(out.size, np.uint64)
     parts = zip(sums, basis.moduli, basis.inverses, basis.cofactors, strict=True)
     for each, m, inverse, cofactor in parts:
@@ -143,7 +143,7 @@ def _channel_dots(q: Integers, r: I32, out: I64) -> None:
         out[:, start : start + step] = (piece @ wide).T
 
 
-def _tap_sums(outer: I64, inner: I64, window: Window, out: I64) -> None:
+def _tap_sums(outer: I64, inner: I64, window: KernelWindow, out: I64) -> None:
     height, width = inner.shape[2:]
     for row, column, inside, pixels in window.taps(height, width):
         products = outer[:, :, *inside] * inner[:, :, *pixels]

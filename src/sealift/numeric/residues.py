@@ -12,7 +12,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Basis:
+class ResidueBasis:
     """Moduli whose product is the modulus Q.
 
     Attributes:
@@ -40,4 +40,4 @@ class Basis:
 
 
 MODULI: Final = (255, 253, 251, 247)
-BASES: Final = (Basis(MODULI[:3]), Basis(MODULI))  # 2**23.9, 2**31.9
+BASES: Final = (ResidueBasis(MODULI[:3]), ResidueBasis(MODULI))  # 2**23.9, 2**31.9

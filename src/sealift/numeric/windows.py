@@ -18,7 +18,7 @@ N = TypeVar("N", bound=np.number[Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class KernelWindow:
     """A kernel and how it walks: each (along the height, along the width)."""
 
     kernel: tuple[int, int]
@@ -99,7 +99,7 @@ class Piece:
         return np.pad(seen, ((0, 0), *self.zeros, (0, 0)))
 
 
-def pieces(window: Window, shape: tuple[int, ...], most: int) -> Iterator[Piece]:
+def pieces(window: KernelWindow, shape: tuple[int, ...], most: int) -> Iterator[Piece]:
     """Cut the places of images (N, H, W, C) into pieces, in their order.
 
     Args:
@@ -129,7 +129,7 @@ def pieces(window: Window, shape: tuple[int, ...], most: int) -> Iterator[Piece]
 
 
 def _pixels(
-    window: Window, axis: int, places: slice, side: int
+    window: KernelWindow, axis: int, places: slice, side: int
 ) -> tuple[slice, tuple[int, int]]:
     """What these places see along one axis, and the zeros before and behind it."""
     stride = window.stride[axis]
@@ -139,7 +139,7 @@ def _pixels(
     return inside, (max(0, -first), max(0, last - side))
 
 
-def patches(images: Integers, window: Window, out: Integers) -> None:
+def patches(images: Integers, window: KernelWindow, out: Integers) -> None:
     """What the kernel sees at each place: ``out`` is (N * places, kh * kw * C)."""
     batch, height, width, channels = images.shape
     places = window.out(height, width)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from sealift.errors import IntegrityError
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.loops import I16, I32, I64, U32
-from sealift.numeric.windows import Integers, Window, patches, pieces
+from sealift.numeric.windows import Integers, KernelWindow, patches, pieces
 from sealift.outsource.quantize import window_of
 from sealift.outsource.terms import Direction, Layer
 
@@ -270,7 +270,7 @@ def _weight_row(layer: Layer, dy: ShareOf, x: ShareOf, row: int, q: np.uint64) -
         ours = slopes[:, :, columns, row].ravel().astype(np.uint64)
         padded = np.pad(seen[:, :, pixels], ((0, 0), *piece.zeros, (0, 0)))
         found = np.empty((len(ours), depth), np.uint32)
-        patches(padded, Window(layer.kernel, layer.stride), found)
+        patches(padded, KernelWindow(layer.kernel, layer.stride), found)
         total += _sum(ours[:, None] * found.astype(np.uint64), q, axis=0)
     return np.asarray(total % q)
 

@@ -23,7 +23,7 @@ from torch.nn import functional
 from sealift.errors import MalformedError, UnavailableError
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.loops import U32
-from sealift.numeric.residues import Basis
+from sealift.numeric.residues import ResidueBasis
 from sealift.outsource.terms import Direction, Layer
 
 MAX_DEPTH: Final = 1 << 17  # times 127**2, and one residue more, is below 2**31
@@ -40,11 +40,11 @@ Windows: TypeAlias = (
 class ResidueKernels(Protocol):
     """From shares to residues and back."""
 
-    def split(self, values: U32, basis: Basis) -> Tensor:
+    def split(self, values: U32, basis: ResidueBasis) -> Tensor:
         """Centred residues: (moduli, numbers), int8, on the device."""
         ...
 
-    def recombine(self, sums: Tensor, basis: Basis, out: U32) -> None:
+    def recombine(self, sums: Tensor, basis: ResidueBasis, out: U32) -> None:
         """The numbers below Q that ``sums`` (moduli, numbers) are the residues of."""
         ...
 
@@ -75,7 +75,7 @@ class ShareProducts:
         quick = _multiply_bytes if on_cpu else multiply_aligned_bytes
         self._multiply, self.method = choose_multiply(quick, where)
 
-    def keep(self, share: U32, basis: Basis) -> Tensor:
+    def keep(self, share: U32, basis: ResidueBasis) -> Tensor:
         """The residues of a tensor's share; those of narrower moduli are its first.
 
         Raises:
@@ -128,7 +128,9 @@ class ShareProducts:
             found += (moduli + 1) * math.prod(layer.shape("w")) * word
         return found
 
-    def _rows(self, seen: Windows, others: Tensor, basis: Basis, out: U32) -> None:
+    def _rows(
+        self, seen: Windows, others: Tensor, basis: ResidueBasis, out: U32
+    ) -> None:
         """Piece by piece; pieces follow one another in ``out``."""
         flat, at = out.reshape(-1), 0
         moduli, depth, width = others.shape
@@ -151,7 +153,9 @@ class ShareProducts:
             piece = slice(start, start + MAX_DEPTH)
             self._add(a[:, piece], b[piece], modulus, total, first=not start)
 
-    def _weight_sums(self, layer: Layer, basis: Basis, dy: Tensor, x: Tensor) -> Tensor:
+    def _weight_sums(
+        self, layer: Layer, basis: ResidueBasis, dy: Tensor, x: Tensor
+    ) -> Tensor:
         """The gradient of ``w``: over all places, however many there are."""
         moduli, depth = len(basis.moduli), layer.depth("forward")
         rows = min(MAX_DEPTH, max(1, self.scratch_bytes // depth))
@@ -189,13 +193,13 @@ class HostResidues:
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
 
-    def split(self, values: U32, basis: Basis) -> Tensor:
+    def split(self, values: U32, basis: ResidueBasis) -> Tensor:
         """See ``ResidueKernels``."""
         out = np.empty((len(basis.moduli), values.size), np.int8)
         self._kernels.split(values, basis, out)
         return torch.from_numpy(out)
 
-    def recombine(self, sums: Tensor, basis: Basis, out: U32) -> None:
+    def recombine(self, sums: Tensor, basis: ResidueBasis, out: U32) -> None:
         """See ``ResidueKernels``."""
         self._kernels.recombine(sums.numpy(), basis, out)
 
@@ -206,7 +210,7 @@ class DeviceResidues:
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def split(self, values: U32, basis: Basis) -> Tensor:
+    def split(self, values: U32, basis: ResidueBasis) -> Tensor:
         """See ``ResidueKernels``."""
         words = torch.from_numpy(values.view(np.int32)).to(self._device)
         wide = words.long() & 0xFFFFFFFF
@@ -218,7 +222,7 @@ class DeviceResidues:
             residues.copy_((wide + half) % m - half)
         return out
 
-    def recombine(self, sums: Tensor, basis: Basis, out: U32) -> None:
+    def recombine(self, sums: Tensor, basis: ResidueBasis, out: U32) -> None:
         """See ``ResidueKernels``."""
         total = torch.zeros(sums.shape[1], dtype=torch.int64, device=sums.device)
         parts = zip(sums, basis.moduli, basis.inverses, basis.cofactors, strict=True)

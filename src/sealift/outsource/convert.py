@@ -64,7 +64,7 @@ class Route:
     keeps: bool = False
     edges: frozenset[str] = frozenset()
     calls: int = 0
-    _kept: WeakSet[Call] = field(default_factory=WeakSet)
+    _kept: WeakSet[ModuleCall] = field(default_factory=WeakSet)
 
     @property
     def waits(self) -> bool:
@@ -84,11 +84,11 @@ class Route:
         """A step begins: calls are counted from 0."""
         self.calls, self._kept = 0, WeakSet()
 
-    def number(self, layer: Layer, later: tuple[Direction, ...]) -> Call:
+    def number(self, layer: Layer, later: tuple[Direction, ...]) -> ModuleCall:
         """The next call; a part of a step that is computed once more is none."""
         if self.through is None:
-            return Call(Float32Products(), 0, Forward(layer, later))
-        call = Call(self.through, self.calls, Forward(layer, later))
+            return ModuleCall(Float32Products(), 0, Forward(layer, later))
+        call = ModuleCall(self.through, self.calls, Forward(layer, later))
         self.calls += 1
         if later:
             self._kept.add(call)
@@ -105,7 +105,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConvertedModule:
     """A converted module's name, and its route."""
 
     name: str
@@ -151,7 +151,7 @@ class Place:
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
-class Call:
+class ModuleCall:
     """One call of a module; autograd holds it for as long as gradients can be asked."""
 
     through: Outsourced
@@ -196,7 +196,7 @@ class _Product(torch.autograd.Function):
     """A call as autograd sees it."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, call: Call) -> Tensor:
+    def forward(ctx: Any, x: Tensor, w: Tensor, call: ModuleCall) -> Tensor:
         ctx.call = call
         return call.forward(x, w)
 
@@ -212,8 +212,8 @@ class _Converted(nn.Module):
     plain: type[nn.Module]
 
     @property
-    def _place(self) -> Place:
-        place: Place = self.__dict__[_PLACE]
+    def _place(self) -> ConvertedModule:
+        place: ConvertedModule = self.__dict__[_PLACE]
         return place
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
@@ -269,7 +269,7 @@ def convert(model: nn.Module, route: Route) -> list[str]:
     """
     found = [(n, m) for n, m in model.named_modules() if not why_not(m)]
     for name, module in found:
-        module.__dict__[_PLACE] = Place(name or "model", route)
+        module.__dict__[_PLACE] = ConvertedModule(name or "model", route)
         module.__class__ = CONVERTED[type(module)]
     return [name or "model" for name, _ in found]
 

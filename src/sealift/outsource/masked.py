@@ -19,7 +19,7 @@ from sealift.errors import IntegrityError, MalformedError, quote_foreign
 from sealift.numeric.kernels import BLOCK, Kernels
 from sealift.numeric.keystream import MaskSource
 from sealift.numeric.loops import F32, I16, U32, Answers
-from sealift.numeric.residues import Basis
+from sealift.numeric.residues import ResidueBasis
 from sealift.outsource.check import Claim, exact_row, find_wrong_row
 from sealift.outsource.terms import (
     OPERANDS,
@@ -36,7 +36,7 @@ Share = Literal["P", "M", "Z"]
 SHARES: Final[tuple[Share, ...]] = ("P", "M", "Z")
 
 
-class Servers(Protocol):
+class AnsweringServers(Protocol):
     """The three, as ``connections`` has them, and stand-ins in tests."""
 
     def begin(self, kind: StepKind, step: int) -> None:
@@ -72,7 +72,7 @@ class _Masked:
 
     ints: I16
     seed: bytes = field(repr=False)
-    basis: Basis
+    basis: ResidueBasis
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ class MaskedProducts:
         wrong: What servers answered wrongly so far.
     """
 
-    def __init__(self, servers: Servers, kernels: Kernels) -> None:
+    def __init__(self, servers: AnsweringServers, kernels: Kernels) -> None:
         self._servers, self._kernels = servers, kernels
         self._masks = MaskSource()
         self.wrong: list[WrongAnswer] = []

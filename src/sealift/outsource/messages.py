@@ -25,7 +25,7 @@ from sealift.errors import MalformedError
 from sealift.ids import Digest
 from sealift.numeric.keystream import SEED_BYTES
 from sealift.numeric.loops import U32
-from sealift.numeric.residues import Basis
+from sealift.numeric.residues import ResidueBasis
 from sealift.outsource.masked import Share
 from sealift.outsource.terms import (
     Backward,
@@ -142,7 +142,7 @@ _WORDS: Final[dict[str, type[Word]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class SignedAnswers:
     """What a server signs at the end of a step.
 
     Attributes:
@@ -192,7 +192,7 @@ class Sent(NamedTuple):
 
     tensor: Tensor
     shape: tuple[int, ...]
-    basis: Basis
+    basis: ResidueBasis
 
     @property
     def size(self) -> int:

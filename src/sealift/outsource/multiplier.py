@@ -17,7 +17,7 @@ from sealift.numeric.kernels import Kernels
 from sealift.numeric.loops import F32
 from sealift.outsource.masked import MaskedProducts
 from sealift.outsource.plain import PlainProducts
-from sealift.outsource.quantize import Operand, Place, Quantizer
+from sealift.outsource.quantize import Operand, OperandId, Quantizer
 from sealift.outsource.terms import Backward, Direction, Forward, Layer
 from sealift.outsource.trace import Recorder, StepKind, StepTrace
 
@@ -57,9 +57,9 @@ class Multiplier:
         """
         self._trace.expect(exchange)
         layer, call = exchange.layer, len(self._calls)
-        weights = self._operand(w, Place(layer, self._step, call, "w"))
+        weights = self._operand(w, OperandId(layer, self._step, call, "w"))
         images = self._operand(
-            x, Place(layer, self._step, call, "x"), (("forward", weights),)
+            x, OperandId(layer, self._step, call, "x"), (("forward", weights),)
         )
         self._calls.append((layer, images, weights))
         scale = 2.0 ** (images.exponent + weights.exponent)
@@ -75,7 +75,7 @@ class Multiplier:
         layer, images, weights = self._calls[exchange.call]
         others: dict[Direction, Operand] = {"input": weights, "weight": images}
         against = tuple((each, others[each]) for each in exchange.wants)
-        place = Place(layer, self._step, exchange.call, "dy")
+        place = OperandId(layer, self._step, exchange.call, "dy")
         found = self._operand(dy, place, against)
         scales = tuple(2.0 ** (found.exponent + other.exponent) for _, other in against)
         return self._products.backward(exchange, found.ints, scales)
@@ -100,7 +100,7 @@ class Multiplier:
     def _operand(
         self,
         values: F32,
-        place: Place,
+        place: OperandId,
         against: tuple[tuple[Direction, Operand], ...] = (),
     ) -> Operand:
         shape = place.layer.shape(place.tensor)

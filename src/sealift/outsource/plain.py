@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sealift.numeric.loops import F32, I16
-from sealift.numeric.windows import Piece, Window, patches, pieces
+from sealift.numeric.windows import KernelWindow, Piece, patches, pieces
 from sealift.outsource.quantize import window_of
 from sealift.outsource.terms import Backward, Direction, Forward, Layer
 from sealift.outsource.trace import StepKind
@@ -121,7 +121,7 @@ def _pieces(layer: Layer) -> Iterator[Piece]:
 def _seen(layer: Layer, piece: Piece, images: I16) -> Exact:
     """What the kernel sees at each place of a piece."""
     padded = piece.padded(images)
-    window = Window(layer.kernel, layer.stride)
+    window = KernelWindow(layer.kernel, layer.stride)
     places = len(padded) * math.prod(window.out(*padded.shape[1:3]))
     found = np.empty((places, layer.depth("forward")), np.int16)
     patches(padded, window, found)
@@ -131,7 +131,7 @@ def _seen(layer: Layer, piece: Piece, images: I16) -> Exact:
 def _spread(layer: Layer, piece: Piece, columns: Exact, out: Exact) -> None:
     """Add up, at each pixel, what every tap that sees it brings."""
     room = np.zeros_like(piece.padded(out))
-    window = Window(layer.kernel, layer.stride)
+    window = KernelWindow(layer.kernel, layer.stride)
     places = window.out(*room.shape[1:3])
     brought = columns.reshape(len(room), *places, *layer.kernel, layer.inputs)
     for row, column, inside, pixels in window.taps(*room.shape[1:3]):

@@ -20,7 +20,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.keystream import rounding_noise
 from sealift.numeric.loops import F32, I16, I64
-from sealift.numeric.windows import Window
+from sealift.numeric.windows import KernelWindow
 from sealift.outsource.terms import OPERANDS, Direction, Layer, Tensor
 
 _MOST_SCALE: Final = 110  # as a power of two; below it a float32 has bits enough
@@ -55,7 +55,7 @@ class Quantizer:
     def operand(
         self,
         values: F32,
-        place: Place,
+        place: OperandId,
         against: tuple[tuple[Direction, Operand], ...] = (),
     ) -> Operand:
         """Quantize one tensor.
@@ -78,7 +78,9 @@ class Quantizer:
                 found = self._round(values, place, limit, exponent)
         return found
 
-    def _round(self, values: F32, place: Place, limit: int, exponent: int) -> Operand:
+    def _round(
+        self, values: F32, place: OperandId, limit: int, exponent: int
+    ) -> Operand:
         out = np.empty(place.layer.shape(place.tensor), np.int16)
         noise = rounding_noise(self._seed, place.step, place.call, place.tensor)
         flat, scale = values.reshape(-1), 2.0**-exponent
@@ -87,7 +89,7 @@ class Quantizer:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OperandId:
     """Where in a job a tensor stands; together unlike any other's."""
 
     layer: Layer
@@ -105,7 +107,11 @@ def _exponent(peak: float, limit: int) -> int:
 
 
 def _excess(
-    kernels: Kernels, place: Place, direction: Direction, own: Operand, other: Operand
+    kernels: Kernels,
+    place: OperandId,
+    direction: Direction,
+    own: Operand,
+    other: Operand,
 ) -> int:
     """By how many bits more ``own`` has to be rounded; 0 if the product cannot wrap."""
     layer = place.layer
@@ -144,9 +150,9 @@ def _norms(
     return int(rows.max()), int(columns.max())
 
 
-def window_of(layer: Layer) -> Window:
+def window_of(layer: Layer) -> KernelWindow:
     """How its kernel walks."""
-    return Window(layer.kernel, layer.stride, layer.padding)
+    return KernelWindow(layer.kernel, layer.stride, layer.padding)
 
 
 def _sums_between(numbers: Squares, axis: int, first: I64, end: I64) -> Squares:

@@ -44,9 +44,9 @@ from sealift.outsource.messages import (
     WORD_BYTES,
     Accepts,
     Announces,
-    Answered,
     Begin,
     Refuses,
+    SignedAnswers,
     answer_hasher,
     answered_sizes,
     asked,
@@ -314,7 +314,7 @@ class ServedJob:
             self._hasher.update(message)
 
     def _signature(self, step: int) -> bytes:
-        answered = Answered(
+        answered = SignedAnswers(
             agreement=self._server.endpoint.agreement,
             share=self._server.share,
             traces=self._digest,

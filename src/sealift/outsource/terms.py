@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from sealift.errors import MalformedError, quote_foreign
-from sealift.numeric.residues import BASES, Basis
+from sealift.numeric.residues import BASES, ResidueBasis
 
 Direction = Literal["forward", "input", "weight"]  # y; the gradients of x and of w
 Tensor = Literal["x", "w", "dy"]
@@ -121,14 +121,16 @@ class Layer:
         room = _most(BASES[0]) // self.depth("forward")
         return min(max((room.bit_length() - 1) // 2 + 1, FEWEST_BITS), MOST_BITS)
 
-    def basis(self, direction: Direction) -> Basis:
+    def basis(self, direction: Direction) -> ResidueBasis:
         """The smallest modulus that loses no bit of operands of usual form."""
         a, b = OPERANDS[direction]
         most = self.depth(direction) << (self.bits(a) + self.bits(b) - 2)
         fits = (each for each in BASES if most < _most(each))
         return next(fits, BASES[-1])
 
-    def basis_of(self, tensor: Tensor, directions: tuple[Direction, ...]) -> Basis:
+    def basis_of(
+        self, tensor: Tensor, directions: tuple[Direction, ...]
+    ) -> ResidueBasis:
         """A tensor's modulus: of the widest product that it enters."""
         ours = (self.basis(each) for each in directions if tensor in OPERANDS[each])
         return max(ours, key=lambda basis: basis.modulus)
@@ -163,7 +165,7 @@ class Backward:
 Exchange = Forward | Backward
 
 
-def _most(basis: Basis) -> int:
+def _most(basis: ResidueBasis) -> int:
     """The largest worst case of a product of operands of usual form."""
     return basis.modulus // 2 * PEAK_TO_RMS_SQUARED
 

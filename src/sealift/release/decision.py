@@ -19,7 +19,13 @@ from sealift.ids import Role
 from sealift.release.agreement import KeyLease, Resource
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.statements import ENDS
-from sealift.release.facts import Ask, Kind, Owner, State, require_latest
+from sealift.release.facts import (
+    Owner,
+    ReleaseKind,
+    ReleaseQuestion,
+    ReleaseState,
+    require_latest,
+)
 from sealift.session.endpoint import VerifiedPeer
 
 # A renewal is judged on the way, and machines pause; less than the second that
@@ -40,11 +46,11 @@ class Rule:
     """
 
     name: str
-    require: Callable[[Ask, State], None]
-    not_for: Mapping[Kind, str] = field(default_factory=dict)
+    require: Callable[[ReleaseQuestion, ReleaseState], None]
+    not_for: Mapping[ReleaseKind, str] = field(default_factory=dict)
 
 
-def decide(ask: Ask, state: State) -> None:
+def decide(ask: ReleaseQuestion, state: ReleaseState) -> None:
     """Return if it may leave.
 
     Raises:
@@ -55,7 +61,7 @@ def decide(ask: Ask, state: State) -> None:
             rule.require(ask, state)
 
 
-def require_in_force(state: State) -> None:
+def require_in_force(state: ReleaseState) -> None:
     """What must hold for anything at all: signed by the owner, ended by nobody, the last.
 
     Raises:
@@ -85,7 +91,9 @@ def require_home(owner: Owner, verified: VerifiedAgreement, at_s: float) -> None
         PolicyError: ``not-a-party``, ``owner-unsigned``, ``owner-left``,
             ``not-a-data-owner``; the time of the agreement or a resource is not now.
     """
-    state = State(owner=owner, verified=verified, at_s=at_s, ended=None, revoked="")
+    state = ReleaseState(
+        owner=owner, verified=verified, at_s=at_s, ended=None, revoked=""
+    )
     resources = verified.agreement.resources_of(owner.name)
     _signed(state)
     _own(resources, state)
@@ -153,12 +161,12 @@ def require_same_host(lease: str, attester: str) -> None:
         )
 
 
-def _unended(state: State) -> None:
+def _unended(state: ReleaseState) -> None:
     if state.ended is not None:
         raise state.ended
 
 
-def _signed(state: State) -> None:
+def _signed(state: ReleaseState) -> None:
     """The owner itself signed, and with this side's key, not another one."""
     if state.verified.require_owner_signed(state.owner.name).sign != state.owner.key:
         raise PolicyError(
@@ -169,7 +177,7 @@ def _signed(state: State) -> None:
         )
 
 
-def _in_force(state: State) -> None:
+def _in_force(state: ReleaseState) -> None:
     if state.in_force != state.verified.digest:
         raise StaleError(
             "a successor of this agreement is in force", code="agreement-superseded"
@@ -216,7 +224,7 @@ def _evidence(peer: VerifiedPeer, verified: VerifiedAgreement) -> None:
         )
 
 
-def _at_home(ask: Ask, state: State) -> None:
+def _at_home(ask: ReleaseQuestion, state: ReleaseState) -> None:
     """Where rows stay at home, the accelerator is the owner's own: it has its key."""
     if state.verified.agreement.rows_at_home and ask.peer.identity != state.owner.key:
         raise PolicyError(
@@ -227,7 +235,7 @@ def _at_home(ask: Ask, state: State) -> None:
         )
 
 
-def _own(resources: tuple[Resource, ...], state: State) -> None:
+def _own(resources: tuple[Resource, ...], state: ReleaseState) -> None:
     if not resources:
         raise PolicyError(
             f"{state.owner.name} brings nothing to this agreement",
@@ -242,13 +250,13 @@ def _own(resources: tuple[Resource, ...], state: State) -> None:
             )
 
 
-def _purpose(ask: Ask, state: State) -> None:
+def _purpose(ask: ReleaseQuestion, state: ReleaseState) -> None:
     """Held-out rows are never trained on; a visit is for what the owner's rule names."""
     for resource in ask.resources(state):
-        if ask.kind in (Kind.ROWS, Kind.PASSES):
+        if ask.kind in (ReleaseKind.ROWS, ReleaseKind.PASSES):
             resource.require_purpose(ask.purpose)
         elif ask.purpose != resource.part or (
-            (ask.kind is Kind.MODEL_KEY) is not (resource.part == "model")
+            (ask.kind is ReleaseKind.MODEL_KEY) is not (resource.part == "model")
         ):
             raise PolicyError(
                 f"{resource.name} is not for this purpose",
@@ -257,13 +265,13 @@ def _purpose(ask: Ask, state: State) -> None:
             )
 
 
-def _time(resources: tuple[Resource, ...], state: State) -> None:
+def _time(resources: tuple[Resource, ...], state: ReleaseState) -> None:
     state.verified.agreement.require_time(state.at_s)
     for resource in resources:
         resource.require_time(state.at_s)
 
 
-def _level(ask: Ask, state: State) -> None:
+def _level(ask: ReleaseQuestion, state: ReleaseState) -> None:
     """The owner's own levels, for each resource."""
     level = ask.peer.result.level if ask.peer.result else None
     for resource in ask.resources(state):
@@ -277,15 +285,15 @@ def _level(ask: Ask, state: State) -> None:
             )
 
 
-def _same_host(ask: Ask, state: State) -> None:
+def _same_host(ask: ReleaseQuestion, state: ReleaseState) -> None:
     if ask.peer.result is not None:
         require_same_host(state.host, ask.peer.result.claims.attester)
 
 
-def _fresh_evidence(ask: Ask, state: State) -> None:
+def _fresh_evidence(ask: ReleaseQuestion, state: ReleaseState) -> None:
     """A session may stay open for hours: its beginning says nothing of the host of now."""
     for resource in ask.resources(state):
-        fed = ask.kind is Kind.FED_DEVICE
+        fed = ask.kind is ReleaseKind.FED_DEVICE
         if fed and not resource.rule.lease_s:
             continue  # nobody keeps a device's lease: none by default
         lease = resource.lease or _UNLEASED
@@ -299,11 +307,11 @@ def _fresh_evidence(ask: Ask, state: State) -> None:
             )
 
 
-def _uses(ask: Ask, state: State) -> None:
+def _uses(ask: ReleaseQuestion, state: ReleaseState) -> None:
     """Shares and passes are no uses: they go where all keys went, which were counted."""
     for resource in ask.resources(state):
         limit = resource.rule.max_uses
-        if ask.kind not in (Kind.CHECKPOINT_SHARE, Kind.PASSES):
+        if ask.kind not in (ReleaseKind.CHECKPOINT_SHARE, ReleaseKind.PASSES):
             require_use(state.uses.get(resource.name, limit) + 1, limit, resource.name)
         elif resource.name not in state.held:
             raise PolicyError(
@@ -313,7 +321,7 @@ def _uses(ask: Ask, state: State) -> None:
             )
 
 
-def _settings(ask: Ask, state: State) -> None:
+def _settings(ask: ReleaseQuestion, state: ReleaseState) -> None:
     """What the job sets is what the parties agreed on (rule O1)."""
     if ask.run is None:
         raise PolicyError(
@@ -322,7 +330,7 @@ def _settings(ask: Ask, state: State) -> None:
     state.verified.agreement.training_rule.require(ask.run)
 
 
-def _runs(ask: Ask, state: State) -> None:
+def _runs(ask: ReleaseQuestion, state: ReleaseState) -> None:
     agreement = state.verified.agreement
     limit, known = agreement.training_rule.runs, state.runs
     if known is None:
@@ -331,12 +339,12 @@ def _runs(ask: Ask, state: State) -> None:
         require_run(len(known) + 1, limit)
 
 
-def _visits(ask: Ask, state: State) -> None:
+def _visits(ask: ReleaseQuestion, state: ReleaseState) -> None:
     limit = state.verified.agreement.output_rule.max_visits
     require_visits(state.visits + ask.visits, limit, state.owner.name)
 
 
-def _challenge(ask: Ask, state: State) -> None:
+def _challenge(ask: ReleaseQuestion, state: ReleaseState) -> None:
     if not state.fresh:
         raise StaleError("this challenge was used before", code="challenge-replayed")
 
@@ -360,12 +368,12 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "in force here",
         lambda ask, state: _in_force(state),
-        {Kind.FED_DEVICE: _NO_VAULT, Kind.ROWS: _ITS_BROKER},
+        {ReleaseKind.FED_DEVICE: _NO_VAULT, ReleaseKind.ROWS: _ITS_BROKER},
     ),
     Rule(
         "the last one",
         lambda ask, state: require_latest(state.verified.agreement, state.sightings),
-        {Kind.FED_DEVICE: _NO_VAULT, Kind.ROWS: _ITS_BROKER},
+        {ReleaseKind.FED_DEVICE: _NO_VAULT, ReleaseKind.ROWS: _ITS_BROKER},
     ),
     Rule(
         "the same agreement",
@@ -378,8 +386,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "the purpose",
         _purpose,
         {
-            Kind.CHECKPOINT_SHARE: "states are of the whole job; each key had its purpose",
-            Kind.FED_DEVICE: _OWN_PROCESS,
+            ReleaseKind.CHECKPOINT_SHARE: "states are of the whole job; each key had its purpose",
+            ReleaseKind.FED_DEVICE: _OWN_PROCESS,
         },
     ),
     Rule("in its time", lambda ask, state: _time(ask.resources(state), state)),
@@ -388,79 +396,79 @@ RULES: Final[tuple[Rule, ...]] = (
         "not revoked",
         lambda ask, state: require_good(state.revoked),
         {
-            Kind.FED_DEVICE: "nobody keeps its lease: how long it lasts is bounded instead"
+            ReleaseKind.FED_DEVICE: "nobody keeps its lease: how long it lasts is bounded instead"
         },
     ),
     Rule(
         "the host of its lease",
         _same_host,
         {
-            Kind.FED_DEVICE: "it has no lease",
-            Kind.ROWS: "its broker compares, and the holder asks the broker",
+            ReleaseKind.FED_DEVICE: "it has no lease",
+            ReleaseKind.ROWS: "its broker compares, and the holder asks the broker",
         },
     ),
     Rule(
         "fresh evidence",
         _fresh_evidence,
         {
-            Kind.ROWS: "its broker judges renewals; its word is part of `not revoked`",
-            Kind.PASSES: "nothing leaves by it; its keys' lease is part of `not revoked`",
+            ReleaseKind.ROWS: "its broker judges renewals; its word is part of `not revoked`",
+            ReleaseKind.PASSES: "nothing leaves by it; its keys' lease is part of `not revoked`",
         },
     ),
     Rule(
         "uses",
         _uses,
         {
-            Kind.FED_DEVICE: "no data key leaves",
-            Kind.ROWS: "the key that opens them is counted; the holder counts visits",
+            ReleaseKind.FED_DEVICE: "no data key leaves",
+            ReleaseKind.ROWS: "the key that opens them is counted; the holder counts visits",
         },
     ),
     Rule(
         "a fresh challenge",
         _challenge,
         {
-            Kind.FED_DEVICE: _TRANSCRIPT,
-            Kind.ROWS: _TRANSCRIPT,
-            Kind.PASSES: "nothing leaves by it that could be shown again",
+            ReleaseKind.FED_DEVICE: _TRANSCRIPT,
+            ReleaseKind.ROWS: _TRANSCRIPT,
+            ReleaseKind.PASSES: "nothing leaves by it that could be shown again",
         },
     ),
     Rule(
         "at home",
         _at_home,
         {
-            Kind.FED_DEVICE: _OWN_PROCESS,
-            Kind.MODEL_KEY: "a model is served under an agreement that has no group",
+            ReleaseKind.FED_DEVICE: _OWN_PROCESS,
+            ReleaseKind.MODEL_KEY: "a model is served under an agreement that has no group",
         },
     ),
     Rule(
         "the job's settings",
         _settings,
         {
-            Kind.CHECKPOINT_SHARE: _SAME_RUN,
-            Kind.FED_DEVICE: _OWN_PROCESS,
-            Kind.MODEL_KEY: _SERVED,
+            ReleaseKind.CHECKPOINT_SHARE: _SAME_RUN,
+            ReleaseKind.FED_DEVICE: _OWN_PROCESS,
+            ReleaseKind.MODEL_KEY: _SERVED,
         },
     ),
     Rule(
         "runs",
         _runs,
         {
-            Kind.CHECKPOINT_SHARE: _SAME_RUN,
-            Kind.FED_DEVICE: _OWN_PROCESS,
-            Kind.MODEL_KEY: _SERVED,
-            Kind.PASSES: _AT_THE_KEY,
-            Kind.ROWS: _AT_THE_KEY,
+            ReleaseKind.CHECKPOINT_SHARE: _SAME_RUN,
+            ReleaseKind.FED_DEVICE: _OWN_PROCESS,
+            ReleaseKind.MODEL_KEY: _SERVED,
+            ReleaseKind.PASSES: _AT_THE_KEY,
+            ReleaseKind.ROWS: _AT_THE_KEY,
         },
     ),
     Rule(
         "visits",
         _visits,
         {
-            Kind.CHECKPOINT_SHARE: _NO_VISIT,
-            Kind.DATA_KEY: _NO_VISIT,
-            Kind.FED_DEVICE: _OWN_PROCESS,
-            Kind.MODEL_KEY: _SERVED,
-            Kind.ROWS: "asked for each frame: the holder counts a visit once, on its disk",
+            ReleaseKind.CHECKPOINT_SHARE: _NO_VISIT,
+            ReleaseKind.DATA_KEY: _NO_VISIT,
+            ReleaseKind.FED_DEVICE: _OWN_PROCESS,
+            ReleaseKind.MODEL_KEY: _SERVED,
+            ReleaseKind.ROWS: "asked for each frame: the holder counts a visit once, on its disk",
         },
     ),
 )

@@ -34,7 +34,7 @@ from sealift.release.log.entries import LogEntry, Logged
 from sealift.session.endpoint import VerifiedPeer
 
 
-class Kind(StrEnum):
+class ReleaseKind(StrEnum):
     """What can leave. A new kind needs its row in the table of rules and kinds."""
 
     DATA_KEY = "data-key"
@@ -54,7 +54,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class ReleaseState:
     """What the owner's side knows at this moment. What is left out refuses.
 
     Attributes:
@@ -90,7 +90,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class ReleaseQuestion:
     """One question.
 
     Attributes:
@@ -103,7 +103,7 @@ class Ask:
         attempt: Of a pass: what a repeated question has in common.
     """
 
-    kind: Kind
+    kind: ReleaseKind
     peer: VerifiedPeer
     resource: str = ""
     purpose: str = ""
@@ -111,11 +111,11 @@ class Ask:
     visits: int = 0
     attempt: bytes = b""
 
-    def resources(self, state: State) -> tuple[Resource, ...]:
+    def resources(self, state: ReleaseState) -> tuple[Resource, ...]:
         """What it is about: every rule must hold for every one."""
-        if self.kind in (Kind.CHECKPOINT_SHARE, Kind.FED_DEVICE):
+        if self.kind in (ReleaseKind.CHECKPOINT_SHARE, ReleaseKind.FED_DEVICE):
             return state.verified.agreement.resources_of(state.owner.name)
-        if self.kind is Kind.PASSES:
+        if self.kind is ReleaseKind.PASSES:
             own = state.verified.agreement.resources_of(state.owner.name)
             part = "heldout" if self.purpose == "heldout" else "train"
             return tuple(each for each in own if each.part == part)

@@ -16,7 +16,7 @@ from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer
-from sealift.serve.scheduler import Metrics
+from sealift.serve.scheduler import ServerMetrics
 from sealift.session.frames import MAX_MESSAGE_BYTES, pack_abort
 from sealift.session.relay.envelope import VERSION as ENVELOPE_VERSION
 from sealift.session.relay.envelope import EnvelopeKind
@@ -78,7 +78,7 @@ class Admission:
         serve: Callable[[FirstFrame, str], None],
         *,
         settings: ServingTable,
-        metrics: Metrics,
+        metrics: ServerMetrics,
         sink: Sink = discard,
     ) -> None:
         self._listener = listener

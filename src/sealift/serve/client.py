@@ -52,9 +52,9 @@ from sealift.serve.pending import (
 )
 from sealift.serve.protocol import (
     VERSION,
-    Answered,
+    InferenceAnswer,
     Refused,
-    Welcome,
+    ServerWelcome,
     explain_refusal,
     receive_packet,
 )
@@ -81,7 +81,7 @@ class Client:
     """
 
     def __init__(
-        self, session: Session, policy: ClientPolicy, welcome: Welcome
+        self, session: Session, policy: ClientPolicy, welcome: ServerWelcome
     ) -> None:
         self._session = session
         self._policy = policy
@@ -225,7 +225,7 @@ class Client:
         try:
             while not final:
                 packet = self._pending.await_answer(id_, timeout_s)
-                header = require_kind(packet.header, Answered)
+                header = require_kind(packet.header, InferenceAnswer)
                 if header.number != number:
                     raise unexpected("tokens are missing")
                 number, final = number + 1, header.final
@@ -309,11 +309,11 @@ def _appraised(session: Session, policy: ClientPolicy) -> AttestationResult:
     return result
 
 
-def _greeting(session: Session, timeout_s: float) -> Welcome:
+def _greeting(session: Session, timeout_s: float) -> ServerWelcome:
     header = receive_packet(session, timeout_s, max_payload=lambda _: 0).header
     if isinstance(header, Refused):
         raise explain_refusal(header)
-    if not isinstance(header, Welcome):
+    if not isinstance(header, ServerWelcome):
         raise unexpected("no greeting")
     if header.version != VERSION:
         raise UnavailableError(

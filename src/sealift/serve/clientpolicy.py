@@ -27,7 +27,7 @@ from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.equip import equip
 from sealift.release.files import read_whole
 from sealift.release.log.entries import verify_head
-from sealift.serve.protocol import Welcome
+from sealift.serve.protocol import ServerWelcome
 from sealift.train.output.modelform import choose_model
 
 
@@ -87,7 +87,7 @@ class ClientPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ServerEvidence:
     """What a client saw of a server before it asked anything.
 
     Attributes:
@@ -190,7 +190,7 @@ def require_known(
             )
 
 
-def require_model(welcome: Welcome, policy: ClientPolicy) -> None:
+def require_model(welcome: ServerWelcome, policy: ClientPolicy) -> None:
     """Demand the agreed model, and the log of its owner.
 
     Raises:
@@ -229,10 +229,10 @@ def require_code(result: AttestationResult, policy: ClientPolicy) -> None:
 
 
 def what_was_seen(
-    result: AttestationResult, policy: ClientPolicy, welcome: Welcome
-) -> Seen:
+    result: AttestationResult, policy: ClientPolicy, welcome: ServerWelcome
+) -> ServerEvidence:
     """What stands in evidence and greeting, both compared with the agreement."""
-    return Seen(
+    return ServerEvidence(
         level=result.standing,
         code=require_value(result.claims.code_bundle, "it was compared"),
         agreement=policy.agreement.digest,

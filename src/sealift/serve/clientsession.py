@@ -26,20 +26,20 @@ from sealift.ids import Buffer
 from sealift.serve.batching import Question
 from sealift.serve.protocol import (
     MAX_LINE_CHARACTERS,
-    Answered,
-    Ask,
     BusyError,
     Cancel,
     Header,
+    InferenceAnswer,
+    InferenceRequest,
     Packet,
     Refused,
-    Welcome,
+    ServerWelcome,
     bad_request,
     receive_packet,
     send_packet,
     too_large,
 )
-from sealift.serve.scheduler import Metrics, Scheduler
+from sealift.serve.scheduler import Scheduler, ServerMetrics
 from sealift.session.session import Session
 from sealift.train.job.settings import ServingTable
 from sealift.train.output.modelform import ModelForm
@@ -77,7 +77,7 @@ class ClientSession:
         *,
         settings: ServingTable,
         clock: Callable[[], float],
-        metrics: Metrics,
+        metrics: ServerMetrics,
         identity: object = None,
     ) -> None:
         self._session = session
@@ -95,7 +95,7 @@ class ClientSession:
         self._ending = False
         self._last_id = 0
 
-    def serve(self, welcome: Welcome) -> None:
+    def serve(self, welcome: ServerWelcome) -> None:
         """Greet, then answer; returns when the session is over."""
         self._put(welcome)
         writer = threading.Thread(target=self._write, name="answers", daemon=True)
@@ -143,7 +143,7 @@ class ClientSession:
             if question is not None:
                 self._scheduler.cancel(question)
             return
-        if not isinstance(header, Ask):
+        if not isinstance(header, InferenceRequest):
             raise MalformedError("a packet that only servers send", code="bad-packet")
         if header.id <= self._last_id:
             raise MalformedError("a question was asked twice", code="bad-packet")
@@ -155,7 +155,7 @@ class ClientSession:
             self._close(header.id)
             self._put(_refusal(header.id, error))
 
-    def _ask(self, header: Ask, payload: Buffer) -> None:
+    def _ask(self, header: InferenceRequest, payload: Buffer) -> None:
         self._check(header, payload)
         question = Question(
             client=self._client,
@@ -175,7 +175,7 @@ class ClientSession:
         self._metrics.add("questions")
         self._scheduler.ask(question)
 
-    def _check(self, header: Ask, payload: Buffer) -> None:
+    def _check(self, header: InferenceRequest, payload: Buffer) -> None:
         form = self._form
         offered = {"predict": form.outputs, "generate": form.tokens}[header.work]
         if offered is None:
@@ -203,7 +203,9 @@ class ClientSession:
         with self._changed:
             return self._full_s + max(0.0, self._clock() - self._full_since_s)
 
-    def deliver(self, id_: int, answered: Answered, rows: Buffer, *, pad: bool) -> None:
+    def deliver(
+        self, id_: int, answered: InferenceAnswer, rows: Buffer, *, pad: bool
+    ) -> None:
         """Queue an answer, unless nobody waits for it any more."""
         with self._changed:
             if self._open.get(id_) is None:
@@ -271,7 +273,9 @@ class _Delivery:
         self._number = 0
 
     def __call__(self, rows: Buffer, count: int, *, final: bool) -> None:
-        answered = Answered(id=self._id, number=self._number, rows=count, final=final)
+        answered = InferenceAnswer(
+            id=self._id, number=self._number, rows=count, final=final
+        )
         self._number += 1
         self._session.deliver(self._id, answered, rows, pad=self._pad)
 

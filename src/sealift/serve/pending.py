@@ -23,10 +23,10 @@ from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.ids import Buffer
 from sealift.serve.protocol import (
-    Answered,
-    Ask,
     Cancel,
     Header,
+    InferenceAnswer,
+    InferenceRequest,
     Packet,
     Refused,
     Work,
@@ -220,7 +220,9 @@ class PendingRequests:
             id_ = self._last_id
             with self._state:
                 self._inbox[id_] = deque()
-            header = Ask(id=id_, work=work, rows=question.rows, steps=steps, pad=pad)
+            header = InferenceRequest(
+                id=id_, work=work, rows=question.rows, steps=steps, pad=pad
+            )
             try:
                 send_packet(self._session, header, question.payload, pad=pad)
             except PeerError:
@@ -288,7 +290,7 @@ class PendingRequests:
         header = packet.header
         if isinstance(header, Refused) and header.id == 0:
             raise explain_refusal(header)
-        if not isinstance(header, Answered | Refused):
+        if not isinstance(header, InferenceAnswer | Refused):
             raise unexpected("a packet that no server sends")
         if not 1 <= header.id <= self._last_id:
             raise unexpected("an answer to a question that was not asked")
@@ -302,7 +304,7 @@ class PendingRequests:
     def _check(self, packet: Packet) -> None:
         """Bytes and rows must fit: the server is attested, its bugs are not."""
         header = packet.header
-        if isinstance(header, Answered) and header.rows:
+        if isinstance(header, InferenceAnswer) and header.rows:
             rows = len(packet.payload) / header.rows
             found = (self._form.outputs, self._form.tokens)
             if rows not in [each.schema.row_bytes for each in found if each]:

@@ -38,7 +38,7 @@ Work = Literal["predict", "generate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class InferenceRequest:
     """Client to server: rows of the model's inputs, in the payload.
 
     Attributes:
@@ -63,7 +63,7 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Welcome:
+class ServerWelcome:
     """Server to client, once, before anything else.
 
     Attributes:
@@ -88,7 +88,7 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class InferenceAnswer:
     """Server to client: rows of the model's outputs or tokens, in the payload.
 
     Attributes:
@@ -120,9 +120,10 @@ class Refused:
     retry_ms: int = 0
 
 
-Header = Ask | Cancel | Welcome | Answered | Refused
+Header = InferenceRequest | Cancel | ServerWelcome | InferenceAnswer | Refused
 _KINDS: Final[dict[str, type[Header]]] = {
-    kind.__name__: kind for kind in (Ask, Cancel, Welcome, Answered, Refused)
+    kind.__name__: kind
+    for kind in (InferenceRequest, Cancel, ServerWelcome, InferenceAnswer, Refused)
 }
 _CODES: Final = {name: bytes([code]) for code, name in enumerate(_KINDS)}
 _NAMES: Final = {code: name for name, code in _CODES.items()}

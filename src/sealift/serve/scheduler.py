@@ -32,7 +32,7 @@ MAX_CODES: Final = 100  # refusals by name; strangers choose what fails
 KEPT: Final = 2048  # newest latencies, for percentiles
 
 
-class Metrics:
+class ServerMetrics:
     """Counts since the start, and the newest latencies."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Scheduler:
         *,
         mixed: bool = False,
         clock: Callable[[], float],
-        metrics: Metrics,
+        metrics: ServerMetrics,
     ) -> None:
         self._model = model
         self._clock = clock

@@ -29,8 +29,8 @@ from sealift.release.log.entries import SignedTreeHead
 from sealift.serve.admission import FirstFrame
 from sealift.serve.clientsession import ClientSession
 from sealift.serve.modelworker import ModelWorker
-from sealift.serve.protocol import VERSION, Welcome
-from sealift.serve.scheduler import Metrics, Scheduler, stopping
+from sealift.serve.protocol import VERSION, ServerWelcome
+from sealift.serve.scheduler import Scheduler, ServerMetrics, stopping
 from sealift.serve.sealedmodel import ModelSource, find_model
 from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
 from sealift.session.relay.client import RelayClient
@@ -115,7 +115,7 @@ class Server:
         self._executor = executor
         self._clock = clock
         self._sink = sink
-        self.metrics = Metrics()
+        self.metrics = ServerMetrics()
         self._scheduler: Scheduler | None = None
         self._head: SignedTreeHead | None = None
         self._sessions: set[ClientSession] = set()
@@ -235,8 +235,8 @@ class Server:
         """Whose limits count: a known client's over all its sessions."""
         return peer.name if self._subject.form.clients else session
 
-    def _welcome(self) -> Welcome:
-        return Welcome(
+    def _welcome(self) -> ServerWelcome:
+        return ServerWelcome(
             version=VERSION,
             model=self._subject.resource.name,
             content=self._subject.resource.content,

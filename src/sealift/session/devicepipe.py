@@ -23,9 +23,9 @@ from typing import Final, NamedTuple
 
 from sealift.channel.cuda.staging import writable_address
 from sealift.channel.device.device import (
+    DeviceEvent,
     DeviceKey,
     DeviceTensor,
-    Event,
     RecordPlace,
     SummingEngine,
     Verdicts,
@@ -61,7 +61,7 @@ class _Slot:
         )  # the engine gives it back: others may copy from it
         self.host = block.view if block else memoryview(bytearray(nbytes))
         self.sealed = engine.allocate(nbytes)
-        self.uses: Sequence[Event | Verdicts] = ()
+        self.uses: Sequence[DeviceEvent | Verdicts] = ()
 
     def wait(self) -> None:
         """Wait until nothing uses it.

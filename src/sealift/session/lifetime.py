@@ -24,7 +24,7 @@ ENDED_HERE: Final = "session-ended"  # by an error that another call raised
 GiveUp = Callable[[], None]
 
 
-class Ends(Enum):
+class EndPolicy(Enum):
     """When a peer error ends the session; every other error does at once."""
 
     NEVER = auto()  # sending: what the peer said before it left can still be read
@@ -60,7 +60,7 @@ class Lifetime:
             self._on_end()
 
     @contextmanager
-    def use(self, ends: Ends) -> Iterator[None]:
+    def use(self, ends: EndPolicy) -> Iterator[None]:
         """Refuse after the end, and make errors inside the end as ``ends`` says."""
         if self._end is not None:
             raise _again(self._end)
@@ -69,15 +69,15 @@ class Lifetime:
         except SealiftError as error:
             raise self._judge(error, ends) from None
 
-    def _judge(self, error: SealiftError, ends: Ends) -> SealiftError:
+    def _judge(self, error: SealiftError, ends: EndPolicy) -> SealiftError:
         if self._end is not None:
             # Ended under this call: by this very error, or by another thread.
             return error if error is self._cause else _again(self._end)
         if not isinstance(error, PeerError):
             reason = PeerError(self._ended, why=str(error), code=ENDED_HERE)
             self.end(reason, error)
-        elif ends is Ends.ALWAYS or (
-            ends is Ends.UNLESS_TIMEOUT and error.code != TIMEOUT
+        elif ends is EndPolicy.ALWAYS or (
+            ends is EndPolicy.UNLESS_TIMEOUT and error.code != TIMEOUT
         ):
             self.end(error, error)
         return error

@@ -39,7 +39,7 @@ from sealift.crypto.hash import labelled
 from sealift.crypto.keys import Label
 from sealift.errors import MalformedError, PeerError, SealiftError, UsageError
 from sealift.ids import Buffer
-from sealift.session.lifetime import Ends, Lifetime
+from sealift.session.lifetime import EndPolicy, Lifetime
 from sealift.session.session import Session
 from sealift.session.transcript import Side
 
@@ -238,7 +238,7 @@ class Pipe:
             raise forked_stream()
         _claim(lock)
         try:
-            with self._life.use(Ends.ALWAYS):
+            with self._life.use(EndPolicy.ALWAYS):
                 yield
         except SealiftError:
             raise

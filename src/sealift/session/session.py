@@ -42,7 +42,7 @@ from sealift.session.frames import (
     unpack,
 )
 from sealift.session.handshake import Initiator, Responder
-from sealift.session.lifetime import TIMEOUT, Ends, Lifetime, Watchdog
+from sealift.session.lifetime import TIMEOUT, EndPolicy, Lifetime, Watchdog
 from sealift.session.transcript import Side
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ class Session:
                 f"a message of {len(message)} bytes is above {MAX_MESSAGE_BYTES}",
                 code="message-too-long",
             )
-        with self._life.use(Ends.NEVER), self._send_lock:
+        with self._life.use(EndPolicy.NEVER), self._send_lock:
             self._sending.send(MessageType.APPLICATION, message)
 
     def receive(self, timeout_s: float | None = None) -> bytes:
@@ -139,7 +139,7 @@ class Session:
             AuthenticationError: a record was changed; the session is over.
             MalformedError: something else than a message came; the session is over.
         """
-        with self._life.use(Ends.UNLESS_TIMEOUT), self._receive_lock:
+        with self._life.use(EndPolicy.UNLESS_TIMEOUT), self._receive_lock:
             incoming = self._next(timeout_s)
             if incoming.raw:
                 raise MalformedError(
@@ -159,12 +159,12 @@ class Session:
 
     def send_raw(self, frame: Buffer) -> None:
         """Send a frame that authenticates itself, unsealed."""
-        with self._life.use(Ends.NEVER), self._send_lock:
+        with self._life.use(EndPolicy.NEVER), self._send_lock:
             self._transport.send(pack(FrameKind.RAW, frame))
 
     def receive_any(self, timeout_s: float | None = None) -> Incoming:
         """The next message or raw frame, whichever comes; raises like ``receive``."""
-        with self._life.use(Ends.UNLESS_TIMEOUT), self._receive_lock:
+        with self._life.use(EndPolicy.UNLESS_TIMEOUT), self._receive_lock:
             return self._next(timeout_s)
 
     def rekey(self, timeout_s: float = REKEY_TIMEOUT_S) -> None:
@@ -178,7 +178,7 @@ class Session:
         """
         if self._established.side is not Side.INITIATOR:
             raise UsageError("a session is rekeyed by the side that opened it")
-        with self._life.use(Ends.ALWAYS), self._receive_lock:
+        with self._life.use(EndPolicy.ALWAYS), self._receive_lock:
             deadline = Deadline(timeout_s)
             renewal = Initiator(self._endpoint, self._policy, renews=self._established)
             with self._send_lock:
@@ -281,7 +281,7 @@ class Session:
 
     def _control(self, kind: MessageType, payload: bytes) -> None:
         if kind is MessageType.REKEY_HELLO and self._established.side is Side.RESPONDER:
-            with self._life.use(Ends.ALWAYS):
+            with self._life.use(EndPolicy.ALWAYS):
                 self._answer_rekey(payload)
             return
         raise MalformedError("a rekey message out of turn", code="unexpected-frame")

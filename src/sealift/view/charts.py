@@ -34,7 +34,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarPart:
     """A piece of a stacked bar, or of a lane (from ``began`` to ``ended``)."""
 
     began: float
@@ -49,7 +49,7 @@ class Lane:
     """A row of a timeline; ``tracks`` many parts can stand at one time."""
 
     name: str
-    parts: Sequence[Part]
+    parts: Sequence[BarPart]
     tracks: int = 1
     style: str = ""
 
@@ -69,7 +69,7 @@ def bars(rows: Iterable[Bar]) -> Markup:
     return element("div", [_bar(row) for row in rows], class_="bars")
 
 
-def stack(parts: Sequence[Part], whole: float) -> Markup:
+def stack(parts: Sequence[BarPart], whole: float) -> Markup:
     """One bar of several pieces, each as long as its part of the whole."""
     pieces = [
         element("span", class_=part.style, title=part.title, style=_width(part, whole))
@@ -80,7 +80,7 @@ def stack(parts: Sequence[Part], whole: float) -> Markup:
 
 
 def lanes(
-    rows: Sequence[Lane], start: float, end: float, bands: Sequence[Part] = ()
+    rows: Sequence[Lane], start: float, end: float, bands: Sequence[BarPart] = ()
 ) -> Markup:
     """Who does what when: one lane per row, one axis of seconds for all.
 
@@ -175,10 +175,10 @@ def _bar(row: Bar) -> Markup:
     )
 
 
-def _lane(row: Lane, start: float, span: float, bands: Sequence[Part]) -> Markup:
+def _lane(row: Lane, start: float, span: float, bands: Sequence[BarPart]) -> Markup:
     height = UNITS / row.tracks
 
-    def rectangle(part: Part, y: float, tall: float) -> Markup:
+    def rectangle(part: BarPart, y: float, tall: float) -> Markup:
         x = UNITS * (part.began - start) / span
         width = max(THINNEST, UNITS * (part.ended - part.began) / span - 0.4)
         return element(
@@ -258,7 +258,7 @@ def _ticks(low: float, high: float, *, most: int) -> list[float]:
     return [float(f"{(first + index) * step:.12g}") for index in range(count)]
 
 
-def _width(part: Part, whole: float) -> str:
+def _width(part: BarPart, whole: float) -> str:
     return f"width:{_percent((part.ended - part.began) / whole)}"
 
 

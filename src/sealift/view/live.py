@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sealift.events import metrics_of
-from sealift.train.job.journal import BEGAN, ENDED, FINISHED, STOPPED, Told
+from sealift.train.job.journal import BEGAN, ENDED, FINISHED, STOPPED, JournalEntry
 from sealift.train.job.sentences import sentence
 
 MAX_KEPT: Final = 200  # lines of each list on the page
@@ -113,7 +113,7 @@ class LiveRun:
             return None
         return (self.last_s - self.working_s) / self.units * units
 
-    def take(self, told: Told) -> None:
+    def take(self, told: JournalEntry) -> None:
         """One line of the journal."""
         self.last_s = told.at_s
         kind, fields = told.kind, told.fields
@@ -134,7 +134,7 @@ class LiveRun:
         else:
             self._take_work(told)
 
-    def _begin(self, told: Told) -> None:
+    def _begin(self, told: JournalEntry) -> None:
         self.began_s = self.began_s or told.at_s
         self.roles[told.by] = ""
         for name in ("job", "plan", "agreement"):
@@ -144,7 +144,7 @@ class LiveRun:
         lines.append(line)
         del lines[:-MAX_KEPT]
 
-    def _take_work(self, told: Told) -> None:
+    def _take_work(self, told: JournalEntry) -> None:
         fields = told.fields
         if told.kind in _OF_OWNERS and "orchestrator" in self.roles:
             return  # which tells the same of everybody
@@ -167,7 +167,7 @@ class LiveRun:
             case "checkpoint.sealed" | "checkpoint.committed":
                 self.checkpoints = int(fields["number"])
 
-    def _start(self, told: Told) -> None:
+    def _start(self, told: JournalEntry) -> None:
         """The plan is worked on from here: from its beginning, or a checkpoint."""
         self.position = int(told.fields.get("position", 0))
         if (
@@ -180,7 +180,7 @@ class LiveRun:
         self.buffer_bytes = int(told.fields.get("buffer_bytes", 0))
         self.inside.clear()
 
-    def _enter(self, told: Told) -> None:
+    def _enter(self, told: JournalEntry) -> None:
         fields, visit = told.fields, str(told.fields["visit"])
         known = self.inside.get(visit)
         if told.kind == "visit.offered":
@@ -194,7 +194,7 @@ class LiveRun:
         elif known is not None:
             known.phase = str(fields["phase"])
 
-    def _end_visit(self, told: Told) -> None:
+    def _end_visit(self, told: JournalEntry) -> None:
         fields = told.fields
         self.sealed_bytes += int(fields.get("sealed_bytes", 0))
         self.scrubbed_bytes += int(fields.get("scrubbed_bytes", 0))
@@ -207,7 +207,7 @@ class LiveRun:
         else:
             self._list(self.trouble, (told.at_s, sentence(told.kind, fields)))
 
-    def _row(self, told: Told, seconds: float) -> None:
+    def _row(self, told: JournalEntry, seconds: float) -> None:
         fields = told.fields
         self.working_s = self.working_s or told.at_s - seconds
         numbers = metrics_of(fields)
@@ -225,7 +225,7 @@ class LiveRun:
         )
 
 
-def replay(told: Iterable[Told], run: LiveRun | None = None) -> LiveRun:
+def replay(told: Iterable[JournalEntry], run: LiveRun | None = None) -> LiveRun:
     """The last run of a journal: one begins with the first role after all have ended."""
     run = run or LiveRun()
     for each in told:

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, protects_nobody
-from sealift.attest.verifier import Check
+from sealift.attest.verifier import AppraisalCheck
 from sealift.release.agreement.explain import KEPT_OUT, count, say_list
 from sealift.train.job.journal import FINISHED
-from sealift.view.charts import LARGEST, Curve, Part, legend, plot, stack
+from sealift.view.charts import LARGEST, BarPart, Curve, legend, plot, stack
 from sealift.view.live import LiveRun
 from sealift.view.markup import (
     Child,
@@ -40,17 +40,17 @@ _STYLES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class AcceleratorEvidence:
     """Evidence of one accelerator, and what it was compared with."""
 
     who: str
     evidence: Evidence
     level: str
-    checks: tuple[Check, ...]
+    checks: tuple[AppraisalCheck, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class RunFiles:
     """What the party keeps of the run, as far as it is there.
 
     Attributes:
@@ -68,13 +68,13 @@ class Kept:
     before: int = 0
     level: str = ""
     seen: SeenRun | None = None
-    proofs: tuple[Proof, ...] = ()
+    proofs: tuple[AcceleratorEvidence, ...] = ()
     papers: Mapping[str, str] = field(default_factory=dict)
     receipt: tuple[tuple[str, str], ...] = ()
     refusal: str = ""
 
 
-def fragments(run: LiveRun, kept: Kept, now_s: float) -> dict[str, Markup]:
+def fragments(run: LiveRun, kept: RunFiles, now_s: float) -> dict[str, Markup]:
     """Every fragment by its name, in the order of the page."""
     drawn: dict[str, Callable[[], Markup]] = {
         "banner": lambda: _banner(run, kept),
@@ -91,18 +91,18 @@ def fragments(run: LiveRun, kept: Kept, now_s: float) -> dict[str, Markup]:
     return {name: element("div", draw(), id=name) for name, draw in drawn.items()}
 
 
-def report(run: LiveRun, kept: Kept, now_s: float) -> str:
+def report(run: LiveRun, kept: RunFiles, now_s: float) -> str:
     """The same as a file of its own, once the run is over."""
     _, *rest = fragments(run, kept, now_s).values()
     return page(f"Sealift run: {run.job}", _loud(run, kept), *rest)
 
 
-def _banner(run: LiveRun, kept: Kept) -> Markup:
+def _banner(run: LiveRun, kept: RunFiles) -> Markup:
     loud = _loud(run, kept)
     return element("div", loud, class_="banner", role="note") if loud else loud
 
 
-def _loud(run: LiveRun, kept: Kept) -> Markup:
+def _loud(run: LiveRun, kept: RunFiles) -> Markup:
     """In red, what no reader shall miss."""
     level = run.level or kept.level
     if not level or not protects_nobody(level):
@@ -111,7 +111,7 @@ def _loud(run: LiveRun, kept: Kept) -> Markup:
     return join(element("b", say_loudly(level)), KEPT_OUT[bare])
 
 
-def _status(run: LiveRun, kept: Kept, now_s: float) -> Markup:
+def _status(run: LiveRun, kept: RunFiles, now_s: float) -> Markup:
     eyebrow = element("p", f"Sealift run · plan {run.plan or '…'}", class_="eyebrow")
     said = element("p", _say_state(run, kept, now_s), class_="state", role="status")
     return join(
@@ -120,7 +120,7 @@ def _status(run: LiveRun, kept: Kept, now_s: float) -> Markup:
     )  # fmt: skip
 
 
-def _say_state(run: LiveRun, kept: Kept, now_s: float) -> str:
+def _say_state(run: LiveRun, kept: RunFiles, now_s: float) -> str:
     if not run.roles:
         return "Waiting for the first role to begin."
     who = say_list(sorted(run.roles))
@@ -144,7 +144,7 @@ def _say_state(run: LiveRun, kept: Kept, now_s: float) -> str:
     return f"Training: {done}{of} {what} done{ahead}.{quiet}"
 
 
-def _progress(run: LiveRun, kept: Kept) -> Markup:
+def _progress(run: LiveRun, kept: RunFiles) -> Markup:
     if not kept.planned or not run.working_s:
         return join()
     done = min(kept.before + run.units, kept.planned)
@@ -272,7 +272,7 @@ def _trouble(run: LiveRun) -> Markup:
     return section("What went wrong", "", table(["when", "what"], cells, prose=True))
 
 
-def _evidence(kept: Kept) -> Markup:
+def _evidence(kept: RunFiles) -> Markup:
     if not kept.proofs:
         return section("Evidence", "None has come to this party yet.")
     return section(
@@ -282,7 +282,7 @@ def _evidence(kept: Kept) -> Markup:
     )
 
 
-def _proof(proof: Proof) -> Markup:
+def _proof(proof: AcceleratorEvidence) -> Markup:
     passed = sum(not each.code for each in proof.checks)
     cells: list[list[Child]] = [
         [
@@ -321,7 +321,7 @@ def _costs(run: LiveRun) -> Markup:
         whole_s, at, parts = sum(phases.values()), 0.0, []
         for name, seconds in phases.items():
             style = f"phase-{name}"
-            parts.append(Part(at, at + seconds, style, f"{name}: {say_s(seconds)}"))
+            parts.append(BarPart(at, at + seconds, style, f"{name}: {say_s(seconds)}"))
             at += seconds
         named = [(f"{n} {say_s(s)}", f"phase-{n}") for n, s in phases.items()]
         drawn += [element("h3", "Where the time of visits went")]
@@ -329,7 +329,7 @@ def _costs(run: LiveRun) -> Markup:
     return section("Bytes and time", "", *drawn)
 
 
-def _papers(kept: Kept) -> Markup:
+def _papers(kept: RunFiles) -> Markup:
     drawn: list[Child] = [facts(kept.papers)] if kept.papers else []
     if kept.refusal:
         said = element("p", verdict_chip(False, "", "does not hold"), " ", kept.refusal)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.channel.record.opener import Place, RecordOpener, Slot
+from sealift.channel.record.opener import RecordOpener, RecordPosition, Slot
 from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.hash import sha256
 from sealift.crypto.keys import TOKEN, SecretKey
@@ -159,6 +159,10 @@ def _opened(key: SecretKey, target: Recorded) -> list[bytes]:
     opener = RecordOpener(key, target.header)
     slot = Slot(opener.header.record_bytes)
     return [
-        bytes(opener.open_in(slot, Place(at, at, opener.header.is_final(at)), record))
+        bytes(
+            opener.open_in(
+                slot, RecordPosition(at, at, opener.header.is_final(at)), record
+            )
+        )
         for at, record in sorted(target.records.items())
     ]

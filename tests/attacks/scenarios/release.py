@@ -26,7 +26,7 @@ from sealift.release.agreement.signed import SignedAgreement, VerifiedAgreement,
 from sealift.release.agreement.statements import require_timely, sign_statement
 from sealift.release.broker.stores import keep_keys, opened_broker
 from sealift.release.decision import decide
-from sealift.release.facts import Ask, Kind, Owner, State
+from sealift.release.facts import Owner, ReleaseKind, ReleaseQuestion, ReleaseState
 from sealift.release.grant import (
     KeyRelease,
     ReleaseInfo,
@@ -139,20 +139,25 @@ def _found(broker: BrokerWorld, secret: bytes) -> bool:
 # One decision, whatever kind of secret it is (N1).
 
 
-def decided(kind: Kind, **facts: Any) -> Callable[[AttackWorld], str]:
+def decided(kind: ReleaseKind, **facts: Any) -> Callable[[AttackWorld], str]:
     """An ask for ada's first resource, where these facts are otherwise."""
     return lambda world: _decide(world, kind, **facts)
 
 
 def lets_out(world: AttackWorld) -> bool:
     """Every one of these kinds leaves for the agreed accelerator, in time."""
-    kinds = (Kind.DATA_KEY, Kind.CHECKPOINT_SHARE, Kind.ROWS, Kind.FED_DEVICE)
+    kinds = (
+        ReleaseKind.DATA_KEY,
+        ReleaseKind.CHECKPOINT_SHARE,
+        ReleaseKind.ROWS,
+        ReleaseKind.FED_DEVICE,
+    )
     return not any(_decide(world, kind) for kind in kinds)
 
 
 def _decide(
     world: AttackWorld,
-    kind: Kind,
+    kind: ReleaseKind,
     *,
     unproven: bool = False,
     late_s: int = 0,
@@ -194,10 +199,10 @@ def _decide(
         "runs": frozenset(),
         "visits": 0,
     }
-    ask = Ask(
+    ask = ReleaseQuestion(
         kind=kind, peer=peer, resource=train(ADA), purpose="train", run=RUN, visits=1
     )
-    return refusal(lambda: decide(ask, State(**(known | facts))))
+    return refusal(lambda: decide(ask, ReleaseState(**(known | facts))))
 
 
 # What parties say of their agreements (N7).

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from sealift.errors import UnavailableError
-from sealift.release.facts import Kind
+from sealift.release.facts import ReleaseKind
 from tests.attacks.scenarios import (
     evidence,
     formerholder,
@@ -264,15 +264,15 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
         "N1", "every kind of secret leaves by one decision",
         release.lets_out, "for the agreed accelerator all of them leave",
         ("asks for a share after the agreement's end", "agreement-expired",
-         decided(Kind.CHECKPOINT_SHARE, late_s=2 * DAY_S)),
+         decided(ReleaseKind.CHECKPOINT_SHARE, late_s=2 * DAY_S)),
         ("asks for a share of keys that it did not get", "share-before-keys",
-         decided(Kind.CHECKPOINT_SHARE, held=frozenset())),
+         decided(ReleaseKind.CHECKPOINT_SHARE, held=frozenset())),
         ("asks for rows after it was revoked", "lease-revoked",
-         decided(Kind.ROWS, revoked="ima-entry-unlisted")),
+         decided(ReleaseKind.ROWS, revoked="ima-entry-unlisted")),
         ("asks for a key once more than agreed", "uses-exhausted",
-         decided(Kind.DATA_KEY, used=3)),
+         decided(ReleaseKind.DATA_KEY, used=3)),
         ("has its device fed without evidence", "evidence-missing",
-         decided(Kind.FED_DEVICE, unproven=True)),
+         decided(ReleaseKind.FED_DEVICE, unproven=True)),
     ),
     *_claim(
         "N7", _WORD, release.key_of_now, "by the key of now it has left",

@@ -28,7 +28,7 @@ from sealift.ids import Buffer, Digest, Handle
 from sealift.session.session import Session
 from sealift.train.job.runningjob import JobShapes
 from sealift.travel.holder.visit import SERVED_NAME, ServedVisits, check_lease
-from sealift.travel.visit.lease import Frame, Lease, Placement, parse_frame
+from sealift.travel.visit.lease import Frame, Lease, RecordTarget, parse_frame
 from sealift.travel.visit.memory import CPUPool, scrub
 from tests.attacks.scenarios.world import (
     ADA,
@@ -288,7 +288,7 @@ def _rebuilt(
     handle: Handle | None = None,
 ) -> bytes:
     """The same frame with another record or handle and a MAC that fits."""
-    place = Placement(
+    place = RecordTarget(
         frame.sequence, frame.record_index, frame.offset, frame.length, skip=0
     )
     handle = handle or frame.handle

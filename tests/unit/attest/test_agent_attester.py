@@ -17,13 +17,13 @@ from sealift.attest.tpm.agent import (
     AGENT,
     MAX_REQUEST_BYTES,
     AgentAttester,
+    AgentReply,
     AgentRequest,
     Collect,
     Describe,
     Description,
     Enrol,
     Measure,
-    Reply,
     encode_reply,
     read_frame,
 )
@@ -50,7 +50,7 @@ class Agent:
 
     def honest(self, request: AgentRequest) -> bytes:
         content = codec.encode(ABOUT) if isinstance(request, Describe) else b"body"
-        return encode_reply(Reply(content))
+        return encode_reply(AgentReply(content))
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -105,7 +105,9 @@ def test_it_asks_for_what_an_attester_does(
 def test_what_the_agent_could_not_do_is_said(
     agent: Agent, attester: AgentAttester
 ) -> None:
-    agent.reply_to = lambda request: encode_reply(Reply(error="no", code="tpm-refused"))
+    agent.reply_to = lambda request: encode_reply(
+        AgentReply(error="no", code="tpm-refused")
+    )
     with pytest.raises(UnavailableError) as caught:
         attester.enrolment_request()
     assert caught.value.code == "tpm-refused"
@@ -132,7 +134,7 @@ def test_an_agent_that_leaves_is_not_asked_again(
 
 
 @pytest.mark.parametrize(
-    "raw", [b"\0\0\0\2{}", b"\xff\xff\xff\xff", encode_reply(Reply(b"{}"))]
+    "raw", [b"\0\0\0\2{}", b"\xff\xff\xff\xff", encode_reply(AgentReply(b"{}"))]
 )
 def test_nonsense_is_refused(agent: Agent, raw: bytes) -> None:
     agent.reply_to = lambda request: raw
@@ -143,7 +145,7 @@ def test_nonsense_is_refused(agent: Agent, raw: bytes) -> None:
 def test_a_frame_too_large_leaves_no_rest_to_take_for_an_answer(
     agent: Agent, attester: AgentAttester
 ) -> None:
-    rest = encode_reply(Reply(b"an answer to nothing"))
+    rest = encode_reply(AgentReply(b"an answer to nothing"))
     agent.reply_to = lambda request: b"\xff" * 4 + rest
     with pytest.raises(MalformedError):
         attester.collect(BOUND)

@@ -29,9 +29,9 @@ from sealift.attest.development import (
 )
 from sealift.attest.level import TrustVector
 from sealift.attest.policy import APPRAISED, VERIFIER_FOR_MEDIA_TYPE
-from sealift.attest.reference import Basis
+from sealift.attest.reference import AppraisalBasis
 from sealift.attest.runtimelog import RuntimeEvent, module_event
-from sealift.attest.verifier import Kind
+from sealift.attest.verifier import VerifierKind
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (
     AuthenticationError,
@@ -57,15 +57,15 @@ def rehearsed(
     events: tuple[RuntimeEvent, ...] = (),
     level: Level = Level.TEE,
     levels: frozenset[Level] = frozenset({Level.TEE, Level.DEVELOPMENT}),
-) -> Kind:
+) -> VerifierKind:
     """Reads evidence whose body is the bound value."""
 
-    def examine(evidence: Evidence, basis: Basis) -> Claims:
+    def examine(evidence: Evidence, basis: AppraisalBasis) -> Claims:
         if evidence.body != basis.bound:
             raise EvidenceError("unbound")
         return Claims(level=level, attester="chip-1", trust=trust, events=events)
 
-    return Kind(levels, lambda: examine)
+    return VerifierKind(levels, lambda: examine)
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_changed_claims_do_not_verify(evidence: Evidence, key: SigningKey) -> No
         try_appraise(replace(evidence, body=codec.encode(forged)), key)
 
 
-def rehearse(verifier: Kind, *accept: Level) -> AttestationResult:
+def rehearse(verifier: VerifierKind, *accept: Level) -> AttestationResult:
     ours = Appraiser(accept=accept, verifiers={TEE: verifier})
     return ours.appraise(Evidence("tee", TEE, BOUND), BOUND)
 

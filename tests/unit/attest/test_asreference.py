@@ -14,7 +14,7 @@ from sealift.attest.composite import CompositeAttester
 from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters
 from sealift.attest.nvidia.evidence import MEDIA_TYPE as NVIDIA
 from sealift.attest.policy import VERIFIER_FOR_MEDIA_TYPE, Appraiser
-from sealift.attest.reference import Basis
+from sealift.attest.reference import AppraisalBasis
 from sealift.attest.referenceset import (
     ReferenceSet,
     sign_set,
@@ -52,7 +52,7 @@ def judge(evidence: Evidence, values: ReferenceValues, trusted: Trusted) -> Clai
     """As any party would, with references from the file."""
     return trusted.verifiers[evidence.media_type].examine(
         evidence,
-        Basis(
+        AppraisalBasis(
             bound=trusted.bound,
             references=values,
             collateral=trusted.collateral,

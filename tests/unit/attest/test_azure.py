@@ -10,7 +10,7 @@ import pytest
 from sealift.attest.azure.evidence import MEDIA_TYPE, AzureBody, parse_claims, parse_hcl
 from sealift.attest.azure.verifier import examine_azure
 from sealift.attest.level import Level
-from sealift.attest.reference import Basis, ImaReferences
+from sealift.attest.reference import AppraisalBasis, ImaReferences
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
 from sealift.attest.verifier import require_passed
 from sealift.errors import MalformedError, PolicyError, SealiftError
@@ -129,7 +129,7 @@ def test_both_kinds_of_references_are_needed(missing: str) -> None:
     with pytest.raises(PolicyError) as caught:
         examine_azure(
             guest.evidence_body().to_evidence(),
-            Basis(
+            AppraisalBasis(
                 bound=made.BOUND,
                 references=references,
                 collateral=snp_made.authority("Milan").collateral(),

@@ -26,7 +26,7 @@ from sealift.attest.azure.attester import (
 )
 from sealift.attest.azure.evidence import AzureBody
 from sealift.attest.azure.verifier import examine_azure
-from sealift.attest.reference import Basis, ReferenceValues, TpmReferences
+from sealift.attest.reference import AppraisalBasis, ReferenceValues, TpmReferences
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.attest.tpm.evidence import parse_quote
 from sealift.attest.tpm.keys import (
@@ -77,7 +77,7 @@ def examine(attester: AzureAttester, **changes: Any) -> Claims:
     authority = snp_made.authority("Milan")
     return examine_azure(
         evidence,
-        Basis(
+        AppraisalBasis(
             bound=azure_made.BOUND,
             references=references,
             collateral=authority.collateral(),

@@ -10,7 +10,7 @@ import pytest
 from sealift.attest.azure.verifier import examine_azure
 from sealift.attest.collateral import Collateral
 from sealift.attest.level import Level
-from sealift.attest.reference import Basis
+from sealift.attest.reference import AppraisalBasis
 from sealift.attest.verifier import Claims, require_passed
 from sealift.crypto.hash import sha256
 from sealift.errors import SealiftError
@@ -51,7 +51,7 @@ class TdxGuest:
         root = WORLD.root.certificate.spki_digest
         return examine_azure(
             guest.evidence_body().to_evidence(),
-            Basis(
+            AppraisalBasis(
                 bound=made.BOUND,
                 references=replace(references, tpm=guest.references().tpm),
                 collateral=self.collateral,

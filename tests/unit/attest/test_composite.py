@@ -19,7 +19,7 @@ from sealift.attest.composite import (
     worst,
 )
 from sealift.attest.level import TrustVector
-from sealift.attest.reference import Basis, NvidiaReferences, ReferenceValues
+from sealift.attest.reference import AppraisalBasis, NvidiaReferences, ReferenceValues
 from sealift.attest.runtimelog import GPU_BINDING, RuntimeEvent
 from sealift.errors import (
     EvidenceError,
@@ -219,7 +219,7 @@ def test_another_challenge_is_refused(gpus: list[SoftDevice]) -> None:
 def test_without_a_bound_value_nothing_passes(gpus: list[SoftDevice]) -> None:
     found = examine_composite(
         Machine(gpus).collect(BOUND),
-        Basis(
+        AppraisalBasis(
             bound=None,
             references=ReferenceValues(nvidia=NvidiaReferences(drivers=(), vbios=())),
             collateral=Collateral(),
@@ -247,7 +247,7 @@ def test_exactly_one_binding_is_taken(gpus: list[SoftDevice], bindings: int) -> 
 def test_an_unbound_gpu_proves_no_level(gpus: list[SoftDevice]) -> None:
     found = examine_composite(
         Machine(gpus, bindings=0).collect(BOUND),
-        Basis(
+        AppraisalBasis(
             bound=BOUND,
             references=ReferenceValues(nvidia=NvidiaReferences(drivers=(), vbios=())),
             collateral=Collateral(),

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from sealift.attest.reference import ImaReferences
 from sealift.attest.tpm.ima import MAX_REPORTED, ImaState, advance
 from sealift.attest.tpm.imalist import parse_list
-from sealift.attest.verifier import Check
+from sealift.attest.verifier import AppraisalCheck
 from sealift.errors import MalformedError
 from sealift.ids import Digest
 from tests.sim.imalist import (
@@ -52,7 +52,7 @@ def appraise(
     references: ImaReferences = REFERENCES,
     state: ImaState = AT_BOOT,
     pcrs: dict[int, bytes] | None = PCRS,
-) -> tuple[ImaState, tuple[Check, ...]]:
+) -> tuple[ImaState, tuple[AppraisalCheck, ...]]:
     """What must be there is the first program, where the test does not say."""
     value = register(*entries, start=state.register) if quoted is None else quoted
     ran = [each.fields[1].rstrip(b"\0").decode() for each in entries]
@@ -62,7 +62,7 @@ def appraise(
     return advance(state, parse_list(binary(*entries)), value, references, pcrs=pcrs)
 
 
-def refusals(checks: tuple[Check, ...]) -> list[str]:
+def refusals(checks: tuple[AppraisalCheck, ...]) -> list[str]:
     return [each.code for each in checks if not each.passed]
 
 

@@ -23,7 +23,7 @@ from sealift.attest.nvidia.verifier import (
     examine_device,
 )
 from sealift.attest.policy import VERIFIER_FOR_MEDIA_TYPE
-from sealift.attest.reference import Basis, NvidiaReferences
+from sealift.attest.reference import AppraisalBasis, NvidiaReferences
 from sealift.attest.verifier import Claims
 from sealift.crypto.certificate import Certificate
 from sealift.errors import EvidenceError, MalformedError, PolicyError
@@ -69,7 +69,7 @@ def examine(
     ours = Collateral(as_of_s=AT_S, items=sim.rims())
     return examine_device(
         evidence,
-        Basis(
+        AppraisalBasis(
             bound=bound,
             references=ReferenceValues(nvidia=references),
             collateral=collateral or ours,

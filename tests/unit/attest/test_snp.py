@@ -8,7 +8,7 @@ import pytest
 
 from sealift.attest import Level, ReferenceValues
 from sealift.attest.collateral import Collateral
-from sealift.attest.reference import Basis, SnpReferences
+from sealift.attest.reference import AppraisalBasis, SnpReferences
 from sealift.attest.snp.evidence import MEDIA_TYPE, SnpBody
 from sealift.attest.snp.verifier import examine_snp
 from sealift.attest.verifier import Claims
@@ -183,7 +183,7 @@ class TestChain:
         with pytest.raises(EvidenceError) as caught:
             examine_snp(
                 body.to_evidence(),
-                Basis(
+                AppraisalBasis(
                     bound=made.BOUND,
                     references=made.references(),
                     collateral=made.authority("Milan").collateral(),
@@ -300,7 +300,7 @@ def _examine(
     authority = made.authority("Milan")
     return examine_snp(
         body.to_evidence(),
-        Basis(
+        AppraisalBasis(
             bound=made.BOUND,
             references=made.references(),
             collateral=collateral or authority.collateral(),

@@ -10,8 +10,8 @@ import pytest
 from sealift.attest.level import Level
 from sealift.attest.snp import endorsement as snpreport
 from sealift.attest.snp import verifier as snpchecks
-from sealift.attest.snp.evidence import Report
-from sealift.attest.verifier import Check
+from sealift.attest.snp.evidence import SnpReport
+from sealift.attest.verifier import AppraisalCheck
 from sealift.errors import RefusedError
 from tests.sim import snp_made as made
 from tests.sim.snp_case import Case
@@ -46,12 +46,14 @@ FAULTS: dict[str, tuple[Case, str]] = {
 }
 
 
-def without(code: str, real: Callable[..., Check]) -> Callable[..., Check]:
+def without(
+    code: str, real: Callable[..., AppraisalCheck]
+) -> Callable[..., AppraisalCheck]:
     """The comparison, blind to what it would refuse under that name."""
 
-    def blind(*args: Any, **kwargs: Any) -> Check:
+    def blind(*args: Any, **kwargs: Any) -> AppraisalCheck:
         found = real(*args, **kwargs)
-        passed = Check(subject=found.subject, expected="", found="")
+        passed = AppraisalCheck(subject=found.subject, expected="", found="")
         return passed if found.code == code else found
 
     return blind
@@ -105,5 +107,5 @@ def test_a_changed_report_passes_only_if_nobody_verifies_it(
     with pytest.raises(RefusedError) as caught:
         case.appraise()
     assert caught.value.code == "snp-signature"
-    monkeypatch.setattr(Report, "verify_signature", lambda *args: None)
+    monkeypatch.setattr(SnpReport, "verify_signature", lambda *args: None)
     assert case.appraise().level is Level.TEE

@@ -10,7 +10,7 @@ import pytest
 
 from sealift.attest import Evidence, ReferenceValues
 from sealift.attest.level import Level, Tier
-from sealift.attest.reference import Basis
+from sealift.attest.reference import AppraisalBasis
 from sealift.attest.runtimelog import (
     CODE_BUNDLE,
     RuntimeEvent,
@@ -178,7 +178,7 @@ def test_a_body_that_does_not_parse() -> None:
         with pytest.raises(MalformedError):
             WORLD.verifier().examine(
                 Evidence("tdx", MEDIA_TYPE, body),
-                Basis(
+                AppraisalBasis(
                     bound=BOUND,
                     references=WORLD.references(),
                     collateral=GOOD,

@@ -11,7 +11,7 @@ import pytest
 from sealift.attest import Appraiser, Claims, Evidence, Level
 from sealift.attest.configfs import RuntimeRegister, TdxAttester, TsmReader
 from sealift.attest.policy import VERIFIER_FOR_MEDIA_TYPE
-from sealift.attest.reference import Basis
+from sealift.attest.reference import AppraisalBasis
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
 from sealift.attest.tdx.evidence import MEDIA_TYPE, TdxBody
 from sealift.errors import EvidenceError, UnavailableError, UsageError
@@ -38,7 +38,7 @@ def attester(world: IntelWorld, ccel: Path = Path("/absent")) -> TdxAttester:
 def examine(world: IntelWorld, evidence: Evidence) -> Claims:
     return world.verifier().examine(
         evidence,
-        Basis(
+        AppraisalBasis(
             bound=BOUND,
             references=world.references(),
             collateral=world.collateral(),
@@ -73,7 +73,7 @@ def test_intel_did_not_sign_the_made_world(world: IntelWorld) -> None:
     with pytest.raises(EvidenceError) as caught:
         verifier.examine(
             attester(world).collect(BOUND),
-            Basis(
+            AppraisalBasis(
                 bound=BOUND,
                 references=world.references(),
                 collateral=world.collateral(),

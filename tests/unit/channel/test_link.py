@@ -8,9 +8,9 @@ import pytest
 
 from sealift.channel.device.host import HostDevice
 from sealift.channel.link.announcement import (
-    Announcement,
     LinkKeys,
     LinkMode,
+    TransferAnnouncement,
     TransferKind,
     parse_mode,
 )
@@ -178,8 +178,8 @@ def test_after_an_error_a_link_is_dead():
     ],
 )
 def test_an_announcement_is_parsed_strictly(change):
-    raw = Announcement(TransferKind.LIVE, 7, 1000, 64).encode()
-    assert Announcement.parse(raw).num_units == 16
+    raw = TransferAnnouncement(TransferKind.LIVE, 7, 1000, 64).encode()
+    assert TransferAnnouncement.parse(raw).num_units == 16
     with pytest.raises(MalformedError) as caught:
-        Announcement.parse(change(raw))
+        TransferAnnouncement.parse(change(raw))
     assert caught.value.code == "bad-announcement"

@@ -8,7 +8,11 @@ import pytest
 
 from sealift.channel.device.host import HostDevice
 from sealift.channel.link import announcement as hello
-from sealift.channel.link.announcement import Announcement, LinkKeys, TransferKind
+from sealift.channel.link.announcement import (
+    LinkKeys,
+    TransferAnnouncement,
+    TransferKind,
+)
 from sealift.channel.link.openers import (
     FORWARDED_EXTRA_BYTES,
     LinkOpener,
@@ -32,7 +36,7 @@ from tests.sim.homestream import HomeStream
 from tests.sim.linkworld import LinkWorld
 from tests.sim.memfdpair import memfd_pair
 
-ANNOUNCED = Announcement(TransferKind.HOME, 3, 4 * 64, 64, 5, bytes(120))
+ANNOUNCED = TransferAnnouncement(TransferKind.HOME, 3, 4 * 64, 64, 5, bytes(120))
 RECORD = bytes(range(64)) + b"the record's tag"
 FRAME_BYTES = 64 + FORWARDED_EXTRA_BYTES
 

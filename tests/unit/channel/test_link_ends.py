@@ -11,9 +11,9 @@ from sealift.channel.device.host import HostDevice
 from sealift.channel.link import openers
 from sealift.channel.link.ahead import AheadFeeder, SealAhead
 from sealift.channel.link.announcement import (
-    Announcement,
     LinkKeys,
     LinkMode,
+    TransferAnnouncement,
     TransferKind,
 )
 from sealift.channel.link.openers import HomeOpener, LinkOpener
@@ -213,7 +213,7 @@ def test_a_receiver_that_cannot_be_made_has_forgotten_its_keys(monkeypatch):
 def test_an_announcement_that_fits_no_stream_leaves_no_key_of_the_owner(monkeypatch):
     stream, made = HomeStream(), []
     monkeypatch.setattr(openers, "RecordKeys", lambda *given: made.append(given))
-    announced = Announcement(
+    announced = TransferAnnouncement(
         TransferKind.HOME, 0, 1 << 20, RECORD_BYTES, 0, stream.header
     )
     with pytest.raises(MalformedError):

@@ -8,7 +8,7 @@ import pytest
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from sealift.channel.record.opener import Place, RecordOpener, Slot
+from sealift.channel.record.opener import RecordOpener, RecordPosition, Slot
 from sealift.channel.record.record import StreamOptions
 from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.keys import TOKEN, SecretKey
@@ -91,7 +91,7 @@ def test_the_cpu_engine_cleans_up_by_itself_as_well():
     slot = Slot(4096)
     slot.room(4096)[:] = SENTINEL * 4096
     with pytest.raises(AuthenticationError):
-        opener.open_in(slot, Place(0, 0, final=True), record)
+        opener.open_in(slot, RecordPosition(0, 0, final=True), record)
     assert bytes(slot._memory) == bytes(4096)
 
 
@@ -155,6 +155,9 @@ def test_memory_that_others_may_write_is_copied_before_opening():
     opener.open_record(0, memoryview(record), bytearray(64))
     assert cipher.read[0].obj is not record
     opener.open_at(
-        Place(0, 0, final=True), memoryview(record), bytearray(64), private=True
+        RecordPosition(0, 0, final=True),
+        memoryview(record),
+        bytearray(64),
+        private=True,
     )
     assert cipher.read[1].obj is record, "only the caller's word allows this"

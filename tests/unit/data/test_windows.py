@@ -13,7 +13,7 @@ import pytest
 from sealift.data.loader import windows as windows_module
 from sealift.data.loader.opening import Extent, OpenerPool
 from sealift.data.loader.windows import HostWindows, WindowArena, WindowStream
-from sealift.data.schedule.order import Run, Window
+from sealift.data.schedule.order import RowRun, Window
 from sealift.errors import IntegrityError
 
 ROW = 1 << 20
@@ -43,7 +43,7 @@ class Recorder:
 
 
 def window(number: int = 0) -> Window:
-    runs = tuple(Run(0, row, row + 1) for row in range(RUNS))
+    runs = tuple(RowRun(0, row, row + 1) for row in range(RUNS))
     return Window(number, number * RUNS, runs, np.arange(RUNS))
 
 

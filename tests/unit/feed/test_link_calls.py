@@ -17,7 +17,7 @@ from sealift.crypto.keys import TOKEN
 from sealift.errors import MalformedError, PeerError, RefusedError, UsageError
 from sealift.feed import handover, receiving, sending
 from sealift.feed.form import OneCall
-from sealift.feed.handover import Connection
+from sealift.feed.handover import FeedConnection
 from sealift.feed.receiving import Receiver
 from sealift.feed.sending import Sender
 from tests.sim.linked import LinkedParties, Other, linked
@@ -236,13 +236,13 @@ def test_base_keys_are_wiped(
 ) -> None:
     """The device's as soon as it derived its streams, the owner's at the end."""
     made: list[LinkKeys] = []
-    keys = Connection.keys
+    keys = FeedConnection.keys
 
     def noted(*terms: Any) -> LinkKeys:
         made.append(keys(*terms))
         return made[-1]
 
-    monkeypatch.setattr(Connection, "keys", noted)
+    monkeypatch.setattr(FeedConnection, "keys", noted)
     with linked(parties) as (sender, receiver):
         used = [usable(each) for each in made]
         assert sorted(used) == [False, True]
@@ -269,7 +269,7 @@ def test_a_process_that_the_kernel_does_not_name_is_nobody(
     monkeypatch.setattr(handover, "peer_process", lambda sock: seen)
     here, there = socket.socketpair()
     with closing(here), closing(there):
-        connection = Connection(None, None, here)  # type: ignore[arg-type]
+        connection = FeedConnection(None, None, here)  # type: ignore[arg-type]
         if not refused:  # the control
             connection.require_peer(seen)
             return

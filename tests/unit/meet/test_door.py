@@ -18,7 +18,7 @@ from sealift.meet.door import (
     MAX_EACH,
     PROOF_S,
     Conversation,
-    Door,
+    MeetingListener,
     guest_name,
     places,
 )
@@ -42,7 +42,7 @@ class Opened:
         book, meeting = self.met.host.book, self.met.meeting
         self.relay = Relay.listen(registry=places(book, meeting))
         client = self.relay.local_client(HOST)
-        Door(client, self.met.host, sink=self.told.append).start()
+        MeetingListener(client, self.met.host, sink=self.told.append).start()
 
     def invite(self, name: str) -> Invitation:
         """The line with the port's address."""
@@ -148,7 +148,7 @@ def test_parties_behind_one_address_meet(tmp_path: Path) -> None:
     relay = Relay.listen(registry=replace(registry, strangers_each=2))
     with relay, ExitStack() as stack:
         client = relay.local_client(HOST)
-        Door(client, met.host, sink=discard, vouch=relay.vouch).start()
+        MeetingListener(client, met.host, sink=discard, vouch=relay.vouch).start()
         host, port = relay.address
         for name in met.names:
             here = replace(met.invite(name), addresses=(f"{host}:{port}",))
@@ -163,7 +163,7 @@ def test_one_party_has_a_few_conversations_at_a_time(tmp_path: Path) -> None:
     registry = places(met.host.book, met.meeting)
     with Relay.listen(registry=registry) as relay:
         client = relay.local_client(HOST)
-        Door(client, met.host, sink=discard, vouch=relay.vouch).start()
+        MeetingListener(client, met.host, sink=discard, vouch=relay.vouch).start()
         host, port = relay.address
         identities = {name: create_identity(name) for name in ("north", "east")}
 
@@ -196,7 +196,7 @@ def test_a_stranger_that_proves_nothing_loses_its_place(tmp_path: Path) -> None:
     north = create_identity("north")
     with Relay.listen(registry=replace(registry, proof_s=0.2)) as relay:
         client = relay.local_client(HOST)
-        Door(client, met.host, sink=discard, vouch=relay.vouch).start()
+        MeetingListener(client, met.host, sink=discard, vouch=relay.vouch).start()
         host, port = relay.address
         here = replace(met.invite("north"), addresses=(f"{host}:{port}",))
         with (

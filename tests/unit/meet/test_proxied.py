@@ -10,7 +10,7 @@ import pytest
 from sealift.crypto.identity import create_identity
 from sealift.errors import UnavailableError
 from sealift.events import discard
-from sealift.meet.door import Conversation, Door, places
+from sealift.meet.door import Conversation, MeetingListener, places
 from sealift.meet.invitation import HOST
 from sealift.meet.messages import Ask, BringCard
 from sealift.session.relay.server import Relay
@@ -34,7 +34,7 @@ def test_a_guest_comes_in_through_a_proxy(
         Relay.listen(registry=places(met.host.book, met.meeting)) as relay,
         little_proxy(relay.address, password="ada:word") as proxy,
     ):
-        Door(relay.local_client(HOST), met.host, sink=discard).start()
+        MeetingListener(relay.local_client(HOST), met.host, sink=discard).start()
         use(monkeypatch, proxy)
         with pytest.raises(UnavailableError) as caught:
             Conversation(invitation, north, dial_s=5)

@@ -16,8 +16,8 @@ from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.keystream import MaskSource, rounding_noise
-from sealift.numeric.residues import BASES, Basis
-from sealift.numeric.windows import Window, patches
+from sealift.numeric.residues import BASES, ResidueBasis
+from sealift.numeric.windows import KernelWindow, patches
 
 EXTREMES = {
     np.int16: [-(2**15), -1, 0, 1, 2**15 - 1],
@@ -49,7 +49,7 @@ def floats(seed: int, size: int) -> npt.NDArray[np.float32]:
 @settings(deadline=None, max_examples=40)
 @given(size=sizes, seed=seeds, basis=bases)
 def test_residues(
-    compiled: Kernels, portable: Kernels, size: int, seed: int, basis: Basis
+    compiled: Kernels, portable: Kernels, size: int, seed: int, basis: ResidueBasis
 ) -> None:
     rows = len(basis.moduli)
     values, sums = (
@@ -70,7 +70,9 @@ def test_residues(
 
 
 @pytest.mark.parametrize("basis", BASES)
-def test_every_residue_beside_every_border(compiled: Kernels, basis: Basis) -> None:
+def test_every_residue_beside_every_border(
+    compiled: Kernels, basis: ResidueBasis
+) -> None:
     near = np.arange(-600, 600, dtype=np.int64)
     centres = [0, 2**16, -(2**16), 2**31 - 600, -(2**31) + 600, 255 * 253 * 251]
     line = np.concatenate([near + each for each in centres]).astype(np.int32)
@@ -83,7 +85,12 @@ def test_every_residue_beside_every_border(compiled: Kernels, basis: Basis) -> N
 @settings(deadline=None, max_examples=40)
 @given(size=sizes, seed=seeds, basis=bases, power=st.integers(-300, 200))
 def test_unmask(
-    compiled: Kernels, portable: Kernels, size: int, seed: int, basis: Basis, power: int
+    compiled: Kernels,
+    portable: Kernels,
+    size: int,
+    seed: int,
+    basis: ResidueBasis,
+    power: int,
 ) -> None:
     modulus = basis.modulus
     rng = np.random.default_rng(seed)
@@ -218,7 +225,7 @@ def test_windows(
     stride: tuple[int, int], padding: tuple[int, int], sides: tuple[int, int], seed: int,
 ) -> None:  # fmt: skip
     padding = (min(padding[0], kernel[0] - 1), min(padding[1], kernel[1] - 1))
-    window = Window(kernel, stride, padding)
+    window = KernelWindow(kernel, stride, padding)
     places = window.out(*sides)
     if min(places) < 1:
         return
@@ -246,7 +253,7 @@ def test_windows(
     size=st.sampled_from([1, 2047, 2049, 32768, 32769, 70000]), seed=seeds, basis=bases
 )
 def test_masks(
-    compiled: Kernels, portable: Kernels, size: int, seed: int, basis: Basis
+    compiled: Kernels, portable: Kernels, size: int, seed: int, basis: ResidueBasis
 ) -> None:
     q = np.random.default_rng(seed).integers(-2048, 2048, size).astype(np.int16)
     plus, minus, mask, same = (np.empty(size, np.uint32) for _ in range(4))

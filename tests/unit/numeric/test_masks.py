@@ -22,7 +22,7 @@ from sealift.numeric.keystream import (
     rounding_noise,
 )
 from sealift.numeric.loops import Words
-from sealift.numeric.residues import BASES, Basis
+from sealift.numeric.residues import BASES, ResidueBasis
 
 WORDS = 1 << 48
 bases = st.sampled_from(BASES)
@@ -49,7 +49,7 @@ def test_every_number_has_as_many_words(modulus: int) -> None:
 @settings(deadline=None, max_examples=200)
 @given(basis=bases, number=st.integers(0, 2**32 - 1))
 def test_a_number_has_its_words_and_no_other(
-    compiled: Kernels, portable: Kernels, basis: Basis, number: int
+    compiled: Kernels, portable: Kernels, basis: ResidueBasis, number: int
 ) -> None:
     """The first and the last word that count, and those beside them."""
     modulus = basis.modulus

@@ -14,7 +14,7 @@ import torch
 from sealift.errors import MalformedError
 from sealift.numeric.kernels import portable_kernels
 from sealift.numeric.loops import U32
-from sealift.numeric.residues import BASES, Basis
+from sealift.numeric.residues import BASES, ResidueBasis
 from sealift.outsource.compute import (
     MAX_DEPTH,
     DeviceResidues,
@@ -56,7 +56,7 @@ def _fallen_back() -> ShareProducts:
 PATHS = [_host, _as_on_a_device, _fallen_back]
 
 
-def _draw(seed: int, shape: tuple[int, ...], basis: Basis = WIDE) -> U32:
+def _draw(seed: int, shape: tuple[int, ...], basis: ResidueBasis = WIDE) -> U32:
     rng = np.random.default_rng(seed)
     found = rng.integers(0, basis.modulus, shape, dtype=np.uint32)
     found.flat[0] = basis.modulus - 1
@@ -155,14 +155,14 @@ def test_sums_of_extremes_beyond_a_word_are_exact(make, direction, layer) -> Non
         assert set(found.flat) == {layer.depth(direction) * first * second % modulus}
 
 
-def _of_residues(residues: list[int], basis: Basis) -> int:
+def _of_residues(residues: list[int], basis: ResidueBasis) -> int:
     parts = zip(residues, basis.cofactors, basis.inverses, strict=True)
     return sum(r * c * i for r, c, i in parts) % basis.modulus
 
 
 @pytest.mark.parametrize("make", PATHS)
 @pytest.mark.parametrize("basis", BASES)
-def test_what_is_not_below_the_modulus_is_no_share(make, basis: Basis) -> None:
+def test_what_is_not_below_the_modulus_is_no_share(make, basis: ResidueBasis) -> None:
     products = make()
     share = _draw(1, (4, 5), basis)
     assert products.keep(share, basis).shape == (len(basis.moduli), 4, 5)

@@ -13,7 +13,7 @@ from sealift.errors import SealiftError, UsageError
 from sealift.numeric.kernels import portable_kernels
 from sealift.outsource.convert import Route, convert, restore, why_not
 from sealift.outsource.multiplier import Multiplier
-from sealift.outsource.own.rehearsal import Rehearsal
+from sealift.outsource.own.rehearsal import StepRehearsal
 from sealift.outsource.plain import PlainProducts
 from sealift.outsource.trace import Recorder, StepKind
 
@@ -35,7 +35,7 @@ LAYERS = {
 @pytest.fixture
 def route() -> Iterator[Route]:
     route = Route(edges=frozenset(("model",)))
-    with route.to(Rehearsal(), keeps=True):
+    with route.to(StepRehearsal(), keeps=True):
         yield route
 
 
@@ -92,7 +92,7 @@ def test_the_first_input_needs_no_gradient(route: Route) -> None:
     model(torch.randn(4, 3)).sum().backward()
     assert model.weight.grad is not None
     rehearsal = route.through
-    assert isinstance(rehearsal, Rehearsal)
+    assert isinstance(rehearsal, StepRehearsal)
     first, last = rehearsal.trace(frozenset())
     assert (first.later, last.wants) == (("weight",), ("weight",))  # type: ignore[union-attr]
 
@@ -158,7 +158,10 @@ def test_a_call_is_differentiated_once(how: str, route: Route) -> None:
 def test_an_evaluation_is_not_differentiated() -> None:
     model, route = nn.Linear(3, 2), Route()
     convert(model, route)
-    with route.to(Rehearsal(), keeps=False), pytest.raises(UsageError, match="eval"):
+    with (
+        route.to(StepRehearsal(), keeps=False),
+        pytest.raises(UsageError, match="eval"),
+    ):
         model(torch.randn(4, 3)).sum().backward()
 
 

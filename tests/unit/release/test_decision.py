@@ -36,7 +36,7 @@ from sealift.release.decision import (
     require_home,
     require_reader,
 )
-from sealift.release.facts import Kind, Owner, Sighting
+from sealift.release.facts import Owner, ReleaseKind, Sighting
 from sealift.release.grant import ReleaseRequest
 from tests.sim.decisions import (
     CASES,
@@ -56,7 +56,7 @@ from tests.worlds.consortium import RUN, TRAINING, make_consortium
 
 EARLY, LATE = int(NOW_S) - 9, int(NOW_S) + 9
 # By rule: how it is broken, and the code that says so.
-Breaks = dict[str, list[tuple[Callable[[Case], str], str | dict[Kind, str]]]]
+Breaks = dict[str, list[tuple[Callable[[Case], str], str | dict[ReleaseKind, str]]]]
 BREAKS: Breaks = {
     "ended by nobody": [
         (
@@ -99,9 +99,13 @@ BREAKS: Breaks = {
     "the owner's": [
         (
             of_another,
-            dict.fromkeys(Kind, "not-the-owner")
+            dict.fromkeys(ReleaseKind, "not-the-owner")
             | dict.fromkeys(
-                (Kind.CHECKPOINT_SHARE, Kind.FED_DEVICE, Kind.PASSES),
+                (
+                    ReleaseKind.CHECKPOINT_SHARE,
+                    ReleaseKind.FED_DEVICE,
+                    ReleaseKind.PASSES,
+                ),
                 "not-a-data-owner",
             ),
         )
@@ -131,13 +135,17 @@ BREAKS: Breaks = {
                 uses={c.last_resource: 3},
                 held=frozenset({"ada-train"}) - {c.last_resource},
             ),
-            dict.fromkeys(Kind, "uses-exhausted")
-            | dict.fromkeys((Kind.CHECKPOINT_SHARE, Kind.PASSES), "share-before-keys"),
+            dict.fromkeys(ReleaseKind, "uses-exhausted")
+            | dict.fromkeys(
+                (ReleaseKind.CHECKPOINT_SHARE, ReleaseKind.PASSES), "share-before-keys"
+            ),
         ),
         (
             lambda c: c.run(uses={}, held=frozenset()),
-            dict.fromkeys(Kind, "uses-exhausted")
-            | dict.fromkeys((Kind.CHECKPOINT_SHARE, Kind.PASSES), "share-before-keys"),
+            dict.fromkeys(ReleaseKind, "uses-exhausted")
+            | dict.fromkeys(
+                (ReleaseKind.CHECKPOINT_SHARE, ReleaseKind.PASSES), "share-before-keys"
+            ),
         ),
     ],
     "a fresh challenge": [(lambda c: c.run(fresh=False), "challenge-replayed")],
@@ -165,14 +173,14 @@ BREAKS: Breaks = {
 CELLS = [
     pytest.param(rule, kind, id=f"{rule.name}, {kind}")
     for rule in RULES
-    for kind in Kind
+    for kind in ReleaseKind
 ]
 
 
 def test_every_kind_may_leave_as_agreed() -> None:
     """Control: with all facts as they should be, everything is allowed."""
     assert {kind: case.run() for kind, case in CASES.items()} == dict.fromkeys(
-        Kind, "allowed"
+        ReleaseKind, "allowed"
     )
 
 
@@ -181,7 +189,7 @@ def test_every_rule_has_its_row() -> None:
 
 
 @pytest.mark.parametrize(("rule", "kind"), CELLS)
-def test_each_rule_against_each_kind(rule: decision.Rule, kind: Kind) -> None:
+def test_each_rule_against_each_kind(rule: decision.Rule, kind: ReleaseKind) -> None:
     if kind in rule.not_for:
         assert len(rule.not_for[kind]) > 9, "a reason stands there"
         return
@@ -192,7 +200,7 @@ def test_each_rule_against_each_kind(rule: decision.Rule, kind: Kind) -> None:
 
 @pytest.mark.parametrize(("dropped", "kind"), CELLS)
 def test_without_the_rule_its_cell_lets_it_through(
-    dropped: decision.Rule, kind: Kind, monkeypatch: pytest.MonkeyPatch
+    dropped: decision.Rule, kind: ReleaseKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutants: each rule dropped once. What else refuses says another thing."""
     if kind in dropped.not_for:
@@ -210,9 +218,9 @@ ELSEWHERE = {"role-refused", "not-a-party"}
 
 def test_heartbeats_are_short_for_keys_and_leases_for_fed_devices() -> None:
     for kind, longest_s in (
-        (Kind.DATA_KEY, 4.0 + GRACE_S),
-        (Kind.CHECKPOINT_SHARE, 4.0 + GRACE_S),
-        (Kind.FED_DEVICE, 60.0),
+        (ReleaseKind.DATA_KEY, 4.0 + GRACE_S),
+        (ReleaseKind.CHECKPOINT_SHARE, 4.0 + GRACE_S),
+        (ReleaseKind.FED_DEVICE, 60.0),
     ):
         case = CASES[kind]
         assert case.run(evidence_age_s=longest_s - 0.01) == "allowed"
@@ -221,7 +229,7 @@ def test_heartbeats_are_short_for_keys_and_leases_for_fed_devices() -> None:
 
 def test_what_goes_without_a_lease_goes_on_fresh_evidence_too() -> None:
     """By the owner's rule, or as models' keys do: nothing bounds it afterwards."""
-    for kind in (Kind.DATA_KEY, Kind.MODEL_KEY):
+    for kind in (ReleaseKind.DATA_KEY, ReleaseKind.MODEL_KEY):
         for age_s, expected in ((60.0, "allowed"), (61.0, "evidence-old")):
             case = replace(
                 CASES[kind], state=replace(CASES[kind].state, evidence_age_s=age_s)
@@ -231,7 +239,7 @@ def test_what_goes_without_a_lease_goes_on_fresh_evidence_too() -> None:
 
 def test_a_run_that_was_counted_goes_on() -> None:
     """At the limit of runs, and of visits: the last one that is allowed."""
-    key = CASES[Kind.DATA_KEY]
+    key = CASES[ReleaseKind.DATA_KEY]
     training = replace(TRAINING, runs=1)
     agreement = replace(key.consortium.agreement, training=training)
     known = frozenset({RUN.digest(agreement.digest)})
@@ -239,18 +247,18 @@ def test_a_run_that_was_counted_goes_on() -> None:
     assert again.agreed(training=training) == "allowed"
     other = replace(again, ask=replace(again.ask, run=replace(RUN, seed=1)))
     assert other.agreed(training=training) == "too-many-runs"
-    assert CASES[Kind.PASSES].run(visits=47) == "allowed"
+    assert CASES[ReleaseKind.PASSES].run(visits=47) == "allowed"
 
 
 def test_a_key_of_rows_is_no_key_of_a_model() -> None:
-    model, rows = CASES[Kind.MODEL_KEY], CASES[Kind.DATA_KEY]
-    assert rows.asking(kind=Kind.MODEL_KEY) == "purpose-refused"
-    assert rows.asking(kind=Kind.MODEL_KEY, purpose="model") == "purpose-refused"
-    assert model.asking(kind=Kind.DATA_KEY) == "purpose-refused"
+    model, rows = CASES[ReleaseKind.MODEL_KEY], CASES[ReleaseKind.DATA_KEY]
+    assert rows.asking(kind=ReleaseKind.MODEL_KEY) == "purpose-refused"
+    assert rows.asking(kind=ReleaseKind.MODEL_KEY, purpose="model") == "purpose-refused"
+    assert model.asking(kind=ReleaseKind.DATA_KEY) == "purpose-refused"
 
 
 def test_a_visit_is_for_what_the_owners_rule_names() -> None:
-    rows = CASES[Kind.ROWS]
+    rows = CASES[ReleaseKind.ROWS]
     assert rows.asking(purpose="prepare") == "allowed"
     strict = ruled(rows.consortium, "ada-train", {"purposes": ("train",)})
     agreement = replace(rows.consortium.agreement, resources=strict)
@@ -261,7 +269,7 @@ def test_a_visit_is_for_what_the_owners_rule_names() -> None:
 
 
 def test_unknown_resources_are_refused() -> None:
-    for kind in (Kind.DATA_KEY, Kind.MODEL_KEY, Kind.ROWS):
+    for kind in (ReleaseKind.DATA_KEY, ReleaseKind.MODEL_KEY, ReleaseKind.ROWS):
         assert CASES[kind].asking(resource="zoe-train") == "no-resource"
         assert CASES[kind].asking(resource="") == "no-resource"
 
@@ -269,7 +277,7 @@ def test_unknown_resources_are_refused() -> None:
 def test_every_kind_has_a_door_that_asks() -> None:
     """A kind that nobody asks about would be a secret that leaves another way."""
     named: set[str] = set()
-    kinds = {f"Kind.{name}" for name in Kind.__members__}
+    kinds = {f"Kind.{name}" for name in ReleaseKind.__members__}
     product = Path(sealift.__file__).parent
     for path in product.rglob("*.py"):
         attacks = "lab" in path.relative_to(product).parts  # on the decision itself
@@ -281,11 +289,11 @@ def test_every_kind_has_a_door_that_asks() -> None:
             if "Ask" in asks and ast.unparse(node) in kinds:
                 assert isinstance(node, ast.Attribute)
                 named.add(node.attr)
-    assert named == set(Kind.__members__)
+    assert named == set(ReleaseKind.__members__)
 
 
 def test_at_home_the_owner_learns_what_is_wrong_there() -> None:
-    case = CASES[Kind.FED_DEVICE]
+    case = CASES[ReleaseKind.FED_DEVICE]
     owner, verified = case.state.owner, case.state.verified
     require_home(owner, verified, NOW_S)
     for wrong, code in (
@@ -322,7 +330,7 @@ def test_heads_are_for_parties_and_accelerators() -> None:
 
 def test_evidence_of_another_code_or_role_is_what_the_agreement_says() -> None:
     """Control of the table's own evidence: it comes from a real appraisal."""
-    case = CASES[Kind.DATA_KEY]
+    case = CASES[ReleaseKind.DATA_KEY]
     for changes in ({"role": Role.HOLDER}, {"code": OTHER}):
         result: AttestationResult = evidence_result(case.consortium, **changes)  # type: ignore[arg-type]
         assert case.by(result=result) in ("role-refused", "code-bundle-differs")

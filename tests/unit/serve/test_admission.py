@@ -11,7 +11,7 @@ import pytest
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.errors import PeerError, SealiftError
 from sealift.serve.admission import SHORT_FRAME_BYTES, Admission, FirstFrame
-from sealift.serve.scheduler import Metrics
+from sealift.serve.scheduler import ServerMetrics
 from sealift.session.frames import raise_abort, unpack
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
@@ -23,7 +23,7 @@ class House:
 
     def __init__(self, relay: Relay, **limits: int) -> None:
         self.listener = TcpListener()
-        self.metrics = Metrics()
+        self.metrics = ServerMetrics()
         self.gate = threading.Event()
         self.took, self.failed = threading.Event(), threading.Event()
         self.answer, self.lengthens = b"", False

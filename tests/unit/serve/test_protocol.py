@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from sealift.errors import MalformedError, PeerError
 from sealift.ids import Buffer
 from sealift.serve.protocol import (
-    Answered,
-    Ask,
     Cancel,
+    InferenceAnswer,
+    InferenceRequest,
     receive_packet,
     send_packet,
 )
@@ -39,7 +39,7 @@ class Line:
         return self.messages.popleft()
 
 
-ASK = Ask(id=3, work="predict", rows=2)
+ASK = InferenceRequest(id=3, work="predict", rows=2)
 
 
 @pytest.mark.parametrize("pad", [False, True])
@@ -81,7 +81,7 @@ def test_half_a_packet_is_not_waited_for_again() -> None:
 
 
 def test_every_header_comes_back() -> None:
-    for header in (ASK, Cancel(1), Answered(id=1, number=0, rows=0, final=True)):
+    for header in (ASK, Cancel(1), InferenceAnswer(id=1, number=0, rows=0, final=True)):
         line = Line()
         send_packet(line, header)
         assert receive_packet(line, 1.0, max_payload=lambda _: 0).header == header

@@ -23,7 +23,7 @@ from sealift.errors import (
 )
 from sealift.serve.client import connect, meet
 from sealift.serve.clientsession import UNTAKEN, ClientSession
-from sealift.serve.protocol import Ask, send_packet
+from sealift.serve.protocol import InferenceRequest, send_packet
 from sealift.train.job.settings import ServingTable
 from tests.sim.served import POISON, Served, greeting, rows
 
@@ -166,12 +166,12 @@ def test_what_the_server_checks_itself() -> None:
             mail = client._pending
             mail._last_id += 1
             mail._inbox[mail._last_id] = deque()
-            header = Ask(id=mail._last_id, work="predict", rows=rows_)
+            header = InferenceRequest(id=mail._last_id, work="predict", rows=rows_)
             send_packet(client._session, header, payload)
             with pytest.raises(MalformedError) as caught:
                 mail.await_answer(mail._last_id, 10)
             assert caught.value.code == "bad-request"
-        big = Ask(id=mail._last_id + 1, work="predict", rows=1)
+        big = InferenceRequest(id=mail._last_id + 1, work="predict", rows=1)
         with suppress(PeerError):  # it hangs up before all of it has come
             send_packet(client._session, big, bytes(17 << 20))
         with pytest.raises((MalformedError, PeerError)) as refused:
@@ -228,7 +228,7 @@ class Deaf:
             raise PeerError("gone", code="peer-closed")
         self.asked += 1
         kept: deque[bytes] = deque()
-        ask = Ask(id=self.asked, work="predict", rows=0)
+        ask = InferenceRequest(id=self.asked, work="predict", rows=0)
         send_packet(_Kept(kept), ask)
         return kept.popleft()
 

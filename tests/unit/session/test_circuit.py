@@ -9,33 +9,35 @@ from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.envelope import (
     FRAME_COST_BYTES,
     WINDOW_BYTES,
-    Envelope,
     EnvelopeKind,
+    RelayEnvelope,
     fresh_circuit,
 )
 
 
 @pytest.fixture
-def written() -> list[Envelope]:
+def written() -> list[RelayEnvelope]:
     return []
 
 
 @pytest.fixture
-def circuit(written: list[Envelope]) -> Circuit:
+def circuit(written: list[RelayEnvelope]) -> Circuit:
     return Circuit(
         fresh_circuit(),
         "peer",
-        write=lambda frame: written.append(Envelope.parse(frame)),
+        write=lambda frame: written.append(RelayEnvelope.parse(frame)),
         max_frame_bytes=1 << 20,
         send_timeout_s=0.05,
     )
 
 
-def kinds(written: list[Envelope]) -> list[EnvelopeKind]:
+def kinds(written: list[RelayEnvelope]) -> list[EnvelopeKind]:
     return [envelope.kind for envelope in written]
 
 
-def test_credit_goes_back_in_steps(circuit: Circuit, written: list[Envelope]) -> None:
+def test_credit_goes_back_in_steps(
+    circuit: Circuit, written: list[RelayEnvelope]
+) -> None:
     frame = bytes(WINDOW_BYTES // 8)
     for _ in range(2):
         circuit.deliver(frame)
@@ -45,7 +47,7 @@ def test_credit_goes_back_in_steps(circuit: Circuit, written: list[Envelope]) ->
 
 
 def test_small_exchanges_cost_no_credit(
-    circuit: Circuit, written: list[Envelope]
+    circuit: Circuit, written: list[RelayEnvelope]
 ) -> None:
     for _ in range(100):
         circuit.deliver(b"small")
@@ -55,7 +57,7 @@ def test_small_exchanges_cost_no_credit(
 
 @pytest.mark.parametrize("frame_bytes", [0, 1, 1 << 16])
 def test_the_queue_is_bounded(
-    circuit: Circuit, written: list[Envelope], frame_bytes: int
+    circuit: Circuit, written: list[RelayEnvelope], frame_bytes: int
 ) -> None:
     """Whatever the relay lets through: frames beyond the window end the circuit."""
     cost = frame_bytes + FRAME_COST_BYTES
@@ -69,7 +71,9 @@ def test_the_queue_is_bounded(
     assert refusal.value.code == "flooded"
 
 
-def test_sending_waits_for_credit(circuit: Circuit, written: list[Envelope]) -> None:
+def test_sending_waits_for_credit(
+    circuit: Circuit, written: list[RelayEnvelope]
+) -> None:
     for _ in range(-(-WINDOW_BYTES // ((1 << 20) + FRAME_COST_BYTES))):
         circuit.send(bytes(1 << 20))
     with pytest.raises(PeerError) as refusal:
@@ -105,7 +109,7 @@ def test_the_end_wakes_everybody(circuit: Circuit, reason: str) -> None:
     assert codes == [reason if "-" in reason else "peer"] * 3
 
 
-def test_close_is_told_once(circuit: Circuit, written: list[Envelope]) -> None:
+def test_close_is_told_once(circuit: Circuit, written: list[RelayEnvelope]) -> None:
     circuit.close()
     circuit.close()
     circuit.deliver(b"late")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sealift.errors import MalformedError
-from sealift.session.relay.envelope import FRAME_COST_BYTES, Envelope, EnvelopeKind
+from sealift.session.relay.envelope import FRAME_COST_BYTES, EnvelopeKind, RelayEnvelope
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ from sealift.session.relay.envelope import FRAME_COST_BYTES, Envelope, EnvelopeK
 )
 def test_envelopes_are_parsed_strictly(frame: bytes) -> None:
     with pytest.raises(MalformedError):
-        Envelope.parse(frame)
+        RelayEnvelope.parse(frame)
 
 
 @pytest.mark.parametrize("payload", [b"", b"\0\0\0", b"\0\0\0\0", bytes(5)])
 def test_credit_is_a_u32_above_zero(payload: bytes) -> None:
     with pytest.raises(MalformedError):
-        _ = Envelope(EnvelopeKind.CREDIT, payload=payload).credit_bytes
+        _ = RelayEnvelope(EnvelopeKind.CREDIT, payload=payload).credit_bytes
 
 
 def test_every_frame_counts() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from sealift.attest import Claims, Evidence, Level
 from sealift.attest.level import TrustVector
-from sealift.attest.reference import Basis
-from sealift.attest.verifier import Kind, check, check_bound
+from sealift.attest.reference import AppraisalBasis
+from sealift.attest.verifier import VerifierKind, check, check_bound
 from sealift.errors import EvidenceError, SealiftError
 from sealift.session.session import Session
 from tests.sim.attested import Cast, both
@@ -38,7 +38,7 @@ class GrowingAttester:
 
 
 def examine_growing(
-    evidence: Evidence, basis: Basis, earlier: Claims | None = None
+    evidence: Evidence, basis: AppraisalBasis, earlier: Claims | None = None
 ) -> Claims:
     first, entries = evidence.body[32], evidence.body[33:]
     if first != (earlier.progress if earlier else 0):
@@ -53,7 +53,7 @@ def examine_growing(
     )
 
 
-GROWING = Kind(
+GROWING = VerifierKind(
     frozenset({Level.DEVELOPMENT}),
     lambda: examine_growing,
     grows=True,

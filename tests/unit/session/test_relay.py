@@ -18,9 +18,9 @@ from sealift.session.relay.client import MAX_BACKLOG, RelayClient
 from sealift.session.relay.envelope import (
     MAX_REGISTRATION_BYTES,
     WINDOW_BYTES,
-    Envelope,
     EnvelopeKind,
     Registry,
+    RelayEnvelope,
     fresh_circuit,
     prover,
 )
@@ -177,7 +177,7 @@ def test_name_taken(
 def test_a_name_is_free_as_soon_as_its_link_is_closed(relay: Relay) -> None:
     for _ in range(100):
         link = relay.local_client("fickle")
-        link._write(Envelope(EnvelopeKind.CLOSE, fresh_circuit()).encode())
+        link._write(RelayEnvelope(EnvelopeKind.CLOSE, fresh_circuit()).encode())
         link.close()
 
 
@@ -317,7 +317,7 @@ def test_garbage_ends_the_connection_and_nothing_else(
 ) -> None:
     transport = TcpTransport.dial(*relay.address)
     transport.send(b"GET / HTTP/1.1")
-    assert Envelope.parse(transport.receive(60)).kind is EnvelopeKind.REFUSED
+    assert RelayEnvelope.parse(transport.receive(60)).kind is EnvelopeKind.REFUSED
     with pytest.raises(PeerError):
         transport.receive(60)
     transport.close()
@@ -330,8 +330,8 @@ def test_a_connection_that_somebody_read_from_already(
     """Its first frame, and half of the next, are not lost."""
     here, there = socket.socketpair()
     frames = [
-        Envelope(EnvelopeKind.REGISTER, name="late").encode(),
-        Envelope(EnvelopeKind.OPEN, fresh_circuit(), "accelerator").encode(),
+        RelayEnvelope(EnvelopeKind.REGISTER, name="late").encode(),
+        RelayEnvelope(EnvelopeKind.OPEN, fresh_circuit(), "accelerator").encode(),
     ]
     raw = b"".join(len(each).to_bytes(4, "big") + each for each in frames)
     there.sendall(raw[:-5])
@@ -377,9 +377,9 @@ def test_a_stranger_cannot_speak_on_a_circuit(
 ) -> None:
     here, there = links[0].open("accelerator"), links[1].accept(60)
     with RelayClient.dial(relay.address, "stranger") as stranger:
-        forged = Envelope(EnvelopeKind.FRAME, here.id, payload=b"forged")
+        forged = RelayEnvelope(EnvelopeKind.FRAME, here.id, payload=b"forged")
         stranger._write(forged.encode())
-        stranger._write(Envelope(EnvelopeKind.CLOSE, here.id).encode())
+        stranger._write(RelayEnvelope(EnvelopeKind.CLOSE, here.id).encode())
         stranger.open("accelerator").close()  # the relay has seen both by now
     here.send(b"genuine")
     assert there.receive(60) == b"genuine"

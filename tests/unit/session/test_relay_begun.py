@@ -6,12 +6,12 @@ import socket
 import time
 
 from sealift.channel.transport.tcp import LENGTH_BYTES
-from sealift.session.relay.envelope import Envelope, EnvelopeKind
+from sealift.session.relay.envelope import EnvelopeKind, RelayEnvelope
 from sealift.session.relay.server import Relay
 
 
 def registration(name: str) -> bytes:
-    frame = Envelope(EnvelopeKind.REGISTER, name=name).encode()
+    frame = RelayEnvelope(EnvelopeKind.REGISTER, name=name).encode()
     return len(frame).to_bytes(LENGTH_BYTES, "big") + frame
 
 

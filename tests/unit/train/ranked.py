@@ -14,7 +14,7 @@ from torch import Tensor
 from sealift.channel.device.device import SummingEngine
 from sealift.collective.group import SealedGroup
 from sealift.data.schedule.memory import SharedBuffer
-from sealift.data.schedule.visits import Group, Stop
+from sealift.data.schedule.visits import Stop, VisitBatch
 from sealift.errors import SealiftError
 from sealift.train.loop.averaging import Contribution, mean_state
 from sealift.train.loop.slices import Slice, StepGroup, groups_together
@@ -54,7 +54,7 @@ class World:
     tables: Sequence[Tensor] = ()
 
     @property
-    def plans(self) -> list[tuple[Group, ...]]:
+    def plans(self) -> list[tuple[VisitBatch, ...]]:
         return [tuple(self._groups(n, own)) for n, own in enumerate(self.rows)]
 
     def slice(self, number: int) -> Slice:
@@ -126,12 +126,12 @@ class World:
         found = self.table(int(stop.holder[1:]), end)[stop.first_row : end]
         return closing(SharedBuffer.of(found.contiguous().numpy().tobytes()))
 
-    def _groups(self, number: int, own: Sequence[int]) -> Iterator[Group]:
+    def _groups(self, number: int, own: Sequence[int]) -> Iterator[VisitBatch]:
         first = 0
         for position, count in enumerate(own):
             name = f"o{number}-train"
             stop = Stop(0, f"o{number}", name, "train", first, count)
-            yield Group(position, "train", 0, (stop,))
+            yield VisitBatch(position, "train", 0, (stop,))
             first += count
 
 

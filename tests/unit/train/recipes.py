@@ -9,7 +9,7 @@ from sealift.data.schema.document import parse_schema
 from sealift.data.schema.schema import Schema
 from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.rehearsal import synthetic_rows
-from sealift.train.loop.training import Rows
+from sealift.train.loop.training import GroupRows
 from sealift.travel.settings import TrainingSettings
 
 SCHEMA_TOML = b"""
@@ -82,8 +82,8 @@ def rows(count: int, seed: int = 1) -> Tensor:
     return synthetic_rows(schema(), count, seed=seed)
 
 
-def table(count: int, seed: int = 1) -> Rows:
-    return Rows([rows(count, seed)], schema())
+def table(count: int, seed: int = 1) -> GroupRows:
+    return GroupRows([rows(count, seed)], schema())
 
 
 def load(text: str, **others: str) -> Recipe:

@@ -31,7 +31,7 @@ from sealift.train.job.checkpointfile import (
     numbers_in,
     read_checkpoint,
 )
-from sealift.train.job.checkpoints import Checkpoints, StateFolder
+from sealift.train.job.checkpoints import CheckpointFolder, Checkpoints
 from tests.sim.checkpoint_world import CheckpointWorld, Faults
 from tests.worlds.consortium import make_consortium
 
@@ -59,7 +59,7 @@ class Run:
     """One accelerator's checkpoints."""
 
     checkpoints: Checkpoints[Progress]
-    folder: StateFolder
+    folder: CheckpointFolder
     events: list[Event]
 
     def seal(self, position: int, content: bytes) -> None:
@@ -71,7 +71,7 @@ class Run:
 
 
 def start(world: CheckpointWorld, *, every: int = 1, job: str = "digits") -> Run:
-    folder, events = StateFolder(world.folder / "state"), list[Event]()
+    folder, events = CheckpointFolder(world.folder / "state"), list[Event]()
     checkpoints = Checkpoints(
         folder,
         world.ledger(),
@@ -125,10 +125,10 @@ def test_one_process_at_a_time(
     monkeypatch.setattr("sealift.train.job.checkpoints.LOCK_S", 0.0)
     run = start(world)
     with pytest.raises(UnavailableError) as caught:
-        StateFolder(run.folder.path)
+        CheckpointFolder(run.folder.path)
     assert caught.value.code == "state-in-use"
     run.folder.close()
-    StateFolder(run.folder.path).close()
+    CheckpointFolder(run.folder.path).close()
 
 
 @pytest.mark.parametrize("at", range(6))

@@ -15,7 +15,7 @@ from sealift.train.loop.faults import (
     explain,
     gpu_failed,
 )
-from sealift.train.loop.placement import HERE, Placement
+from sealift.train.loop.placement import HERE, DevicePlacement
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker.executor import RecipeExecutor
 from tests.sim.madeup_gpu import compute_there, lines
@@ -182,11 +182,11 @@ def test_a_gpu_that_cannot_be_begun_with(
 
     monkeypatch.setattr(torch.cuda, "set_device", fail)
     with pytest.raises(MachineError, match=told) as caught:
-        Placement("cuda:0").begin()
+        DevicePlacement("cuda:0").begin()
     assert caught.value.code == "no-device"
     assert str(believed(caught.value.fault)) == str(caught.value)
     with pytest.raises(MachineError):
-        trained(Placement("cuda:0"), PLAIN)
+        trained(DevicePlacement("cuda:0"), PLAIN)
 
 
 def test_where_a_gpus_memory_is_said() -> None:

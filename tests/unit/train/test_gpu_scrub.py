@@ -32,7 +32,7 @@ from sealift.train.loop.trainer import Trainer
 from sealift.train.output.handout import Handout
 from sealift.train.output.sealing import hidden_fault
 from sealift.train.worker.executor import RecipeExecutor
-from sealift.train.worker.messages import Done, Importing, to_bytes
+from sealift.train.worker.messages import AssignmentDone, Importing, to_bytes
 from sealift.train.worker.process import WorkerEnded, WorkerProcess
 from sealift.train.worker.requests import Area, WorkerEnd
 from sealift.travel.accelerator.setup import Loaded
@@ -132,7 +132,7 @@ def test_a_task_that_its_parent_ends_is_heard(monkeypatch: pytest.MonkeyPatch) -
     def refuse(*_parts: object) -> None:
         raise JobError("another slice failed", code="rank-lost")
 
-    monkeypatch.setattr("sealift.train.loop.told.Told.measured", refuse)
+    monkeypatch.setattr("sealift.train.loop.told.TaskObserver.measured", refuse)
     for scrub, verified in ((CLEAN, True), (FAILS, False)):
         error, account = ended(scrub, "")
         assert error.code == "rank-lost"
@@ -160,7 +160,7 @@ def test_a_worker_that_was_at_something_else_is_heard_out() -> None:
             time.sleep(0.2)
             with pytest.raises(PeerError):
                 worker.ask(Importing("recipe.py"))
-            worker.await_end(Done((), ()))  # not said: nobody hears it
+            worker.await_end(AssignmentDone((), ()))  # not said: nobody hears it
             worker.answer(DeviceScrub(4096, 0))
             os.close(stream)
 

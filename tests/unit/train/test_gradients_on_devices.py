@@ -20,8 +20,14 @@ from sealift.channel.cuda.opening import open_cuda
 from sealift.errors import JobError, MalformedError, UnavailableError
 from sealift.train.loop.buckets import Trained, cut_buckets
 from sealift.train.loop.stepsums import StepSums
-from sealift.train.loop.tasks import Given, SliceTask, StepForm, TaskModel, Together
-from sealift.train.loop.told import Told
+from sealift.train.loop.tasks import (
+    SliceTask,
+    StepForm,
+    TaskInputs,
+    TaskModel,
+    Together,
+)
+from sealift.train.loop.told import TaskObserver
 from sealift.train.loop.trainer import Trainer
 from sealift.train.ranks import rank as rank_module
 from sealift.train.ranks.rank import Rank
@@ -196,7 +202,7 @@ class Alone:
 
 
 def test_what_a_worker_asks_for_is_held_to_the_memory_it_has() -> None:
-    state, given = joint(PLAIN).joint, Told()
+    state, given = joint(PLAIN).joint, TaskObserver()
     device = SummingHost(threads=1)
     task = SliceTask(
         "train", SETTINGS, (TaskModel((), begun=True),), together=Together((8,), 64)
@@ -205,7 +211,7 @@ def test_what_a_worker_asks_for_is_held_to_the_memory_it_has() -> None:
     given.begin_sums(names)
 
     def answers(nbytes: int) -> TaskAnswers:
-        made = TaskAnswers(task, Given(states=[state]), device.share(nbytes))
+        made = TaskAnswers(task, TaskInputs(states=[state]), device.share(nbytes))
         made.reply(names, b"", given)
         return made
 

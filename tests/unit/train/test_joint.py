@@ -12,7 +12,7 @@ from sealift.errors import JobError, MalformedError
 from sealift.train.loop.states import TrainerState, TrainingState, state_digest
 from sealift.train.loop.statistics import check_sums, let_out, sum_numbers
 from sealift.train.loop.tasks import plan_windows, window_rows
-from sealift.train.loop.trainer import JOINT, Told, Trainer
+from sealift.train.loop.trainer import JOINT, TaskObserver, Trainer
 from sealift.travel.settings import TrainingSettings
 from tests.unit.train.joints import cargo, cargo_of, joint, resource
 from tests.unit.train.recipes import LIGHTNING, PLAIN, SETTINGS, rows
@@ -215,7 +215,7 @@ def test_a_change_between_slices_is_noticed(part: str) -> None:
         assert caught.value.code == "state-changed"
 
 
-class Recorded(Told):
+class Recorded(TaskObserver):
     seen: list[TrainingState] = []  # noqa: RUF012 - one test's
 
     def hand_over(self, model: int, state: TrainingState) -> None:
@@ -230,7 +230,7 @@ def test_states_are_digested_within_a_slice(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_change_between_two_steps_is_noticed() -> None:
-    told = Told()
+    told = TaskObserver()
     state = TrainingState(1, b"12345678", b"{}")
     told.hand_over(0, state)
     with pytest.raises(JobError) as caught:

@@ -23,7 +23,7 @@ from sealift.errors import (
 )
 from sealift.numeric.kernels import portable_kernels
 from sealift.numeric.loops import F32, I16, U32
-from sealift.numeric.windows import Window
+from sealift.numeric.windows import KernelWindow
 from sealift.outsource import server
 from sealift.outsource.masked import MaskedProducts, Share
 from sealift.outsource.multiplier import Multiplier
@@ -33,15 +33,15 @@ from sealift.outsource.terms import Backward, Direction, Exchange, Forward, Laye
 from sealift.outsource.trace import Phase, StepKind, Trace, Traces, tabulate
 from sealift.train.loop.products import Outsourcing, RehearsedSteps, TaskSteps
 from sealift.train.loop.tasks import (
-    Given,
     SliceId,
     SliceTask,
     StepForm,
+    TaskInputs,
     TaskModel,
     TaskPart,
     Work,
 )
-from sealift.train.loop.told import Told
+from sealift.train.loop.told import TaskObserver
 from sealift.train.plans.local import LocalRun
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.products import BeginStep, ProductAnswers
@@ -278,7 +278,7 @@ def test_a_task_ends_once_all_its_steps_are_made(left: str, wrong: int) -> None:
     outsourcing._learn(tabulate({StepKind("evaluate", 2): (CALL,)}), 1 << 20)
     whole = left == "two" and not wrong
     ends = nullcontext() if whole else pytest.raises(JobError, match="ends early")
-    with ends, outsourcing.steps(TASK, Given(states=(None,))) as steps:
+    with ends, outsourcing.steps(TASK, TaskInputs(states=(None,))) as steps:
         for number in range({"none": 0, "two": 2}.get(left, 1)):
             ask(steps)
             assert steps.settle() is (wrong != number + 1)
@@ -333,7 +333,7 @@ def leave_at(servers: InPlaceServers, place: int | None, how: str, work: Work) -
     outsourcing._learn(tabulate(traces), 1 << 30)
     part = TaskPart(SliceId(0, "rows", 0), rows=3, row_bytes=4, schema={})
     task = replace(TASK, work=work, parts=(part,))
-    with outsourcing.steps(task, Given(states=(None,))) as steps:
+    with outsourcing.steps(task, TaskInputs(states=(None,))) as steps:
         for number, each in enumerate((trace, last(trace))):
             layers: list[Layer] = []
             steps.begin()
@@ -407,7 +407,7 @@ def test_a_server_that_is_gone_is_not_asked_for_the_rest() -> None:
     outsourcing._learn(tabulate({StepKind("evaluate", 2): FORWARDS}), 1 << 30)
     servers.gone = "Z"
     gone = pytest.raises(PeerError)
-    with gone, outsourcing.steps(TASK, Given(states=(None,))) as steps:
+    with gone, outsourcing.steps(TASK, TaskInputs(states=(None,))) as steps:
         ask(steps)
     assert len(servers.views["P"]) == 2  # the step, and the exchange that failed
 
@@ -423,7 +423,7 @@ def test_a_rehearsal_takes_no_memory_for_what_exceeds_its_bounds(what: str) -> N
         (StepForm("train", 2, {}),),
         most_bytes=1 << 24,
     )
-    answers, parent = ProductAnswers(outsourced=True), Told(products=products)
+    answers, parent = ProductAnswers(outsourced=True), TaskObserver(products=products)
     answers.reply(BeginStep(), b"", parent)
     code = "bad-trace" if what == "gradients" else "products-exceed-limits"
     many = Layer(name="many", batch=1, inputs=1 << 10, outputs=32)
@@ -458,7 +458,9 @@ def test_the_time_of_a_kernel_does_not_grow_with_its_taps(
     def between() -> None:
         raise Stopping
 
-    monkeypatch.setattr(Window, "taps", lambda *_: pytest.fail("each tap was walked"))
+    monkeypatch.setattr(
+        KernelWindow, "taps", lambda *_: pytest.fail("each tap was walked")
+    )
     long = Layer(
         name="long", batch=1, inputs=1, outputs=1, width=1 << 18,
         kernel=(1, 1 << 18), padding=(0, (1 << 18) - 1),
@@ -526,7 +528,7 @@ def test_a_rank_that_sends_another_length_is_named_and_not_the_recipe(
         error.ranks = (1,)
         raise error
 
-    monkeypatch.setattr(Told, "measured", refuse)
+    monkeypatch.setattr(TaskObserver, "measured", refuse)
     with pytest.raises(SealiftError) as found:
         run(tmp_path, PlainProducts())
     assert found.value.code == "bad-record-length"

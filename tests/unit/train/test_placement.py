@@ -14,7 +14,7 @@ from sealift.errors import JobError, UnavailableError
 from sealift.ids import Digest
 from sealift.train.loop import placement as placement_module
 from sealift.train.loop.buckets import Array
-from sealift.train.loop.placement import HERE, Placement
+from sealift.train.loop.placement import HERE, DevicePlacement
 from sealift.train.loop.recipe import Containment
 from sealift.train.loop.tasks import DeviceScrub, TaskDone
 from sealift.train.loop.trainer import Trainer
@@ -31,11 +31,11 @@ from tests.unit.train.test_joint import PREPARING
 MIXING = PLAIN.replace('batch["y"])', 'batch["y"] + 0 * torch.arange(len(batch["y"])))')
 
 
-def at(placement: Placement, text: str) -> InPlace:
+def at(placement: DevicePlacement, text: str) -> InPlace:
     return InPlace({"recipe.py": text.encode()}, "recipe.py", placement=placement)
 
 
-def trained(placement: Placement, text: str) -> tuple[Any, ...]:
+def trained(placement: DevicePlacement, text: str) -> tuple[Any, ...]:
     return work_through(Trainer(at(placement, text), SETTINGS, values=2), text)
 
 
@@ -74,7 +74,7 @@ class There(InPlace):
         super().__init__(
             {"recipe.py": text.encode()},
             "recipe.py",
-            placement=Placement(f"{NAME}:0"),
+            placement=DevicePlacement(f"{NAME}:0"),
             guard=Watched(self.device),
         )
 
@@ -116,7 +116,7 @@ def test_all_tensors_of_a_step_a_measurement_and_sums_are_on_the_device() -> Non
 
 def trained_away(text: str) -> tuple[Any, ...]:
     with OtherDevice() as device:
-        return trained(Placement(f"{NAME}:0"), text), device.ran
+        return trained(DevicePlacement(f"{NAME}:0"), text), device.ran
 
 
 def failed_away(text: str) -> str:
@@ -155,7 +155,7 @@ def test_what_torch_compiles_without_a_program_runs_in_the_sandbox() -> None:
             assert caught.value.code == "bad-recipe"
 
 
-class Apart(Placement):
+class Apart(DevicePlacement):
     """The CPU as if it were another device: gradients lie in memory of their own."""
 
     @property
@@ -180,7 +180,7 @@ class OthersToo:
         return self._group.exchange(words)
 
 
-def rank_at(placement: Placement, join: Join) -> Digest:
+def rank_at(placement: DevicePlacement, join: Join) -> Digest:
     world = World(PLAIN, [[24, 17]], work=lambda number: at(placement, PLAIN))
     (rank,) = world.apart(join)
     assert rank.error is None
@@ -267,7 +267,7 @@ def ahead(streams: Streams, count: int) -> list[int]:
         {"x": Copied(streams, n), "y": Copied(streams, n)} for n in range(count)
     )
     begun = []
-    placement = Placement("cuda:0")
+    placement = DevicePlacement("cuda:0")
     for number, batch in enumerate(placement.batches(made)):
         found: Any = list(batch.values())
         assert [each.content for each in found] == [number, number]
@@ -308,13 +308,13 @@ def test_all_of_the_allocators_memory_is_overwritten_and_read_back(
             torch.cuda, name, lambda *_, n=name: given.append(n) or said
         )
     monkeypatch.setattr(placement_module, "_memory_at", at)
-    found = Placement("cuda:1").scrub()
+    found = DevicePlacement("cuda:1").scrub()
     assert found == DeviceScrub(512 + 2048 * 4, 0)
     assert not any(bool(each.any()) for each in memory.values())
     assert given == ["synchronize", "memory_snapshot", "empty_cache"]
     monkeypatch.setattr(torch.Tensor, "zero_", lambda each: each)
     memory[4096][7] = 1
-    assert Placement("cuda:1").scrub().nonzero_bytes > 0
+    assert DevicePlacement("cuda:1").scrub().nonzero_bytes > 0
 
 
 GPUS = (Gpu("NVIDIA H100", "GPU-1"), Gpu("NVIDIA H100", "GPU-2"))

@@ -15,7 +15,7 @@ import pytest
 from sealift.codec import encode
 from sealift.collective.group import SealedGroup
 from sealift.crypto.sign import Signed, SigningKey, sign_document
-from sealift.data.schedule.visits import Group, Stop
+from sealift.data.schedule.visits import Stop, VisitBatch
 from sealift.errors import (
     IntegrityError,
     JobError,
@@ -37,7 +37,7 @@ from sealift.train.ranks import rank as ranks_module
 from sealift.train.ranks import rankedjob as rankedjob_module
 from sealift.train.ranks.rank import BEAT_S, Rank, agreed_settings, demand_one_level
 from sealift.train.ranks.rankedjob import LOST, RankedJob
-from sealift.train.ranks.rounds import GroupRounds, Present, Report
+from sealift.train.ranks.rounds import GroupRounds, PassReport, RankIntroduction
 from sealift.travel.settings import (
     JobSettings,
     RunSettings,
@@ -225,7 +225,7 @@ class Account:
 
     def __init__(self) -> None:
         of = [Stop(0, owner, f"{owner}-train", "train", 0, 10) for owner in ("n", "s")]
-        self.plans = [[Group(0, "train", 0, (stop,))] for stop in of]
+        self.plans = [[VisitBatch(0, "train", 0, (stop,))] for stop in of]
         self.taken: list[Uses] = []
         self._used: list[list[Uses]] = [[], []]
         self.agreement = SimpleNamespace(
@@ -246,8 +246,8 @@ class Account:
         tables = [replace(uses[0], **true), replace(uses[1], **{**true, **lie})]
         own = (Digest.of(b"0" + bytes([len(self.taken)])),)
         reports = [
-            Report(uses=Uses((tables[0],), own)),
-            Report(uses=Uses((tables[1],), tuple(map(Digest.of, receipts)))),
+            PassReport(uses=Uses((tables[0],), own)),
+            PassReport(uses=Uses((tables[1],), tuple(map(Digest.of, receipts)))),
         ]
         of: Any = self
         RankedJob._take_uses(of, "train", 0, reports)
@@ -340,7 +340,7 @@ class Judging:
     def judge(self, **shown: Any) -> None:
         present = {"heads": (self.head,), "releases": self.releases, **shown}
         of: Any = self
-        RankedJob._judge_releases(of, 0, Present(**present))
+        RankedJob._judge_releases(of, 0, RankIntroduction(**present))
 
     def refuse(self, code: str, **shown: Any) -> None:
         with pytest.raises(SealiftError) as refused:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.data.schedule.visits import Group, Stop
+from sealift.data.schedule.visits import Stop, VisitBatch
 from sealift.errors import PeerError, SealiftError, UsageError
 from sealift.events import discard
 from sealift.release.agreement import KeyLease
@@ -190,7 +190,9 @@ def counted(
     )
     leases.begin("ada")
     job: Any = SimpleNamespace(
-        plans=[[Group(0, "train", 0, (Stop(0, "ada", "ada-train", "train", 0, 10),))]],
+        plans=[
+            [VisitBatch(0, "train", 0, (Stop(0, "ada", "ada-train", "train", 0, 10),))]
+        ],
         rank=0,
         keys=keys,
         leases=leases,

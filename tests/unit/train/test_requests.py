@@ -16,16 +16,16 @@ import pytest
 from sealift.errors import JobError, MalformedError, PeerError
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.statistics import Measured, let_out
-from sealift.train.loop.tasks import Given, SliceId, SliceTask, TaskModel, TaskPart
+from sealift.train.loop.tasks import SliceId, SliceTask, TaskInputs, TaskModel, TaskPart
 from sealift.train.worker.messages import (
     MAX_REQUEST_BYTES,
-    Done,
+    AssignmentDone,
     Handed,
     Importing,
-    Metrics,
     ServeAnswer,
     StateSize,
     TaskAnswers,
+    TaskMetrics,
     size_of,
     to_bytes,
 )
@@ -258,7 +258,7 @@ class Heard:
 
 
 def answers(task: SliceTask, state: TrainingState) -> TaskAnswers:
-    return TaskAnswers(task, Given(states=[state] * len(task.models)))
+    return TaskAnswers(task, TaskInputs(states=[state] * len(task.models)))
 
 
 def nothing(_start: int, _length: int) -> bytes:
@@ -270,7 +270,7 @@ Said = tuple[object, bytes]
 
 
 def loss(place: int, model: int = 0, name: str = "loss") -> Said:
-    return Metrics(model, place, {name: 0.5}), b""
+    return TaskMetrics(model, place, {name: 0.5}), b""
 
 
 def test_numbers_come_one_by_one_and_in_order(state: TrainingState) -> None:
@@ -294,21 +294,24 @@ def test_numbers_of_each_part_that_was_measured(state: TrainingState) -> None:
         for place in range(2):
             found.reply(*loss(place, model, "accuracy"), told)
     assert [each[:2] for each in told.heard] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert found.finish(Done((None, None), ()), nothing).states == (None, None)
+    assert found.finish(AssignmentDone((None, None), ()), nothing).states == (
+        None,
+        None,
+    )
 
 
 def test_too_many_names_and_a_buffer_that_nobody_asked_for(
     state: TrainingState,
 ) -> None:
-    many = Metrics(0, 0, {f"n{number}": 1.0 for number in range(65)})
-    for odd in ((many, b""), (Metrics(0, 0, {}), b"x")):
+    many = TaskMetrics(0, 0, {f"n{number}": 1.0 for number in range(65)})
+    for odd in ((many, b""), (TaskMetrics(0, 0, {}), b"x")):
         with pytest.raises(MalformedError):
             answers(HELDOUT, state).reply(*odd, Heard())
 
 
 def test_an_end_before_all_was_told(state: TrainingState) -> None:
     with pytest.raises(MalformedError):
-        answers(HELDOUT, state).finish(Done((None, None), ()), nothing)
+        answers(HELDOUT, state).finish(AssignmentDone((None, None), ()), nothing)
 
 
 def test_states_only_as_often_as_steps_stop(state: TrainingState) -> None:

@@ -17,7 +17,7 @@ import pytest
 from sealift.codec import encode_named
 from sealift.collective.group import SealedGroup
 from sealift.crypto.sign import SigningKey
-from sealift.data.schedule.visits import Group, Stop
+from sealift.data.schedule.visits import Stop, VisitBatch
 from sealift.errors import (
     JobError,
     MalformedError,
@@ -39,7 +39,13 @@ from sealift.train.ranks.orchestrator import (
     _first_cause,
 )
 from sealift.train.ranks.rank import BEAT_S, Rank
-from sealift.train.ranks.rounds import GroupRounds, Part, Present, Report, Work
+from sealift.train.ranks.rounds import (
+    GroupRounds,
+    PassReport,
+    RankIntroduction,
+    RankNumbers,
+    Work,
+)
 from sealift.travel.orchestrator import job as job_module
 from sealift.travel.orchestrator.job import RunSummary, add_to_receipt
 from sealift.travel.orchestrator.sessions import LiveSessions
@@ -69,7 +75,7 @@ def stop(rank: int, rows: int = 10) -> Stop:
 
 def on_ranks(work: Callable[[int, GroupRounds], Any], *works: Work) -> list[Any]:
     """What each rank came to; each tells what its ``work`` makes."""
-    plans = [[Group(0, "heldout", 0, (stop(rank),))] for rank in range(len(works))]
+    plans = [[VisitBatch(0, "heldout", 0, (stop(rank),))] for rank in range(len(works))]
     wires = simulated_wires(len(works))
     state = SimpleNamespace(to_parts=lambda: {"rows": bytes(8)})
     trainer: Any = SimpleNamespace(steps=0, snapshot=lambda: state)
@@ -88,12 +94,12 @@ def on_ranks(work: Callable[[int, GroupRounds], Any], *works: Work) -> list[Any]
 
 
 def tells(of: Stop, count: int = 1) -> Work:
-    told = (Part(stop=of, metrics={"loss": 0.5}),) * count
+    told = (RankNumbers(stop=of, metrics={"loss": 0.5}),) * count
     uses = Uses((TableUse(resource=of.resource, purpose="heldout"),))
     return lambda purpose, epoch: (told, uses)
 
 
-def measure(rank: int, rounds: GroupRounds) -> tuple[Report, ...]:
+def measure(rank: int, rounds: GroupRounds) -> tuple[PassReport, ...]:
     return rounds.run("heldout", 0)
 
 
@@ -118,9 +124,9 @@ def test_a_rank_speaks_of_its_own_rows_alone(lie: Work) -> None:
 
 
 def test_a_report_may_be_as_long_as_all_stops_make_it() -> None:
-    def many(purpose: Any, epoch: int) -> tuple[tuple[Part, ...], Uses]:
+    def many(purpose: Any, epoch: int) -> tuple[tuple[RankNumbers, ...], Uses]:
         names = {f"metric-{number}": 0.5 for number in range(100_000)}
-        return (Part(stop=stop(1), metrics=names),), Uses()
+        return (RankNumbers(stop=stop(1), metrics=names),), Uses()
 
     found = on_ranks(measure, tells(stop(0)), many)
     assert len(found[0][1].parts[0].metrics) == 100_000
@@ -129,7 +135,7 @@ def test_a_report_may_be_as_long_as_all_stops_make_it() -> None:
 @pytest.mark.parametrize("position", [-1, 3])
 def test_rank_0_goes_on_with_a_pass_of_the_job(position: int) -> None:
     def meet(rank: int, rounds: GroupRounds) -> Any:
-        own = Present(heads=(), position=0 if rank else position)
+        own = RankIntroduction(heads=(), position=0 if rank else position)
         return rounds.meet(own, [("train", 0), ("heldout", 0)])
 
     found = on_ranks(meet, tells(stop(0)), tells(stop(1)))
@@ -139,10 +145,10 @@ def test_rank_0_goes_on_with_a_pass_of_the_job(position: int) -> None:
 def test_numbers_of_another_rank_leave_by_the_rule_as_ones_own() -> None:
     told = Measured(10, {"loss": 0.123456, "rows": 5.0, "accuracy": float("nan")})
     rule = replace(OUTPUT, metric_rows=10)
-    assert Part.of(stop(1), told, rule).metrics == {"loss": 0.123}
+    assert RankNumbers.of(stop(1), told, rule).metrics == {"loss": 0.123}
     few = replace(told, rows=9)
-    assert Part.of(stop(1, 9), few, rule).metrics == {}
-    assert Part.of(stop(1), told, replace(rule, audience="owner")).metrics == {}
+    assert RankNumbers.of(stop(1, 9), few, rule).metrics == {}
+    assert RankNumbers.of(stop(1), told, replace(rule, audience="owner")).metrics == {}
 
 
 READY = JobReady("development", 1, 0, why="", sandbox="")

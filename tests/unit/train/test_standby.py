@@ -174,7 +174,7 @@ def test_what_comes_for_a_task_is_in_no_other_threads_reach(
         monkeypatch.setattr(receiver, "leave_descriptors", lambda: None)
         monkeypatch.setattr(receiver, "close_others", lambda _kept: None)
         window = os.dup(spare := window)
-        monkeypatch.setattr(receiver.Receiver, "_close_window", lambda _self: None)
+        monkeypatch.setattr(receiver.TaskReceiver, "_close_window", lambda _self: None)
     arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
     looked = threading.Event()
 
@@ -184,7 +184,7 @@ def test_what_comes_for_a_task_is_in_no_other_threads_reach(
         return map_area(descriptor, length)
 
     monkeypatch.setattr(receiver, "map_area", map_slowly)
-    made = receiver.Receiver(window, filtered=False)
+    made = receiver.TaskReceiver(window, filtered=False)
     made.begin()
     with ours, FileIO(os.memfd_create("rows"), "r+") as file:
         file.write(b"bytes" + bytes(4091))

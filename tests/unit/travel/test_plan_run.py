@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sealift.data.schedule.visits import Group, plan_job
+from sealift.data.schedule.visits import VisitBatch, plan_job
 from sealift.errors import JobError, PeerError, SealiftError
 from sealift.events import Event
 from sealift.ids import VisitId
@@ -49,7 +49,7 @@ class Trip:
         asked: JobSettings,
         *,
         here: Sequence[str] = OWNERS,
-        groups: tuple[Group, ...] | None = None,
+        groups: tuple[VisitBatch, ...] | None = None,
         **script: Any,
     ) -> None:
         self.clock = FakeClock()

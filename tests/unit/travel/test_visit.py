@@ -19,7 +19,7 @@ from sealift.ids import Handle, VisitId
 from sealift.release.receipt import verify_receipt
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.visit.lease import Purpose
-from sealift.travel.visit.state import State, Visit
+from sealift.travel.visit.state import Visit, VisitState
 from tests.sim.visit_parts import FakeClock
 from tests.sim.visit_world import VisitWorld
 from tests.unit.travel.leases import LEASE
@@ -136,7 +136,7 @@ def test_a_visit_can_be_abandoned_at_any_time_and_again(world: VisitWorld) -> No
     hosted = world.host(world.offer("ada"), lambda *_: pytest.fail("nobody is met"))
     hosted.abandon("stopped")
     hosted.abandon("stopped")
-    assert hosted.state is State.FAILED
+    assert hosted.state is VisitState.FAILED
     assert world.pools[-1].scrubbed
 
 
@@ -172,7 +172,7 @@ def test_a_visit_without_lease_has_none() -> None:
         visit.begin_training()
     with pytest.raises(PolicyError):
         visit.accept(LEASE, 96)
-    assert visit.state is State.OFFERED
+    assert visit.state is VisitState.OFFERED
 
 
 def test_the_first_reason_of_a_revocation_stays() -> None:
@@ -180,6 +180,6 @@ def test_the_first_reason_of_a_revocation_stays() -> None:
     visit.revoke("first")
     visit.revoke("second")
     assert visit.revoked_for == "first"
-    assert visit.end() is State.FAILED
+    assert visit.end() is VisitState.FAILED
     with pytest.raises(StaleError):
         visit.revoke("third")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sealift.train.job.journal import BEGAN, ENDED, Told
+from sealift.train.job.journal import BEGAN, ENDED, JournalEntry
 from sealift.view.live import LiveRun, replay
 
 READY = {
@@ -13,17 +13,19 @@ READY = {
 }  # fmt: skip
 
 
-def told(at_s: float, kind: str, by: str = "orchestrator", **fields: Any) -> Told:
-    return Told(at_s, by, kind, fields)
+def told(
+    at_s: float, kind: str, by: str = "orchestrator", **fields: Any
+) -> JournalEntry:
+    return JournalEntry(at_s, by, kind, fields)
 
 
-def began(at_s: float, by: str = "orchestrator", plan: str = "travel") -> Told:
+def began(at_s: float, by: str = "orchestrator", plan: str = "travel") -> JournalEntry:
     return told(
         at_s, BEGAN, by, job="digits", plan=plan, agreement="sha256:0", name="x"
     )
 
 
-def visit(at_s: float, number: int, holder: str = "north", **more: Any) -> Told:
+def visit(at_s: float, number: int, holder: str = "north", **more: Any) -> JournalEntry:
     fields = {
         "visit": f"{number:032x}", "number": number, "position": number, "epoch": 0,
         "holder": holder, "resource": f"{holder}-train", "purpose": "train",
@@ -31,11 +33,13 @@ def visit(at_s: float, number: int, holder: str = "north", **more: Any) -> Told:
         "sealed_bytes": 1000, "scrubbed_bytes": 640, "load_s": 0.25, "train_s": 0.5,
         "metric.loss": 0.5,
     }  # fmt: skip
-    return Told(at_s, "orchestrator", "visit.ended", fields | more)
+    return JournalEntry(at_s, "orchestrator", "visit.ended", fields | more)
 
 
-def offered(at_s: float, number: int) -> Told:
-    return Told(at_s, "orchestrator", "visit.offered", dict(visit(0, number).fields))
+def offered(at_s: float, number: int) -> JournalEntry:
+    return JournalEntry(
+        at_s, "orchestrator", "visit.offered", dict(visit(0, number).fields)
+    )
 
 
 def test_progress_and_time_left_are_judged_by_what_was_done() -> None:
@@ -123,9 +127,11 @@ def test_an_owners_own_numbers() -> None:
         "purpose": "heldout", "epoch": 0, "resource": "north-heldout", "first_row": 0,
         "rows": 5, "visit": "00", "metric.accuracy": 0.9,
     }  # fmt: skip
-    alone = replay([began(0, "holder"), Told(1, "holder", "holder.measured", measured)])
+    alone = replay(
+        [began(0, "holder"), JournalEntry(1, "holder", "holder.measured", measured)]
+    )
     assert alone.rows[0]["accuracy"] == 0.9
-    both = replay([began(0), Told(1, "holder", "holder.measured", measured)])
+    both = replay([began(0), JournalEntry(1, "holder", "holder.measured", measured)])
     assert both.rows == []  # the orchestrator tells it of everybody
 
 
@@ -134,9 +140,9 @@ def test_rounds_of_all_ranks_are_counted_once_each() -> None:
     run = replay(
         [
             began(0, "accelerator", "ddp"),
-            Told(1, "accelerator", "slice.worked", worked),
-            Told(2, "accelerator", "slice.worked", worked),
-            Told(3, "accelerator", "slice.worked", worked | {"epoch": 1}),
+            JournalEntry(1, "accelerator", "slice.worked", worked),
+            JournalEntry(2, "accelerator", "slice.worked", worked),
+            JournalEntry(3, "accelerator", "slice.worked", worked | {"epoch": 1}),
         ]
     )
     assert run.units == 2

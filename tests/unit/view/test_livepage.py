@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from sealift.attest.evidence import Evidence
-from sealift.attest.verifier import Check
+from sealift.attest.verifier import AppraisalCheck
 from sealift.view.live import LiveRun, replay
-from sealift.view.livepage import Kept, Proof, fragments
+from sealift.view.livepage import AcceleratorEvidence, RunFiles, fragments
 from sealift.view.page import LIVE_POLICY, entrance, whole
 from tests.unit.view.test_live import READY, began, offered, told, visit
 
@@ -17,7 +17,7 @@ HOSTILE = "<script>alert(1)</script>\"'&\u202e"
 
 
 def drawn(run: LiveRun, now_s: float = 20.0, **kept: Any) -> dict[str, str]:
-    return dict(fragments(run, Kept(**kept), now_s))
+    return dict(fragments(run, RunFiles(**kept), now_s))
 
 
 def running() -> LiveRun:
@@ -64,13 +64,13 @@ def test_development_alone_is_loud() -> None:
 
 def test_evidence_unfolds_to_every_comparison() -> None:
     checks = (
-        Check(subject="PCR 4", expected="00", found="00"),
-        Check(subject="debug", expected="off", found="on", code="debug-on"),
+        AppraisalCheck(subject="PCR 4", expected="00", found="00"),
+        AppraisalCheck(subject="debug", expected="off", found="on", code="debug-on"),
     )
     evidence = Evidence("development", "application/x", b"{}")
-    found = drawn(running(), proofs=(Proof("who", evidence, "tee", checks),))[
-        "evidence"
-    ]
+    found = drawn(
+        running(), proofs=(AcceleratorEvidence("who", evidence, "tee", checks),)
+    )["evidence"]
     assert "1 of 2 comparisons fit" in found
     assert "PCR 4" in found
     assert "✗ debug-on" in found

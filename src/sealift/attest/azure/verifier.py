@@ -21,13 +21,13 @@ from sealift.attest.azure.evidence import (
 from sealift.attest.collateral import AMD_ARKS, INTEL_SGX_ROOTS
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
-from sealift.attest.reference import Basis, TpmReferences, require_references
+from sealift.attest.reference import AppraisalBasis, TpmReferences, require_references
 from sealift.attest.runtimelog import measured_bundle
 from sealift.attest.snp import verifier as snp
 from sealift.attest.snp.endorsement import verify_report
 from sealift.attest.tdx import verifier as tdx
 from sealift.attest.tpm.evidence import (
-    Quote,
+    TpmQuote,
     clock_measurements,
     parse_quote,
     parse_signature,
@@ -41,7 +41,7 @@ from sealift.attest.tpm.verifier import (
     check_runtime,
 )
 from sealift.attest.verifier import (
-    Check,
+    AppraisalCheck,
     Claims,
     all_but_freshness,
     check,
@@ -60,7 +60,7 @@ class Hardware:
     """Genuine hardware under a paravisor; ``trust`` is before the guest's checks."""
 
     attester: str
-    checks: tuple[Check, ...]
+    checks: tuple[AppraisalCheck, ...]
     trust: TrustVector
     measurements: dict[str, bytes]
     notes: tuple[str, ...]
@@ -72,14 +72,14 @@ class _Guest:
 
     body: AzureBody
     claims: RuntimeClaims
-    quote: Quote
+    quote: TpmQuote
     values: dict[int, bytes]
     tpm: TpmReferences
 
 
 def examine_azure(
     evidence: Evidence,
-    basis: Basis,
+    basis: AppraisalBasis,
     amd_roots: Mapping[str, Digest] = AMD_ARKS,
     intel_roots: Sequence[Digest] = tuple(INTEL_SGX_ROOTS.values()),
 ) -> Claims:
@@ -131,7 +131,7 @@ def examine_azure(
 
 
 def _examine_snp(
-    body: AzureBody, hcl: HclReport, basis: Basis, roots: Mapping[str, Digest]
+    body: AzureBody, hcl: HclReport, basis: AppraisalBasis, roots: Mapping[str, Digest]
 ) -> Hardware:
     references = require_references(basis.references.snp, "SEV-SNP")
     _require_no_other("td_quote", body.td_quote)
@@ -158,7 +158,7 @@ def _examine_snp(
 
 
 def _examine_tdx(
-    body: AzureBody, hcl: HclReport, basis: Basis, roots: tuple[Digest, ...]
+    body: AzureBody, hcl: HclReport, basis: AppraisalBasis, roots: tuple[Digest, ...]
 ) -> Hardware:
     references = require_references(basis.references.tdx, "TDX")
     _require_no_other("certificates", body.certificates)
@@ -215,7 +215,7 @@ def _verify_guest(
     return _Guest(body, claims, quote, values[references.bank], references)
 
 
-def _check_guest(guest: _Guest, bound: bytes | None) -> Iterator[Check]:
+def _check_guest(guest: _Guest, bound: bytes | None) -> Iterator[AppraisalCheck]:
     body, claims, tpm = guest.body, guest.claims, guest.tpm
     yield check_bound(guest.quote.extra, bound, "qualifying data of the quote")
     if any(claims.user_data):  # what a guest asked to include is of this handshake

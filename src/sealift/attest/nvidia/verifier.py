@@ -28,9 +28,13 @@ from sealift.attest.nvidia.evidence import (
     read_device,
 )
 from sealift.attest.nvidia.rim import Rim, read_rim
-from sealift.attest.reference import Basis, NvidiaReferences, require_references
+from sealift.attest.reference import (
+    AppraisalBasis,
+    NvidiaReferences,
+    require_references,
+)
 from sealift.attest.verifier import (
-    Check,
+    AppraisalCheck,
     Claims,
     check,
     check_bound,
@@ -46,12 +50,12 @@ VIDEO_DECODER: Final = 36  # SPDM index; RIMs count from 0 and call it 35
 Chain = tuple[Certificate, ...]
 
 
-def examine_nvidia(evidence: Evidence, basis: Basis) -> Claims:
+def examine_nvidia(evidence: Evidence, basis: AppraisalBasis) -> Claims:
     """Verify chain and signature; compare firmware, versions, mode and device."""
     return examine_device(evidence, basis)[1]
 
 
-def examine_device(evidence: Evidence, basis: Basis) -> tuple[Device, Claims]:
+def examine_device(evidence: Evidence, basis: AppraisalBasis) -> tuple[Device, Claims]:
     """The device that answered, and what is claimed of it.
 
     Raises:
@@ -134,7 +138,7 @@ def _verify_signature(report: DeviceReport, leaf: Certificate) -> None:
         ) from None
 
 
-def _check_kind(report: DeviceReport, chip: str) -> Check:
+def _check_kind(report: DeviceReport, chip: str) -> AppraisalCheck:
     found = "switch" if chip.startswith("LS") else "gpu"
     return check(
         found == report.kind,
@@ -146,7 +150,7 @@ def _check_kind(report: DeviceReport, chip: str) -> Check:
     )
 
 
-def _check_firmware_id(report: DeviceReport, leaf: Certificate) -> Check:
+def _check_firmware_id(report: DeviceReport, leaf: Certificate) -> AppraisalCheck:
     certified, stated = certified_firmware_id(leaf), report.fwid
     return check(
         stated is None or stated == certified,
@@ -160,7 +164,7 @@ def _check_firmware_id(report: DeviceReport, leaf: Certificate) -> Check:
 
 def _check_versions(
     report: DeviceReport, device: Device, references: NvidiaReferences
-) -> Iterator[Check]:
+) -> Iterator[AppraisalCheck]:
     """Of driver and VBIOS, and how and which device; a switch has no driver or mode."""
     for found, allowed, subject, code in (
         (report.driver, references.drivers, "driver", "nvidia-driver"),
@@ -175,7 +179,7 @@ def _check_versions(
 
 def _check_revocation(
     chains: tuple[Chain, ...], known: Revocations, references: NvidiaReferences
-) -> Check:
+) -> AppraisalCheck:
     """Whoever is revoked was refused already; here, whether anybody looked."""
     pairs = [pair for chain in chains for pair in pairwise(chain)]
     asked = [pair for pair in pairs if pair[0].names_revocation]
@@ -199,7 +203,7 @@ def _notes(report: DeviceReport, references: NvidiaReferences) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ManifestQuery:
     """A manifest that a report calls for.
 
     Attributes:
@@ -213,21 +217,23 @@ class Wanted:
     version: str
 
 
-def wanted_rims(report: DeviceReport, chip: str) -> tuple[Wanted, ...]:
+def wanted_rims(report: DeviceReport, chip: str) -> tuple[ManifestQuery, ...]:
     """The manifests by which a report is judged: of driver and VBIOS; a switch has one."""
     board = "_".join((*report.board, report.vbios.replace(".", "")))
     if report.kind == "switch":
-        return (Wanted("switch BIOS RIM", f"NV_SWITCH_BIOS_{board}", report.vbios),)
+        return (
+            ManifestQuery("switch BIOS RIM", f"NV_SWITCH_BIOS_{board}", report.vbios),
+        )
     driver = f"NV_GPU_DRIVER_{chip}_{report.driver}"
     return (
-        Wanted("driver RIM", driver, report.driver),
-        Wanted("VBIOS RIM", f"NV_GPU_VBIOS_{board}", report.vbios),
+        ManifestQuery("driver RIM", driver, report.driver),
+        ManifestQuery("VBIOS RIM", f"NV_GPU_VBIOS_{board}", report.vbios),
     )
 
 
 def _open_rim(
-    wanted: Wanted, chip: str, basis: Basis, revocations: Revocations
-) -> tuple[Rim | None, Check]:
+    wanted: ManifestQuery, chip: str, basis: AppraisalBasis, revocations: Revocations
+) -> tuple[Rim | None, AppraisalCheck]:
     """The manifest, if it is genuine and about this chip and version; and the check."""
     expected = f"{wanted.id}: {chip} {wanted.version}, signed by NVIDIA"
     try:
@@ -248,7 +254,9 @@ def _open_rim(
     return (rim if fits else None), compared
 
 
-def _compare_golden(report: DeviceReport, rims: Sequence[Rim]) -> tuple[Check, ...]:
+def _compare_golden(
+    report: DeviceReport, rims: Sequence[Rim]
+) -> tuple[AppraisalCheck, ...]:
     """Every active golden value of all manifests, each measurement named once."""
     indexes = [golden.index for rim in rims for golden in rim.golden]
     twice = sorted({each for each in indexes if indexes.count(each) > 1})

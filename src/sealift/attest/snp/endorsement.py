@@ -14,8 +14,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.attest.binary import INTEGER, OCTET_STRING, read_number, read_value
-from sealift.attest.reference import Basis
-from sealift.attest.snp.evidence import PRODUCTS, Report, Tcb, parse_report, parse_tcb
+from sealift.attest.reference import AppraisalBasis
+from sealift.attest.snp.evidence import (
+    PRODUCTS,
+    SnpReport,
+    Tcb,
+    parse_report,
+    parse_tcb,
+)
 from sealift.crypto.certificate import (
     Certificate,
     certificates_from_pem,
@@ -171,7 +177,7 @@ class SnpVerdict:
         revocation_checked: Whether AMD's list was looked at.
     """
 
-    report: Report
+    report: SnpReport
     endorsement: Endorsement
     revocation_checked: bool
 
@@ -179,7 +185,7 @@ class SnpVerdict:
 def verify_report(
     raw: bytes,
     certificates: Sequence[bytes],
-    basis: Basis,
+    basis: AppraisalBasis,
     roots: Mapping[str, Digest],
 ) -> SnpVerdict:
     """Verify a report down to AMD's root.
@@ -240,7 +246,7 @@ def verify_report(
 
 
 def _find_key(
-    report: Report, certificates: Sequence[Certificate]
+    report: SnpReport, certificates: Sequence[Certificate]
 ) -> tuple[Certificate, Endorsement]:
     """The certificate of the key that the report says signed it."""
     name = _LEAF_NAME[report.signing_key]
@@ -260,7 +266,7 @@ def _find_key(
     )
 
 
-def _difference(report: Report, endorsement: Endorsement) -> str:
+def _difference(report: SnpReport, endorsement: Endorsement) -> str:
     """How the certificate's facts differ from the report's; empty if they fit."""
     if report.product and report.product != endorsement.product:
         return f"the key is of {endorsement.product}, the report of {report.product}"

@@ -118,7 +118,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Platform:
+class SnpPlatform:
     """What the host was configured to when it made the report."""
 
     raw: int
@@ -132,7 +132,7 @@ class Platform:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class SnpReport:
     """A parsed report; nothing is verified yet.
 
     Attributes:
@@ -170,7 +170,7 @@ class Report:
     family_id: bytes
     image_id: bytes
     vmpl: int
-    platform: Platform
+    platform: SnpPlatform
     author_key_enabled: bool
     mask_chip_key: bool
     signing_key: SigningKey
@@ -214,7 +214,7 @@ class Report:
             ) from None
 
 
-def parse_report(raw: bytes) -> Report:
+def parse_report(raw: bytes) -> SnpReport:
     """Parse a report.
 
     Raises:
@@ -233,11 +233,11 @@ def parse_report(raw: bytes) -> Report:
     if found.pop("flags") >> 5 or flags >> 2 not in _SIGNING_KEYS:
         raise MalformedError(f"SNP report flags {flags:#x}", offset=0x48)
     mitigations = found.pop("launch_mitigations"), found.pop("current_mitigations")
-    return Report(
+    return SnpReport(
         **found
         | {
             "policy": _parse_policy(found["policy"]),
-            "platform": Platform(
+            "platform": SnpPlatform(
                 platform, platform >> 6, *(platform >> bit & 1 == 1 for bit in range(6))
             ),
             "cpuid": tuple(found["cpuid"]) if version >= 3 else None,

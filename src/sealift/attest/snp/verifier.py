@@ -12,7 +12,7 @@ from sealift.attest.collateral import AMD_ARKS
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
 from sealift.attest.reference import (
-    Basis,
+    AppraisalBasis,
     PlatformFact,
     SnpReferences,
     require_references,
@@ -21,12 +21,12 @@ from sealift.attest.snp.endorsement import SnpVerdict, verify_report
 from sealift.attest.snp.evidence import (
     NO_MIGRATION_AGENT,
     TCB_FIELDS,
-    Report,
     SnpBody,
+    SnpReport,
     parse_tcb,
 )
 from sealift.attest.verifier import (
-    Check,
+    AppraisalCheck,
     Claims,
     all_but_freshness,
     check,
@@ -42,7 +42,7 @@ _MISSING: Final = "does not hold"
 
 
 def examine_snp(
-    evidence: Evidence, basis: Basis, roots: Mapping[str, Digest] = AMD_ARKS
+    evidence: Evidence, basis: AppraisalBasis, roots: Mapping[str, Digest] = AMD_ARKS
 ) -> Claims:
     """Verify the report; compare guest and chip with the references.
 
@@ -75,8 +75,8 @@ def examine_snp(
 
 
 def check_guest(
-    report: Report, bound: bytes | None, references: SnpReferences
-) -> Iterator[Check]:
+    report: SnpReport, bound: bytes | None, references: SnpReferences
+) -> Iterator[AppraisalCheck]:
     """The guest: bound value, policy, privilege level, measurement."""
     yield check_bound(report.report_data, bound, "SNP report data")
     found = f"policy {report.policy.raw:#x}"
@@ -110,8 +110,8 @@ def check_guest(
 
 
 def check_chip(
-    verdict: SnpVerdict, basis: Basis, references: SnpReferences
-) -> Iterator[Check]:
+    verdict: SnpVerdict, basis: AppraisalBasis, references: SnpReferences
+) -> Iterator[AppraisalCheck]:
     """What the host gave, the hardware under it, and how old what is known of it is."""
     allowed = references.host_data
     if references.host_data_names_code:
@@ -140,7 +140,9 @@ def check_chip(
         yield check_collateral_age(basis)
 
 
-def _check_tcb(verdict: SnpVerdict, references: SnpReferences) -> Iterator[Check]:
+def _check_tcb(
+    verdict: SnpVerdict, references: SnpReferences
+) -> Iterator[AppraisalCheck]:
     product, report = verdict.endorsement.product, verdict.report
     floor = references.min_tcb.get(product)
     expected = f"no {product} is allowed"
@@ -158,7 +160,7 @@ def _check_tcb(verdict: SnpVerdict, references: SnpReferences) -> Iterator[Check
         )
 
 
-def platform_facts(report: Report) -> dict[PlatformFact, bool]:
+def platform_facts(report: SnpReport) -> dict[PlatformFact, bool]:
     """What holds of the host, by the names that references use.
 
     A fact that the guest's policy enforces holds as well as one that the host reports.
@@ -180,7 +182,7 @@ def attester_of(verdict: SnpVerdict) -> str:
     return f"snp-guest:{verdict.report.report_id.hex()}"
 
 
-def measurements(report: Report) -> dict[str, bytes]:
+def measurements(report: SnpReport) -> dict[str, bytes]:
     """Every measurement of a report by name."""
     return {
         "launch": report.measurement,
@@ -191,7 +193,7 @@ def measurements(report: Report) -> dict[str, bytes]:
 
 
 def trust_of(
-    verdict: SnpVerdict, references: SnpReferences, checks: tuple[Check, ...]
+    verdict: SnpVerdict, references: SnpReferences, checks: tuple[AppraisalCheck, ...]
 ) -> TrustVector:
     """Within the ceiling of its kind; affirming needs every check to pass."""
     old = any(each.code == "snp-tcb" for each in checks)

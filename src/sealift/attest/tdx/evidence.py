@@ -122,7 +122,7 @@ class TdReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Quote:
+class TdxQuote:
     """A parsed quote.
 
     Attributes:
@@ -150,7 +150,7 @@ class Quote:
     chain: bytes
 
 
-def parse_quote(raw: bytes) -> Quote:
+def parse_quote(raw: bytes) -> TdxQuote:
     """Parse a quote; zeros may follow it, as some platforms fill up their buffer.
 
     Raises:
@@ -176,7 +176,7 @@ def parse_quote(raw: bytes) -> Quote:
     qe_auth = inner.take(inner.number(2))
     chain = _take_certification(inner, _PCK_CHAIN)
     inner.require_end()
-    return Quote(
+    return TdxQuote(
         version, body, signed, signature, key, parse_enclave_report(qe_signed),
         qe_signed, qe_signature, qe_auth, chain,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from sealift.attest.binary import (
     read_values,
 )
 from sealift.attest.collateral import INTEL_SGX_ROOTS, Collateral
-from sealift.attest.tdx.evidence import EnclaveReport, Quote, TdReport
+from sealift.attest.tdx.evidence import EnclaveReport, TdReport, TdxQuote
 from sealift.attest.tdx.tcb import (
     UNKNOWN,
     QeIdentity,
@@ -178,7 +178,7 @@ class QuoteVerdict:
 
 
 def verify_quote(
-    quote: Quote,
+    quote: TdxQuote,
     collateral: Collateral,
     *,
     at_s: int,
@@ -191,7 +191,7 @@ def verify_quote(
         MalformedError: if a part does not parse.
     """
     kind = "TDX" if isinstance(quote.body, TdReport) else "SGX"
-    source = Source(collateral, kind, roots, at_s)
+    source = CollateralSource(collateral, kind, roots, at_s)
     platform = verify_signatures(quote, source)
     tcb = source.tcb_info(platform)
     identity = source.qe_identity()
@@ -218,7 +218,7 @@ def verify_quote(
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CollateralSource:
     """Collateral of one kind of quote (SGX, TDX), with what it is judged by."""
 
     collateral: Collateral
@@ -276,7 +276,7 @@ class Source:
         return parse(parts.signed)
 
 
-def verify_signatures(quote: Quote, source: Source) -> PlatformFacts:
+def verify_signatures(quote: TdxQuote, source: CollateralSource) -> PlatformFacts:
     """Every signature of the quote itself, up to the root; nothing of Intel's lists.
 
     Raises:
@@ -286,7 +286,7 @@ def verify_signatures(quote: Quote, source: Source) -> PlatformFacts:
     return platform_facts(_verify_platform_key(quote, source))
 
 
-def _verify_platform_key(quote: Quote, source: Source) -> Certificate:
+def _verify_platform_key(quote: TdxQuote, source: CollateralSource) -> Certificate:
     """The platform's certificate, its chain verified with both revocation lists."""
     pck, *others = certificates_from_pem(quote.chain)
     authority = "processor" if "Processor" in pck.issuer else "platform"
@@ -306,7 +306,7 @@ def _verify_platform_key(quote: Quote, source: Source) -> Certificate:
     return pck
 
 
-def _verify_quote_key(quote: Quote) -> None:
+def _verify_quote_key(quote: TdxQuote) -> None:
     """The quoting enclave binds the attestation key, which signs the quote."""
     bound = sha256(quote.key, quote.qe_auth).ljust(len(quote.qe.report_data), b"\0")
     if quote.qe.report_data != bound:
@@ -329,7 +329,7 @@ def _broken(what: str, why: str) -> EvidenceError:
 
 
 def _levels(
-    quote: Quote, tcb: TcbInfo, identity: QeIdentity, platform: PlatformFacts
+    quote: TdxQuote, tcb: TcbInfo, identity: QeIdentity, platform: PlatformFacts
 ) -> list[TcbLevel | None]:
     """Of the platform, the quoting enclave, and a TDX module that has levels."""
     levels = [

@@ -11,7 +11,7 @@ from typing import Final
 from sealift.attest.collateral import INTEL_SGX_ROOTS
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
-from sealift.attest.reference import Basis, TdxReferences, require_references
+from sealift.attest.reference import AppraisalBasis, TdxReferences, require_references
 from sealift.attest.runtimelog import measured_bundle, replay
 from sealift.attest.tdx.evidence import (
     REGISTER_HASH,
@@ -24,7 +24,7 @@ from sealift.attest.tdx.platform import QuoteVerdict, verify_quote
 from sealift.attest.tdx.tcb import UNKNOWN
 from sealift.attest.tpm.eventlog import parse, rtmrs
 from sealift.attest.verifier import (
-    Check,
+    AppraisalCheck,
     Claims,
     all_but_freshness,
     check,
@@ -51,7 +51,7 @@ _HARDWARE: Final = {"UpToDate": 2, "Revoked": 96, UNKNOWN: 97}
 
 def examine_tdx(
     evidence: Evidence,
-    basis: Basis,
+    basis: AppraisalBasis,
     roots: Sequence[Digest] = tuple(INTEL_SGX_ROOTS.values()),
 ) -> Claims:
     """Verify the quote; compare guest, platform and logs with the references.
@@ -84,7 +84,7 @@ def examine_tdx(
 
 
 def verify_guest(
-    raw: bytes, basis: Basis, roots: tuple[Digest, ...]
+    raw: bytes, basis: AppraisalBasis, roots: tuple[Digest, ...]
 ) -> tuple[TdReport, QuoteVerdict]:
     """What a genuine quote says of a TDX guest, and of the platform under it.
 
@@ -103,7 +103,7 @@ def verify_guest(
 
 def check_report(
     report: TdReport, bound: bytes | None, references: TdxReferences
-) -> Iterator[Check]:
+) -> Iterator[AppraisalCheck]:
     """The guest: bound value, attributes, measurements."""
     yield check_bound(report.report_data, bound, "TDX report data")
     yield from _check_attributes(report, references)
@@ -126,7 +126,9 @@ def check_report(
         )
 
 
-def _check_attributes(report: TdReport, references: TdxReferences) -> Iterator[Check]:
+def _check_attributes(
+    report: TdReport, references: TdxReferences
+) -> Iterator[AppraisalCheck]:
     found = f"attributes {report.attributes:#018x}"
     wanted = references.sept_ve_disable
     set_or_any = not wanted or bool(report.attributes & SEPT_VE_DISABLE)
@@ -140,7 +142,7 @@ def _check_attributes(report: TdReport, references: TdxReferences) -> Iterator[C
         yield check(holds, f"TDX {subject}", expected, found, code)
 
 
-def check_logs(report: TdReport, body: TdxBody) -> tuple[Check, ...]:
+def check_logs(report: TdReport, body: TdxBody) -> tuple[AppraisalCheck, ...]:
     """The logs give the registers: firmware's 0 to 2, our events all of RTMR 3.
 
     Were firmware's log believed about RTMR 3, whoever sends it could hide the first
@@ -167,8 +169,8 @@ def check_logs(report: TdReport, body: TdxBody) -> tuple[Check, ...]:
 
 
 def check_platform(
-    verdict: QuoteVerdict, basis: Basis, references: TdxReferences
-) -> Iterator[Check]:
+    verdict: QuoteVerdict, basis: AppraisalBasis, references: TdxReferences
+) -> Iterator[AppraisalCheck]:
     """The hardware under the guest, and how old what is known of it is."""
     advisories = f" ({', '.join(verdict.advisories)})" if verdict.advisories else ""
     yield check(

@@ -22,7 +22,7 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia import evidence as nvidia
 from sealift.attest.policy import VERIFIER_FOR_MEDIA_TYPE, find_verifier
 from sealift.attest.reference import (
-    Basis,
+    AppraisalBasis,
     ImaReferences,
     NvidiaReferences,
     Operator,
@@ -43,7 +43,7 @@ from sealift.attest.snp.endorsement import (
     parse_certificates,
     parse_endorsement,
 )
-from sealift.attest.snp.evidence import TCB_FIELDS, Report, parse_report, parse_tcb
+from sealift.attest.snp.evidence import TCB_FIELDS, SnpReport, parse_report, parse_tcb
 from sealift.attest.tdx import evidence as tdx
 from sealift.attest.tdx.evidence import TdReport, parse_quote
 from sealift.attest.tdx.platform import platform_facts
@@ -54,7 +54,7 @@ from sealift.attest.tpm.ima import ImaState
 from sealift.attest.tpm.imalist import parse_list, replay_until
 from sealift.attest.tpm.structures import parse_public
 from sealift.attest.tpm.verifier import LOADER_PCRS, REQUIRED_PCRS
-from sealift.attest.verifier import UNBOUND, Kind, require_passed
+from sealift.attest.verifier import UNBOUND, VerifierKind, require_passed
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, MalformedError, PolicyError, UsageError
@@ -90,7 +90,7 @@ class Trusted:
     must: tuple[str, ...] = ()
     pin: bool = False
     revocation: bool = True
-    verifiers: Mapping[str, Kind] = field(
+    verifiers: Mapping[str, VerifierKind] = field(
         default_factory=lambda: VERIFIER_FOR_MEDIA_TYPE
     )
 
@@ -125,7 +125,7 @@ def _prove(evidence: Evidence, values: ReferenceValues, trusted: Trusted) -> Non
     shown, known = _vouch(evidence, values)
     claims = find_verifier(shown, trusted.verifiers).examine(
         shown,
-        Basis(
+        AppraisalBasis(
             bound=trusted.bound,
             references=known,
             collateral=trusted.collateral,
@@ -267,7 +267,7 @@ def _of_snp(raw: bytes, trusted: Trusted) -> ReferenceValues:
 
 
 def _signer(
-    report: Report, certificates: tuple[bytes, ...], collateral: Collateral
+    report: SnpReport, certificates: tuple[bytes, ...], collateral: Collateral
 ) -> Endorsement:
     """Whoever signed says so in its certificate; whether it did, the proof finds."""
     prefixes = (f"snp/vcek/{report.chip_id.hex()}", "snp/vlek/")
@@ -284,7 +284,7 @@ def _signer(
     )
 
 
-def _floor(report: Report, product: str) -> dict[str, int]:
+def _floor(report: SnpReport, product: str) -> dict[str, int]:
     """The lowest of each version that the report states, zeros left out."""
     states = (report.reported_tcb, report.committed_tcb, report.launch_tcb)
     stated = [parse_tcb(raw, product) for raw in states]

@@ -264,7 +264,7 @@ class Services:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CollateralQuery:
     """One question.
 
     Attributes:
@@ -276,7 +276,9 @@ class Wanted:
     header: str = ""
 
 
-def wanted(evidence: Evidence, services: Services | None = None) -> tuple[Wanted, ...]:
+def wanted(
+    evidence: Evidence, services: Services | None = None
+) -> tuple[CollateralQuery, ...]:
     """Every question whose answer a verifier of this evidence will want.
 
     Raises:
@@ -299,7 +301,7 @@ def wanted(evidence: Evidence, services: Services | None = None) -> tuple[Wanted
     return tuple(dict.fromkeys(found))
 
 
-def fetch(questions: Iterable[Wanted]) -> dict[str, bytes]:
+def fetch(questions: Iterable[CollateralQuery]) -> dict[str, bytes]:
     """The answers, as items of a bundle.
 
     Raises:
@@ -316,7 +318,7 @@ def fetch(questions: Iterable[Wanted]) -> dict[str, bytes]:
     return items
 
 
-def _ask_intel(raw: bytes, services: Services) -> tuple[Wanted, ...]:
+def _ask_intel(raw: bytes, services: Services) -> tuple[CollateralQuery, ...]:
     quote = tdx.parse_quote(tdx.TdxBody.parse(raw).quote)
     pck = certificates_from_pem(quote.chain)[0]
     kind = "tdx" if isinstance(quote.body, tdx.TdReport) else "sgx"
@@ -325,14 +327,14 @@ def _ask_intel(raw: bytes, services: Services) -> tuple[Wanted, ...]:
     base = f"{services.intel}/{kind}/certification/v4"
     lists = f"{services.intel}/sgx/certification/v4/pckcrl"
     return (
-        Wanted(f"{base}/tcb?fmspc={fmspc}", "TCB-Info-Issuer-Chain"),
-        Wanted(f"{base}/qe/identity", "SGX-Enclave-Identity-Issuer-Chain"),
-        Wanted(f"{lists}?ca={authority}&encoding=der"),
-        Wanted(f"{services.intel_root}/IntelSGXRootCA.der"),
+        CollateralQuery(f"{base}/tcb?fmspc={fmspc}", "TCB-Info-Issuer-Chain"),
+        CollateralQuery(f"{base}/qe/identity", "SGX-Enclave-Identity-Issuer-Chain"),
+        CollateralQuery(f"{lists}?ca={authority}&encoding=der"),
+        CollateralQuery(f"{services.intel_root}/IntelSGXRootCA.der"),
     )
 
 
-def _ask_amd(raw: bytes, services: Services) -> tuple[Wanted, ...]:
+def _ask_amd(raw: bytes, services: Services) -> tuple[CollateralQuery, ...]:
     body = snp.SnpBody.parse(raw)
     report = snp.parse_report(body.report)
     product = report.product
@@ -345,7 +347,7 @@ def _ask_amd(raw: bytes, services: Services) -> tuple[Wanted, ...]:
         )
     operated = report.signing_key == "VLEK"
     base = f"{services.amd}/{'vlek' if operated else 'vcek'}/v1/{product}"
-    shared = (Wanted(f"{base}/cert_chain"), Wanted(f"{base}/crl"))
+    shared = (CollateralQuery(f"{base}/cert_chain"), CollateralQuery(f"{base}/crl"))
     if operated:
         return shared  # an operator's key comes with the evidence only
     reported, chip, names = (
@@ -356,17 +358,19 @@ def _ask_amd(raw: bytes, services: Services) -> tuple[Wanted, ...]:
     if product == "Turin":
         chip, names = chip[:8], {"fmc": "fmcSPL", **_SPL}
     versions = "&".join(f"{n}={getattr(reported, at):02}" for at, n in names.items())
-    return (*shared, Wanted(f"{base}/{chip.hex()}?{versions}"))
+    return (*shared, CollateralQuery(f"{base}/{chip.hex()}?{versions}"))
 
 
-def _ask_nvidia(raw: bytes, services: Services) -> tuple[Wanted, ...]:
+def _ask_nvidia(raw: bytes, services: Services) -> tuple[CollateralQuery, ...]:
     body = nvidia.NvidiaBody.parse(raw)
     chip = nvidia.chip_of(Certificate(body.certificates[0]))
     needed = wanted_rims(nvidia.parse_report(body.report), chip)
-    return tuple(Wanted(f"{services.nvidia}/v1/rim/{each.id}") for each in needed)
+    return tuple(
+        CollateralQuery(f"{services.nvidia}/v1/rim/{each.id}") for each in needed
+    )
 
 
-_ASK: Final[Mapping[str, Callable[[bytes, Services], tuple[Wanted, ...]]]] = {
+_ASK: Final[Mapping[str, Callable[[bytes, Services], tuple[CollateralQuery, ...]]]] = {
     tdx.MEDIA_TYPE: _ask_intel,
     snp.MEDIA_TYPE: _ask_amd,
     nvidia.MEDIA_TYPE: _ask_nvidia,

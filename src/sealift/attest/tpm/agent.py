@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from sealift import codec
 from sealift.attest.evidence import Evidence
@@ -45,7 +45,7 @@ class Enrol:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerChallenge:
     """Open a credential."""
 
     blob: bytes
@@ -90,7 +90,7 @@ class Description:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class AgentReply:
     """What came of it.
 
     Attributes:
@@ -104,9 +104,16 @@ class Reply:
     code: str = ""
 
 
-AgentRequest = Collect | Enrol | Answer | Keep | Measure | Describe
+AgentRequest = Collect | Enrol | AnswerChallenge | Keep | Measure | Describe
 AGENT_VERBS: Final[Mapping[str, type[Any]]] = MappingProxyType(
-    {each.__name__.lower(): each for each in get_args(AgentRequest)}
+    {
+        "collect": Collect,
+        "enrol": Enrol,
+        "answer": AnswerChallenge,
+        "keep": Keep,
+        "measure": Measure,
+        "describe": Describe,
+    }
 )
 
 
@@ -151,23 +158,23 @@ class Vocabulary:
 AGENT: Final = Vocabulary(AGENT_VERBS)
 
 
-def encode_reply(reply: Reply) -> bytes:
+def encode_reply(reply: AgentReply) -> bytes:
     """One reply as a frame."""
     return _frame(codec.encode(reply))
 
 
-def error_reply(error: SealiftError) -> Reply:
+def error_reply(error: SealiftError) -> AgentReply:
     """The reply that an error becomes."""
-    return Reply(error=str(error)[:1000], code=error.code)
+    return AgentReply(error=str(error)[:1000], code=error.code)
 
 
-def decode_reply(raw: bytes) -> Reply:
+def decode_reply(raw: bytes) -> AgentReply:
     """The reply in a frame's content.
 
     Raises:
         MalformedError: if it is none.
     """
-    return codec.decode(Reply, raw, max_bytes=MAX_REPLY_BYTES)
+    return codec.decode(AgentReply, raw, max_bytes=MAX_REPLY_BYTES)
 
 
 def read_frame(read: Read, limit: int) -> bytes:
@@ -256,7 +263,7 @@ class AgentAttester:
 
     def answer(self, credential: Credential) -> bytes:
         """The secret of a credential for the host."""
-        return self._ask(Answer(credential.blob, credential.seed))
+        return self._ask(AnswerChallenge(credential.blob, credential.seed))
 
     def keep_enrolment(self, signed: SignedEnrolment) -> None:
         """Have it show an enrolment from now on."""

@@ -177,7 +177,7 @@ class Command(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TpmResponse:
     """What a command returned: its handle, if it has one, and its parameters."""
 
     handle: int
@@ -236,7 +236,7 @@ class TpmClient:
         *,
         sessions: Sequence[int] = (),
         returns_handle: bool = False,
-    ) -> Answer:
+    ) -> TpmResponse:
         """Run one command.
 
         Args:
@@ -270,7 +270,7 @@ class TpmClient:
         reader.take(HEADER_BYTES)
         handle = reader.number(4) if returns_handle else 0
         answer = reader.take(reader.number(4)) if sessions else reader.rest()
-        return Answer(handle, answer)
+        return TpmResponse(handle, answer)
 
     def handles(self, first: int) -> list[int]:
         """Every handle of the kind that ``first`` begins."""

@@ -20,7 +20,7 @@ from typing import Final
 from sealift import codec
 from sealift.attest.collateral import Collateral, read_revocations, require_recent
 from sealift.attest.level import Level
-from sealift.attest.reference import Basis, TpmReferences, TpmRoot
+from sealift.attest.reference import AppraisalBasis, TpmReferences, TpmRoot
 from sealift.attest.tpm.structures import (
     DECRYPT,
     FIXED_TPM,
@@ -30,7 +30,7 @@ from sealift.attest.tpm.structures import (
     parse_public,
     require_attestation_key,
 )
-from sealift.attest.verifier import Check, check
+from sealift.attest.verifier import AppraisalCheck, check
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import Revocations, verify_chain
 from sealift.crypto.hash import verify_equal
@@ -199,7 +199,7 @@ _SOFTWARE_MODELS: Final = frozenset({"swtpm"})
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class EnrolledTpm:
     """A TPM that a root vouches for, and who tied the quoting key to it.
 
     Attributes:
@@ -227,9 +227,9 @@ def find_owner(
     certificates: tuple[bytes, ...],
     enrolments: Iterable[SignedEnrolment],
     name: bytes,
-    basis: Basis,
+    basis: AppraisalBasis,
     tpm: TpmReferences,
-) -> Owner:
+) -> EnrolledTpm:
     """Verify the chain and the enrolment of the key that is called ``name``.
 
     Raises:
@@ -251,7 +251,7 @@ def find_owner(
         root=root.key,
         enrollers=basis.references.enrollers,
     )
-    return Owner(certificate, root, enrolment)
+    return EnrolledTpm(certificate, root, enrolment)
 
 
 def verify_endorsement(
@@ -320,7 +320,7 @@ def _require_looked_up(
     return any(known.know(*pair) for pair in pairwise(path))
 
 
-def check_pinned(owner: Owner, tpm: TpmReferences) -> Check:
+def check_pinned(owner: EnrolledTpm, tpm: TpmReferences) -> AppraisalCheck:
     """The endorsement key is one of the agreed hosts' (rule M7)."""
     found = owner.certificate.spki_digest
     return check(

@@ -37,7 +37,7 @@ _SPEC_ID: Final = struct.Struct("<16sIBBBBI")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class MeasuredEvent:
     """One event as the log has it; only ``register`` and ``digests`` can be replayed.
 
     Attributes:
@@ -71,7 +71,7 @@ class EventLog:
     """
 
     banks: tuple[HashName, ...]
-    events: tuple[Event, ...]
+    events: tuple[MeasuredEvent, ...]
     padding: int
 
     def replay(self, bank: HashName) -> dict[int, bytes]:
@@ -136,7 +136,7 @@ def rtmrs(log: EventLog) -> dict[int, bytes]:
     return {index - 1: value for index, value in values.items()}
 
 
-def covered(event: Event, bank: HashName) -> bytes | None:
+def covered(event: MeasuredEvent, bank: HashName) -> bytes | None:
     """The bytes of the event's data whose digest was extended, or None.
 
     None means that the data only describes what was measured (a file's path beside the
@@ -181,7 +181,7 @@ class _LogCursor(Cursor):
 def _events(
     cursor: Cursor, banks: tuple[HashName, ...], sizes: Mapping[int, int]
 ) -> EventLog:
-    events: list[Event] = []
+    events: list[MeasuredEvent] = []
     raw = cursor.raw
     # A rest of one byte over and over is padding: no event looks like that, its digest
     # count would be zero or 2 ** 32 - 1. Looked for once, not at every event.
@@ -201,13 +201,13 @@ def _events(
     return EventLog(banks, tuple(events), len(raw) - at)
 
 
-def _legacy_event(cursor: Cursor) -> Event:
+def _legacy_event(cursor: Cursor) -> MeasuredEvent:
     at = cursor.offset
     register, kind, sha1, size = cursor.unpack(_LEGACY)
-    return Event(at, register, kind, {"sha1": sha1}, cursor.take(size))
+    return MeasuredEvent(at, register, kind, {"sha1": sha1}, cursor.take(size))
 
 
-def _agile_event(cursor: Cursor, sizes: Mapping[int, int]) -> Event:
+def _agile_event(cursor: Cursor, sizes: Mapping[int, int]) -> MeasuredEvent:
     at = cursor.offset
     register, kind, count = cursor.unpack(_AGILE)
     if count != len(sizes):
@@ -219,10 +219,10 @@ def _agile_event(cursor: Cursor, sizes: Mapping[int, int]) -> Event:
             raise cursor.malformed(f"a digest of algorithm 0x{name:04x}")
         found[name] = cursor.take(sizes[name])
     digests = {HASHES[name]: each for name, each in found.items() if name in HASHES}
-    return Event(at, register, kind, digests, cursor.take(cursor.number(4)))
+    return MeasuredEvent(at, register, kind, digests, cursor.take(cursor.number(4)))
 
 
-def _spec_id(first: Event) -> dict[int, int] | None:
+def _spec_id(first: MeasuredEvent) -> dict[int, int] | None:
     """Digest lengths by algorithm id that a crypto-agile log declares, else None."""
     content = first.content
     if first.extends or content.startswith(_SPEC_ID_OLDER):

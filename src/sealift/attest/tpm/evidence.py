@@ -21,7 +21,7 @@ from sealift.attest.tpm.structures import (
     Scheme,
     TpmReader,
 )
-from sealift.attest.verifier import Check, check
+from sealift.attest.verifier import AppraisalCheck, check
 from sealift.crypto.certificate import MAX_CHAIN
 from sealift.crypto.hash import HASHES, HashName, digest, digest_bytes
 from sealift.crypto.vendorkeys import EcdsaKey, RsaKey
@@ -58,7 +58,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Quote:
+class TpmQuote:
     """A parsed TPMS_ATTEST of type quote; nothing is verified yet.
 
     Attributes:
@@ -81,7 +81,7 @@ class Quote:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class TpmSignature:
     """A parsed TPMT_SIGNATURE; r and s of ECDSA are as long as they were sent."""
 
     scheme: Scheme
@@ -106,7 +106,7 @@ class Signature:
         return b"".join(part.rjust(size, b"\0") for part in self.parts)
 
 
-def parse_quote(raw: bytes) -> Quote:
+def parse_quote(raw: bytes) -> TpmQuote:
     """Parse a TPMS_ATTEST.
 
     Raises:
@@ -122,10 +122,10 @@ def parse_quote(raw: bytes) -> Quote:
     selections = parse_selections(reader)
     pcr_digest = reader.sized()
     reader.finish()
-    return Quote(raw, signer, extra, clock, firmware, selections, pcr_digest)
+    return TpmQuote(raw, signer, extra, clock, firmware, selections, pcr_digest)
 
 
-def parse_signature(raw: bytes) -> Signature:
+def parse_signature(raw: bytes) -> TpmSignature:
     """Parse a TPMT_SIGNATURE: RSASSA, RSAPSS or ECDSA.
 
     Raises:
@@ -136,7 +136,7 @@ def parse_signature(raw: bytes) -> Signature:
     count = 2 if scheme.name == "ecdsa" else 1
     parts = tuple(reader.sized() for _ in range(count))
     reader.finish()
-    return Signature(scheme, parts)
+    return TpmSignature(scheme, parts)
 
 
 def parse_selections(reader: TpmReader) -> tuple[Selection, ...]:
@@ -155,7 +155,7 @@ def parse_selections(reader: TpmReader) -> tuple[Selection, ...]:
     return selections
 
 
-def verify_signature(quote: Quote, signature: Signature, public: Public) -> None:
+def verify_signature(quote: TpmQuote, signature: TpmSignature, public: Public) -> None:
     """The key made this signature, in the one way that its public area allows.
 
     Raises:
@@ -172,7 +172,7 @@ def verify_signature(quote: Quote, signature: Signature, public: Public) -> None
 
 
 def verify_values(
-    quote: Quote, values: Mapping[HashName, Mapping[int, bytes]], name: HashName
+    quote: TpmQuote, values: Mapping[HashName, Mapping[int, bytes]], name: HashName
 ) -> None:
     """Exactly the quoted registers are given, with the quoted values.
 
@@ -301,7 +301,9 @@ def clock_measurements(clock: ClockInfo) -> dict[str, bytes]:
     }
 
 
-def check_same_boot(before: Mapping[str, bytes], now: Mapping[str, bytes]) -> Check:
+def check_same_boot(
+    before: Mapping[str, bytes], now: Mapping[str, bytes]
+) -> AppraisalCheck:
     """The host was neither reset nor suspended between two quotes of one key.
 
     Args:

@@ -27,7 +27,7 @@ from sealift.attest.tpm.imalist import (
     replay_padded,
     replay_until,
 )
-from sealift.attest.verifier import Check, check
+from sealift.attest.verifier import AppraisalCheck, check
 from sealift.crypto.hash import (
     HASHES,
     STRONG_HASHES,
@@ -119,7 +119,7 @@ def advance(
     references: ImaReferences,
     *,
     pcrs: Mapping[int, bytes] | None = None,
-) -> tuple[ImaState, tuple[Check, ...]]:
+) -> tuple[ImaState, tuple[AppraisalCheck, ...]]:
     """Appraise the entries behind ``state`` up to the quoted register.
 
     Args:
@@ -179,7 +179,7 @@ def boot_aggregate(pcrs: Mapping[int, bytes], bank: HashName) -> bytes | None:
 
 def _no_replay(
     state: ImaState, entries: MeasurementList, quoted: bytes, bank: HashName
-) -> Check:
+) -> AppraisalCheck:
     padded = any(
         replay_padded(entries.first(end), state.register, bank=bank) == quoted
         for end in range(max(0, len(entries) - 8), len(entries) + 1)
@@ -199,7 +199,7 @@ def _boot_aggregate(
     references: ImaReferences,
     pcrs: Mapping[int, bytes] | None,
     bank: HashName,
-) -> Check:
+) -> AppraisalCheck:
     """The first entry binds the list to the boot; a list without measures nothing."""
     first = proved.entry(0) if len(proved) and 0 not in proved.violations else None
     wanted = boot_aggregate(pcrs, bank) if pcrs is not None else None
@@ -222,7 +222,7 @@ def _boot_aggregate(
 
 def _entry_checks(
     begin: int, proved: MeasurementList, references: ImaReferences
-) -> list[Check]:
+) -> list[AppraisalCheck]:
     """One check if every entry is allowed, else one for each of the first that is not."""
     signers = tuple(map(read_key, references.signers))
     judged = (
@@ -248,7 +248,7 @@ def _met(proved: MeasurementList, paths: Iterable[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _must_have(met: frozenset[str], references: ImaReferences) -> Check:
+def _must_have(met: frozenset[str], references: ImaReferences) -> AppraisalCheck:
     """A list of the boot aggregate alone, or of anything harmless, is not enough."""
     missing = sorted(set(references.must) - met)
     return check(
@@ -294,7 +294,7 @@ def _judge(
     number: int,
     references: ImaReferences,
     signers: tuple[SignerKey, ...],
-) -> Check | None:
+) -> AppraisalCheck | None:
     """The failed check of an entry, or None if it is allowed after all."""
     entry = proved.entry(place)
     if entry.path == BOOT_AGGREGATE:
@@ -326,7 +326,7 @@ def _digest_fits(entry: Entry, buffer: bytes) -> bool:
     return name is not None and digest(name, buffer) == entry.digest
 
 
-def _refused(number: int, entry: Entry, code: str, why: str) -> Check:
+def _refused(number: int, entry: Entry, code: str, why: str) -> AppraisalCheck:
     return check(
         False,
         f"IMA entry {number}",

@@ -134,7 +134,7 @@ class _Enrolments:
     signed: tuple[SignedEnrolment, ...]
 
 
-class StateFolder:
+class RegisterFolder:
     """The folder, made if it is not there.
 
     Raises:
@@ -251,7 +251,7 @@ class TpmHost:
     """
 
     def __init__(self, tpm: str, state: Path, bank: HashName, register: int) -> None:
-        self._folder = StateFolder(state)
+        self._folder = RegisterFolder(state)
         self._bank, self._register = bank, register
         self._lock = threading.RLock()
         self._client = TpmClient(open_link(tpm))

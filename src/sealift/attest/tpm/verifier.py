@@ -13,14 +13,14 @@ from typing import Final
 
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
-from sealift.attest.reference import Basis, TpmReferences, require_references
+from sealift.attest.reference import AppraisalBasis, TpmReferences, require_references
 from sealift.attest.runtimelog import RuntimeEvent, measured_bundle, replay
-from sealift.attest.tpm.enrolment import Owner, check_pinned, find_owner
+from sealift.attest.tpm.enrolment import EnrolledTpm, check_pinned, find_owner
 from sealift.attest.tpm.eventlog import parse
 from sealift.attest.tpm.evidence import (
     ClockInfo,
-    Quote,
     TpmBody,
+    TpmQuote,
     check_same_boot,
     clock_measurements,
     parse_quote,
@@ -32,7 +32,7 @@ from sealift.attest.tpm.ima import ImaState, advance
 from sealift.attest.tpm.imalist import REGISTER, parse_list
 from sealift.attest.tpm.structures import Public, parse_public, require_attestation_key
 from sealift.attest.verifier import (
-    Check,
+    AppraisalCheck,
     Claims,
     all_but_freshness,
     check,
@@ -61,9 +61,9 @@ class _Genuine:
 
     body: TpmBody
     key: Public
-    quote: Quote
+    quote: TpmQuote
     values: dict[int, bytes]
-    owner: Owner
+    owner: EnrolledTpm
 
     @property
     def attester(self) -> str:
@@ -71,7 +71,7 @@ class _Genuine:
 
 
 def examine_tpm(
-    evidence: Evidence, basis: Basis, earlier: Claims | None = None
+    evidence: Evidence, basis: AppraisalBasis, earlier: Claims | None = None
 ) -> Claims:
     """Verify a TPM's quote; compare registers and logs with the references.
 
@@ -98,7 +98,7 @@ def examine_tpm(
     return _judge(genuine, basis, tpm, state, (same_boot,))
 
 
-def _verify(evidence: Evidence, basis: Basis, tpm: TpmReferences) -> _Genuine:
+def _verify(evidence: Evidence, basis: AppraisalBasis, tpm: TpmReferences) -> _Genuine:
     body = TpmBody.parse(evidence.body)
     key, quote = parse_public(body.attestation_key), parse_quote(body.quote)
     signature, values = parse_signature(body.signature), body.registers()
@@ -113,10 +113,10 @@ def _verify(evidence: Evidence, basis: Basis, tpm: TpmReferences) -> _Genuine:
 
 def _judge(
     genuine: _Genuine,
-    basis: Basis,
+    basis: AppraisalBasis,
     tpm: TpmReferences,
     state: ImaState,
-    first: tuple[Check, ...],
+    first: tuple[AppraisalCheck, ...],
 ) -> Claims:
     body, quote, owner = genuine.body, genuine.quote, genuine.owner
     code_bundle = measured_bundle(body.events)
@@ -158,7 +158,7 @@ def _judge(
     )
 
 
-def _notes(owner: Owner) -> Iterator[str]:
+def _notes(owner: EnrolledTpm) -> Iterator[str]:
     yield f"the TPM is vouched for by {owner.root.name}"
     yield f"the key was enrolled by {owner.enrolment.enroller}"
     if owner.is_software:
@@ -172,7 +172,7 @@ def _notes(owner: Owner) -> Iterator[str]:
 # What quoted registers say. Each takes values that a signature already covers.
 
 
-def check_clock(clock: ClockInfo) -> Check:
+def check_clock(clock: ClockInfo) -> AppraisalCheck:
     """The TPM vouches that its clock was not turned back."""
     found = "safe" if clock.safe else "perhaps turned back by a hard power-off"
     return check(
@@ -182,7 +182,7 @@ def check_clock(clock: ClockInfo) -> Check:
 
 def check_registers(
     values: Mapping[int, bytes], references: TpmReferences
-) -> Iterator[Check]:
+) -> Iterator[AppraisalCheck]:
     """Each register that the references must or do name has one of their values.
 
     Those of some loaders only (12, 13) need not be named where nothing extended them.
@@ -204,7 +204,7 @@ def check_registers(
 
 def check_boot(
     values: Mapping[int, bytes], event_log: bytes, references: TpmReferences
-) -> Iterator[Check]:
+) -> Iterator[AppraisalCheck]:
     """The log explains every register that only firmware and boot loaders extend.
 
     Raises:
@@ -227,7 +227,7 @@ def check_runtime(
     values: Mapping[int, bytes],
     events: tuple[RuntimeEvent, ...],
     references: TpmReferences,
-) -> Check:
+) -> AppraisalCheck:
     """The runtime log explains its register, which software cannot reset (rule M7).
 
     All of it, from zeros: were the event log believed about this register, whoever sends
@@ -257,7 +257,7 @@ def check_list(
     values: Mapping[int, bytes],
     references: TpmReferences,
     state: ImaState,
-) -> tuple[ImaState, tuple[Check, ...]]:
+) -> tuple[ImaState, tuple[AppraisalCheck, ...]]:
     """The kernel's list explains PCR 10, and names nothing that may not run.
 
     Args:

@@ -17,10 +17,10 @@ from typing import Any, Final
 from sealift.channel.cuda.core import Core
 from sealift.channel.cuda.driver import Grid
 from sealift.channel.cuda.memory import CudaMemory
-from sealift.channel.cuda.plan import Launch, Plan, Word32, shape_of, table_of
-from sealift.channel.cuda.staging import HostBlock, Table
+from sealift.channel.cuda.plan import KernelPlan, Launch, Word32, shape_of, table_of
+from sealift.channel.cuda.staging import BatchTable, HostBlock
 from sealift.channel.cuda.streams import HoldsUp, Ticket, on_device
-from sealift.channel.device.device import DeviceKey, Event, RecordPlace
+from sealift.channel.device.device import DeviceEvent, DeviceKey, RecordPlace
 from sealift.crypto.aead import TAG_BYTES, Suite
 from sealift.crypto.keys import KEY_BYTES, TOKEN, SecretKey
 from sealift.errors import (
@@ -126,7 +126,7 @@ class CudaVerdicts:
 
     def __init__(
         self,
-        ticket: Event,
+        ticket: DeviceEvent,
         read: Callable[[], bytes],
         refuse: Callable[[], None],
     ) -> None:
@@ -188,7 +188,7 @@ class CudaVerdicts:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RecordBatch:
     """Records, the key for them, and the memories they lie in."""
 
     key: CudaKey
@@ -216,14 +216,16 @@ def _hull(spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
     return min(start for start, _ in spans), max(sum(span) for span in spans)
 
 
-def open_batch(core: Core, batch: Batch, after: Sequence[Event]) -> CudaVerdicts:
+def open_batch(
+    core: Core, batch: RecordBatch, after: Sequence[DeviceEvent]
+) -> CudaVerdicts:
     """Queue a batch to open."""
     first = on_device(after)
     if not batch.places:
         return CudaVerdicts(core.crypto.submit(nothing, after=first), bytes, nothing)
     shape = shape_of(batch.places)
     plan = core.kernels.open(batch.key.suite, shape, core.driver.facts)
-    both = Plan((*plan.launches, refusal(shape.num_records)), plan.scratch_bytes)
+    both = KernelPlan((*plan.launches, refusal(shape.num_records)), plan.scratch_bytes)
     with core.lock:
         table = core.tables.take()
         ticket = _submit(core, batch, table, both, first, opens=True)
@@ -239,7 +241,7 @@ def open_batch(core: Core, batch: Batch, after: Sequence[Event]) -> CudaVerdicts
     return verdicts
 
 
-def seal_batch(core: Core, batch: Batch, after: Sequence[Event]) -> Ticket:
+def seal_batch(core: Core, batch: RecordBatch, after: Sequence[DeviceEvent]) -> Ticket:
     """Queue a batch to seal."""
     first = on_device(after)
     if not batch.places:
@@ -264,9 +266,9 @@ def refusal(num_records: int) -> Launch:
 
 def _submit(
     core: Core,
-    batch: Batch,
-    table: Table,
-    plan: Plan,
+    batch: RecordBatch,
+    table: BatchTable,
+    plan: KernelPlan,
     after: Sequence[HoldsUp],
     *,
     opens: bool,

@@ -21,10 +21,10 @@ from sealift.channel.cuda.driver import (
     NEEDED_DRIVER,
     NOT_READY,
     Argument,
-    Call,
     CudaError,
     GpuFacts,
     Grid,
+    PreparedCall,
     Residence,
     too_old,
 )
@@ -298,35 +298,37 @@ class CudaDriver:
             grid.shared_bytes, stream, ctypes.addressof(pointers), 0,
         )  # fmt: skip
 
-    def copy_call(self, to: int, origin: int, nbytes: int, stream: Any) -> Call:
+    def copy_call(self, to: int, origin: int, nbytes: int, stream: Any) -> PreparedCall:
         """``copy_to_device``, from pinned memory."""
         return self._call("cuMemcpyHtoDAsync", to, origin, nbytes, int(stream))
 
-    def copy_back_call(self, to: int, origin: int, nbytes: int, stream: Any) -> Call:
+    def copy_back_call(
+        self, to: int, origin: int, nbytes: int, stream: Any
+    ) -> PreparedCall:
         """``copy_to_host``, to pinned memory."""
         return self._call("cuMemcpyDtoHAsync", to, origin, nbytes, int(stream))
 
-    def record_call(self, event: Any, stream: Any) -> Call:
+    def record_call(self, event: Any, stream: Any) -> PreparedCall:
         """``record``."""
         return self._call("cuEventRecord", int(event), int(stream))
 
-    def wait_call(self, stream: Any, event: Any) -> Call:
+    def wait_call(self, stream: Any, event: Any) -> PreparedCall:
         """``wait``."""
         return self._call("cuStreamWaitEvent", int(stream), int(event), 0)
 
     def launch_call(
         self, kernel: Any, grid: Grid, arguments: Sequence[Argument], stream: Any
-    ) -> Call:
+    ) -> PreparedCall:
         """``launch``; the driver copies the arguments when the call is made."""
         pointers = _pointers(arguments)
-        return Call(
+        return PreparedCall(
             "cuLaunchKernel", self._quick["cuLaunchKernel"],
             (int(kernel), grid.blocks, 1, 1, grid.threads, 1, 1, grid.shared_bytes,
              int(stream), ctypes.addressof(pointers), None),
             (pointers, arguments),
         )  # fmt: skip
 
-    def issue(self, calls: Iterable[Call]) -> None:
+    def issue(self, calls: Iterable[PreparedCall]) -> None:
         """Make calls that only queue something; see ``_QUICK``."""
         self._make(self._call("cuCtxPushCurrent", int(self._context)))
         try:
@@ -336,13 +338,13 @@ class CudaDriver:
             before = ctypes.c_void_p()
             self._make(self._call("cuCtxPopCurrent", ctypes.addressof(before)))
 
-    def _make(self, call: Call) -> None:
+    def _make(self, call: PreparedCall) -> None:
         name, make, arguments, _ = call
         if number := make(*arguments):
             raise CudaError(name, number, self._cu.CUresult(number).name)
 
-    def _call(self, name: str, *arguments: int) -> Call:
-        return Call(name, self._quick[name], arguments)
+    def _call(self, name: str, *arguments: int) -> PreparedCall:
+        return PreparedCall(name, self._quick[name], arguments)
 
     def release(self, thing: Any) -> None:
         """Give a stream, event or module back."""

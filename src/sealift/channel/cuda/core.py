@@ -17,9 +17,9 @@ from sealift.channel.cuda.driver import (
     faults_as_errors,
 )
 from sealift.channel.cuda.memory import CudaMemory, SharedMemory
-from sealift.channel.cuda.plan import Launch, Plan, to_arguments
+from sealift.channel.cuda.plan import KernelPlan, Launch, to_arguments
 from sealift.channel.cuda.staging import HostBlock, Ring, Room, TableRing
-from sealift.channel.cuda.streams import EventPool, HoldsUp, Lane, Ticket
+from sealift.channel.cuda.streams import DeviceStream, EventPool, HoldsUp, Ticket
 from sealift.channel.device.device import device_lost
 from sealift.errors import IntegrityError, SealiftError, require_kind
 
@@ -50,7 +50,9 @@ class Upward:
             pool = _kept(made, EventPool(driver))
             name = f"sealift-copy-{number}"
             self.ring = _kept(made, _ring_of(driver, home, slots, copies))
-            self.lane = _kept(made, Lane(driver, pool, name, threaded=copies.threads))
+            self.lane = _kept(
+                made, DeviceStream(driver, pool, name, threaded=copies.threads)
+            )
             self._made = made.pop_all()
 
     def close(self) -> None:
@@ -146,7 +148,7 @@ class Core:
             address, nbytes, scrub=self.scrub, give_back=lambda _: None, owner=owner
         )
 
-    def run(self, plan: Plan, places: Mapping[str, int], stream: Any) -> None:
+    def run(self, plan: KernelPlan, places: Mapping[str, int], stream: Any) -> None:
         """Queue the kernels of a plan: all of them, or none was found wanting."""
         found = {**places, "scratch": self._scratch.of(plan.scratch_bytes)}
         self.launch([self.ready(launch, found) for launch in plan.launches], stream)
@@ -204,7 +206,7 @@ class Core:
 
     def ask(
         self,
-        plan: Plan,
+        plan: KernelPlan,
         places: Mapping[str, int],
         *,
         after: Sequence[HoldsUp] = (),
@@ -277,8 +279,10 @@ class Core:
         """One of the first context, which stands nowhere yet."""
         return Ticket(self.driver, self.pool)
 
-    def _lane(self, name: str, *, threaded: bool) -> Lane:
-        return Lane(self.driver, self.pool, f"sealift-{name}", threaded=threaded)
+    def _lane(self, name: str, *, threaded: bool) -> DeviceStream:
+        return DeviceStream(
+            self.driver, self.pool, f"sealift-{name}", threaded=threaded
+        )
 
 
 def _kept(made: ExitStack, part: Closing) -> Closing:

@@ -72,7 +72,7 @@ class Residence(Enum):
     UNKNOWN = "unknown"
 
 
-class Call(NamedTuple):
+class PreparedCall(NamedTuple):
     """One call made ready: nothing is converted or looked up when it is made.
 
     Attributes:
@@ -182,24 +182,26 @@ class Driver(Protocol):
     ) -> None:
         """Queue a kernel."""
 
-    def copy_call(self, to: int, origin: int, nbytes: int, stream: Any) -> Call:
+    def copy_call(self, to: int, origin: int, nbytes: int, stream: Any) -> PreparedCall:
         """``copy_to_device``, from pinned memory."""
 
-    def copy_back_call(self, to: int, origin: int, nbytes: int, stream: Any) -> Call:
+    def copy_back_call(
+        self, to: int, origin: int, nbytes: int, stream: Any
+    ) -> PreparedCall:
         """``copy_to_host``, to pinned memory."""
 
-    def record_call(self, event: Any, stream: Any) -> Call:
+    def record_call(self, event: Any, stream: Any) -> PreparedCall:
         """``record``."""
 
-    def wait_call(self, stream: Any, event: Any) -> Call:
+    def wait_call(self, stream: Any, event: Any) -> PreparedCall:
         """``wait``."""
 
     def launch_call(
         self, kernel: Any, grid: Grid, arguments: Sequence[Argument], stream: Any
-    ) -> Call:
+    ) -> PreparedCall:
         """``launch``."""
 
-    def issue(self, calls: Iterable[Call]) -> None:
+    def issue(self, calls: Iterable[PreparedCall]) -> None:
         """Make calls that only queue something, one right after the other.
 
         Raises:

@@ -19,9 +19,9 @@ from typing import Any, Final, TypeVar
 
 from sealift.channel.cuda import sums
 from sealift.channel.cuda.batches import (
-    Batch,
     CudaKey,
     CudaVerdicts,
+    RecordBatch,
     expand_key,
     nothing,
     open_batch,
@@ -42,10 +42,10 @@ from sealift.channel.cuda.staging import HostBlock, Pinning, writable_address
 from sealift.channel.cuda.streams import HoldsUp, Joined, Point, Ticket, on_device
 from sealift.channel.cuda.transfer import Transfer, open_staged, open_straight
 from sealift.channel.device.device import (
+    DeviceEvent,
     DeviceKey,
     DeviceMemory,
     DeviceTensor,
-    Event,
     Group,
     Part,
     RecordPlace,
@@ -185,7 +185,7 @@ class CudaEngine:
         offset: int,
         out: bytearray | memoryview,
         *,
-        after: Sequence[Event] = (),
+        after: Sequence[DeviceEvent] = (),
     ) -> Ticket:
         """Copy to the host; ``out`` is whole when the event is past."""
         core, memory = self.core, own_memory(source)
@@ -214,11 +214,11 @@ class CudaEngine:
         plain: DeviceMemory,
         places: Sequence[RecordPlace],
         *,
-        after: Sequence[Event] = (),
+        after: Sequence[DeviceEvent] = (),
     ) -> CudaVerdicts:
         """Open every record, once the events in ``after`` are past."""
         check_places(places, sealed, plain)
-        batch = Batch(own_key(key), own_memory(sealed), own_memory(plain), places)
+        batch = RecordBatch(own_key(key), own_memory(sealed), own_memory(plain), places)
         return open_batch(self.core, batch, after)
 
     @faults_as_errors()
@@ -229,7 +229,7 @@ class CudaEngine:
         plain: DeviceMemory,
         groups: Sequence[Group],
         *,
-        after: Sequence[Event] = (),
+        after: Sequence[DeviceEvent] = (),
     ) -> CudaVerdicts:
         """Copy sealed records and open them, piece beside piece."""
         memory, sources = own_memory(sealed), []
@@ -257,11 +257,11 @@ class CudaEngine:
         sealed: DeviceMemory,
         places: Sequence[RecordPlace],
         *,
-        after: Sequence[Event] = (),
+        after: Sequence[DeviceEvent] = (),
     ) -> Ticket:
         """Seal every record; nonces are the caller's, fresh for ever."""
         check_places(places, sealed, plain)
-        batch = Batch(own_key(key), own_memory(sealed), own_memory(plain), places)
+        batch = RecordBatch(own_key(key), own_memory(sealed), own_memory(plain), places)
         return seal_batch(self.core, batch, after)
 
     @faults_as_errors()

@@ -30,7 +30,7 @@ Place = tuple[int, int]
 """Number of a record, and of a segment of it."""
 
 
-class Copy(NamedTuple):
+class PieceCopy(NamedTuple):
     """One copy.
 
     Attributes:
@@ -61,15 +61,15 @@ def least_piece(toll_s: float) -> int:
     return max(LEAST_BYTES, int(toll_s * OPENED_BYTES_PER_S))
 
 
-def cut(ranges: Sequence[Range], least: int) -> Iterator[list[Copy]]:
+def cut(ranges: Sequence[Range], least: int) -> Iterator[list[PieceCopy]]:
     """Pieces that cover all ranges, each the copies that bring it; a range ends a copy."""
     left = sum(end - start for start, end in ranges)
-    size, piece = _piece(left, least), list[Copy]()
+    size, piece = _piece(left, least), list[PieceCopy]()
     for part, (start, end) in enumerate(ranges):
         at = start
         while at < end:
             nbytes = min(size, end - at)
-            piece.append(Copy(part, at, at + nbytes))
+            piece.append(PieceCopy(part, at, at + nbytes))
             at, left, size = at + nbytes, left - nbytes, size - nbytes
             if not size:
                 yield piece

@@ -78,7 +78,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class KernelPlan:
     """Kernels that run one after the other, and the room they share."""
 
     launches: tuple[Launch, ...]
@@ -214,14 +214,14 @@ SHAPES: Final = {
 """By speed on a GPU, fastest first (derived, see docs/reference/cuda-kernels.md)."""
 
 
-def expand_plan(suite: Suite) -> Plan:
+def expand_plan(suite: Suite) -> KernelPlan:
     """``raw_key`` to ``key``."""
     kernel = f"sealift_{SHAPES[suite].name}_key_expand"
-    return Plan((Launch(kernel, Grid(1, THREADS), ("raw_key", "key")),))
+    return KernelPlan((Launch(kernel, Grid(1, THREADS), ("raw_key", "key")),))
 
 
 @lru_cache(_KEPT)
-def open_plan(suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
+def open_plan(suite: Suite, shape: BatchShape, gpu: GpuFacts) -> KernelPlan:
     """``sealed`` to ``plain`` and ``verdicts``; what failed is zero afterwards.
 
     Raises:
@@ -243,7 +243,7 @@ def piece_plan(
 
 
 @lru_cache(_KEPT)
-def seal_plan(suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
+def seal_plan(suite: Suite, shape: BatchShape, gpu: GpuFacts) -> KernelPlan:
     """``plain`` to ``sealed``: ciphertext and tag of each record.
 
     Raises:
@@ -253,11 +253,11 @@ def seal_plan(suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
     return _whole(sealing, shape)
 
 
-def count_plan(nbytes: int, gpu: GpuFacts) -> Plan:
+def count_plan(nbytes: int, gpu: GpuFacts) -> KernelPlan:
     """Add the bytes of ``target`` that are not zero to the u64 at ``count``."""
     grid = _sweep(nbytes, gpu)
     launch = Launch("sealift_count_nonzero", grid, ("target", Word64(nbytes), "count"))
-    return Plan((launch,))
+    return KernelPlan((launch,))
 
 
 def segment_tiles(
@@ -326,13 +326,13 @@ def _placing(
     return Launch(f"{name}_tags", grid, ("records", *hashed)), place
 
 
-def _whole(pieces: PiecePlan, shape: BatchShape) -> Plan:
+def _whole(pieces: PiecePlan, shape: BatchShape) -> KernelPlan:
     """All items in one launch."""
     opening = pieces.opening
     blocks = pieces.blocks(0, shape.num_records * pieces.segments)
     whole = replace(opening, grid=Grid(blocks, opening.grid.threads))
     launches = (*pieces.before, whole, *pieces.after)
-    return Plan(launches, pieces.scratch_bytes)
+    return KernelPlan(launches, pieces.scratch_bytes)
 
 
 def _prepare(name: str, shape: BatchShape, segments: int) -> Launch:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sealift.channel.cuda.driver import Call, CudaError, Driver
+from sealift.channel.cuda.driver import CudaError, Driver, PreparedCall
 from sealift.channel.cuda.plan import RECORD_BYTES
 from sealift.channel.record.opener import scrub
 from sealift.errors import SealiftError, require_value
@@ -227,7 +227,7 @@ class Room:
         self._blocks = []
 
 
-class Table:
+class BatchTable:
     """Room for one batch's records, associated data and verdicts.
 
     On the host it is a block to copy from, on the GPU the same layout.
@@ -264,7 +264,7 @@ class Table:
         """Queue the one crossing: the table, and verdicts that say no."""
         self._driver.copy_to_device(*self._there(), stream)
 
-    def send_call(self, stream: Any) -> Call:
+    def send_call(self, stream: Any) -> PreparedCall:
         """The same, made ready; its block is pinned."""
         return self._driver.copy_call(*self._there(), stream)
 
@@ -272,7 +272,7 @@ class Table:
         """Queue the way back of the verdicts."""
         self._driver.copy_to_host(*self._back(), stream)
 
-    def fetch_call(self, stream: Any) -> Call:
+    def fetch_call(self, stream: Any) -> PreparedCall:
         """The same, made ready; its block is pinned."""
         return self._driver.copy_back_call(*self._back(), stream)
 
@@ -309,10 +309,10 @@ class TableRing:
     """Tables in turn; the one that was used longest ago is waited for."""
 
     def __init__(self, driver: Driver, count: int, *, pinned: bool) -> None:
-        self._tables = [Table(driver, pinned=pinned) for _ in range(count)]
+        self._tables = [BatchTable(driver, pinned=pinned) for _ in range(count)]
         self._next = 0
 
-    def take(self) -> Table:
+    def take(self) -> BatchTable:
         """A table that nobody uses now."""
         table = self._tables[self._next]
         self._next = (self._next + 1) % len(self._tables)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from sealift.channel.cuda.driver import Call, CudaError, Driver
-from sealift.channel.device.device import Event, device_lost
+from sealift.channel.cuda.driver import CudaError, Driver, PreparedCall
+from sealift.channel.device.device import DeviceEvent, device_lost
 from sealift.errors import SealiftError
 
 Step = Callable[[Any], None]
@@ -49,7 +49,7 @@ class EventPool:
 
 
 class Ticket:
-    """A point in a lane (see ``channel.device.device.Event``)."""
+    """A point in a lane (see ``channel.device.device.DeviceEvent``)."""
 
     def __init__(self, driver: Driver, pool: EventPool) -> None:
         self._driver = driver
@@ -66,7 +66,7 @@ class Ticket:
         self._driver.record(self._event, stream)
         self._queued.set()
 
-    def arm_call(self, stream: Any) -> Call:
+    def arm_call(self, stream: Any) -> PreparedCall:
         """The same as a call; whoever gets it makes it before anybody has the ticket."""
         self._event = self._pool.take()
         self._queued.set()
@@ -172,7 +172,7 @@ HoldsUp = Point | Passed
 """What a lane can be told to wait for."""
 
 
-def on_device(after: Sequence[Event]) -> list[Point]:
+def on_device(after: Sequence[DeviceEvent]) -> list[Point]:
     """Wait here for what is no point in a lane, so that no lane has to.
 
     Verdicts are such: what follows a refusal needs the lanes itself.
@@ -189,7 +189,7 @@ def on_device(after: Sequence[Event]) -> list[Point]:
     return points
 
 
-class Lane:
+class DeviceStream:
     """One stream and who queues on it.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from sealift.channel.cuda.core import Core
 from sealift.channel.cuda.driver import Grid
 from sealift.channel.cuda.memory import CudaMemory, own_memory
-from sealift.channel.cuda.plan import THREADS, Launch, Place, Plan, Word32, Word64
+from sealift.channel.cuda.plan import THREADS, KernelPlan, Launch, Place, Word32, Word64
 from sealift.channel.cuda.streams import HoldsUp, Ticket
 from sealift.channel.device.device import DeviceTensor, check_range
 from sealift.errors import UsageError
@@ -74,7 +74,7 @@ def first_odd(core: Core, tensor: DeviceTensor) -> int | None:
 
 def _plan(
     core: Core, name: str, tensor: DeviceTensor, *arguments: Place | Word32 | Word64
-) -> Plan:
+) -> KernelPlan:
     """One kernel over the elements.
 
     Raises:
@@ -89,11 +89,13 @@ def _plan(
         )
     wanted = -(-tensor.size // THREADS)
     blocks = max(1, min(wanted, _BLOCKS * core.driver.facts.multiprocessors))
-    return Plan((Launch(f"sealift_{name}_{kind}", Grid(blocks, THREADS), arguments),))
+    return KernelPlan(
+        (Launch(f"sealift_{name}_{kind}", Grid(blocks, THREADS), arguments),)
+    )
 
 
 def _write(
-    core: Core, plan: Plan | None, total: DeviceTensor, part: DeviceTensor
+    core: Core, plan: KernelPlan | None, total: DeviceTensor, part: DeviceTensor
 ) -> Ticket:
     """Queue kernels, or without any a copy, that read ``part`` and write ``total``."""
     if (total.size, total.dtype) != (part.size, part.dtype):

@@ -26,12 +26,12 @@ from sealift.channel.cuda.batches import (
     refusal,
 )
 from sealift.channel.cuda.core import Core, Ready
-from sealift.channel.cuda.driver import Argument, Call, Grid
+from sealift.channel.cuda.driver import Argument, Grid, PreparedCall
 from sealift.channel.cuda.memory import CudaMemory
 from sealift.channel.cuda.pieces import (
     Arrived,
-    Copy,
     Items,
+    PieceCopy,
     Range,
     Segmented,
     cut,
@@ -44,9 +44,9 @@ from sealift.channel.cuda.plan import (
     table_of,
     to_arguments,
 )
-from sealift.channel.cuda.staging import Table, writable_address
+from sealift.channel.cuda.staging import BatchTable, writable_address
 from sealift.channel.cuda.streams import HoldsUp, Point, Ticket, on_device
-from sealift.channel.device.device import Event, RecordPlace, check_transfer
+from sealift.channel.device.device import DeviceEvent, RecordPlace, check_transfer
 from sealift.errors import UnavailableError
 
 
@@ -97,7 +97,9 @@ class Transfer:
 class _Kernels:
     """The kernels of a transfer, over its table, which is written here."""
 
-    def __init__(self, core: Core, transfer: Transfer, table: Table, size: int) -> None:
+    def __init__(
+        self, core: Core, transfer: Transfer, table: BatchTable, size: int
+    ) -> None:
         facts, places = core.driver.facts, transfer.places
         self._core, self._num_records = core, len(places)
         self._plans = [
@@ -176,9 +178,9 @@ class _Straight:
             writable_address(host) - start for host, start in transfer.parts
         ]
         self._marks: list[tuple[int, Any]] = []
-        self.table: Table | None = None
+        self.table: BatchTable | None = None
 
-    def queue(self, first: Sequence[Point]) -> tuple[Table, Ticket]:
+    def queue(self, first: Sequence[Point]) -> tuple[BatchTable, Ticket]:
         """Queue all of it; its table, and the point where its verdicts are there."""
         core, transfer = self._core, self._transfer
         hazards = transfer.sealed.hazards
@@ -201,13 +203,15 @@ class _Straight:
                 core.pool.give_back(mark)
         return table, ticket
 
-    def _copies(self, piece: Sequence[Copy]) -> Iterator[Call]:
+    def _copies(self, piece: Sequence[PieceCopy]) -> Iterator[PreparedCall]:
         driver, to = self._core.driver, self._transfer.sealed.address
         for part, start, end in piece:
             origin, nbytes = self._origins[part] + start, end - start
             yield driver.copy_call(to + start, origin, nbytes, self._copying)
 
-    def _others(self, first_piece: Sequence[Copy], table: Table) -> Iterator[Call]:
+    def _others(
+        self, first_piece: Sequence[PieceCopy], table: BatchTable
+    ) -> Iterator[PreparedCall]:
         """The table, and all other pieces; an event behind it, and behind each."""
         yield table.send_call(self._copying)
         yield self._mark(first_piece)
@@ -215,14 +219,14 @@ class _Straight:
             yield from self._copies(piece)
             yield self._mark(piece)
 
-    def _mark(self, piece: Sequence[Copy]) -> Call:
+    def _mark(self, piece: Sequence[PieceCopy]) -> PreparedCall:
         mark = self._core.pool.take()
         self._marks.append((piece[-1].end, mark))
         return self._core.driver.record_call(mark, self._copying)
 
     def _openings(
-        self, kernels: _Kernels, table: Table, ticket: Ticket
-    ) -> Iterator[Call]:
+        self, kernels: _Kernels, table: BatchTable, ticket: Ticket
+    ) -> Iterator[PreparedCall]:
         driver, stream = self._core.driver, self._opening
         before = kernels.before()
         for end, mark in self._marks:
@@ -237,7 +241,7 @@ class _Straight:
 
 
 def open_straight(
-    core: Core, transfer: Transfer, after: Sequence[Event]
+    core: Core, transfer: Transfer, after: Sequence[DeviceEvent]
 ) -> CudaVerdicts:
     """Queue a transfer from pinned memory."""
     first = on_device(after)
@@ -257,7 +261,7 @@ def open_straight(
 def open_staged(
     core: Core,
     transfer: Transfer,
-    after: Sequence[Event],
+    after: Sequence[DeviceEvent],
     upload: Callable[[memoryview, CudaMemory, int], Point],
 ) -> CudaVerdicts:
     """Queue a transfer whose copies are made as ``upload`` makes them."""
@@ -280,7 +284,7 @@ def open_staged(
 def _submit_all(
     core: Core,
     transfer: Transfer,
-    table: Table,
+    table: BatchTable,
     first: Sequence[Point],
     upload: Callable[[memoryview, CudaMemory, int], Point],
 ) -> Ticket:
@@ -309,7 +313,7 @@ def _least(core: Core) -> int:
 
 
 def _verdicts(
-    core: Core, transfer: Transfer, table: Table, ticket: Ticket, answer: Ticket
+    core: Core, transfer: Transfer, table: BatchTable, ticket: Ticket, answer: Ticket
 ) -> CudaVerdicts:
     transfer.plain.hazards.writes(*transfer.written, ticket)
     for key, _ in transfer.groups:

@@ -59,7 +59,7 @@ class RecordPlace(NamedTuple):  # made once a record, so it must be cheap
         return memory[self.plain_offset : self.plain_offset + self.plaintext_bytes]
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     """A point in the queue of a device."""
 
     def wait(self) -> None:
@@ -206,7 +206,7 @@ class DeviceEngine(Protocol):
             UnavailableError: code ``no-pinned-memory``, if no more can be pinned.
         """
 
-    def upload(self, host: Buffer, to: DeviceMemory, offset: int = 0) -> Event:
+    def upload(self, host: Buffer, to: DeviceMemory, offset: int = 0) -> DeviceEvent:
         """Copy from the host; ``host`` must stay as it is until the event."""
 
     def download(
@@ -215,8 +215,8 @@ class DeviceEngine(Protocol):
         offset: int,
         out: bytearray | memoryview,
         *,
-        after: Sequence[Event] = (),
-    ) -> Event:
+        after: Sequence[DeviceEvent] = (),
+    ) -> DeviceEvent:
         """Copy ``len(out)`` bytes to the host.
 
         Nothing here waits for verdicts: what is downloaded leaves the device, so the
@@ -230,7 +230,7 @@ class DeviceEngine(Protocol):
         plain: DeviceMemory,
         places: Sequence[RecordPlace],
         *,
-        after: Sequence[Event] = (),
+        after: Sequence[DeviceEvent] = (),
     ) -> Verdicts:
         """Open every record at ``places``, once the events in ``after`` are past.
 
@@ -248,7 +248,7 @@ class DeviceEngine(Protocol):
         plain: DeviceMemory,
         groups: Sequence[Group],
         *,
-        after: Sequence[Event] = (),
+        after: Sequence[DeviceEvent] = (),
     ) -> Crossing:
         """Copy sealed records from the host and open them, one beside the other.
 
@@ -274,8 +274,8 @@ class DeviceEngine(Protocol):
         sealed: DeviceMemory,
         places: Sequence[RecordPlace],
         *,
-        after: Sequence[Event] = (),
-    ) -> Event:
+        after: Sequence[DeviceEvent] = (),
+    ) -> DeviceEvent:
         """Seal every record at ``places``; nonces are the caller's, fresh for ever.
 
         Raises:
@@ -302,17 +302,19 @@ class SummingEngine(DeviceEngine, Protocol):
     def share(self, nbytes: int) -> SharedDeviceMemory:
         """Fresh memory, all zeroes, that another process can map."""
 
-    def add(self, total: DeviceTensor, part: DeviceTensor) -> Event:
+    def add(self, total: DeviceTensor, part: DeviceTensor) -> DeviceEvent:
         """``total += part``.
 
         Raises:
             UsageError: code ``bad-tensor``, before anything is queued.
         """
 
-    def weigh(self, total: DeviceTensor, part: DeviceTensor, factor: float) -> Event:
+    def weigh(
+        self, total: DeviceTensor, part: DeviceTensor, factor: float
+    ) -> DeviceEvent:
         """``total = part * factor``, the factor in the elements' type; reads ``part`` once."""
 
-    def copy(self, total: DeviceTensor, part: DeviceTensor) -> Event:
+    def copy(self, total: DeviceTensor, part: DeviceTensor) -> DeviceEvent:
         """``total = part``."""
 
     def first_odd(self, tensor: DeviceTensor) -> int | None:

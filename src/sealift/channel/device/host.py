@@ -21,9 +21,9 @@ from functools import partial
 from typing import Final, TypeVar
 
 from sealift.channel.device.device import (
+    DeviceEvent,
     DeviceKey,
     DeviceMemory,
-    Event,
     Group,
     Part,
     RecordPlace,
@@ -110,7 +110,7 @@ class HostKey:
         self._cipher = None
 
 
-class Work:
+class QueuedWork:
     """What one call queued: an event, and for ``open`` the verdicts.
 
     Args:
@@ -233,7 +233,7 @@ class HostDevice:
     def pin(self, memory: memoryview) -> None:
         """None: copies here are made by the processor."""
 
-    def upload(self, host: Buffer, to: DeviceMemory, offset: int = 0) -> Work:
+    def upload(self, host: Buffer, to: DeviceMemory, offset: int = 0) -> QueuedWork:
         """Copy from the host."""
         source = memoryview(host).cast("B")
         _range(to, offset, source.nbytes)[:] = source
@@ -245,8 +245,8 @@ class HostDevice:
         offset: int,
         out: bytearray | memoryview,
         *,
-        after: Sequence[Event] = (),
-    ) -> Work:
+        after: Sequence[DeviceEvent] = (),
+    ) -> QueuedWork:
         """Copy to the host."""
         for event in after:
             event.wait()
@@ -261,8 +261,8 @@ class HostDevice:
         plain: DeviceMemory,
         places: Sequence[RecordPlace],
         *,
-        after: Sequence[Event] = (),
-    ) -> Work:
+        after: Sequence[DeviceEvent] = (),
+    ) -> QueuedWork:
         """Open the records, several at once."""
         check_places(places, sealed, plain)
         return self._open([(key, places)], sealed, plain, after)
@@ -274,8 +274,8 @@ class HostDevice:
         plain: DeviceMemory,
         groups: Sequence[Group],
         *,
-        after: Sequence[Event] = (),
-    ) -> Work:
+        after: Sequence[DeviceEvent] = (),
+    ) -> QueuedWork:
         """Copy, then open the records, several at once."""
         check_transfer(parts, sealed, plain, groups)
         for event in after:
@@ -291,8 +291,8 @@ class HostDevice:
         sealed: DeviceMemory,
         places: Sequence[RecordPlace],
         *,
-        after: Sequence[Event] = (),
-    ) -> Work:
+        after: Sequence[DeviceEvent] = (),
+    ) -> QueuedWork:
         """Seal the records, several at once."""
         check_places(places, sealed, plain)
         cipher, source, target = _own(key).cipher(), _view(plain), _view(sealed)
@@ -315,8 +315,8 @@ class HostDevice:
         groups: Sequence[Group],
         sealed: DeviceMemory,
         plain: DeviceMemory,
-        after: Sequence[Event],
-    ) -> Work:
+        after: Sequence[DeviceEvent],
+    ) -> QueuedWork:
         source, target = _view(sealed), _view(plain)
         units = [
             (_own(key).cipher(), place) for key, places in groups for place in places
@@ -359,25 +359,25 @@ class HostDevice:
         self,
         step: Callable[[Unit], None],
         units: Sequence[Unit],
-        after: Sequence[Event],
+        after: Sequence[DeviceEvent],
         undo: Callable[[], None] | None = None,
-    ) -> Work:
+    ) -> QueuedWork:
         for event in after:
             event.wait()
         if self._closed:
             raise device_lost("it was closed")
         if len(units) > 1:
             parts = [self._queue(partial(step, unit)) for unit in units]
-            return Work(parts, undo=undo)
+            return QueuedWork(parts, undo=undo)
         try:
             for unit in units:
                 step(unit)
         except Exception as error:  # what went wrong is for whoever waits
-            return Work(failed=error, undo=undo)
+            return QueuedWork(failed=error, undo=undo)
         return _DONE
 
 
-_DONE: Final = Work()
+_DONE: Final = QueuedWork()
 
 
 def _worst(errors: list[BaseException]) -> BaseException:

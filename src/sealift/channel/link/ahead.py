@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from sealift.channel.link.announcement import Announcement, LinkMode
+from sealift.channel.link.announcement import LinkMode, TransferAnnouncement
 from sealift.channel.link.send import LinkSender
 from sealift.channel.record.frames import FRAME_EXTRA_BYTES
 from sealift.channel.record.opener import scrub
@@ -31,7 +31,7 @@ class SealedBatch:
 
     memory: bytearray
     first_index: int
-    announcement: Announcement
+    announcement: TransferAnnouncement
     frames: list[memoryview] = field(default_factory=list)
     spent: bool = False
 
@@ -157,7 +157,7 @@ class SealAhead:
             transport.commit()
         self._sender.await_verdict(batch.announcement)
 
-    def _seal(self, view: memoryview, planned: Announcement) -> SealedBatch:
+    def _seal(self, view: memoryview, planned: TransferAnnouncement) -> SealedBatch:
         message = planned.encode()
         units = [
             view[start : start + planned.unit_bytes]

@@ -53,7 +53,7 @@ class TransferKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
+class TransferAnnouncement:
     """The next transfer.
 
     Attributes:

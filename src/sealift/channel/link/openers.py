@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from sealift.channel.device.device import DeviceEngine, DeviceKey, RecordPlace
 from sealift.channel.device.keys import DeviceKeys
-from sealift.channel.link.announcement import Announcement
+from sealift.channel.link.announcement import TransferAnnouncement
 from sealift.channel.record.frames import (
     FRAME_EXTRA_BYTES,
     FrameOpener,
@@ -46,7 +46,7 @@ _PREFIX: Final = struct.Struct(f"{PREFIX_BYTES}s")
 _TAGS: Final = struct.Struct(f"{TAG_BYTES}s{TAG_BYTES}s")
 
 
-class Ends(NamedTuple):
+class FrameEnds(NamedTuple):
     """A private copy of what a frame has before and behind the ciphertext."""
 
     prefix: bytes
@@ -54,7 +54,7 @@ class Ends(NamedTuple):
     crossing: bytes
 
 
-def ends_of(frame: memoryview, unit_bytes: int) -> Ends:
+def ends_of(frame: memoryview, unit_bytes: int) -> FrameEnds:
     """Copy the ends of a frame, whose record must have ``unit_bytes`` of plaintext.
 
     Each byte is read once: whoever can write ``frame`` meanwhile is checked by what this
@@ -67,10 +67,12 @@ def ends_of(frame: memoryview, unit_bytes: int) -> Ends:
     if len(frame) != expected:
         raise wrong_length(len(frame), expected)
     (prefix,) = _PREFIX.unpack_from(frame)
-    return Ends(prefix, *_TAGS.unpack_from(frame, expected - _TAGS.size))
+    return FrameEnds(prefix, *_TAGS.unpack_from(frame, expected - _TAGS.size))
 
 
-def bound(announced: Announcement, index: int, unit_bytes: int, tag: bytes) -> bytes:
+def bound(
+    announced: TransferAnnouncement, index: int, unit_bytes: int, tag: bytes
+) -> bytes:
     """What a crossing tag covers besides the link's own associated data, 48 bytes.
 
     Args:
@@ -85,7 +87,7 @@ def bound(announced: Announcement, index: int, unit_bytes: int, tag: bytes) -> b
 
 def fill_frame(
     sealer: FrameSealer,
-    announced: Announcement,
+    announced: TransferAnnouncement,
     index: int,
     record: Buffer,
     frame: memoryview,
@@ -171,7 +173,7 @@ class HomeOpener:
     def __init__(
         self,
         key: SecretKey,
-        announcement: Announcement,
+        announcement: TransferAnnouncement,
         engine: DeviceEngine,
         link: LinkOpener,
     ) -> None:
@@ -183,7 +185,7 @@ class HomeOpener:
         self._device_keys = DeviceKeys(self._keys, self._header.suite, engine)
         self._link = link
 
-    def begin(self, announcement: Announcement) -> None:
+    def begin(self, announcement: TransferAnnouncement) -> None:
         """Go to the first record of another transfer of the same stream.
 
         Raises:
@@ -194,7 +196,7 @@ class HomeOpener:
         self._index = announcement.first_index
 
     def admit(
-        self, ends: Ends, sealed_offset: int, plain_offset: int, unit_bytes: int
+        self, ends: FrameEnds, sealed_offset: int, plain_offset: int, unit_bytes: int
     ) -> tuple[DeviceKey, RecordPlace]:
         """Where the next record is opened, which crossed as its sender bound it.
 
@@ -229,7 +231,7 @@ class HomeOpener:
         self._device_keys.close()
         self._keys.wipe()
 
-    def _check(self, announcement: Announcement) -> None:
+    def _check(self, announcement: TransferAnnouncement) -> None:
         header, first = self._header, announcement.first_index
         if header.carries_messages or announcement.unit_bytes != header.record_bytes:
             raise MalformedError("the transfer is not laid out as its stream is")

@@ -30,7 +30,7 @@ from sealift.channel.device.device import (
     RecordPlace,
 )
 from sealift.channel.device.host import HostDevice, HostMemory
-from sealift.channel.link.announcement import Announcement
+from sealift.channel.link.announcement import TransferAnnouncement
 from sealift.channel.link.openers import HomeOpener, LinkOpener, ends_of
 from sealift.channel.record.layout import PREFIX_BYTES
 from sealift.channel.transport.memfd import MemfdTransport
@@ -51,7 +51,7 @@ AnyOpener = LinkOpener | HomeOpener
 class Arriving:
     """A transfer that was announced, and where it goes."""
 
-    announcement: Announcement
+    announcement: TransferAnnouncement
     into: DeviceMemory
     offset: int
     sink: Callable[[int, int], None] | None

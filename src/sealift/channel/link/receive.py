@@ -15,9 +15,9 @@ from sealift.channel.device.device import DeviceEngine, DeviceMemory
 from sealift.channel.device.host import HostDevice
 from sealift.channel.link.announcement import (
     DEFAULT_MODE,
-    Announcement,
     LinkKeys,
     LinkMode,
+    TransferAnnouncement,
     TransferKind,
     encode_hello,
     link_context,
@@ -93,7 +93,7 @@ class LinkReceiver:
 
     def receive(
         self, into: DeviceMemory, offset: int = 0, *, sink: Sink | None = None
-    ) -> Announcement:
+    ) -> TransferAnnouncement:
         """Receive the next transfer into device memory; what was announced is there then.
 
         Args:
@@ -142,9 +142,9 @@ class LinkReceiver:
         if self._home is not None:
             self._home.close()
 
-    def _next(self) -> Announcement:
+    def _next(self) -> TransferAnnouncement:
         frame = self._transport.receive(self._timeout_s)
-        announcement = Announcement.parse(self._opener.open_message(frame))
+        announcement = TransferAnnouncement.parse(self._opener.open_message(frame))
         if announcement.number != self._number:
             raise MalformedError("transfers are out of order", code="bad-announcement")
         self._number += 1
@@ -155,7 +155,7 @@ class LinkReceiver:
         opener = self._opener if live else self._open_home(arriving.announcement)
         self._opening.open_all(opener, arriving, self._timeout_s)
 
-    def _open_home(self, announcement: Announcement) -> HomeOpener:
+    def _open_home(self, announcement: TransferAnnouncement) -> HomeOpener:
         if self._home_key is None:
             raise UsageError(
                 "records sealed at home came, and nobody here has their key",
@@ -173,7 +173,7 @@ class LinkReceiver:
         self._home = HomeOpener(key, announcement, self._engine, self._opener)
         return self._home
 
-    def _answer(self, announcement: Announcement) -> None:
+    def _answer(self, announcement: TransferAnnouncement) -> None:
         answer = VERDICT.pack(VERDICT_MAGIC, announcement.number)
         self._transport.send(self._answers.seal_frame(answer))
 

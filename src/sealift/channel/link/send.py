@@ -15,9 +15,9 @@ from typing import Final
 
 from sealift.channel.link.announcement import (
     DEFAULT_MODE,
-    Announcement,
     LinkKeys,
     LinkMode,
+    TransferAnnouncement,
     TransferKind,
     encode_hello,
     link_context,
@@ -128,7 +128,7 @@ class LinkSender:
             PeerError: if the device is gone, or refused what came.
         """
         self.check_process()
-        planned = Announcement(
+        planned = TransferAnnouncement(
             TransferKind.HOME,
             0,
             total_bytes,
@@ -151,7 +151,7 @@ class LinkSender:
                 self.transport.commit()
             self.await_verdict(announcement)
 
-    def plan(self, total_bytes: int) -> Announcement:
+    def plan(self, total_bytes: int) -> TransferAnnouncement:
         """The announcement of a transfer; its number comes later.
 
         Raises:
@@ -161,9 +161,11 @@ class LinkSender:
         self.check_process()
         if total_bytes == 0:
             raise UsageError("a transfer has a byte or more", code="empty-transfer")
-        return Announcement(TransferKind.LIVE, 0, total_bytes, self._record_bytes)
+        return TransferAnnouncement(
+            TransferKind.LIVE, 0, total_bytes, self._record_bytes
+        )
 
-    def announce(self, planned: Announcement) -> Announcement:
+    def announce(self, planned: TransferAnnouncement) -> TransferAnnouncement:
         """Announce the next transfer; ``life`` is entered, so nobody else is the next.
 
         Returns:
@@ -202,7 +204,7 @@ class LinkSender:
             self._verdicts = StreamOpener(key, header, context=context)
         return self._verdicts
 
-    def await_verdict(self, announcement: Announcement) -> None:
+    def await_verdict(self, announcement: TransferAnnouncement) -> None:
         """Wait until the device verified everything of a transfer.
 
         Raises:

@@ -103,7 +103,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordPosition:
     """Where a record stands: its dense index, and what its nonce is made of."""
 
     index: int
@@ -151,12 +151,12 @@ class RecordOpener:
         """
         if self.header.carries_messages:
             raise UsageError("messages are opened in order only")
-        place = Place(index, index, self.header.is_final(index))
+        place = RecordPosition(index, index, self.header.is_final(index))
         return self.open_at(place, record, out)
 
     def open_at(
         self,
-        place: Place,
+        place: RecordPosition,
         record: Buffer,
         out: bytearray | memoryview,
         *,
@@ -175,7 +175,12 @@ class RecordOpener:
         return plaintext_bytes
 
     def open_in(
-        self, slot: Slot, place: Place, record: Buffer, *, private: bool = False
+        self,
+        slot: Slot,
+        place: RecordPosition,
+        record: Buffer,
+        *,
+        private: bool = False,
     ) -> memoryview:
         """Open into a quarantine slot and hand it over: a read-only view of it."""
         plaintext_bytes = self.check_length(place, len(record))
@@ -194,7 +199,7 @@ class RecordOpener:
         slot.mark_verified(plaintext_bytes)
         return slot.release()
 
-    def check_length(self, place: Place, record_bytes: int) -> int:
+    def check_length(self, place: RecordPosition, record_bytes: int) -> int:
         """The plaintext bytes of a record of ``record_bytes`` sealed bytes.
 
         Raises:
@@ -364,7 +369,7 @@ class StreamOpener:
                 code="stream-cut",
             )
 
-    def _next_place(self, sequence: int, *, final: bool) -> Place:
+    def _next_place(self, sequence: int, *, final: bool) -> RecordPosition:
         if self._finished:
             raise MalformedError(
                 "a record after the final one", code="record-after-end"
@@ -373,9 +378,9 @@ class StreamOpener:
             raise StaleError("a record was replayed", code="replayed-record")
         if not self._messages and final != self.header.is_final(self._index):
             raise MalformedError("the final bit is at the wrong record")
-        return Place(self._index, sequence, final)
+        return RecordPosition(self._index, sequence, final)
 
-    def _accept(self, place: Place, plaintext_bytes: int) -> None:
+    def _accept(self, place: RecordPosition, plaintext_bytes: int) -> None:
         if self._root is not None:
             self._root.add(self._records.last_tag, plaintext_bytes)
         self._last_sequence = place.sequence

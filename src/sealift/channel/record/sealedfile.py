@@ -25,7 +25,7 @@ from sealift.channel.record.layout import (
     Trailer,
     sealed_bytes,
 )
-from sealift.channel.record.opener import Place, RecordOpener, Slot
+from sealift.channel.record.opener import RecordOpener, RecordPosition, Slot
 from sealift.channel.record.outputfile import OutputFile, open_output
 from sealift.channel.record.rawfile import ByteSource
 from sealift.channel.record.rawfile import RawSealedFile as RawSealedFile
@@ -194,7 +194,7 @@ class SealedFileReader:
             AuthenticationError: if the record was changed; the slot is scrubbed.
         """
         length = self._raw.record_into(index, self._sealed)
-        place = Place(index, index, self.header.is_final(index))
+        place = RecordPosition(index, index, self.header.is_final(index))
         sealed = memoryview(self._sealed)[:length]
         return self._opener.open_in(slot, place, sealed, private=True)
 

@@ -22,7 +22,7 @@ from sealift.crypto.identity import create_identity
 from sealift.data.schema.document import load_schema
 from sealift.errors import UsageError
 from sealift.ids import check_name
-from sealift.meet.book import Book
+from sealift.meet.book import MeetingState
 from sealift.meet.invitation import HOST, Invitation
 from sealift.meet.terms import Declaration, proposed_agreement
 from sealift.release.agreement import Agreement
@@ -72,7 +72,7 @@ class _Hosting:
         names = [check_name(each, what="party name") for each in self.args.invite]
         book = Path("meeting.db")
         if book.exists():
-            with closing(Book.open(book)) as meeting:
+            with closing(MeetingState.open(book)) as meeting:
                 self._invited = [each.invitation for each in meeting.seats()]
         elif not names:
             raise UsageError("nobody is invited", code="nobody-invited")

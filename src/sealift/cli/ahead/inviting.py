@@ -9,7 +9,7 @@ from sealift.cli.ahead import looks
 from sealift.cli.ahead.dryrun import Checks
 from sealift.cli.ahead.network import Network
 from sealift.cli.judging import wall_clock
-from sealift.cli.meeting.place import Place, read_invitation
+from sealift.cli.meeting.place import PartyFolder, read_invitation
 from sealift.data.sources.csvfiles.structure import look_at
 from sealift.data.sources.problems import Problems
 from sealift.errors import UnavailableError
@@ -43,7 +43,7 @@ def _look_at(invitation: Invitation) -> str:
 
 
 def _look_at_key(name: str) -> str:
-    place = Place(Path.cwd(), name)
+    place = PartyFolder(Path.cwd(), name)
     if not place.key.exists():
         return "an identity will be made in this folder"
     place.identity()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from sealift.data.schedule.visits import Group, plan_job
+from sealift.data.schedule.visits import VisitBatch, plan_job
 from sealift.errors import UsageError
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.explain import count
@@ -53,7 +53,7 @@ def say_processes(job: JobTable, agreement: Agreement) -> Iterator[str]:
             yield f"{owner}: holder, which sends its rows, sealed"
 
 
-def planned(agreement: Agreement, settings: JobSettings) -> list[Group]:
+def planned(agreement: Agreement, settings: JobSettings) -> list[VisitBatch]:
     """All groups of visits, of all slices.
 
     Raises:

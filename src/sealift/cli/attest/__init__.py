@@ -18,7 +18,7 @@ from sealift.attest.referenceset import (
     parse_set,
     verify_set,
 )
-from sealift.attest.verifier import UNBOUND, Check, Claims
+from sealift.attest.verifier import UNBOUND, AppraisalCheck, Claims
 from sealift.cli.attest.collateral import add_collateral_parser
 from sealift.cli.attest.collect import add_collect_parser
 from sealift.cli.attest.reference import add_reference_parser
@@ -195,7 +195,7 @@ def _row(name: str, value: str) -> None:
     print(visible(f"{name:<11}  {value}"))
 
 
-def _say_check(each: Check, width: int) -> str:
+def _say_check(each: AppraisalCheck, width: int) -> str:
     mark = "ok" if each.passed else "NO"
     expected, found = (_short(text) for text in (each.expected, each.found))
     return f"{mark}  {each.subject:<{width}}  {expected:<{WIDTH}}  {found}"

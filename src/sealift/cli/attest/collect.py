@@ -17,7 +17,7 @@ from sealift.attest.development import DevelopmentAttester
 from sealift.attest.evidence import BOUND_BYTES, Attester, Evidence
 from sealift.attest.nvidia.attester import gpu_attesters
 from sealift.attest.tpm.attester import TpmAttester
-from sealift.cli.attest.reference import Source, add_set_arguments, write_set
+from sealift.cli.attest.reference import ReferenceSource, add_set_arguments, write_set
 from sealift.cli.console import require_absent, say, unlock
 from sealift.cli.judging import add_collateral_argument, parse_bound
 from sealift.cli.roles.attester import add_tpm_arguments, evidence_places
@@ -25,7 +25,7 @@ from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Role
 from sealift.release.files import write_whole
 from sealift.train.job.hostattester import (
-    Platform,
+    HostPlatform,
     bind_devices,
     open_azure,
     open_tdx,
@@ -68,13 +68,16 @@ def add_collect_parser(verbs: Any) -> None:
     add_tpm_arguments(parser)
 
 
-def run_collect(args: argparse.Namespace, platform: Platform | None = None) -> int:
+def run_collect(args: argparse.Namespace, platform: HostPlatform | None = None) -> int:
     """Collect and write; the exit code."""
     require_absent(args.out)
     bound = parse_bound(args.bound) if args.bound else secrets.token_bytes(BOUND_BYTES)
-    evidence = _collect(args, platform or Platform(), bound)
+    evidence = _collect(args, platform or HostPlatform(), bound)
     if args.as_reference:
-        write_set(Source(name=args.as_reference, evidence=evidence, bound=bound), args)
+        write_set(
+            ReferenceSource(name=args.as_reference, evidence=evidence, bound=bound),
+            args,
+        )
         return 0
     write_whole(args.out, codec.encode(evidence))
     print(f"kind      {evidence.kind}\nevidence  {evidence.digest}")
@@ -84,7 +87,9 @@ def run_collect(args: argparse.Namespace, platform: Platform | None = None) -> i
     return 0
 
 
-def _collect(args: argparse.Namespace, platform: Platform, bound: bytes) -> Evidence:
+def _collect(
+    args: argparse.Namespace, platform: HostPlatform, bound: bytes
+) -> Evidence:
     opener = _auto if args.kind == "auto" else _OPENERS[args.kind]
     attester = opener(args, platform)
     with ExitStack() as own:
@@ -93,7 +98,7 @@ def _collect(args: argparse.Namespace, platform: Platform, bound: bytes) -> Evid
         return attester.collect(bound)
 
 
-def _auto(args: argparse.Namespace, platform: Platform) -> Attester:
+def _auto(args: argparse.Namespace, platform: HostPlatform) -> Attester:
     lacking: list[str] = []
     for opener in (_tee, _tpm):
         try:
@@ -108,27 +113,27 @@ def _auto(args: argparse.Namespace, platform: Platform) -> Attester:
     )
 
 
-def _tee(args: argparse.Namespace, platform: Platform) -> Attester:
+def _tee(args: argparse.Namespace, platform: HostPlatform) -> Attester:
     return open_tee(evidence_places(args), platform, STATE)
 
 
-def _tpm(args: argparse.Namespace, platform: Platform) -> Attester:
+def _tpm(args: argparse.Namespace, platform: HostPlatform) -> Attester:
     return open_tpm(evidence_places(args), STATE)
 
 
-def _tdx(args: argparse.Namespace, platform: Platform) -> Attester:
+def _tdx(args: argparse.Namespace, platform: HostPlatform) -> Attester:
     return open_tdx(platform)
 
 
-def _snp(args: argparse.Namespace, platform: Platform) -> Attester:
+def _snp(args: argparse.Namespace, platform: HostPlatform) -> Attester:
     return SnpAttester(platform.reader)
 
 
-def _azure(args: argparse.Namespace, platform: Platform) -> Attester:
+def _azure(args: argparse.Namespace, platform: HostPlatform) -> Attester:
     return open_azure(evidence_places(args), platform, STATE)
 
 
-def _nvidia(args: argparse.Namespace, platform: Platform) -> Attester:
+def _nvidia(args: argparse.Namespace, platform: HostPlatform) -> Attester:
     gpus = gpu_attesters(platform.nvml())
     if len(gpus) != 1:
         raise UnavailableError(
@@ -140,12 +145,12 @@ def _nvidia(args: argparse.Namespace, platform: Platform) -> Attester:
     return gpus[0]
 
 
-def _composite(args: argparse.Namespace, platform: Platform) -> CompositeAttester:
+def _composite(args: argparse.Namespace, platform: HostPlatform) -> CompositeAttester:
     """This binds the GPUs, which then accept work: once per boot."""
     return bind_devices(_auto(args, platform), platform)()
 
 
-def _development(args: argparse.Namespace, platform: Platform) -> Attester:
+def _development(args: argparse.Namespace, platform: HostPlatform) -> Attester:
     if args.key is None:
         raise UsageError(
             "development evidence is signed by an identity",
@@ -159,7 +164,7 @@ def _development(args: argparse.Namespace, platform: Platform) -> Attester:
     )
 
 
-_OPENERS: Final[dict[str, Callable[[argparse.Namespace, Platform], Attester]]] = {
+_OPENERS: Final[dict[str, Callable[[argparse.Namespace, HostPlatform], Attester]]] = {
     "tpm": _tpm,
     "tdx": _tdx,
     "snp": _snp,

@@ -85,7 +85,7 @@ def _run_reference(args: argparse.Namespace) -> int:
     require_absent(args.out)
     sealed = args.bound is not None
     write_set(
-        Source(
+        ReferenceSource(
             name=args.name,
             evidence=load_evidence(args).evidence,
             bound=parse_bound(args.bound) if sealed else None,
@@ -97,7 +97,7 @@ def _run_reference(args: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ReferenceSource:
     """What a set is made from.
 
     Attributes:
@@ -113,7 +113,7 @@ class Source:
     at_s: float = field(default_factory=time.time)  # noqa: TID251 - the command line
 
 
-def write_set(source: Source, args: argparse.Namespace) -> None:
+def write_set(source: ReferenceSource, args: argparse.Namespace) -> None:
     """Derive, prove, sign and write; says what the set is called."""
     if args.signer_key is None:
         raise UsageError(

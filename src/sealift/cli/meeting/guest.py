@@ -16,7 +16,7 @@ from typing import Any, Final
 from sealift.cli.console import YES, ask_afresh, has_terminal, say, show
 from sealift.cli.judging import wall_clock
 from sealift.cli.meeting.place import (
-    Place,
+    PartyFolder,
     add_ask_argument,
     file_exists,
     read_invitation,
@@ -104,7 +104,7 @@ _REFUSED: Final = (AuthenticationError, IntegrityError, MalformedError, PolicyEr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class MeetingProgress:
     """What this party said and wrote, so that it says the same after a restart.
 
     Attributes:
@@ -166,7 +166,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Meet, and go on as the long command."""
     invitation = read_invitation(args.invitation)
-    place = Place(Path.cwd(), invitation.name, args.passphrase)
+    place = PartyFolder(Path.cwd(), invitation.name, args.passphrase)
     kept = read_kept(place, invitation)
     if not place["agreement.json"].exists():
         invitation.require_in_time(wall_clock())
@@ -182,7 +182,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_kept(place: Place, invitation: Invitation) -> Kept:
+def read_kept(place: PartyFolder, invitation: Invitation) -> MeetingProgress:
     """What was said here before. A folder is of one meeting, also once its agreement is there.
 
     Raises:
@@ -192,9 +192,9 @@ def read_kept(place: Place, invitation: Invitation) -> Kept:
     path = place["meeting.json"]
     if not path.exists():
         place.require_free()
-        return Kept(invitation=invitation.to_text())
+        return MeetingProgress(invitation=invitation.to_text())
     try:
-        kept = decode(Kept, read_whole(path, MAX_KEPT_BYTES))
+        kept = decode(MeetingProgress, read_whole(path, MAX_KEPT_BYTES))
     except MalformedError:
         raise file_exists("meeting.json") from None
     if kept.invitation != invitation.to_text():
@@ -229,8 +229,8 @@ class OwnerMeeting:
 
     args: argparse.Namespace
     invitation: Invitation
-    place: Place
-    kept: Kept
+    place: PartyFolder
+    kept: MeetingProgress
     ask: Callable[[str, str], str] | None = None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -242,7 +242,7 @@ class OwnerMeeting:
         self._warned = False
         self._last: FromGuest | None = None  # before this party leaves
 
-    def attend(self) -> Kept:
+    def attend(self) -> MeetingProgress:
         """Talk with the host until the signed agreement lies in the folder.
 
         Raises:
@@ -687,7 +687,7 @@ def _replaced(what: str) -> PolicyError:
     )
 
 
-def require_signed(place: Place, kept: Kept) -> None:
+def require_signed(place: PartyFolder, kept: MeetingProgress) -> None:
     """The job that begins is the one that was signed: agreement and job file.
 
     Raises:
@@ -709,7 +709,7 @@ def require_signed(place: Place, kept: Kept) -> None:
         )
 
 
-def _take_part(place: Place, kept: Kept, *, view: bool) -> None:
+def _take_part(place: PartyFolder, kept: MeetingProgress, *, view: bool) -> None:
     """Become the long command, which anybody may type again."""
     require_signed(place, kept)
     if place[RUN_RECEIPT_NAME].exists():

@@ -22,7 +22,7 @@ from sealift.cli.meeting.declared import (
     training_of,
     try_recipe,
 )
-from sealift.cli.meeting.place import Place, add_ask_argument
+from sealift.cli.meeting.place import PartyFolder, add_ask_argument
 from sealift.cli.signals import followed, stop_postponed
 from sealift.cli.view import add_view_argument, view_beside
 from sealift.cli.view.report import REPORT_NAME
@@ -36,8 +36,8 @@ from sealift.errors import (
 )
 from sealift.events import Event, Sink, discard
 from sealift.ids import MAX_RANKS, check_name
-from sealift.meet.book import Book
-from sealift.meet.door import Door, places
+from sealift.meet.book import MeetingState
+from sealift.meet.door import MeetingListener, places
 from sealift.meet.host import Host
 from sealift.meet.invitation import HOST
 from sealift.release.agreement.code import measure_bundle
@@ -97,7 +97,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Meet, train, open; the exit code."""
-    place = Place(Path.cwd(), HOST, args.passphrase)
+    place = PartyFolder(Path.cwd(), HOST, args.passphrase)
     if place[MODEL_NAME].exists():
         print(MODEL_NAME)
         return 0
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     return code or _open_model(place)
 
 
-def _open_model(place: Place) -> int:
+def _open_model(place: PartyFolder) -> int:
     """The model, the report and the receipt, out of the folder of the run; the exit code."""
     words = ["output", "open", "run", "--key", place.key.name]
     words += ["--passphrase-file", place.passphrase, "-o", MODEL_NAME]
@@ -128,7 +128,7 @@ def _open_model(place: Place) -> int:
     return 0
 
 
-def _try_first(args: argparse.Namespace, place: Place) -> None:
+def _try_first(args: argparse.Namespace, place: PartyFolder) -> None:
     """What is wrong with the recipe is said before anybody is invited, or signs.
 
     Raises:
@@ -152,7 +152,7 @@ def _try_first(args: argparse.Namespace, place: Place) -> None:
         try_recipe(files, schema, training, TRIED_STEPS)
 
 
-def _open_book(args: argparse.Namespace, place: Place) -> Book:
+def _open_book(args: argparse.Namespace, place: PartyFolder) -> MeetingState:
     """The meeting's; a new one for those who are invited.
 
     Raises:
@@ -162,7 +162,7 @@ def _open_book(args: argparse.Namespace, place: Place) -> Book:
     path = place["meeting.db"]
     names = _demand_names(args)
     if path.exists():
-        book = Book.open(path)
+        book = MeetingState.open(path)
         try:
             _demand_same(args, book, names)
         except UsageError:
@@ -176,14 +176,16 @@ def _open_book(args: argparse.Namespace, place: Place) -> Book:
         )
     else:
         Relay.listen(*parse_address(args.listen)).close()  # else nobody is invited
-        book = Book.create(path, invitations_for(args, place.identity(), names))
+        book = MeetingState.create(path, invitations_for(args, place.identity(), names))
     for seat in book.seats():
         print(f"{seat.name}  {seat.invitation.to_text()}", flush=True)
     say("mail each party its line: it is a secret until that party has used it")
     return book
 
 
-def _demand_same(args: argparse.Namespace, book: Book, names: list[str]) -> None:
+def _demand_same(
+    args: argparse.Namespace, book: MeetingState, names: list[str]
+) -> None:
     """What is in the invitations stays.
 
     Raises:
@@ -232,7 +234,7 @@ def _demand_names(args: argparse.Namespace) -> list[str]:
     return names
 
 
-def _declare(args: argparse.Namespace, book: Book, identity: Identity) -> Host:
+def _declare(args: argparse.Namespace, book: MeetingState, identity: Identity) -> Host:
     """What the recipe's folder says, as a declaration; the book is told."""
     invited = [each.invitation for each in book.seats()]
     declaration, files = declaration_of(args, invited, identity)
@@ -240,7 +242,7 @@ def _declare(args: argparse.Namespace, book: Book, identity: Identity) -> Host:
     return Host(book, declaration, files, identity, wall_clock)
 
 
-def _meet(args: argparse.Namespace, book: Book, host: Host) -> SignedAgreement:
+def _meet(args: argparse.Namespace, book: MeetingState, host: Host) -> SignedAgreement:
     """Receive guests until all have signed."""
     talk = Talk(sys.stderr)
     said: dict[str, str] = {}
@@ -268,7 +270,7 @@ def _meet(args: argparse.Namespace, book: Book, host: Host) -> SignedAgreement:
             Relay.listen(*listen, registry=registry, clock=wall_clock)
         )
         client = stack.enter_context(relay.local_client(HOST))
-        Door(client, host, sink=quiet, vouch=relay.vouch).start()
+        MeetingListener(client, host, sink=quiet, vouch=relay.vouch).start()
         while True:
             signed = _agreed(host, tell)
             missing = signed.missing if signed else _missing(book)
@@ -302,11 +304,11 @@ def _await_free(address: tuple[str, int]) -> None:
             return
 
 
-def _missing(book: Book) -> tuple[str, ...]:
+def _missing(book: MeetingState) -> tuple[str, ...]:
     return tuple(each.name for each in book.seats() if each.consent is None)
 
 
-def _awaited(book: Book, missing: Sequence[str]) -> str:
+def _awaited(book: MeetingState, missing: Sequence[str]) -> str:
     """Parties that have not come yet, and answers of those that have."""
     here = {each.name for each in book.seats() if each.card is not None}
     return ", ".join(f"{name}'s answer" if name in here else name for name in missing)
@@ -337,14 +339,14 @@ def _line(event: Event) -> str:
     return ""
 
 
-def _write(place: Place, host: Host, signed: SignedAgreement) -> None:
+def _write(place: PartyFolder, host: Host, signed: SignedAgreement) -> None:
     verify(signed)
     save_signed(signed, place["agreement.json"])
     write_whole(place["job.toml"], host.declaration.job.encode())
     place.write_recipe(dict(host.files))
 
 
-def _train(args: argparse.Namespace, place: Place, host: Host) -> int:
+def _train(args: argparse.Namespace, place: PartyFolder, host: Host) -> int:
     """Run the job; its exit code. Whoever has not heard that all signed is told meanwhile."""
     over = threading.Event()
     thread = threading.Thread(
@@ -364,7 +366,7 @@ def _train(args: argparse.Namespace, place: Place, host: Host) -> int:
 def _tell_late(address: tuple[str, int], host: Host, over: threading.Event) -> None:
     while not over.wait(0.5):
         with suppress(SealiftError), RelayClient.dial(address, HOST, 1.0) as client:
-            Door(client, host, sink=discard).receive()
+            MeetingListener(client, host, sink=discard).receive()
 
 
 def _command(words: list[str]) -> int:

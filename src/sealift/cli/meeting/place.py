@@ -62,7 +62,7 @@ def read_invitation(text: str) -> Invitation:
 
 
 @dataclass
-class Place:
+class PartyFolder:
     """A folder of one party.
 
     Attributes:

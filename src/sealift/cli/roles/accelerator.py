@@ -23,7 +23,7 @@ from sealift.release.agreement.code import load_bundle
 from sealift.session.directhost import DirectHost
 from sealift.session.relay.client import RelayClient
 from sealift.train.job.accelerator import Accelerator
-from sealift.train.job.checkpoints import StateFolder
+from sealift.train.job.checkpoints import CheckpointFolder
 from sealift.train.job.hostattester import open_attester
 from sealift.train.job.rejoin import Joined, Rejoining
 from sealift.train.job.releasedkeys import enrol_where_missing
@@ -83,7 +83,9 @@ def run(args: argparse.Namespace) -> int:
     entry = agreement.code.entry
     rejoining = Rejoining(setup.job.run.rejoin_s, sink=setup.sink)
     with (
-        StateFolder(args.state or setup.folder / "state" / setup.job.name) as folder,
+        CheckpointFolder(
+            args.state or setup.folder / "state" / setup.job.name
+        ) as folder,
         RecipeExecutor(
             files, entry, text=text, tell=say, measure=measuring(attester)
         ) as executor,
@@ -113,7 +115,7 @@ class _JobServer:
     attester: Attester
     executor: RecipeExecutor
     direct_host: DirectHost | None
-    folder: StateFolder
+    folder: CheckpointFolder
     must_resume: bool
     restarts: Restarts
     shapes: JobShapes

@@ -10,7 +10,7 @@ import argparse
 from typing import Any
 
 from sealift.cli.console import say
-from sealift.release.broker.stores import LOG, Copy, back_up, restore, upgrade
+from sealift.release.broker.stores import LOG, StoreBackup, back_up, restore, upgrade
 from sealift.release.log.heads import find_head, read_head
 
 
@@ -38,7 +38,7 @@ def _run_backup(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_copy(copy: Copy) -> None:
+def _print_copy(copy: StoreBackup) -> None:
     """What a copy holds, for people."""
     print(f"vault form   {copy.form}")
     print(f"log owner    {copy.log.owner}")

@@ -33,7 +33,7 @@ from sealift.train.job.settings import JobTable, read_job
 from sealift.train.output.runreceipt import RunReceipt, open_run, verify_run
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 from sealift.view.live import LiveRun
-from sealift.view.livepage import Kept, Proof
+from sealift.view.livepage import AcceleratorEvidence, RunFiles
 
 UNJUDGED: Final = ("collateral-missing", "collateral-stale", "references-absent")
 MAX_RECEIPTS: Final = 2000  # of visits, that are read each time
@@ -56,17 +56,17 @@ class Papers:
         self._verified: VerifiedAgreement | None = None
         self._receipts: dict[Path, Receipt | None] = {}
         self._state: object = None
-        self._kept = Kept()
+        self._kept = RunFiles()
 
-    def keep(self, run: LiveRun) -> Kept:
+    def keep(self, run: LiveRun) -> RunFiles:
         """Everything that is there."""
         self._table = self._table or self._job()
         if self._table is None:
-            return Kept()
+            return RunFiles()
         agreement = Path(self._table.agreement)
         self._verified = self._verified or _attempt(partial(load_verified, agreement))
         if self._verified is None:
-            return Kept()
+            return RunFiles()
         kept = self._papers(self._verified)
         planned, before = _planned(self._table, self._verified, run)
         names = {name for row in run.rows for name in row} - _NUMBERS
@@ -84,7 +84,7 @@ class Papers:
                 return found
         return None
 
-    def _papers(self, verified: VerifiedAgreement) -> Kept:
+    def _papers(self, verified: VerifiedAgreement) -> RunFiles:
         """Log and receipts, read again only where a file has changed."""
         visits = sorted(self._home.glob("receipts/**/*.receipt.json"))[-MAX_RECEIPTS:]
         places = (self._home, self._home / "run")
@@ -96,7 +96,7 @@ class Papers:
             papers = dict(self._read_visits(visits, verified))
             papers |= _read_log(log)
             found = [each for each in self._receipts.values() if each is not None]
-            kept = Kept(papers=papers, proofs=tuple(_proofs(found, verified)))
+            kept = RunFiles(papers=papers, proofs=tuple(_proofs(found, verified)))
             self._kept = _with_receipt(kept, runs, verified)
         return self._kept
 
@@ -122,7 +122,9 @@ def _read_log(path: Path) -> dict[str, str]:
     return {"audit log": said}
 
 
-def _with_receipt(kept: Kept, paths: list[Path], verified: VerifiedAgreement) -> Kept:
+def _with_receipt(
+    kept: RunFiles, paths: list[Path], verified: VerifiedAgreement
+) -> RunFiles:
     """With the newest receipt of a run under this agreement."""
     for path in sorted(paths, key=_changed_at, reverse=True):
         try:
@@ -148,15 +150,17 @@ def _at(verified: VerifiedAgreement, at_s: int) -> VerifiedAgreement:
     return verified.equipped(Equipment(clock=lambda: until_s))
 
 
-def _proof_of(receipt: RunReceipt, verified: VerifiedAgreement) -> Proof:
+def _proof_of(receipt: RunReceipt, verified: VerifiedAgreement) -> AcceleratorEvidence:
     manifest = receipt.manifest
     bound = instance_bound(manifest.instance, verified.digest)
     claims = verified.appraiser().examine(manifest.evidence, bound)
     who = f"{Role.ACCELERATOR} of {verified.agreement.operator}"
-    return Proof(who, manifest.evidence, manifest.level, claims.checks)
+    return AcceleratorEvidence(who, manifest.evidence, manifest.level, claims.checks)
 
 
-def _proofs(visits: list[Receipt], verified: VerifiedAgreement) -> Iterator[Proof]:
+def _proofs(
+    visits: list[Receipt], verified: VerifiedAgreement
+) -> Iterator[AcceleratorEvidence]:
     """One for each instance key that signed receipts here."""
     appraiser: Appraiser = verified.appraiser()
     for receipt in {each.instance: each for each in visits}.values():
@@ -164,7 +168,9 @@ def _proofs(visits: list[Receipt], verified: VerifiedAgreement) -> Iterator[Proo
         claims = _attempt(partial(appraiser.examine, receipt.evidence, bound))
         if claims is not None:
             who = f"{Role.ACCELERATOR} {receipt.instance.to_text()[:24]}…"
-            yield Proof(who, receipt.evidence, receipt.level, claims.checks)
+            yield AcceleratorEvidence(
+                who, receipt.evidence, receipt.level, claims.checks
+            )
 
 
 def _of_this_run(path: Path, verified: VerifiedAgreement) -> Receipt | None:

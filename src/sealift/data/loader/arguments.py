@@ -40,7 +40,7 @@ _ALWAYS_SO: Final = ("in_order", "persistent_workers")
 
 
 @dataclass(frozen=True)
-class Source:
+class LoaderSource:
     """What a loader reads.
 
     Attributes:
@@ -57,7 +57,7 @@ class Source:
             dataset.demand_usable()
 
 
-def source_of(data: SealedRows) -> Source:
+def source_of(data: SealedRows) -> LoaderSource:
     """What is read of ``data``.
 
     Raises:
@@ -70,7 +70,7 @@ def source_of(data: SealedRows) -> Source:
     shards = join_shards([each.shards for each in datasets])
     if not np.array_equal(chosen, np.arange(shards.layout.rows)):
         shards = replace(shards, layout=replace(shards.layout, chosen=np.sort(chosen)))
-    return Source(datasets, shards)
+    return LoaderSource(datasets, shards)
 
 
 def _rows_of(data: Any) -> tuple[tuple[SealedDataset, ...], Indices]:

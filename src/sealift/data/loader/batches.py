@@ -208,7 +208,7 @@ class BatchMemory:
 Columns = Mapping[str, Tensor]
 
 
-class Batch:
+class PartialBatch:
     """A batch that is being filled, from one window or at the seam of several.
 
     Args:

@@ -57,7 +57,7 @@ class MemoryOptions:
 
 
 @dataclass(frozen=True)
-class Rows:
+class WindowRows:
     """Memory for windows, and how a slot of it is seen as columns.
 
     Attributes:
@@ -90,7 +90,9 @@ class Rows:
             self.engine.close()
 
 
-def make_rows(shards: ShardSet, order: OrderOptions, options: MemoryOptions) -> Rows:
+def make_rows(
+    shards: ShardSet, order: OrderOptions, options: MemoryOptions
+) -> WindowRows:
     """Make the memory and start the workers.
 
     Raises:
@@ -118,7 +120,7 @@ def make_rows(shards: ShardSet, order: OrderOptions, options: MemoryOptions) -> 
 
 def _selected_rows(
     shards: ShardSet, order: OrderOptions, options: MemoryOptions
-) -> Rows:
+) -> WindowRows:
     """On the GPU that was named, or on the one there is; else, for ``auto``, here."""
     # No silent way back to the host: who wants that says engine="host".
     named = options.device
@@ -144,7 +146,7 @@ def _device_rows(
     options: MemoryOptions,
     *,
     selected: bool = False,
-) -> Rows:
+) -> WindowRows:
     """Batches stay where a selected engine is; from one that was given they may go."""
     schema = shards.schema
     largest = record_window_bytes(shards, order)
@@ -165,7 +167,7 @@ def _device_rows(
     except BaseException:
         memory.close()
         raise
-    return Rows(
+    return WindowRows(
         memory,
         columns,
         opened_by=f"{engine.name}: given by the caller",
@@ -208,7 +210,9 @@ def device_tensor(memory: DeviceMemory, device: torch.device) -> Tensor:
     return torch.as_tensor(memory, device=gpu)
 
 
-def _host_rows(shards: ShardSet, order: OrderOptions, options: MemoryOptions) -> Rows:
+def _host_rows(
+    shards: ShardSet, order: OrderOptions, options: MemoryOptions
+) -> WindowRows:
     schema = shards.schema
     threaded = options.num_workers > 0
     slot_bytes = window_bytes(shards, order)
@@ -235,7 +239,7 @@ def _host_rows(shards: ShardSet, order: OrderOptions, options: MemoryOptions) ->
     why = (
         "asked for by name" if options.engine == "host" else f"for batches on {device}"
     )
-    return Rows(memory, columns, f"host: {why}", device)
+    return WindowRows(memory, columns, f"host: {why}", device)
 
 
 def _opener(shards: ShardSet, arena: WindowArena) -> Opener:

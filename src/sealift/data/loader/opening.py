@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from sealift.channel.device.device import Verdicts
 from sealift.channel.record.commitment import VerifiedLeaves
-from sealift.data.schedule.order import Run
+from sealift.data.schedule.order import RowRun
 from sealift.data.shards.shard import OpenShards, Shard
 from sealift.errors import AuthenticationError, SealiftError, require_value
 
@@ -148,7 +148,7 @@ class OpenerPool:
             self._idle.put(opener)
 
 
-def extents_of(runs: Sequence[Run], row_bytes: int, at: int) -> list[Extent]:
+def extents_of(runs: Sequence[RowRun], row_bytes: int, at: int) -> list[Extent]:
     """Where the rows of a window lie, and where they go: one after another."""
     extents = []
     for run in runs:

@@ -26,12 +26,12 @@ from sealift.data.loader.arguments import (
     refuse_torchs,
     source_of,
 )
-from sealift.data.loader.batches import Batch, BatchMemory, BatchPlan, Columns
+from sealift.data.loader.batches import BatchMemory, BatchPlan, Columns, PartialBatch
 from sealift.data.loader.deferral import Deferral, StepGate, Verdicting, check_deferral
 from sealift.data.loader.memories import (
     Engine,
     MemoryOptions,
-    Rows,
+    WindowRows,
     WorkerKind,
     make_rows,
 )
@@ -145,7 +145,7 @@ class SealedDataLoader:
             engine=engine,
             defers=defers,
         )
-        self._rows: Rows | None = None
+        self._rows: WindowRows | None = None
         self._batch_memory = BatchMemory()
         self._epoch, self._position = 0, 0
         self._fresh = True  # the position is where the next ``for`` begins
@@ -289,10 +289,10 @@ class SealedDataLoader:
             if self._stream is stream:
                 self._end_stream()
 
-    def _filled(self, stream: WindowStream, rows: Rows) -> Iterator[Batch]:
+    def _filled(self, stream: WindowStream, rows: WindowRows) -> Iterator[PartialBatch]:
         """Batches of one window, or at the seam of some."""
         position, last = self._position, self._plan.end
-        batch: Batch | None = None
+        batch: PartialBatch | None = None
         try:
             for loaded in stream:
                 places = torch.from_numpy(loaded.places)
@@ -317,11 +317,11 @@ class SealedDataLoader:
             if batch is not None:
                 batch.scrub()
 
-    def _new_batch(self, columns: Columns, rows: int) -> Batch:
+    def _new_batch(self, columns: Columns, rows: int) -> PartialBatch:
         memory, most_rows = self._batch_memory, self.batch_size
-        return Batch(columns, self._plan.names, rows, memory, most_rows)
+        return PartialBatch(columns, self._plan.names, rows, memory, most_rows)
 
-    def _handed_out(self, batch: Batch, rows: Rows) -> Any:
+    def _handed_out(self, batch: PartialBatch, rows: WindowRows) -> Any:
         placed = [tensor.to(rows.device) for tensor in batch.tensors]
         if self._deferral is not None:
             self._deferral.admit(placed, batch.verdicts)
@@ -337,7 +337,7 @@ class SealedDataLoader:
             )
         return self._deferral
 
-    def _opened_rows(self) -> Rows:
+    def _opened_rows(self) -> WindowRows:
         if self._rows is None:
             self._rows = make_rows(self._shards, self._plan.order, self._memory_options)
         return self._rows

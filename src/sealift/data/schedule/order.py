@@ -110,7 +110,7 @@ class OrderOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RowRun:
     """Consecutive rows ``[first, end)`` of one shard, counted there."""
 
     shard: int
@@ -136,7 +136,7 @@ class Window:
 
     number: int
     start: int
-    runs: tuple[Run, ...]
+    runs: tuple[RowRun, ...]
     order: Indices
 
     @property
@@ -205,9 +205,9 @@ class EpochOrder:
         chosen = self._layout.chosen
         return np.arange(start, end) if chosen is None else chosen[start:end]
 
-    def _run(self, start: int, end: int) -> Run:
+    def _run(self, start: int, end: int) -> RowRun:
         shard, first = self._layout.place(start)
-        return Run(shard, first, first + end - start)
+        return RowRun(shard, first, first + end - start)
 
     def _pieces_of(self, first: int, end: int) -> Indices:
         """Rows ``[first, end)`` of the permuted units, as ``(start, end)`` by unit."""

@@ -72,7 +72,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class VisitBatch:
     """Visits that are worked on together: one, unless cargo is mixed.
 
     Attributes:
@@ -88,7 +88,7 @@ class Group:
 
 def plan_job(
     resources: Sequence[Resource], terms: VisitTerms, buffer_bytes: int
-) -> tuple[Group, ...]:
+) -> tuple[VisitBatch, ...]:
     """Everything that a job visits, in order.
 
     Sums first if the job prepares, then each epoch's training rows, followed by the
@@ -103,7 +103,7 @@ def plan_job(
     Raises:
         UsageError: ``buffer-too-small``: a cell does not fit it. ``plan-too-long``.
     """
-    plan: list[Group] = []
+    plan: list[VisitBatch] = []
     visits = 0
     for purpose, epoch in terms.passes():
         cargo = [each for each in resources if each.part == part_for(purpose)]
@@ -128,7 +128,7 @@ def plan_job(
                 )
             )
         for stops in groups:
-            plan.append(Group(len(plan), purpose, epoch, stops))
+            plan.append(VisitBatch(len(plan), purpose, epoch, stops))
             visits += len(stops)
         check_length(visits * terms.share[1])
     return tuple(plan)
@@ -304,7 +304,9 @@ def choose_buffer(
     return BufferChoice(share, f"half of the memory{times}; {free}")
 
 
-def plan_here(resources: Sequence[Resource], terms: VisitTerms) -> tuple[Group, ...]:
+def plan_here(
+    resources: Sequence[Resource], terms: VisitTerms
+) -> tuple[VisitBatch, ...]:
     """A job's plan with the buffer that this machine has room for.
 
     Raises:

@@ -35,8 +35,8 @@ from sealift.data.schema.rows import (
 )
 from sealift.data.schema.schema import DTYPES, Field, Schema
 from sealift.data.sources.source import (
-    Source,
     SourceOptions,
+    TableSource,
     made_field,
     refuse_image_options,
     unclear,
@@ -87,7 +87,7 @@ class ArrayTable:
             )
 
 
-def array_source(suffix: str, look: Look, read: ReadBlocks) -> Source:
+def array_source(suffix: str, look: Look, read: ReadBlocks) -> TableSource:
     """A kind of array file.
 
     Args:
@@ -108,7 +108,7 @@ def array_source(suffix: str, look: Look, read: ReadBlocks) -> Source:
         path = Path(place)
         return _schema_from_layouts(look(path, options, only), path.name)
 
-    return Source(f"{suffix} file", with_suffix(suffix), open_table, infer)
+    return TableSource(f"{suffix} file", with_suffix(suffix), open_table, infer)
 
 
 def _check_layouts(layouts: Mapping[str, Layout], schema: Schema, source: str) -> int:

@@ -24,8 +24,8 @@ from sealift.data.schema.rows import (
 )
 from sealift.data.schema.schema import DTYPES, Field, Schema
 from sealift.data.sources.source import (
-    Source,
     SourceOptions,
+    TableSource,
     demand_distinct,
     made_field,
     refuse_image_options,
@@ -364,4 +364,4 @@ def _kinds(files: list[Path]) -> Any:
     return first
 
 
-SOURCE = Source("Parquet file or folder", _claims, _open, _infer)
+SOURCE = TableSource("Parquet file or folder", _claims, _open, _infer)

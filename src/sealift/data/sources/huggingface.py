@@ -26,8 +26,8 @@ from sealift.data.sources.arrow import (
 )
 from sealift.data.sources.images import decode, first_form, form_of
 from sealift.data.sources.source import (
-    Source,
     SourceOptions,
+    TableSource,
     demand_distinct,
     made_field,
     unclear,
@@ -232,4 +232,4 @@ def _plain_name(entry: Any) -> str:
     return name
 
 
-SOURCE = Source("folder of Dataset.save_to_disk", _claims, _open, _infer)
+SOURCE = TableSource("folder of Dataset.save_to_disk", _claims, _open, _infer)

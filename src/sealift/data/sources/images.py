@@ -25,7 +25,7 @@ import numpy as np
 
 from sealift.data.schema.rows import Array, Columns, Locate, bad_table, check_names
 from sealift.data.schema.schema import Field, Schema
-from sealift.data.sources.source import Source, SourceOptions, require, unclear
+from sealift.data.sources.source import SourceOptions, TableSource, require, unclear
 from sealift.errors import MalformedError, UsageError
 
 CHANNELS = {"RGB": 3, "L": 1}
@@ -263,4 +263,6 @@ def _refuse_fields(options: SourceOptions) -> None:
         raise UsageError("--fields is not for a folder of images")
 
 
-SOURCE = Source("folder with a subfolder of images per class", _claims, _open, _infer)
+SOURCE = TableSource(
+    "folder with a subfolder of images per class", _claims, _open, _infer
+)

@@ -29,8 +29,8 @@ from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.arrays import field_of
 from sealift.data.sources.arrow import as_integer
 from sealift.data.sources.source import (
-    Source,
     SourceOptions,
+    TableSource,
     refuse_image_options,
     unclear,
 )
@@ -211,4 +211,6 @@ def _as_array(value: Any, place: str) -> Array:
         ) from error
 
 
-SOURCE = Source("dataset by its import path, MODULE:ATTRIBUTE", _claims, _open, _infer)
+SOURCE = TableSource(
+    "dataset by its import path, MODULE:ATTRIBUTE", _claims, _open, _infer
+)

@@ -82,7 +82,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TableSource:
     """One kind of source.
 
     Attributes:

@@ -27,9 +27,9 @@ from sealift.data.sources.problems import Problems
 from sealift.data.sources.source import (
     NO_OPTIONS,
     Draft,
-    Source,
     SourceOptions,
     TableReader,
+    TableSource,
     refuse_options,
     unclear,
     with_suffix,
@@ -51,8 +51,8 @@ def _open_csv(place: str, schema: Schema, options: SourceOptions) -> TableReader
 
 
 # The first that claims a place gets it: folders with files of their own before images.
-SOURCES: Final[tuple[Source, ...]] = (
-    Source(".csv or .tsv file", _is_text, _open_csv),
+SOURCES: Final[tuple[TableSource, ...]] = (
+    TableSource(".csv or .tsv file", _is_text, _open_csv),
     arrayfiles.NPY,
     arrayfiles.NPZ,
     arrayfiles.SAFETENSORS,
@@ -148,7 +148,7 @@ def open_table(
     return Table(path.name, schema, reader, path, stamp)
 
 
-def _source_of(place: str) -> Source:
+def _source_of(place: str) -> TableSource:
     """The kind of source that a place is.
 
     Raises:

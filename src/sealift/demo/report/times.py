@@ -23,7 +23,7 @@ from sealift.demo.progress import (
     Span,
     VisitSeen,
 )
-from sealift.view.charts import Lane, Part, lanes, legend, stack
+from sealift.view.charts import BarPart, Lane, lanes, legend, stack
 from sealift.view.markup import (
     Markup,
     element,
@@ -149,13 +149,13 @@ def _lead(outcome: Outcome) -> str:
 
 
 def _lanes(
-    visits: Sequence[VisitSeen], draw: Callable[[VisitSeen, int], Iterable[Part]]
+    visits: Sequence[VisitSeen], draw: Callable[[VisitSeen, int], Iterable[BarPart]]
 ) -> list[Lane]:
     """One per owner; visits of one owner that overlap stand below each other."""
     rows = []
     for owner in OWNERS:
         free_from: list[float] = []  # by track
-        parts: list[Part] = []
+        parts: list[BarPart] = []
         own = [visit for visit in visits if visit.holder == owner]
         for visit in sorted(own, key=lambda each: each.began_s):
             free = [i for i, at in enumerate(free_from) if at <= visit.began_s]
@@ -166,20 +166,20 @@ def _lanes(
     return rows
 
 
-def _whole(visit: VisitSeen, track: int) -> Iterator[Part]:
+def _whole(visit: VisitSeen, track: int) -> Iterator[BarPart]:
     style = f"fill-{visit.holder}" if visit.verified else "fill-refused"
     if visit.verified and visit.purpose == "heldout":
         style += " pale"
-    yield Part(visit.began_s, visit.ended_s, style, _say(visit), track)
+    yield BarPart(visit.began_s, visit.ended_s, style, _say(visit), track)
 
 
-def _phases(visit: VisitSeen, track: int) -> Iterator[Part]:
+def _phases(visit: VisitSeen, track: int) -> Iterator[BarPart]:
     """One part per phase; a refused visit is red until its scrub."""
     for span in visit.spans:
         failed = not visit.verified and span.phase in ("load", "check", "wait")
         style = "fill-refused" if failed else f"phase-{span.phase}"
         title = f"{_say(visit)} · {span.phase} {say_s(span.seconds)}"
-        yield Part(span.began_s, span.ended_s, style, title, track)
+        yield BarPart(span.began_s, span.ended_s, style, title, track)
 
 
 def _say(visit: VisitSeen) -> str:
@@ -192,7 +192,7 @@ def _say(visit: VisitSeen) -> str:
 def _closer(visits: Sequence[VisitSeen], spending: Spending, *, mixed: bool) -> Markup:
     start, end = min(v.began_s for v in visits), max(v.ended_s for v in visits)
     used = [
-        Part(
+        BarPart(
             max(start, each.began_s),
             min(end, each.ended_s),
             f"phase-{each.phase}",
@@ -211,14 +211,14 @@ def _closer(visits: Sequence[VisitSeen], spending: Spending, *, mixed: bool) -> 
     return join(lanes(rows, start, end, bands), legend(colours))
 
 
-def _groups(visits: Sequence[VisitSeen]) -> Iterator[Part]:
+def _groups(visits: Sequence[VisitSeen]) -> Iterator[BarPart]:
     """Stretches in which several visits were trained on together."""
     for position in sorted({visit.position for visit in visits}):
         group = [visit for visit in visits if visit.position == position]
         spans = [s for visit in group for s in visit.spans if s.phase == "train"]
         if len({visit.holder for visit in group if visit.verified}) > 1 and spans:
             began, ended = min(s.began_s for s in spans), max(s.ended_s for s in spans)
-            yield Part(began, ended, "band", f"group {position}")
+            yield BarPart(began, ended, "band", f"group {position}")
 
 
 def where_time_went(outcome: Outcome, spending: Spending) -> Markup:
@@ -265,7 +265,7 @@ def _stacked(stages: dict[str, tuple[float, str]]) -> Markup:
     whole = sum(seconds for seconds, _ in stages.values()) or 1.0
     parts, words = [], []
     for name, (seconds, style) in stages.items():
-        parts.append(Part(0.0, seconds, style, f"{name}: {say_s(seconds)}"))
+        parts.append(BarPart(0.0, seconds, style, f"{name}: {say_s(seconds)}"))
         words.append((f"{name} {say_s(seconds)}, {seconds / whole:.0%}", style))
     return join(stack(parts, whole), legend(words))
 

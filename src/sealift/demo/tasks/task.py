@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sealift.demo.job import Work
+from sealift.demo.job import DemoTask
 from sealift.errors import UnavailableError
 
 ACCURACY: Final = "accuracy"  # every task measures it
@@ -91,7 +91,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task(Work):
+class Task(DemoTask):
     """Work whose results people read.
 
     Attributes:

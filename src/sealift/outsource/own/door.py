@@ -30,7 +30,7 @@ class Reach(Protocol):
         ...
 
 
-class Door:
+class StepRunner:
     """What the steps of one model go through.
 
     Args:

@@ -33,7 +33,7 @@ from sealift.errors import UsageError, require_kind
 from sealift.numeric.kernels import Kernels, best_kernels
 from sealift.outsource.convert import STATE, Route, convert, copied, restore, why_not
 from sealift.outsource.modelstate import ModelState
-from sealift.outsource.own.door import Door, Reach
+from sealift.outsource.own.door import Reach, StepRunner
 from sealift.outsource.own.servers import ReachedServers, Servers
 from sealift.outsource.own.steps import Steps
 from sealift.outsource.trace import Phase, StepKind
@@ -62,7 +62,7 @@ class ModuleReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ConversionReport:
     """What is made where.
 
     Attributes:
@@ -98,7 +98,7 @@ class OutsourcedState:
                 "the model has no Linear or Conv2d that servers could compute",
                 code="nothing-to-outsource",
             )
-        door = Door(reach, kernels, seed, self._begin_step, self._undo_step)
+        door = StepRunner(reach, kernels, seed, self._begin_step, self._undo_step)
         self.steps = Steps(route, door)
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
@@ -127,14 +127,14 @@ class OutsourcedState:
             with self._measured():
                 yield
 
-    def report(self) -> Report:
+    def report(self) -> ConversionReport:
         """What is made where."""
         total = sum(self._seconds.values()) or 1.0
         modules = (
             ModuleReport(name, kind, why, self._seconds[name] / total)
             for name, (_, kind, why) in self._leaves.items()
         )
-        return Report(tuple(modules), self.steps.rehearsed, self.steps.served)
+        return ConversionReport(tuple(modules), self.steps.rehearsed, self.steps.served)
 
     @contextmanager
     def _measured(self) -> Iterator[None]:
@@ -188,7 +188,7 @@ class OutsourcedModel(nn.Module):
         with self._own.call(StepKind(phase, rows)):
             return super().__call__(*args, **kwargs)
 
-    def outsourced(self) -> Report:
+    def outsourced(self) -> ConversionReport:
         """Which modules are on servers, which stay, and their shares of the time."""
         return self._own.report()
 

@@ -15,7 +15,7 @@ from sealift.outsource.terms import Backward, Exchange, Forward
 from sealift.outsource.trace import Trace
 
 
-class Rehearsal(Float32Products):
+class StepRehearsal(Float32Products):
     """Takes down what a step asks for, and in which call of the model."""
 
     def __init__(self) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 from sealift.errors import JobError
 from sealift.numeric.loops import F32
 from sealift.outsource.convert import Route
-from sealift.outsource.own.door import Door
-from sealift.outsource.own.rehearsal import Rehearsal
+from sealift.outsource.own.door import StepRunner
+from sealift.outsource.own.rehearsal import StepRehearsal
 from sealift.outsource.terms import Backward, Exchange, Forward, Layer, Tensor
 from sealift.outsource.trace import StepKind, Trace
 
@@ -30,7 +30,7 @@ class Served:
         over: Whether it was judged.
     """
 
-    def __init__(self, door: Door, trace: Trace) -> None:
+    def __init__(self, door: StepRunner, trace: Trace) -> None:
         self._door, self._trace = door, trace
         self._layers = [e.layer for e in trace if isinstance(e, Forward)]
         self._at = 0
@@ -111,11 +111,11 @@ class Steps:
         rehearsed: Steps that were made here.
     """
 
-    def __init__(self, route: Route, door: Door) -> None:
+    def __init__(self, route: Route, door: StepRunner) -> None:
         self.rehearsed = 0
         self._route, self._door = route, door
         self._kind = StepKind("evaluate", 0)
-        self._step: Rehearsal | Served | None = None
+        self._step: StepRehearsal | Served | None = None
         self._torn = False
         self._trained: tuple[bool, ...] = ()
 
@@ -135,12 +135,12 @@ class Steps:
         self._door.demand_sound()
         self._end_before_call(trained)
         step = self._step or self._begin(kind)
-        if isinstance(step, Rehearsal):
+        if isinstance(step, StepRehearsal):
             step.begin_part()
         self._torn = True
         try:
             with self._route.to(step, keeps=kind.phase == "train"):
-                yield isinstance(step, Rehearsal)
+                yield isinstance(step, StepRehearsal)
         except Exception:
             self.close()  # at once: a pause would show servers where it was torn
             raise
@@ -167,7 +167,7 @@ class Steps:
                 are missing, so that there was no verdict yet.
         """
         self._door.demand_sound()
-        if isinstance(self._step, Rehearsal):
+        if isinstance(self._step, StepRehearsal):
             self._end_rehearsal(self._step)
         if isinstance(self._step, Served) and not self._step.over:
             raise self._step.unfinished()
@@ -175,7 +175,7 @@ class Steps:
     def _end_before_call(self, trained: tuple[bool, ...]) -> None:
         """What is open goes on only where it waits for another call of the model."""
         match self._step:
-            case Rehearsal() as step if self._torn or not self._route.waits:
+            case StepRehearsal() as step if self._torn or not self._route.waits:
                 self._end_rehearsal(step)
             case Served() as step if self._torn or not isinstance(step.next, Forward):
                 self._step = None
@@ -184,7 +184,7 @@ class Steps:
             self._trained = trained
             self._door.forget("train")
 
-    def _end_rehearsal(self, step: Rehearsal) -> None:
+    def _end_rehearsal(self, step: StepRehearsal) -> None:
         self._step = None
         if self._torn:
             return
@@ -192,14 +192,14 @@ class Steps:
         self._door.learn(self._kind, step.trace(self._route.edges))
         self.rehearsed += 1
 
-    def _begin(self, kind: StepKind) -> Rehearsal | Served:
+    def _begin(self, kind: StepKind) -> StepRehearsal | Served:
         self._route.begin()
         self._kind = kind
         if trace := self._door.trace(kind):
             self._door.begin(kind)
             self._step = Served(self._door, trace)
         else:
-            self._step = Rehearsal()
+            self._step = StepRehearsal()
         return self._step
 
 

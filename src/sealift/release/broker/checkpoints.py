@@ -30,7 +30,7 @@ from sealift.release.checkpoint import (
     mark_of,
     rolled_back,
 )
-from sealift.release.facts import Ask, Kind
+from sealift.release.facts import ReleaseKind, ReleaseQuestion
 from sealift.release.grant import info_digest, seal_grant
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.log.entries import (
@@ -91,7 +91,7 @@ class CheckpointKeeper:
                 raise
 
     def _answer(self, request: CheckpointRequest, asker: Asker) -> Answered:
-        asked = Ask(kind=Kind.CHECKPOINT_SHARE, peer=asker.peer)
+        asked = ReleaseQuestion(kind=ReleaseKind.CHECKPOINT_SHARE, peer=asker.peer)
         challenge = request.fetch.challenge if request.fetch else None
         self._releases.require(asked, asker, challenge)
         key = JobKey(self._verified.digest, request.job)

@@ -24,7 +24,13 @@ from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.broker.leases import Asker, KeyLeases
 from sealift.release.broker.messages import PassRequest
 from sealift.release.decision import decide, require_in_force, require_visits
-from sealift.release.facts import Ask, Kind, Owner, RollbackGate, State
+from sealift.release.facts import (
+    Owner,
+    ReleaseKind,
+    ReleaseQuestion,
+    ReleaseState,
+    RollbackGate,
+)
 from sealift.release.grant import (
     KeyRelease,
     ReleaseRequest,
@@ -98,8 +104,12 @@ class KeyReleases:
             UnavailableError: if the entry cannot be written: then nothing leaves.
         """
         peer = asker.peer
-        kind = Kind.MODEL_KEY if request.purpose == "model" else Kind.DATA_KEY
-        asked = Ask(
+        kind = (
+            ReleaseKind.MODEL_KEY
+            if request.purpose == "model"
+            else ReleaseKind.DATA_KEY
+        )
+        asked = ReleaseQuestion(
             kind=kind, peer=peer, resource=request.resource, purpose=request.purpose,
             run=request.run,
         )  # fmt: skip
@@ -107,7 +117,7 @@ class KeyReleases:
             self.require(asked, asker, request.challenge)
             resource = self._verified.resource(request.resource)
             sealed = self._seal(request, asker)
-            if kind is Kind.DATA_KEY:
+            if kind is ReleaseKind.DATA_KEY:
                 self._count_run(require_value(request.run))
             use = self._ledger.debit(  # counted before it leaves, and who gets it
                 self._verified.agreement.name,
@@ -134,8 +144,8 @@ class KeyReleases:
             UnavailableError: if it cannot be written: then it may not begin.
         """
         peer, owner = asker.peer, self._owner.name
-        asked = Ask(
-            kind=Kind.PASSES, peer=peer, purpose=request.purpose, run=request.run,
+        asked = ReleaseQuestion(
+            kind=ReleaseKind.PASSES, peer=peer, purpose=request.purpose, run=request.run,
             visits=request.visits, attempt=request.attempt,
         )  # fmt: skip
         limit = self._verified.agreement.output_rule.max_visits
@@ -149,7 +159,9 @@ class KeyReleases:
                 self.append("refusal", rule=error.code, **asker.logged())
             raise
 
-    def require(self, asked: Ask, asker: Asker, challenge: bytes | None) -> None:
+    def require(
+        self, asked: ReleaseQuestion, asker: Asker, challenge: bytes | None
+    ) -> None:
         """Return if it may leave now; the challenge is spent then.
 
         Args:
@@ -178,7 +190,7 @@ class KeyReleases:
         """
         verified, ended = self._statements.judged()
         require_in_force(
-            State(
+            ReleaseState(
                 owner=self._owner,
                 verified=verified,
                 at_s=self._clock(),
@@ -222,17 +234,19 @@ class KeyReleases:
         """Emit an event of this owner's broker."""
         emit(self._sink, kind, owner=self._owner.name, **fields)
 
-    def _state(self, asked: Ask, asker: Asker, *, fresh: bool) -> State:
+    def _state(
+        self, asked: ReleaseQuestion, asker: Asker, *, fresh: bool
+    ) -> ReleaseState:
         verified, ended = self._statements.judged()
         line, instance, ledger = (
             verified.agreement.name,
             asked.peer.instance,
             self._ledger,
         )
-        passes = asked.kind is Kind.PASSES
-        held = passes or asked.kind is Kind.CHECKPOINT_SHARE
+        passes = asked.kind is ReleaseKind.PASSES
+        held = passes or asked.kind is ReleaseKind.CHECKPOINT_SHARE
         own = verified.agreement.resources_of(self._owner.name)
-        return State(
+        return ReleaseState(
             owner=self._owner,
             verified=verified,
             at_s=self._clock(),
@@ -249,11 +263,11 @@ class KeyReleases:
             },
             held=ledger.held(line, instance) if held else frozenset(),
             fresh=fresh,
-            runs=ledger.runs(line) if asked.kind is Kind.DATA_KEY else None,
+            runs=ledger.runs(line) if asked.kind is ReleaseKind.DATA_KEY else None,
             visits=ledger.spent(self._debit(asked)) if passes else math.inf,
         )
 
-    def _debit(self, asked: Ask) -> Debit:
+    def _debit(self, asked: ReleaseQuestion) -> Debit:
         line = self._verified.agreement.name
         return Debit.of_visits(line, asked.purpose, asked.visits, asked.attempt)
 

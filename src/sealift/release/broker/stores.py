@@ -159,7 +159,7 @@ HEAD: Final = "head.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class StoreBackup:
     """What a backup holds, or what was restored.
 
     Attributes:
@@ -171,7 +171,7 @@ class Copy:
     log: LogReport
 
 
-def back_up(vault_path: Path, log_path: Path, folder: Path) -> Copy:
+def back_up(vault_path: Path, log_path: Path, folder: Path) -> StoreBackup:
     """Copy vault and log into a new folder, and check the copies.
 
     The log first: the vault counts a use before the log says so, and what is copied
@@ -195,7 +195,7 @@ def restore(
     vault_path: Path,
     log_path: Path,
     outside: SignedTreeHead | None = None,
-) -> Copy:
+) -> StoreBackup:
     """Put a backup in the place of vault and log, if it may be used.
 
     Args:
@@ -223,7 +223,7 @@ def restore(
     return found
 
 
-def check_copy(folder: Path, outside: SignedTreeHead | None = None) -> Copy:
+def check_copy(folder: Path, outside: SignedTreeHead | None = None) -> StoreBackup:
     """Check a backup by itself, and against a head from outside.
 
     Raises:
@@ -235,7 +235,7 @@ def check_copy(folder: Path, outside: SignedTreeHead | None = None) -> Copy:
         _require_whole(connection, folder / VAULT)
         uses, revoked = _memory(connection, form)
     _require_one_time(folder, uses, revoked)
-    return Copy(form, report)
+    return StoreBackup(form, report)
 
 
 def upgrade(vault_path: Path, copy: Path) -> tuple[int, int]:

@@ -24,8 +24,8 @@ from sealift.ids import Buffer
 from sealift.session.relay.envelope import (
     FRAME_COST_BYTES,
     WINDOW_BYTES,
-    Envelope,
     EnvelopeKind,
+    RelayEnvelope,
     close,
     credit,
     relay_error,
@@ -58,7 +58,7 @@ class Circuit(CopyingSlots):
         self.id = circuit
         self.peer_name = peer_name
         self.max_frame_bytes = max_frame_bytes
-        self._head = Envelope(EnvelopeKind.FRAME, circuit).encode()
+        self._head = RelayEnvelope(EnvelopeKind.FRAME, circuit).encode()
         self._write = write
         self._send_timeout_s = send_timeout_s
         self._changed = threading.Condition()

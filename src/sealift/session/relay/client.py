@@ -17,9 +17,9 @@ from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.envelope import (
     MAX_ENVELOPE_BYTES,
-    Envelope,
     EnvelopeKind,
     Prove,
+    RelayEnvelope,
     close,
     fresh_circuit,
     relay_error,
@@ -143,14 +143,14 @@ class RelayClient:
 
     def _register(self, timeout_s: float, prove: Prove | None) -> None:
         try:
-            hello = Envelope(EnvelopeKind.REGISTER, name=self.name)
+            hello = RelayEnvelope(EnvelopeKind.REGISTER, name=self.name)
             answer = self._ask(hello, timeout_s)
             if answer.kind is EnvelopeKind.CHALLENGE:
                 if prove is None:
                     raise relay_error("name-unproven", self.name)
                 proof = prove(bytes(answer.payload))
                 answer = self._ask(
-                    Envelope(EnvelopeKind.PROVE, payload=proof), timeout_s
+                    RelayEnvelope(EnvelopeKind.PROVE, payload=proof), timeout_s
                 )
             if answer.kind is EnvelopeKind.REFUSED:
                 raise relay_error(answer.reason, self.name)
@@ -161,11 +161,11 @@ class RelayClient:
             self._transport.close()
             raise
 
-    def _ask(self, envelope: Envelope, timeout_s: float) -> Envelope:
+    def _ask(self, envelope: RelayEnvelope, timeout_s: float) -> RelayEnvelope:
         self._transport.send(envelope.encode())
         if isinstance(self._transport, RelayTransport):
             self._transport.hear(timeout_s)
-        return Envelope.parse(self._transport.receive(timeout_s))
+        return RelayEnvelope.parse(self._transport.receive(timeout_s))
 
     def _open(self, peer_name: str, timeout_s: float) -> Circuit:
         circuit = self._circuit(fresh_circuit(), peer_name)
@@ -174,7 +174,9 @@ class RelayClient:
                 raise relay_error(self._end)
             self._circuits[circuit.id] = circuit
         try:
-            self._write(Envelope(EnvelopeKind.OPEN, circuit.id, peer_name).encode())
+            self._write(
+                RelayEnvelope(EnvelopeKind.OPEN, circuit.id, peer_name).encode()
+            )
             self._await_answer(circuit, Deadline(timeout_s))
         except BaseException:
             self._forget(circuit.id)
@@ -210,7 +212,7 @@ class RelayClient:
             raise relay_error(self._end)
         self._transport.send(frame)
         if frame[1] == EnvelopeKind.CLOSE:
-            self._forget(Envelope.parse(frame).circuit)
+            self._forget(RelayEnvelope.parse(frame).circuit)
 
     def _forget(self, circuit: bytes) -> None:
         with self._changed:
@@ -220,11 +222,11 @@ class RelayClient:
     def _read(self) -> None:
         try:
             while True:
-                self._take(Envelope.parse(self._transport.receive(None)))
+                self._take(RelayEnvelope.parse(self._transport.receive(None)))
         except SealiftError:
             self._finish("relay-gone")
 
-    def _take(self, envelope: Envelope) -> None:
+    def _take(self, envelope: RelayEnvelope) -> None:
         if envelope.kind is EnvelopeKind.OPEN:
             self._take_open(envelope)
             return
@@ -249,7 +251,7 @@ class RelayClient:
             case _:
                 raise MalformedError("unexpected envelope", code="bad-envelope")
 
-    def _take_open(self, envelope: Envelope) -> None:
+    def _take_open(self, envelope: RelayEnvelope) -> None:
         circuit = self._circuit(envelope.circuit, envelope.name)
         with self._changed:
             full = len(self._backlog) >= MAX_BACKLOG

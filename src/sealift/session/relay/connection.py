@@ -45,7 +45,7 @@ Accounts = tuple[Account, ...]
 _Piece = tuple[Buffer, Accounts]  # and what it counts against
 
 
-class Connection:
+class RelayConnection:
     """A socket whose frames are forwarded.
 
     Args:

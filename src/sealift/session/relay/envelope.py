@@ -56,7 +56,7 @@ class EnvelopeKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class RelayEnvelope:
     """One parsed envelope."""
 
     kind: EnvelopeKind
@@ -71,7 +71,7 @@ class Envelope:
         return b"".join((head, self.payload))
 
     @classmethod
-    def parse(cls, frame: Buffer) -> Envelope:
+    def parse(cls, frame: Buffer) -> RelayEnvelope:
         """Read an envelope; its payload is a view of the frame.
 
         Raises:
@@ -123,17 +123,19 @@ def fresh_circuit() -> bytes:
 def credit(circuit: bytes, credit_bytes: int) -> bytes:
     """An envelope that gives credit back."""
     payload = credit_bytes.to_bytes(4, "big")
-    return Envelope(EnvelopeKind.CREDIT, circuit, payload=payload).encode()
+    return RelayEnvelope(EnvelopeKind.CREDIT, circuit, payload=payload).encode()
 
 
 def close(circuit: bytes, reason: str) -> bytes:
     """An envelope that closes a circuit."""
-    return Envelope(EnvelopeKind.CLOSE, circuit, payload=reason.encode()).encode()
+    return RelayEnvelope(EnvelopeKind.CLOSE, circuit, payload=reason.encode()).encode()
 
 
 def refuse(circuit: bytes, reason: str) -> bytes:
     """An envelope that refuses a registration or a circuit."""
-    return Envelope(EnvelopeKind.REFUSED, circuit, payload=reason.encode()).encode()
+    return RelayEnvelope(
+        EnvelopeKind.REFUSED, circuit, payload=reason.encode()
+    ).encode()
 
 
 _WHAT: Final = {

@@ -33,7 +33,12 @@ from sealift.errors import PeerError, SealiftError, require_value
 from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Buffer
 from sealift.session.relay.client import RelayClient
-from sealift.session.relay.connection import READ_BYTES, Account, Accounts, Connection
+from sealift.session.relay.connection import (
+    READ_BYTES,
+    Account,
+    Accounts,
+    RelayConnection,
+)
 from sealift.session.relay.envelope import NO_CIRCUIT, Registry, refuse, relay_error
 from sealift.session.relay.switchboard import Delivery, Switchboard
 
@@ -74,15 +79,17 @@ class Relay:
         self._lock = threading.Lock()
         self._board = Switchboard(registry, clock=clock)
         self._proof_s = registry.proof_s if registry else None
-        self._peers: dict[int, Connection] = {}  # by number
-        self._waited: dict[int, Connection] = {}  # by descriptor
-        self._due_s: dict[Connection, float] = {}  # to register, or to take something
-        self._proof_due_s: dict[Connection, float] = {}  # of strangers
-        self._begun: deque[Connection] = deque()
-        self._unregistered: dict[Connection, None] = {}  # the oldest first
-        self._crowded_out: deque[Connection] = deque()
-        self._to_flush: dict[Connection, None] = {}
-        self._held: dict[Connection, None] = {}
+        self._peers: dict[int, RelayConnection] = {}  # by number
+        self._waited: dict[int, RelayConnection] = {}  # by descriptor
+        self._due_s: dict[
+            RelayConnection, float
+        ] = {}  # to register, or to take something
+        self._proof_due_s: dict[RelayConnection, float] = {}  # of strangers
+        self._begun: deque[RelayConnection] = deque()
+        self._unregistered: dict[RelayConnection, None] = {}  # the oldest first
+        self._crowded_out: deque[RelayConnection] = deque()
+        self._to_flush: dict[RelayConnection, None] = {}
+        self._held: dict[RelayConnection, None] = {}
         self._strangers = Account(STRANGERS_BYTES)
         # Whoever comes back finds its own again while anything in it waits.
         self._accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()
@@ -158,7 +165,7 @@ class Relay:
                 sock.close()
                 return
             self._count += 1
-            peer = Connection(
+            peer = RelayConnection(
                 self._count, sock, begun, address=address, accounts=accounts
             )
             self._peers[peer.number] = self._waited[peer.fileno()] = peer
@@ -191,7 +198,7 @@ class Relay:
         with self._lock:
             return self._strangers, self._account(f"address {address}", ADDRESS_BYTES)
 
-    def _accounts_of(self, peer: Connection) -> Accounts:
+    def _accounts_of(self, peer: RelayConnection) -> Accounts:
         if peer.address is None or not self._board.is_proven(peer.number):
             return peer.accounts
         name = self._board.name_of(peer.number)
@@ -249,7 +256,7 @@ class Relay:
         for peer in self._peers.values():
             peer.close()
 
-    def _serve(self, peer: Connection, events: int) -> None:
+    def _serve(self, peer: RelayConnection, events: int) -> None:
         if events & select.EPOLLOUT:
             self._to_flush[peer] = None
         if not events & ~select.EPOLLOUT:
@@ -275,7 +282,9 @@ class Relay:
             if peer.number in self._peers:  # else it has left already
                 self._take_all(peer, peer.begin)
 
-    def _take_all(self, peer: Connection, read: Callable[[], Iterator[Buffer]]) -> None:
+    def _take_all(
+        self, peer: RelayConnection, read: Callable[[], Iterator[Buffer]]
+    ) -> None:
         try:
             for frame in read():
                 self._take(peer, frame)
@@ -295,12 +304,12 @@ class Relay:
             peer.held = False
             self._listen(peer)
 
-    def _listen(self, peer: Connection) -> None:
+    def _listen(self, peer: RelayConnection) -> None:
         reading = 0 if peer.held else _READING
         writing = select.EPOLLOUT if peer.blocked else 0
         self._poll.modify(peer, reading | writing)
 
-    def _take(self, peer: Connection, frame: Buffer) -> None:
+    def _take(self, peer: RelayConnection, frame: Buffer) -> None:
         with self._lock:
             known = self._board.name_of(peer.number)
             if known:
@@ -308,7 +317,7 @@ class Relay:
         if not known:
             self._register(peer, frame)
 
-    def _register(self, peer: Connection, frame: Buffer) -> None:
+    def _register(self, peer: RelayConnection, frame: Buffer) -> None:
         try:
             with self._lock:
                 answer = self._board.register(peer.number, frame, peer.address)
@@ -354,7 +363,7 @@ class Relay:
                 continue
             self._wait_for(peer, progress=peer.outbox_bytes < before)
 
-    def _wait_for(self, peer: Connection, *, progress: bool) -> None:
+    def _wait_for(self, peer: RelayConnection, *, progress: bool) -> None:
         """To read, and to write if something is left; and not for ever."""
         left = bool(peer.outbox)
         began = left and not peer.blocked
@@ -374,7 +383,7 @@ class Relay:
             self._drop(peer, peer_timeout())
         self._flush()
 
-    def _drop(self, peer: Connection, error: SealiftError) -> None:
+    def _drop(self, peer: RelayConnection, error: SealiftError) -> None:
         with self._lock:
             if self._peers.pop(peer.number, None) is None:
                 return

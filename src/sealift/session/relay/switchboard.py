@@ -21,9 +21,9 @@ from sealift.session.relay.envelope import (
     CHALLENGE_BYTES,
     FRAME_COST_BYTES,
     WINDOW_BYTES,
-    Envelope,
     EnvelopeKind,
     Registry,
+    RelayEnvelope,
     close,
     refuse,
     relay_error,
@@ -110,7 +110,7 @@ class Switchboard:
             PeerError: if the name is taken or not proven, or strangers have no place.
             MalformedError: if it is neither.
         """
-        envelope = Envelope.parse(frame)
+        envelope = RelayEnvelope.parse(frame)
         asked = self._asked.pop(connection, None)
         if asked is not None:
             self._require_proof(*asked, envelope)
@@ -121,7 +121,8 @@ class Switchboard:
             challenge = secrets.token_bytes(CHALLENGE_BYTES)
             self._asked[connection] = envelope.name, challenge
             return Delivery(
-                connection, Envelope(EnvelopeKind.CHALLENGE, payload=challenge).encode()
+                connection,
+                RelayEnvelope(EnvelopeKind.CHALLENGE, payload=challenge).encode(),
             )
         if address is not None:
             self._require_place(address)
@@ -149,7 +150,7 @@ class Switchboard:
             MalformedError: if it does not parse or may not come from there; the
                 connection must be dropped then.
         """
-        envelope = Envelope.parse(frame)
+        envelope = RelayEnvelope.parse(frame)
         if envelope.kind is EnvelopeKind.OPEN:
             return self._open(connection, envelope)
         route = self._routes.get(envelope.circuit)
@@ -193,14 +194,16 @@ class Switchboard:
         self._names.setdefault(member.name, connection)
         self._members[connection] = member
         clock = int(self._clock()).to_bytes(8, "big") if self._clock else b""
-        answer = Envelope(EnvelopeKind.REGISTERED, name=member.name, payload=clock)
+        answer = RelayEnvelope(EnvelopeKind.REGISTERED, name=member.name, payload=clock)
         return Delivery(connection, answer.encode())
 
     def _is_held(self, name: str) -> bool:
         holder = self._names.get(name)
         return holder is not None and self.is_proven(holder)
 
-    def _require_proof(self, name: str, challenge: bytes, envelope: Envelope) -> None:
+    def _require_proof(
+        self, name: str, challenge: bytes, envelope: RelayEnvelope
+    ) -> None:
         if envelope.kind is not EnvelopeKind.PROVE:
             raise MalformedError("expected a proof", code="bad-envelope")
         try:
@@ -214,21 +217,21 @@ class Switchboard:
         if full or strangers.count(address) >= self._registry.strangers_each:
             raise relay_error("relay-full")
 
-    def _open(self, connection: int, envelope: Envelope) -> list[Delivery]:
+    def _open(self, connection: int, envelope: RelayEnvelope) -> list[Delivery]:
         try:
             target = self._admit(connection, envelope)
         except PeerError as error:
             return [Delivery(connection, refuse(envelope.circuit, error.code))]
         self._routes[envelope.circuit] = _Route(connection, target)
         name = self._members[connection].name
-        there = Envelope(EnvelopeKind.OPEN, envelope.circuit, name)
-        back = Envelope(EnvelopeKind.OPENED, envelope.circuit, envelope.name)
+        there = RelayEnvelope(EnvelopeKind.OPEN, envelope.circuit, name)
+        back = RelayEnvelope(EnvelopeKind.OPENED, envelope.circuit, envelope.name)
         return [
             Delivery(target, there.encode()),
             Delivery(connection, back.encode()),
         ]
 
-    def _admit(self, connection: int, envelope: Envelope) -> int:
+    def _admit(self, connection: int, envelope: RelayEnvelope) -> int:
         own, target = self._members[connection].name, self._names.get(envelope.name)
         if self._is_held(own) and self._names[own] != connection:
             raise relay_error("name-taken", own)  # vouched for since, for another
@@ -241,7 +244,7 @@ class Switchboard:
         return target
 
     def _forward(
-        self, sender: int, route: _Route, envelope: Envelope, frame: Buffer
+        self, sender: int, route: _Route, envelope: RelayEnvelope, frame: Buffer
     ) -> list[Delivery]:
         under_way = route.under_way.get(sender, 0)
         if under_way >= self._window_bytes:
@@ -250,7 +253,7 @@ class Switchboard:
         return [Delivery(route.other(sender), frame)]
 
     def _credit(
-        self, receiver: int, route: _Route, envelope: Envelope, frame: Buffer
+        self, receiver: int, route: _Route, envelope: RelayEnvelope, frame: Buffer
     ) -> list[Delivery]:
         sender = route.other(receiver)
         left = route.under_way.get(sender, 0) - envelope.credit_bytes

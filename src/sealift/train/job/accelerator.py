@@ -28,7 +28,7 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, connect
 from sealift.train.job.checkpointfile import JobBinding
-from sealift.train.job.checkpoints import Checkpoints, StateFolder
+from sealift.train.job.checkpoints import CheckpointFolder, Checkpoints
 from sealift.train.job.leasekeeping import LeaseKeeper, owners_leases
 from sealift.train.job.releasedkeys import ReleasedKeys
 from sealift.train.job.runningjob import (
@@ -110,7 +110,7 @@ class Accelerator:
         clock: Clock,
         direct_host: DirectHost | None = None,
         sink: Sink = discard,
-        state: StateFolder | None = None,
+        state: CheckpointFolder | None = None,
         must_resume: bool = False,
         restarts: Restarts = _NEVER,
         shapes: JobShapes | None = None,

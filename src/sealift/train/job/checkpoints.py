@@ -44,7 +44,7 @@ LOCK_S: Final = 5.0  # a former accelerator may still be ending
 KEPT: Final = 2
 
 
-class StateFolder:
+class CheckpointFolder:
     """The folder of one job's checkpoints, held by one process at a time.
 
     Raises:
@@ -115,7 +115,7 @@ class Checkpoints(Generic[P]):
 
     def __init__(
         self,
-        folder: StateFolder,
+        folder: CheckpointFolder,
         ledger: CheckpointLedger,
         *,
         binding: JobBinding,

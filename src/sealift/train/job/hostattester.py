@@ -95,7 +95,7 @@ class EvidencePlaces:
 
 
 @dataclass(frozen=True, slots=True)
-class Platform:
+class HostPlatform:
     """What attesters of this machine ask; tests put stand-ins in its place.
 
     Attributes:
@@ -144,7 +144,7 @@ def open_tpm(
     )
 
 
-def open_tee(places: EvidencePlaces, platform: Platform, state: Path) -> Attester:
+def open_tee(places: EvidencePlaces, platform: HostPlatform, state: Path) -> Attester:
     """The attester of the TDX, SEV-SNP or Azure guest that this process runs in.
 
     A first report is made at once: a guest that gets none cannot prove anything.
@@ -171,7 +171,7 @@ def open_tee(places: EvidencePlaces, platform: Platform, state: Path) -> Atteste
 
 
 def open_azure(
-    places: EvidencePlaces, platform: Platform, state: Path
+    places: EvidencePlaces, platform: HostPlatform, state: Path
 ) -> AzureAttester:
     """The attester of a confidential guest of Azure; its log lies in ``state``.
 
@@ -188,12 +188,14 @@ def open_azure(
     )
 
 
-def open_tdx(platform: Platform) -> TdxAttester:
+def open_tdx(platform: HostPlatform) -> TdxAttester:
     """The attester of a TDX guest."""
     return TdxAttester(platform.reader, platform.register, platform.ccel)
 
 
-def bind_devices(lead: Attester, platform: Platform) -> Callable[[], CompositeAttester]:
+def bind_devices(
+    lead: Attester, platform: HostPlatform
+) -> Callable[[], CompositeAttester]:
     """Measure this machine's GPUs into the lead's log, unless this boot did already.
 
     Returns:
@@ -245,7 +247,7 @@ class _Host:
 
     setup: RoleSetup
     places: EvidencePlaces
-    platform: Platform
+    platform: HostPlatform
     role: Role
     code: Digest
 
@@ -253,7 +255,7 @@ class _Host:
 def open_attester(
     setup: RoleSetup,
     places: EvidencePlaces,
-    platform: Platform | None = None,
+    platform: HostPlatform | None = None,
     *,
     role: Role = Role.ACCELERATOR,
     code: Digest | None = None,
@@ -274,7 +276,7 @@ def open_attester(
     agreement = setup.agreement.agreement
     wanted = (agreement.rehearse,) if agreement.rehearse else setup.agreement.accept
     code = code or agreement.code.digest
-    host = _Host(setup, places, platform or Platform(), role, code)
+    host = _Host(setup, places, platform or HostPlatform(), role, code)
     lacking: list[str] = []
     # Of several ranks of a host one makes and measures. A software key measures nothing,
     # nor does who asks an agent; and a demo holds the job's folder itself.

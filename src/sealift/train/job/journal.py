@@ -27,7 +27,7 @@ _OFTEN: Final = frozenset({"holder.frame", "visit.path", "lease.heard"})
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class JournalEntry:
     """One line.
 
     Attributes:
@@ -106,14 +106,14 @@ class JournalReader:
         self._path = path
         self._inode, self._offset = 0, 0
 
-    def read(self) -> list[Told]:
+    def read(self) -> list[JournalEntry]:
         """What was told since; nothing if it cannot be read."""
-        found: list[Told] = []
+        found: list[JournalEntry] = []
         while more := self._read_piece():
             found += more
         return found
 
-    def _read_piece(self) -> list[Told]:
+    def _read_piece(self) -> list[JournalEntry]:
         try:
             with self._path.open("rb") as file:
                 found = os.fstat(file.fileno())
@@ -129,7 +129,7 @@ class JournalReader:
         return list(_parsed(raw[:whole]))
 
 
-def _parsed(raw: bytes) -> Iterator[Told]:
+def _parsed(raw: bytes) -> Iterator[JournalEntry]:
     for line in raw.splitlines():
         try:
             plain = json.loads(line)
@@ -138,4 +138,4 @@ def _parsed(raw: bytes) -> Iterator[Told]:
         except (ValueError, TypeError, KeyError):
             continue  # cut off by a full disk
         if isinstance(by, str) and isinstance(kind, str) and isinstance(fields, dict):
-            yield Told(at_s, by, kind, fields)
+            yield JournalEntry(at_s, by, kind, fields)

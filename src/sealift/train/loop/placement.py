@@ -23,7 +23,7 @@ _FIRST_BATCHES: Final = 3  # an optimizer has its state after the first
 _READ_BYTES: Final = 1 << 20
 
 
-class Placement:
+class DevicePlacement:
     """One device.
 
     Args:
@@ -208,4 +208,4 @@ def _memory_at(address: int, length: int, number: int) -> Tensor:
     return torch.as_tensor(_Segment(address, length), device=f"cuda:{number}")
 
 
-HERE: Final = Placement()
+HERE: Final = DevicePlacement()

@@ -17,7 +17,7 @@ import numpy as np
 
 from sealift.codec import encode
 from sealift.data.schedule.memory import free_memory_bytes
-from sealift.data.schedule.visits import Group
+from sealift.data.schedule.visits import VisitBatch
 from sealift.errors import (
     IntegrityError,
     JobError,
@@ -42,8 +42,8 @@ from sealift.outsource.trace import (
     tabulate,
 )
 from sealift.release.agreement import Agreement
-from sealift.train.loop.tasks import Given, SliceTask, StepForm, Workplace
-from sealift.train.loop.told import Told
+from sealift.train.loop.tasks import SliceTask, StepForm, TaskInputs, Workplace
+from sealift.train.loop.told import TaskObserver
 from sealift.travel.settings import TrainingSettings
 
 WRONG: Final = ("wrong-product", "bad-share")
@@ -97,7 +97,7 @@ class Outsourcing:
             most_bytes=free_memory_bytes() // 2,
         )
         task = SliceTask("rehearse", settings, outsourced=True, forms=forms)
-        workplace.do(task, Given(), Told(products=steps))
+        workplace.do(task, TaskInputs(), TaskObserver(products=steps))
         self._learn(steps.traces(), free_memory_bytes())
 
     def _learn(self, traces: Traces, free_bytes: int) -> None:
@@ -114,7 +114,7 @@ class Outsourcing:
         self._multiplier = Multiplier(products, self._kernels, self._seed)
 
     @contextmanager
-    def steps(self, task: SliceTask, given: Given) -> Iterator[TaskSteps]:
+    def steps(self, task: SliceTask, given: TaskInputs) -> Iterator[TaskSteps]:
         """The steps of a task; one that its recipe leaves is made whole, and judged.
 
         So servers see the same of it whether the recipe fails, leaves the trace or ends.
@@ -339,7 +339,7 @@ class TaskSteps:
             raise _between_steps()
 
 
-def _steps_of(task: SliceTask, given: Given) -> Iterator[StepPlace]:
+def _steps_of(task: SliceTask, given: TaskInputs) -> Iterator[StepPlace]:
     """The steps that a task makes: a public rule."""
     most = task.settings.batch_rows
     for model, state in zip(task.models, given.states, strict=True):
@@ -356,7 +356,7 @@ def _steps_of(task: SliceTask, given: Given) -> Iterator[StepPlace]:
 
 
 def step_forms(
-    plan: Sequence[Group],
+    plan: Sequence[VisitBatch],
     agreement: Agreement,
     settings: TrainingSettings,
     *,

@@ -19,7 +19,7 @@ from sealift.train.loop.answers import pack_answer
 from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.tasks import ONE_ROW, Rehearsal, SliceId
 from sealift.train.loop.torchstate import as_tensors, sum_table
-from sealift.train.loop.training import Rows, Training, stream_seed
+from sealift.train.loop.training import GroupRows, Training, stream_seed
 from sealift.travel.settings import TrainingSettings
 
 DEFAULT_SPAN = 3.0  # floats without bounds lie within +-3, as standardised values do
@@ -104,12 +104,12 @@ def rehearse(
         batch = table[first : first + settings.batch_rows]
         started = clock()
         place = [SliceId(step, SCOPE, first)]
-        sums = training.train_slice(Rows([batch], schema), place)
+        sums = training.train_slice(GroupRows([batch], schema), place)
         seconds.append(clock() - started)
         losses.append(sums[0] / len(batch))
     if not settings.drop_last:
         begin(ONE_ROW)
-        training.train_slice(Rows([table[:1]], schema), [SliceId(steps, SCOPE, 0)])
+        training.train_slice(GroupRows([table[:1]], schema), [SliceId(steps, SCOPE, 0)])
     begin("its evaluation")
     later = sorted(seconds[1:]) or seconds
     metrics = training.evaluate(table, schema)

@@ -15,7 +15,7 @@ from typing import Literal
 
 from sealift.channel.device.device import SummingEngine
 from sealift.data.schedule.memory import SharedBuffer
-from sealift.data.schedule.visits import Group, Stop, check_length, plan_job
+from sealift.data.schedule.visits import Stop, VisitBatch, check_length, plan_job
 from sealift.release.agreement import Agreement, Purpose, Resource
 from sealift.train.loop import stepsums
 from sealift.train.loop.statistics import Measured
@@ -39,7 +39,7 @@ def resources_of_slice(
 
 def plan_slice(
     agreement: Agreement, settings: JobSettings, number: int
-) -> tuple[Group, ...]:
+) -> tuple[VisitBatch, ...]:
     """What a slice works on, in order: the same on every machine."""
     terms, slices = settings.visits, settings.slices
     if slices.rows == "share":
@@ -62,14 +62,14 @@ class StepGroup:
         device: Where this slice's gradients lie, if they are added up there.
     """
 
-    group: stepsums.Group
-    plans: Sequence[Sequence[Group]]
+    group: stepsums.ReduceGroup
+    plans: Sequence[Sequence[VisitBatch]]
     bucket_bytes: int = BUCKET_BYTES
     device: SummingEngine | None = None
 
 
 def groups_together(
-    plans: Sequence[Sequence[Group]],
+    plans: Sequence[Sequence[VisitBatch]],
     epoch: int,
     settings: TrainingSettings,
     bucket_bytes: int = BUCKET_BYTES,
@@ -88,7 +88,7 @@ def groups_together(
 
 
 def steps_of_slices(
-    plans: Sequence[Sequence[Group]],
+    plans: Sequence[Sequence[VisitBatch]],
     epoch: int,
     settings: TrainingSettings,
     sync: Literal["round", "step"],
@@ -117,7 +117,7 @@ class Slice:
     def __init__(
         self,
         agreement: Agreement,
-        plan: Sequence[Group],
+        plan: Sequence[VisitBatch],
         trainer: Trainer,
         lend_rows: LendRows,
     ) -> None:
@@ -170,7 +170,7 @@ class Slice:
             for stop in stops:
                 yield stop, measured[stop.resource]
 
-    def _groups(self, purpose: Purpose, epoch: int) -> Iterator[Group]:
+    def _groups(self, purpose: Purpose, epoch: int) -> Iterator[VisitBatch]:
         wanted = (purpose, epoch)
         return (each for each in self.plan if (each.purpose, each.epoch) == wanted)
 

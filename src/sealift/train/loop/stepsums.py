@@ -39,7 +39,7 @@ FAILED: Final = "rank-failed"
 _NO_DIGEST: Final = bytes(32)
 
 
-class Group(Protocol):
+class ReduceGroup(Protocol):
     """What of ``collective.SealedGroup`` this takes."""
 
     def all_reduce(self, tensor: Numbers) -> None:
@@ -58,7 +58,7 @@ class _Here:
         self._own = np.frombuffer(gradient, dtype)
         self._total = self._own * self._own.dtype.type(share)  # the sum grows in it
 
-    def reduce(self, group: Group) -> None:
+    def reduce(self, group: ReduceGroup) -> None:
         group.all_reduce(self._total)
 
     def first_odd(self) -> int | None:
@@ -82,7 +82,7 @@ class _There:
         self._engine.weigh(self._own, gradient, share)
         self._engine.copy(self._total, self._own)
 
-    def reduce(self, group: Group) -> None:
+    def reduce(self, group: ReduceGroup) -> None:
         group.all_reduce(self._total)
 
     def first_odd(self) -> int | None:
@@ -151,7 +151,7 @@ class StepSums:
 
     def __init__(
         self,
-        group: Group,
+        group: ReduceGroup,
         number: int,
         together: Together,
         *,

@@ -148,7 +148,7 @@ class SharedRows(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class TaskInputs:
     """What a task works on.
 
     Attributes:
@@ -314,7 +314,7 @@ class Workplace(Protocol):
         """
         ...
 
-    def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
+    def do(self, task: SliceTask, given: TaskInputs, parent: TaskParent) -> TaskDone:
         """Do one task.
 
         Args:

@@ -23,7 +23,7 @@ def unwatched(cargo: LoadedCargo, found: Measured) -> None:
     """For whoever waits for the end of a slice."""
 
 
-class Told:
+class TaskObserver:
     """The parent of a task, as it tells.
 
     Args:

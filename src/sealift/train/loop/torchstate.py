@@ -21,7 +21,7 @@ from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.schema import Schema
 from sealift.train.loop.faults import unfit
 from sealift.train.loop.imports import Guard
-from sealift.train.loop.placement import HERE, Placement
+from sealift.train.loop.placement import HERE, DevicePlacement
 from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.states import (
     ELEMENTS,
@@ -189,7 +189,7 @@ def sum_table(
     table: Tensor,
     schema: Schema,
     batch_rows: int,
-    placement: Placement = HERE,
+    placement: DevicePlacement = HERE,
 ) -> bytes:
     """What ``prepare`` sums over a table, batch by batch in order, as a blob.
 

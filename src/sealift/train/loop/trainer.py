@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from sealift.channel.device.device import SummingEngine
-from sealift.data.schedule.visits import Group as StopGroup
+from sealift.data.schedule.visits import VisitBatch as StopGroup
 from sealift.data.schema.alike import demand_alike
 from sealift.errors import MalformedError, require_value
 from sealift.ids import Digest
@@ -28,12 +28,12 @@ from sealift.train.loop.states import (
     state_digest,
 )
 from sealift.train.loop.statistics import ALONE, Measured, add_sums
-from sealift.train.loop.stepsums import Group, StepSums
+from sealift.train.loop.stepsums import ReduceGroup, StepSums
 from sealift.train.loop.tasks import (
-    Given,
     SliceId,
     SliceTask,
     TaskDone,
+    TaskInputs,
     TaskModel,
     TaskPart,
     Together,
@@ -41,7 +41,7 @@ from sealift.train.loop.tasks import (
     Workplace,
     plan_windows,
 )
-from sealift.train.loop.told import Losses, Told, Watch, plain_names, unwatched
+from sealift.train.loop.told import Losses, TaskObserver, Watch, plain_names, unwatched
 from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import TrainingSettings
 
@@ -172,7 +172,10 @@ class Trainer:
         return self._evaluate(parts)
 
     def sums(
-        self, group: Group, together: Together, device: SummingEngine | None = None
+        self,
+        group: ReduceGroup,
+        together: Together,
+        device: SummingEngine | None = None,
     ) -> StepSums:
         """What this slice's gradients of the next task are added up with, and where."""
         return StepSums(
@@ -319,7 +322,7 @@ class Trainer:
         names = (JOINT, *(owner for owner in self._owners if owner in here))
         models = tuple(self.model_for(cargo, name) for name in names)
         losses = self.losses(cargo, models[_JOINT_MODEL])
-        told = Told({_JOINT_MODEL: losses.watch}, sums)
+        told = TaskObserver({_JOINT_MODEL: losses.watch}, sums)
         given = [self._states[name] for name in names]
         done = self._do("train", cargo, given, models, told=told, sums=sums)
         self._settle(dict(zip(names[1:], map(_state, done.states[1:]), strict=True)))
@@ -327,7 +330,7 @@ class Trainer:
         return losses.found(told.of(_JOINT_MODEL))
 
     def _evaluate(self, cargo: Sequence[LoadedCargo]) -> dict[str, Measured]:
-        names, told = (JOINT, *self._owners), Told()
+        names, told = (JOINT, *self._owners), TaskObserver()
         models = (TaskModel(tuple(range(len(cargo))), begun=True),) * len(names)
         given = [self._states[name] for name in names]
         self._do("heldout", cargo, given, models, told=told)
@@ -348,10 +351,10 @@ class Trainer:
         states: Sequence[TrainingState | None] = (),
         models: tuple[TaskModel, ...] = (),
         *,
-        told: Told | None = None,
+        told: TaskObserver | None = None,
         sums: StepSums | None = None,
     ) -> TaskDone:
-        given = Given(
+        given = TaskInputs(
             rows=[each.memory for each in cargo],
             states=states,
             statistics=self._statistics,
@@ -366,7 +369,7 @@ class Trainer:
             together=sums.together if sums else None,
             outsourced=self.products is not None and work in ("train", "heldout"),
         )
-        told = told or Told()
+        told = told or TaskObserver()
         if self.products is None or not task.outsourced:
             return self._workplace.do(task, given, told)
         with self.products.steps(task, given) as told.products:

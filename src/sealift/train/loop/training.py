@@ -23,7 +23,7 @@ from sealift.crypto.hash import labelled
 from sealift.data.loader.rowtensors import batch_order, column_views, split_order
 from sealift.data.schema.schema import Schema
 from sealift.train.loop.faults import not_finite
-from sealift.train.loop.placement import HERE, Placement
+from sealift.train.loop.placement import HERE, DevicePlacement
 from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import (
@@ -55,7 +55,7 @@ def enter_stream(seed: int, purpose: str, *parts: int | str) -> None:
         torch.cuda.manual_seed_all(chosen)
 
 
-class Rows:
+class GroupRows:
     """The rows of a group's slices, taken as one table.
 
     Args:
@@ -97,7 +97,7 @@ class MakesSteps(Protocol):
         ...
 
 
-class Here:
+class LocalSteps:
     """Steps whose products are made in this process."""
 
     def make(self, work: Callable[[], T], *, trains: bool) -> T:
@@ -124,8 +124,8 @@ class Training:
         state: TrainingState | None = None,
         *,
         statistics: Mapping[str, Tensor] | None = None,
-        placement: Placement = HERE,
-        convert: Callable[[nn.Module], MakesSteps] = lambda model: Here(),
+        placement: DevicePlacement = HERE,
+        convert: Callable[[nn.Module], MakesSteps] = lambda model: LocalSteps(),
     ) -> None:
         self._recipe = recipe
         self.guard = recipe.guard
@@ -143,7 +143,7 @@ class Training:
 
     def train_slice(
         self,
-        rows: Rows,
+        rows: GroupRows,
         slices: Sequence[SliceId],
         *,
         number: int = 0,
@@ -198,7 +198,9 @@ class Training:
         self.guard(self.model.eval)
         sums: dict[str, float] = {}
         count = self._settings.batch_rows
-        made = map(Rows([rows], schema).batch, torch.arange(len(rows)).split(count))
+        made = map(
+            GroupRows([rows], schema).batch, torch.arange(len(rows)).split(count)
+        )
         with torch.no_grad():
             for batch in self.placement.batches(made):
                 work = partial(self._recipe.evaluate, self.model, batch)

@@ -17,7 +17,7 @@ from sealift.session.directhost import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import prover
-from sealift.train.job.checkpoints import StateFolder
+from sealift.train.job.checkpoints import CheckpointFolder
 from sealift.train.job.releasedkeys import enrol_where_missing
 from sealift.train.job.rolesetup import RoleSetup
 from sealift.train.job.runningjob import JobShapes
@@ -182,7 +182,7 @@ def open_rank(
     make_folder(receipts)
     text = sys.stderr if agreement.output_rule.recipe_text else None
     with (
-        StateFolder(state / f"rank-{rank}") as folder,
+        CheckpointFolder(state / f"rank-{rank}") as folder,
         RecipeExecutor(
             files,
             agreement.code.entry,

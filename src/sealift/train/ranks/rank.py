@@ -42,7 +42,7 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, connect
 from sealift.train.job.checkpointfile import JobBinding
-from sealift.train.job.checkpoints import Checkpoints, StateFolder
+from sealift.train.job.checkpoints import CheckpointFolder, Checkpoints
 from sealift.train.job.leasekeeping import LeaseKeeper, owners_leases
 from sealift.train.job.releasedkeys import ReleasedKeys
 from sealift.train.job.runningjob import JobProgress, JobShapes, open_training
@@ -103,7 +103,7 @@ class RankPlaces:
 
     sealed: Sequence[Path]
     receipts: Receipts
-    state: StateFolder
+    state: CheckpointFolder
     direct_host: DirectHost | None
     dialler: PathDialler
 

@@ -22,7 +22,7 @@ from sealift.codec import encode
 from sealift.collective.group import SealedGroup
 from sealift.collective.planner import plan_group
 from sealift.data.schedule.memory import SharedBuffer
-from sealift.data.schedule.visits import Group, Stop
+from sealift.data.schedule.visits import Stop, VisitBatch
 from sealift.errors import (
     IntegrityError,
     JobError,
@@ -63,9 +63,9 @@ from sealift.train.output.uses import TableUse, Uses, join_uses, wrong_uses
 from sealift.train.plans.local import SealedTables
 from sealift.train.ranks.rounds import (
     GroupRounds,
-    Part,
-    Present,
-    Report,
+    PassReport,
+    RankIntroduction,
+    RankNumbers,
     count_rows,
     stops_of,
 )
@@ -130,7 +130,7 @@ class RankedJob:
     heartbeat: Watcher
     sandbox: str
     sink: Sink
-    plans: Sequence[Sequence[Group]] = field(init=False)
+    plans: Sequence[Sequence[VisitBatch]] = field(init=False)
     _slice: Slice = field(init=False)
     _beside: StepGroup | None = field(init=False, default=None)
     _rounds: GroupRounds = field(init=False)
@@ -280,7 +280,7 @@ class RankedJob:
 
     def _meet(self, passes: Sequence[tuple[Purpose, int]]) -> int:
         """All ranks show what they have; the pass that they go on with."""
-        own = Present(
+        own = RankIntroduction(
             heads=self.keys.heads(),
             releases=self.keys.releases,
             position=self._restore(),
@@ -295,7 +295,7 @@ class RankedJob:
         self.keys.releases = tuple(dict.fromkeys(others))
         return seen[0].position
 
-    def _judge_releases(self, rank: int, present: Present) -> None:
+    def _judge_releases(self, rank: int, present: RankIntroduction) -> None:
         """What a rank shows of owners' logs is theirs, and says of that rank what must be.
 
         Raises:
@@ -328,7 +328,7 @@ class RankedJob:
             self.keys.heads.show(head)
 
     def _take_uses(
-        self, purpose: Purpose, epoch: int, reports: Sequence[Report]
+        self, purpose: Purpose, epoch: int, reports: Sequence[PassReport]
     ) -> None:
         """Take each rank's account of its rows as the plan has it; each receipt counts once.
 
@@ -403,7 +403,9 @@ class RankedJob:
         self.trainer.restore(TrainerState.from_parts(found.states))
         return found.position
 
-    def _work(self, purpose: Purpose, epoch: int) -> tuple[tuple[Part, ...], Uses]:
+    def _work(
+        self, purpose: Purpose, epoch: int
+    ) -> tuple[tuple[RankNumbers, ...], Uses]:
         """Our slice's pass; what others may hear of it."""
         agreement = self.agreement.agreement
         self.leases.await_proven(self.keys.owners)
@@ -416,7 +418,7 @@ class RankedJob:
             for stop, found in self._slice.work(purpose, epoch, self._beside):
                 seen = let_out(found, rule).metrics if may_see else {}
                 emit(self.sink, "slice.worked", purpose=purpose, epoch=epoch, **seen)
-                parts.append(Part.of(stop, found, rule))
+                parts.append(RankNumbers.of(stop, found, rule))
         except MalformedError as error:
             if error.code != "bad-row":
                 raise
@@ -489,12 +491,16 @@ class RankedJob:
                 self.rules.count(stop)
 
     def _tell(
-        self, purpose: Purpose, epoch: int, reports: Sequence[Report], seconds: float
+        self,
+        purpose: Purpose,
+        epoch: int,
+        reports: Sequence[PassReport],
+        seconds: float,
     ) -> None:
         """Rank 0 tells what all ranks' numbers come to."""
         rule = self.agreement.agreement.output_rule
         parts = [
-            Part.of(part.stop, Measured(part.stop.rows, part.metrics), rule)
+            RankNumbers.of(part.stop, Measured(part.stop.rows, part.metrics), rule)
             for report in reports
             for part in report.parts
         ]

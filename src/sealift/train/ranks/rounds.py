@@ -26,7 +26,7 @@ from sealift.collective.group import SealedGroup
 from sealift.collective.tensors import Array, chunks_of
 from sealift.crypto.hash import HASH_BYTES, content_hash
 from sealift.data.schedule.memory import free_memory_bytes
-from sealift.data.schedule.visits import Group, Stop
+from sealift.data.schedule.visits import Stop, VisitBatch
 from sealift.errors import (
     IntegrityError,
     JobError,
@@ -69,21 +69,21 @@ _ROOM_SHARE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class RankNumbers:
     """Numbers of one stop, as the output rule lets them out."""
 
     stop: Stop
     metrics: dict[str, float]
 
     @classmethod
-    def of(cls, stop: Stop, found: Measured, rule: OutputRule) -> Part:
+    def of(cls, stop: Stop, found: Measured, rule: OutputRule) -> RankNumbers:
         """What others may hear: of our own numbers, or of what another rank told."""
         told = {} if rule.audience == "owner" else let_out(found, rule).metrics
         return cls(stop=stop, metrics=dict(told))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class PassReport:
     """How a pass went on one rank.
 
     Attributes:
@@ -102,12 +102,12 @@ class Report:
     steps: int = 0
     form: Digest | None = None
     sums: bytes = b""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[RankNumbers, ...] = ()
     uses: Uses = field(default_factory=Uses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Present:
+class RankIntroduction:
     """What a rank shows the others before the first pass.
 
     Attributes:
@@ -123,8 +123,8 @@ class Present:
     states: dict[str, int] = field(default_factory=dict)
 
 
-Told = TypeVar("Told", Present, Report, SharedAccount)
-Work = Callable[[Purpose, int], tuple[tuple[Part, ...], Uses]]
+Told = TypeVar("Told", RankIntroduction, PassReport, SharedAccount)
+Work = Callable[[Purpose, int], tuple[tuple[RankNumbers, ...], Uses]]
 
 
 class GroupRounds:
@@ -144,7 +144,7 @@ class GroupRounds:
         self,
         group: SealedGroup,
         trainer: Trainer,
-        plans: Sequence[Sequence[Group]],
+        plans: Sequence[Sequence[VisitBatch]],
         work: Work,
         *,
         max_norm: float,
@@ -160,8 +160,8 @@ class GroupRounds:
         self._names = names or [f"rank {number}" for number in range(group.world)]
 
     def meet(
-        self, own: Present, passes: Sequence[tuple[Purpose, int]]
-    ) -> tuple[Present, ...]:
+        self, own: RankIntroduction, passes: Sequence[tuple[Purpose, int]]
+    ) -> tuple[RankIntroduction, ...]:
         """Go on where rank 0 does, from its states; what every rank shows.
 
         Args:
@@ -210,7 +210,7 @@ class GroupRounds:
                 )
         return tuple(seen)
 
-    def run(self, purpose: Purpose, epoch: int) -> tuple[Report, ...]:
+    def run(self, purpose: Purpose, epoch: int) -> tuple[PassReport, ...]:
         """Do one pass with all others; what each rank reported, in their order.
 
         Raises:
@@ -228,10 +228,10 @@ class GroupRounds:
         except SealiftError as error:
             own_error = error
             code = error.code if meaning(error.code) else FAILED
-            report = Report(code=code, of_the_job=isinstance(error, JobError))
+            report = PassReport(code=code, of_the_job=isinstance(error, JobError))
         else:
             form = contribution.form if contribution else None
-            report = Report(
+            report = PassReport(
                 steps=self._trainer.steps, form=form, sums=sums, parts=parts, uses=uses
             )
         reports = tuple(self._share(report))
@@ -306,7 +306,7 @@ class GroupRounds:
     def _agree(
         self,
         purpose: Purpose,
-        reports: Sequence[Report],
+        reports: Sequence[PassReport],
         contribution: Contribution | None,
     ) -> None:
         if purpose == "prepare":
@@ -419,7 +419,7 @@ class GroupRounds:
         self,
         purpose: Purpose,
         epoch: int,
-        reports: Sequence[Report],
+        reports: Sequence[PassReport],
         before: TrainingState | None,
     ) -> None:
         """Refuse what this rank can compute and another one says differently (rule O5)."""
@@ -441,7 +441,7 @@ class GroupRounds:
             if [part.stop for part in report.parts] != stops_of(plan, purpose, epoch):
                 self.refuse(rank, "it reports metrics of rows that are not its own")
 
-    def _sums(self, reports: Sequence[Report]) -> bytes:
+    def _sums(self, reports: Sequence[PassReport]) -> bytes:
         """All ranks' sums together; the first one whose names or shapes differ is named."""
         total: list[bytes] = []
         for rank, report in enumerate(reports):
@@ -451,7 +451,7 @@ class GroupRounds:
                     total = [add_sums([*total, report.sums])]
         return total[0] if total else add_sums([])
 
-    def _demand_all_well(self, reports: Sequence[Report]) -> None:
+    def _demand_all_well(self, reports: Sequence[PassReport]) -> None:
         """Say who failed, and what that is called; a peer's own words go nowhere."""
         # Who only heard of another's failure says less than that one.
         told = sorted(enumerate(reports), key=lambda each: each[1].code == FAILED)
@@ -481,7 +481,7 @@ class GroupRounds:
         return told
 
 
-def stops_of(plan: Sequence[Group], purpose: Purpose, epoch: int) -> list[Stop]:
+def stops_of(plan: Sequence[VisitBatch], purpose: Purpose, epoch: int) -> list[Stop]:
     """What a pass works on."""
     wanted = (purpose, epoch)
     groups = (each for each in plan if (each.purpose, each.epoch) == wanted)
@@ -489,7 +489,7 @@ def stops_of(plan: Sequence[Group], purpose: Purpose, epoch: int) -> list[Stop]:
 
 
 def count_rows(
-    plan: Sequence[Group],
+    plan: Sequence[VisitBatch],
     passes: Sequence[tuple[Purpose, int]],
     settings: TrainingSettings,
 ) -> int:

@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sealift.train.loop.statistics import Measured
-from sealift.train.loop.tasks import Given, SliceTask, TaskModel, Together, Workplace
-from sealift.train.loop.told import Losses, Told
+from sealift.train.loop.tasks import (
+    SliceTask,
+    TaskInputs,
+    TaskModel,
+    Together,
+    Workplace,
+)
+from sealift.train.loop.told import Losses, TaskObserver
 from sealift.train.loop.trainer import Trainer, in_order, parts_of
 from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import TrainingSettings
@@ -45,8 +51,8 @@ def train_beside(
         first = sum(len(model.parts) for model in models)
         models.append(trainer.model_for(rows, first=first))
         losses.append(trainer.losses(rows, models[-1]))
-    told = Told({number: each.watch for number, each in enumerate(losses)})
-    given = Given(
+    told = TaskObserver({number: each.watch for number, each in enumerate(losses)})
+    given = TaskInputs(
         rows=[each.memory for each in every],
         states=[each.joint for each in trainers],
         statistics=trainers[0].statistics,

@@ -22,13 +22,13 @@ from sealift.errors import require_value
 from sealift.train.loop.buckets import Array, Bucket
 from sealift.train.loop.faults import gradient_not_finite
 from sealift.train.loop.states import MODEL, TrainingState
-from sealift.train.loop.tasks import LOSS, Given, SliceTask, TaskParent
+from sealift.train.loop.tasks import LOSS, SliceTask, TaskInputs, TaskParent
 from sealift.train.loop.torchstate import as_tensors
-from sealift.train.loop.training import Rows, Training, enter_stream, scope_of
+from sealift.train.loop.training import GroupRows, Training, enter_stream, scope_of
 from sealift.train.steps.gradients import Gradients, Room
 
 
-class OwnBatches:
+class SliceBatches:
     """What one slice has of the steps.
 
     Args:
@@ -39,7 +39,7 @@ class OwnBatches:
     """
 
     def __init__(
-        self, training: Training, task: SliceTask, place: int, rows: Rows | None
+        self, training: Training, task: SliceTask, place: int, rows: GroupRows | None
     ) -> None:
         model = task.models[place]
         slices = [task.parts[part].slice for part in model.parts]
@@ -88,8 +88,8 @@ class StepLoop:
         self,
         training: Training,
         task: SliceTask,
-        given: Given,
-        rows: Sequence[Rows | None],
+        given: TaskInputs,
+        rows: Sequence[GroupRows | None],
         *,
         parent: TaskParent,
         room: Room,
@@ -103,14 +103,14 @@ class StepLoop:
             training, state, together.bucket_bytes, room, shared=shared
         )
         self._own = [
-            OwnBatches(training, task, place, each) for place, each in enumerate(rows)
+            SliceBatches(training, task, place, each) for place, each in enumerate(rows)
         ]
-        self._sums: AskedSums | OwnSums
+        self._sums: AskedSums | LocalSums
         if len(self._own) == 1:
             self._sums = AskedSums(self._gradients, parent)
         else:
-            self._sums = OwnSums(self._gradients)
-        self._kept = KeptBuffers(self._training, self._gradients, given.states)
+            self._sums = LocalSums(self._gradients)
+        self._kept = SliceBuffers(self._training, self._gradients, given.states)
         parent.begin_sums(self._gradients.trained)
 
     def run(self) -> tuple[TrainingState, ...]:
@@ -216,7 +216,7 @@ class AskedSums:
             self._goes_on = True
 
 
-class OwnSums:
+class LocalSums:
     """All slices are here, one after the other.
 
     Args:
@@ -257,7 +257,7 @@ class OwnSums:
         """Nothing is under way."""
 
 
-class KeptBuffers:
+class SliceBuffers:
     """What no gradient belongs to, of each slice that is here; one of them is in the model.
 
     Args:

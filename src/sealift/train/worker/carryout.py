@@ -15,21 +15,21 @@ from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Schema
 from sealift.errors import MalformedError, require_value
 from sealift.train.loop.imports import Guard, Notice, unnoticed
-from sealift.train.loop.placement import HERE, Placement
+from sealift.train.loop.placement import HERE, DevicePlacement
 from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.rehearsal import SCOPE, synthetic_rows
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import (
     LOSS,
-    Given,
     SliceId,
     SliceTask,
     StepForm,
     TaskDone,
+    TaskInputs,
     TaskParent,
 )
 from sealift.train.loop.torchstate import as_tensors, sum_table
-from sealift.train.loop.training import Here, MakesSteps, Rows, Training
+from sealift.train.loop.training import GroupRows, LocalSteps, MakesSteps, Training
 from sealift.train.steps.gradients import Room, private_room
 from sealift.train.steps.outsourced import OutsourcedSteps
 from sealift.train.steps.stepping import StepLoop
@@ -38,7 +38,7 @@ from sealift.travel.settings import TrainingSettings
 
 def carry_out(
     task: SliceTask,
-    given: Given,
+    given: TaskInputs,
     files: Mapping[str, bytes],
     entry: str,
     *,
@@ -47,7 +47,7 @@ def carry_out(
     notice: Notice = unnoticed,
     room: Room = private_room,
     shared: Tensor | None = None,
-    placement: Placement = HERE,
+    placement: DevicePlacement = HERE,
 ) -> TaskDone:
     """Load the recipe from the bundle's bytes and work on the rows.
 
@@ -97,7 +97,7 @@ def carry_out(
             recipe, settings, given.states[0], statistics=sums, placement=placement
         )
         rows_of = [
-            Rows([tables[part] for part in model.parts], schemas[model.parts[0]])
+            GroupRows([tables[part] for part in model.parts], schemas[model.parts[0]])
             if model.parts
             else None
             for model in task.models
@@ -134,7 +134,7 @@ def rehearse_beforehand(
     *,
     guard: Guard,
     notice: Notice,
-    placement: Placement,
+    placement: DevicePlacement,
     is_enough: Callable[[], bool],
 ) -> None:
     """Have libraries load, on synthetic rows, what the steps of a later task need of them.
@@ -162,7 +162,7 @@ def rehearse_beforehand(
     Recipe(files, entry, guard=guard, notice=notice)
 
 
-def _begin(settings: TrainingSettings, placement: Placement) -> None:
+def _begin(settings: TrainingSettings, placement: DevicePlacement) -> None:
     placement.begin()
     torch.set_num_threads(settings.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -173,7 +173,7 @@ Convert = Callable[[nn.Module], MakesSteps]
 
 
 def _here(_model: nn.Module) -> MakesSteps:
-    return Here()
+    return LocalSteps()
 
 
 def _conversion(task: SliceTask, parent: TaskParent, guard: Guard) -> Convert:
@@ -193,7 +193,7 @@ def _rehearse(
     table: Tensor,
     *,
     convert: Convert,
-    placement: Placement,
+    placement: DevicePlacement,
 ) -> None:
     """One step of a form, of a fresh model, on synthetic rows of its schema."""
     settings, schema = task.settings, schema_from_plain(form.schema)
@@ -209,7 +209,7 @@ def _rehearse(
         recipe, settings, statistics=sums, placement=placement, convert=convert
     )
     if form.phase == "train":
-        training.train_slice(Rows([table], schema), [SliceId(0, SCOPE, 0)])
+        training.train_slice(GroupRows([table], schema), [SliceId(0, SCOPE, 0)])
     else:
         training.evaluate(table, schema)
 
@@ -241,7 +241,7 @@ def _work_on(
 
     if task.work == "train":
         training.train_slice(
-            Rows([tables[part] for part in model.parts], schemas[0]),
+            GroupRows([tables[part] for part in model.parts], schemas[0]),
             [task.parts[part].slice for part in model.parts],
             number=task.slice,
             windows=model.windows,
@@ -251,7 +251,7 @@ def _work_on(
     return training.state()
 
 
-def _table(task: SliceTask, given: Given, place: int) -> Tensor:
+def _table(task: SliceTask, given: TaskInputs, place: int) -> Tensor:
     part = task.parts[place]
     flat = torch.frombuffer(given.rows[place].view, dtype=torch.uint8)
     return flat[: part.rows * part.row_bytes].reshape(part.rows, part.row_bytes)

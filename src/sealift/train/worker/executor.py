@@ -34,10 +34,10 @@ from sealift.ids import Digest
 from sealift.release.receipt import ScrubSummary
 from sealift.train.loop.states import TensorBytes, pack_tensors
 from sealift.train.loop.tasks import (
-    Given,
     SliceTask,
     StepForm,
     TaskDone,
+    TaskInputs,
     TaskParent,
 )
 from sealift.train.sandbox.confine import Confinement
@@ -255,7 +255,7 @@ class RecipeExecutor:
         if self._standbys is not None:
             self._standbys.close()
 
-    def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
+    def do(self, task: SliceTask, given: TaskInputs, parent: TaskParent) -> TaskDone:
         """Do one task; see ``Workplace``.
 
         Raises:
@@ -277,7 +277,7 @@ class RecipeExecutor:
         lane: int,
         standby: Standby | None,
         task: SliceTask,
-        given: Given,
+        given: TaskInputs,
         parent: TaskParent,
     ) -> TaskDone:
         share: Share | None = None

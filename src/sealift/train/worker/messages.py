@@ -23,7 +23,7 @@ from sealift.train.loop.buckets import Bucket, Trained, cut_buckets
 from sealift.train.loop.faults import Fault, believable
 from sealift.train.loop.states import TrainingState, check_state
 from sealift.train.loop.statistics import check_sums
-from sealift.train.loop.tasks import LOSS, Given, SliceTask, TaskDone, TaskParent
+from sealift.train.loop.tasks import LOSS, SliceTask, TaskDone, TaskInputs, TaskParent
 from sealift.train.worker.products import BeginStep, ProductAnswers, Settle
 from sealift.travel.settings import TrainingSettings
 
@@ -84,7 +84,7 @@ class StandbyOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class WorkerReady:
     """The answer to an order to stand by."""
 
 
@@ -113,7 +113,7 @@ class Handed:
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class TaskMetrics:
     """Tells numbers as soon as there are any.
 
     Attributes:
@@ -139,7 +139,7 @@ class AddUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class AssignmentDone:
     """The answer to an assignment: states and then sums lie in the area, end to end.
 
     Attributes:
@@ -312,7 +312,7 @@ class TaskAnswers:
     """
 
     def __init__(
-        self, task: SliceTask, given: Given, gradients: DeviceMemory | None = None
+        self, task: SliceTask, given: TaskInputs, gradients: DeviceMemory | None = None
     ) -> None:
         self._gradients = gradients
         self._task = task
@@ -348,7 +348,7 @@ class TaskAnswers:
         return b""
 
     def _tell(self, message: object, buffer: bytes, parent: TaskParent) -> None:
-        message = require_kind(message, Metrics)
+        message = require_kind(message, TaskMetrics)
         if not self._untold or (message.model, message.place) != self._untold.popleft():
             raise _odd("other numbers than the next ones")
         if buffer or len(message.values) > MAX_METRICS:
@@ -357,7 +357,7 @@ class TaskAnswers:
             raise _odd("something else than a loss")
         return parent.measured(message.model, message.place, message.values)
 
-    def finish(self, done: Done, copy: Copy) -> TaskDone:
+    def finish(self, done: AssignmentDone, copy: Copy) -> TaskDone:
         """The results, once the worker is gone; ``copy`` reads the area once.
 
         Raises:
@@ -477,7 +477,7 @@ class TaskAnswers:
             raise _odd("a state of another length")
         parent.hand_over(model, _state(handed.size, content))
 
-    def _sums(self, done: Done, at: int, copy: Copy) -> tuple[bytes, ...]:
+    def _sums(self, done: AssignmentDone, at: int, copy: Copy) -> tuple[bytes, ...]:
         parts = len(self._task.parts) if self._task.work == "prepare" else 0
         if len(done.statistics) != parts:
             raise _odd("another number of sums")

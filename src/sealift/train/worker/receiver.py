@@ -44,7 +44,7 @@ def close_others(kept: int) -> None:
     os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
 
 
-class Receiver:
+class TaskReceiver:
     """The thread, from the start of its worker to the task.
 
     Args:

@@ -43,11 +43,11 @@ from sealift.train.loop.answers import pack_answer
 from sealift.train.loop.buckets import Bucket, Trained
 from sealift.train.loop.faults import Fault, describe, machine_failed, unfit
 from sealift.train.loop.imports import Notice
-from sealift.train.loop.placement import Placement
+from sealift.train.loop.placement import DevicePlacement
 from sealift.train.loop.recipe import Containment, Recipe, let_through
 from sealift.train.loop.rehearsal import Asked, rehearse
 from sealift.train.loop.states import TrainingState, parse_tensors
-from sealift.train.loop.tasks import Given, Rehearsal, TaskDone
+from sealift.train.loop.tasks import Rehearsal, TaskDone, TaskInputs
 from sealift.train.loop.torchstate import as_tensors
 from sealift.train.output.modelform import Fields, form_from_plain
 from sealift.train.sandbox.confine import Confinement, confine_worker, keep_descriptors
@@ -56,26 +56,26 @@ from sealift.train.worker.carryout import carry_out, rehearse_beforehand
 from sealift.train.worker.messages import (
     AddUp,
     Assignment,
+    AssignmentDone,
     Begun,
-    Done,
     Handed,
     Importing,
-    Metrics,
-    Ready,
     ServeAnswer,
     ServeOrder,
     ServeStep,
     StandbyOrder,
     StateSize,
+    TaskMetrics,
     TrialFailed,
     TrialOrder,
+    WorkerReady,
     lengths_of,
     size_of,
     states_length,
 )
 from sealift.train.worker.process import NOT_CONFINED, StartWorker
 from sealift.train.worker.products import AskedProducts
-from sealift.train.worker.receiver import Receiver
+from sealift.train.worker.receiver import TaskReceiver
 from sealift.train.worker.requests import WorkerEnd, map_area, map_copy, map_shared
 
 MAX_TRACEBACK: Final = 60_000  # characters
@@ -110,7 +110,7 @@ def run_worker(
         elif isinstance(order, StandbyOrder):
             bundle, window, *shared = files
             more = (window, *shared)
-            receiver = Receiver(TALK + 1, filtered="seccomp" in confinement.parts)
+            receiver = TaskReceiver(TALK + 1, filtered="seccomp" in confinement.parts)
             work = StandbyWorker(order, parent, bundle, receiver)
             beside = receiver.begin
         else:
@@ -138,7 +138,7 @@ def run_worker(
     os._exit(0)
 
 
-def _map_gradients(descriptor: int, nbytes: int, placement: Placement) -> Tensor:
+def _map_gradients(descriptor: int, nbytes: int, placement: DevicePlacement) -> Tensor:
     """Memory for gradients that the parent maps, too; before any recipe is loaded.
 
     What a stand-in for a GPU allocates is a memory file.
@@ -227,7 +227,7 @@ class AssignedTask:
     def do(self) -> None:
         """Do it, and say how it went."""
         answer: object
-        placement = Placement(self._order.device)
+        placement = DevicePlacement(self._order.device)
         try:
             if self._order.gradients and self._gradients is None:
                 self._gradients = _map_gradients(
@@ -260,7 +260,7 @@ class AssignedTask:
     def measured(self, model: int, place: int, values: Mapping[str, float]) -> None:
         """Tell numbers; JSON has no NaN, and a number that is none is no result."""
         finite = {name: each for name, each in values.items() if math.isfinite(each)}
-        self._parent.ask(Metrics(model, place, finite))
+        self._parent.ask(TaskMetrics(model, place, finite))
 
     def begin_sums(self, trained: Trained) -> None:
         """Announce what is trained; see ``TaskParent``."""
@@ -281,14 +281,14 @@ class AssignedTask:
             raise unfit("state-bytes")
         return self._parent.buffers[:length]
 
-    def _put(self, done: TaskDone) -> Done:
+    def _put(self, done: TaskDone) -> AssignmentDone:
         at, sizes = 0, list[StateSize | None]()
         for state in done.states:
             sizes.append(None if state is None else size_of(state))
             if state is not None:
                 at = self._write(at, state.tensors, state.tree)
         self._write(at, *done.statistics)
-        return Done(tuple(sizes), tuple(map(len, done.statistics)))
+        return AssignmentDone(tuple(sizes), tuple(map(len, done.statistics)))
 
     def _write(self, at: int, *parts: bytes) -> int:
         """Write them end to end; where they end."""
@@ -311,7 +311,11 @@ class StandbyWorker:
     """
 
     def __init__(
-        self, order: StandbyOrder, parent: WorkerEnd, bundle: int, receiver: Receiver
+        self,
+        order: StandbyOrder,
+        parent: WorkerEnd,
+        bundle: int,
+        receiver: TaskReceiver,
     ) -> None:
         self._order, self._parent, self._receiver = order, parent, receiver
         self._files = _bundle_files(bundle, order.bundle)
@@ -324,11 +328,11 @@ class StandbyWorker:
             with as_it_was():
                 self._make_ready(notice)
         except BaseException as error:
-            placement = Placement(self._order.device)
+            placement = DevicePlacement(self._order.device)
             self._parent.answer(_fault(error, placement))
             return
         try:
-            order = self._parent.await_order(Assignment, after=Ready())
+            order = self._parent.await_order(Assignment, after=WorkerReady())
         except PeerError:  # nobody needs it any more
             return
         order = require_kind(order, Assignment)
@@ -343,7 +347,7 @@ class StandbyWorker:
 
     def _make_ready(self, notice: Notice) -> None:
         """Its prints go nowhere, also where the agreement lets a task's out."""
-        placement = Placement(self._order.device)
+        placement = DevicePlacement(self._order.device)
         if self._order.gradients:
             self._shared = _map_gradients(TALK + 2, self._order.gradients, placement)
         if self._order.rehearsal is None:
@@ -454,7 +458,7 @@ def _file_behind(error: BaseException | None) -> str:
 
 def _read_given(
     order: Assignment, states: memoryview, rows: Sequence[MappedRows]
-) -> Given:
+) -> TaskInputs:
     blob, at = bytes(states[: states_length(order)]), 0
     found: list[TrainingState | None] = []
     for size in order.states:
@@ -467,7 +471,7 @@ def _read_given(
         at = end
     if len(blob) - at != order.statistics:
         raise MalformedError("the states have another length", code="bad-message")
-    return Given(rows=rows, states=found, statistics=blob[at:])
+    return TaskInputs(rows=rows, states=found, statistics=blob[at:])
 
 
 def warm_up() -> None:
@@ -504,7 +508,7 @@ class ServedModel:
         bundle, model, room = files
         self._order = order
         self._parent = parent
-        self._placement = Placement(order.device)
+        self._placement = DevicePlacement(order.device)
         self._room = map_shared(room, order.room)
         self._files = _bundle_files(bundle, order.bundle)
         self._state = map_copy(model, order.model)
@@ -607,7 +611,7 @@ def _give(recipe: Recipe, model: nn.Module, state: Mapping[str, Tensor]) -> None
     recipe.guard(model.eval)
 
 
-def _fault(error: BaseException, placement: Placement) -> Fault:
+def _fault(error: BaseException, placement: DevicePlacement) -> Fault:
     failed = error if isinstance(error, SealiftError) else machine_failed(error)
     fault = describe(failed) if failed else Fault(kind="error")
     if fault.kind == "memory":
@@ -616,7 +620,7 @@ def _fault(error: BaseException, placement: Placement) -> Fault:
     return fault
 
 
-def _end(parent: WorkerEnd, placement: Placement, answer: object = None) -> None:
+def _end(parent: WorkerEnd, placement: DevicePlacement, answer: object = None) -> None:
     """Give the last answer; with a GPU, once the parent hung up, overwrite its memory and say so."""
     if not placement.is_cpu:
         parent.await_end(answer)

@@ -28,8 +28,8 @@ from sealift.train.loop.tasks import SliceTask, StepForm
 from sealift.train.worker.messages import (
     Assignment,
     Begun,
-    Ready,
     StandbyOrder,
+    WorkerReady,
     lengths_of,
 )
 from sealift.train.worker.process import TaskEquipment, TextTap, WorkerProcess
@@ -233,7 +233,7 @@ class Standby:
                 gradients=self.gradients.nbytes if self.gradients else 0,
             )
         )
-        answer = process.hear(Ready, Fault).message
+        answer = process.hear(WorkerReady, Fault).message
         if isinstance(answer, Fault):
             self.refused = True
             self._failed = _MEMORY if answer.kind == "memory" else _REFUSED

@@ -21,16 +21,16 @@ from sealift.outsource.terms import Backward, Forward
 from sealift.release.receipt import ScrubbedPart, ScrubSummary
 from sealift.train.loop.buckets import ALIGNMENT, Trained
 from sealift.train.loop.faults import Fault, RecipeError, explain
-from sealift.train.loop.tasks import Given, SliceTask, TaskDone, TaskParent
+from sealift.train.loop.tasks import SliceTask, TaskDone, TaskInputs, TaskParent
 from sealift.train.worker.devices import CPU
 from sealift.train.worker.messages import (
     GONE,
     AddUp,
     Assignment,
-    Done,
+    AssignmentDone,
     Handed,
-    Metrics,
     TaskAnswers,
+    TaskMetrics,
     size_of,
 )
 from sealift.train.worker.process import (
@@ -147,7 +147,7 @@ class TaskProcess:
         self._process.allow(self._limits.work_s)
         self._begun(waited_s)
 
-    def do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
+    def do(self, task: SliceTask, given: TaskInputs, parent: TaskParent) -> TaskDone:
         """Start it, give it its task, take its answer; it is gone afterwards."""
         try:
             return self._do(task, given, parent)
@@ -168,7 +168,7 @@ class TaskProcess:
         part = ScrubbedPart(self._equipment.device, told.size_bytes, 0)
         return replace(scrub, regions=(*scrub.regions, part))
 
-    def _do(self, task: SliceTask, given: Given, parent: TaskParent) -> TaskDone:
+    def _do(self, task: SliceTask, given: TaskInputs, parent: TaskParent) -> TaskDone:
         answers = TaskAnswers(task, given, self._gradients)
         process, farewell_s = self._process, 0.0
         with overwritten(_states_of(given)) as states:
@@ -190,11 +190,13 @@ class TaskProcess:
                 process.part(farewell_s)
         return self._read(answers, answer)
 
-    def _serve(self, answers: TaskAnswers, parent: TaskParent) -> Done | Fault:
+    def _serve(
+        self, answers: TaskAnswers, parent: TaskParent
+    ) -> AssignmentDone | Fault:
         """Reply to whatever it asks, until it says how the task went."""
         while True:
-            request = self._process.hear(*_ASKED, Done, Fault)
-            if isinstance(request.message, Done | Fault):
+            request = self._process.hear(*_ASKED, AssignmentDone, Fault)
+            if isinstance(request.message, AssignmentDone | Fault):
                 return request.message
             found = answers.reply(request.message, request.buffer, parent)
             del request  # its buffer, before the next one is copied
@@ -213,7 +215,7 @@ class TaskProcess:
         """End it, from another thread."""
         self._process.cut()
 
-    def _assignment(self, task: SliceTask, given: Given) -> Assignment:
+    def _assignment(self, task: SliceTask, given: TaskInputs) -> Assignment:
         return Assignment(
             task=task,
             entry=self._equipment.entry,
@@ -226,7 +228,7 @@ class TaskProcess:
             gradients=self._gradients.nbytes if self._gradients else 0,
         )
 
-    def _read(self, answers: TaskAnswers, answer: Done | Fault) -> TaskDone:
+    def _read(self, answers: TaskAnswers, answer: AssignmentDone | Fault) -> TaskDone:
         device, told = self._equipment.device, self._process.scrub
         if told is not None and told.nonzero_bytes:
             raise IntegrityError(
@@ -235,7 +237,7 @@ class TaskProcess:
                 code="scrub",
             )
         try:
-            if isinstance(answer, Done):
+            if isinstance(answer, AssignmentDone):
                 if self._process.left:
                     raise garbled()
                 return answers.finish(answer, self._area.copy)
@@ -248,18 +250,18 @@ class TaskProcess:
 
 
 _ASKED: Final = (
-    Handed, Metrics, Trained, AddUp, BeginStep, Forward, Backward, Settle
+    Handed, TaskMetrics, Trained, AddUp, BeginStep, Forward, Backward, Settle
 )  # fmt: skip
 
 
-def gradient_room(given: Given) -> int:
+def gradient_room(given: TaskInputs) -> int:
     """Bytes that the gradients of a task's model take at most, in buckets of any size."""
     state = require_value(given.states[0], "a model is built before it is trained")
     tensors = state.model().values()
     return sum(len(each.content) + ALIGNMENT for each in tensors)
 
 
-def _states_of(given: Given) -> SharedBuffer:
+def _states_of(given: TaskInputs) -> SharedBuffer:
     """States and sums end to end; never empty, as nothing can be mapped of nothing."""
     parts = [
         part for each in given.states if each for part in (each.tensors, each.tree)

@@ -28,7 +28,7 @@ from sealift.channel.record.commitment import (
     verify_leaves,
 )
 from sealift.channel.record.layout import StreamHeader, count_records
-from sealift.channel.record.opener import Place, RecordOpener, Slot
+from sealift.channel.record.opener import RecordOpener, RecordPosition, Slot
 from sealift.channel.record.record import verify_description
 from sealift.channel.transport.transport import SlotTransport
 from sealift.crypto.keys import Label, SecretKey
@@ -44,7 +44,7 @@ from sealift.session.directhost import DirectPlace
 from sealift.session.session import Session
 from sealift.travel.accelerator.setup import HostSetup, Loaded, ReleasedResource
 from sealift.travel.visit.errors import gave_up, last_words
-from sealift.travel.visit.lease import Lease, Placement, frame_bytes, parse_frame
+from sealift.travel.visit.lease import Lease, RecordTarget, frame_bytes, parse_frame
 from sealift.travel.visit.memory import CPUPool
 from sealift.travel.visit.messages import (
     LEAVES_PER_MESSAGE,
@@ -87,10 +87,10 @@ class CargoRows:
         threads = spare_cores() if hashing_threads is None else hashing_threads
         self._hashing = Hashing(leaves, threads)
 
-    def place(self, place: Placement, payload: memoryview) -> None:
+    def place(self, place: RecordTarget, payload: memoryview) -> None:
         """Open one record where its frame says, or its leased part."""
         header, record = self._opener.header, place.record
-        where = Place(record, record, header.is_final(record))
+        where = RecordPosition(record, record, header.is_final(record))
         if place.length == header.plaintext_bytes(record):  # all of it is leased
             end = place.offset + place.length
             slot = Slot(self._buffer[place.offset : end])
@@ -108,7 +108,9 @@ class CargoRows:
         self._hashing.close()
         self._opener.close()
 
-    def _place_part(self, place: Placement, where: Place, payload: memoryview) -> None:
+    def _place_part(
+        self, place: RecordTarget, where: RecordPosition, payload: memoryview
+    ) -> None:
         slot = Slot(self._quarantine)
         opened = self._opener.open_in(slot, where, payload, private=True)
         try:

@@ -43,7 +43,7 @@ from sealift.travel.visit.messages import (
     VisitPhase,
     send_message,
 )
-from sealift.travel.visit.state import State, Visit
+from sealift.travel.visit.state import Visit, VisitState
 
 CODE: Final = re.compile(r"[a-z][a-z0-9-]{0,63}")
 
@@ -78,7 +78,7 @@ class HostedVisit:
         )
 
     @property
-    def state(self) -> State:
+    def state(self) -> VisitState:
         """Where the visit stands."""
         return self._visit.state
 

@@ -23,7 +23,7 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.client import request_consistency
 from sealift.release.decision import decide
-from sealift.release.facts import Ask, Kind, Owner, State
+from sealift.release.facts import Owner, ReleaseKind, ReleaseQuestion, ReleaseState
 from sealift.release.files import write_whole
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.log.heads import HeadStore, log_owner
@@ -273,15 +273,15 @@ class HolderJob:
         """Before each frame: what our own rule says of rows, and of who gets them."""
         identity = require_value(self._endpoint.identity)
         verified, ended = self._statements.judged()
-        state = State(
+        state = ReleaseState(
             owner=Owner(self._endpoint.name, identity.public_key),
             verified=verified,
             at_s=self._agreement.equipment.clock(),
             ended=ended,
             revoked=revoked,
         )
-        asked = Ask(
-            kind=Kind.ROWS, peer=peer, resource=lease.resource, purpose=lease.purpose,
+        asked = ReleaseQuestion(
+            kind=ReleaseKind.ROWS, peer=peer, resource=lease.resource, purpose=lease.purpose,
             run=lease.run,
         )  # fmt: skip
         decide(asked, state)

@@ -33,7 +33,7 @@ from sealift.travel.visit.lease import (
     HEADER_BYTES,
     Lease,
     LeaseTerms,
-    Placement,
+    RecordTarget,
     SignedLease,
     frame_bytes,
     frame_head,
@@ -254,7 +254,7 @@ class Provisioning:
         return total
 
     def _build(
-        self, sink: RelayedSink | DirectSink, place: Placement, visit_key: SecretKey
+        self, sink: RelayedSink | DirectSink, place: RecordTarget, visit_key: SecretKey
     ) -> int:
         """One frame, read from the file straight to where it is sent from."""
         source = self._held.source

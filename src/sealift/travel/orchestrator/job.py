@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from sealift.crypto.sign import PublicKey, Signer, sign_document
-from sealift.data.schedule.visits import Group, Stop, plan_job
+from sealift.data.schedule.visits import Stop, VisitBatch, plan_job
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.events import Sink, emit
 from sealift.ids import Role
@@ -259,7 +259,7 @@ class Orchestrator:
         find = self._sessions.find
         return [each for each in self._absent if find(Role.HOLDER, each) is None]
 
-    def _hopes_for_rest(self, plan: Sequence[Group]) -> bool:
+    def _hopes_for_rest(self, plan: Sequence[VisitBatch]) -> bool:
         """Whether the run can end well, if all goes well that is still to come."""
         return self._hopes(
             stop

@@ -16,7 +16,7 @@ from typing import Final
 
 from sealift.channel.transport.transport import peer_timeout
 from sealift.crypto.sign import PublicKey
-from sealift.data.schedule.visits import Group, Stop
+from sealift.data.schedule.visits import Stop, VisitBatch
 from sealift.errors import PeerError, require_value
 from sealift.events import Sink, emit, metric_fields
 from sealift.ids import Role, VisitId
@@ -113,7 +113,7 @@ class PlanRun:
 
     def __init__(
         self,
-        groups: Sequence[Group],
+        groups: Sequence[VisitBatch],
         settings: JobSettings,
         *,
         accelerator: Session,

@@ -174,7 +174,7 @@ HEADER_BYTES: Final = _FIELDS.size + MAC_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class RecordTarget:
     """Where the bytes of one record go.
 
     Attributes:
@@ -204,18 +204,22 @@ def record_range(lease: Lease, record_bytes: int) -> range:
     return range(first, last + 1)
 
 
-def placement(lease: Lease, sequence: int, record_bytes: int) -> Placement:
+def placement(lease: Lease, sequence: int, record_bytes: int) -> RecordTarget:
     """Where frame number ``sequence`` of this lease must go."""
     record = record_range(lease, record_bytes)[sequence]
     start, end = lease.start_byte, lease.start_byte + lease.cargo_bytes
     low = max(start, record * record_bytes)
     high = min(end, (record + 1) * record_bytes)
     skip = low - record * record_bytes
-    return Placement(sequence, record, lease.offset + low - start, high - low, skip)
+    return RecordTarget(sequence, record, lease.offset + low - start, high - low, skip)
 
 
 def frame_head(
-    visit_key: SecretKey, lease: Digest, handle: Handle, place: Placement, tag: Buffer
+    visit_key: SecretKey,
+    lease: Digest,
+    handle: Handle,
+    place: RecordTarget,
+    tag: Buffer,
 ) -> bytes:
     """Fields and MAC of the frame around the record that ends in ``tag``.
 

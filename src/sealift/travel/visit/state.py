@@ -16,12 +16,18 @@ from enum import StrEnum
 
 from sealift.errors import IntegrityError, PolicyError, StaleError
 from sealift.ids import Handle, VisitId
-from sealift.travel.visit.lease import Frame, Lease, Placement, placement, record_range
+from sealift.travel.visit.lease import (
+    Frame,
+    Lease,
+    RecordTarget,
+    placement,
+    record_range,
+)
 
 Clock = Callable[[], float]
 
 
-class State(StrEnum):
+class VisitState(StrEnum):
     """Where a visit stands."""
 
     OFFERED = "offered"
@@ -49,7 +55,7 @@ class Visit:
         self.visit = visit
         self.handle = handle
         self.buffer_bytes = buffer_bytes
-        self.state = State.OFFERED
+        self.state = VisitState.OFFERED
         self.revoked_for = ""
         self._clock = clock
         self._lease: Lease | None = None
@@ -70,14 +76,14 @@ class Visit:
         Raises:
             PolicyError: if it does not fit the offer.
         """
-        self._require(State.OFFERED, "take a lease")
+        self._require(VisitState.OFFERED, "take a lease")
         if lease.visit != self.visit or lease.handle != self.handle:
             raise PolicyError("the lease is for another buffer", code="foreign-lease")
         if lease.offset + lease.max_bytes > self.buffer_bytes:
             raise PolicyError("the lease exceeds the buffer", code="lease-too-long")
         self._lease, self._record_bytes = lease, record_bytes
         self._deadline = self._clock() + lease.lease_s
-        self.state = State.LEASED
+        self.state = VisitState.LEASED
 
     def remaining_s(self) -> float:
         """Seconds left in the lease.
@@ -90,14 +96,14 @@ class Visit:
             raise StaleError("the lease has expired", code="lease-expired")
         return left
 
-    def admit(self, frame: Frame) -> Placement:
+    def admit(self, frame: Frame) -> RecordTarget:
         """Check that an authenticated frame is exactly the next one of the lease.
 
         Raises:
             StaleError: for a replay, a gap, another order or an expired lease.
             PolicyError: for another buffer or a place outside the lease.
         """
-        self._require(State.LEASED, "take a frame")
+        self._require(VisitState.LEASED, "take a frame")
         self.remaining_s()
         if frame.sequence != self._next or self._next >= self.expected_frames:
             raise StaleError(
@@ -121,7 +127,7 @@ class Visit:
         Raises:
             IntegrityError: if the holder or we count otherwise.
         """
-        self._require(State.LEASED, "seal the cargo")
+        self._require(VisitState.LEASED, "seal the cargo")
         told = (frames, cargo_bytes)
         if self._next != self.expected_frames or told != (
             self._next,
@@ -132,32 +138,32 @@ class Visit:
                 why=f"{self._next} of {self.expected_frames} frames",
                 code="cargo-truncated",
             )
-        self.state = State.SEALED
+        self.state = VisitState.SEALED
 
     def begin_training(self) -> None:
         """From here on the recipe sees the buffer."""
-        self._require(State.SEALED, "train")
-        self.state = State.TRAINING
+        self._require(VisitState.SEALED, "train")
+        self.state = VisitState.TRAINING
 
     def begin_scrub(self) -> None:
         """The recipe is done; the pool is being overwritten."""
-        self._require(State.TRAINING, "scrub")
-        self.state = State.SCRUBBING
+        self._require(VisitState.TRAINING, "scrub")
+        self.state = VisitState.SCRUBBING
 
     def revoke(self, reason: str) -> None:
         """End the visit from any state that has not ended; what follows is a scrub."""
-        if self.state in (State.VERIFIED, State.FAILED):
+        if self.state in (VisitState.VERIFIED, VisitState.FAILED):
             raise StaleError("this visit has ended", code="visit-ended")
         self.revoked_for = self.revoked_for or reason
-        self.state = State.SCRUBBING
+        self.state = VisitState.SCRUBBING
 
-    def end(self) -> State:
+    def end(self) -> VisitState:
         """The scrub was read back; the visit is verified, or failed if revoked."""
-        self._require(State.SCRUBBING, "end")
-        self.state = State.FAILED if self.revoked_for else State.VERIFIED
+        self._require(VisitState.SCRUBBING, "end")
+        self.state = VisitState.FAILED if self.revoked_for else VisitState.VERIFIED
         return self.state
 
-    def _check_place(self, frame: Frame, place: Placement) -> None:
+    def _check_place(self, frame: Frame, place: RecordTarget) -> None:
         if frame.handle != self.handle:
             raise PolicyError("a frame for another buffer", code="foreign-buffer")
         told = (frame.record_index, frame.offset, frame.length)
@@ -168,7 +174,7 @@ class Visit:
                 code="outside-lease",
             )
 
-    def _require(self, state: State, verb: str) -> None:
+    def _require(self, state: VisitState, verb: str) -> None:
         if self.state is not state:
             raise StaleError(
                 f"cannot {verb} now",
