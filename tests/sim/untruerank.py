@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from sealift.cli.main import main
-from sealift.crypto.sign import Signed
+from sealift.crypto.sign import SignedDocument
 from sealift.errors import JobError
 from sealift.train.ranks.rounds import GroupRounds, PassReport, RankIntroduction
 
@@ -38,7 +38,8 @@ def show_larger_heads() -> None:
 
     def lies(self: Any, own: RankIntroduction, passes: Any) -> Any:
         larger = tuple(
-            Signed(replace(each.body, size=2**50), bytes(64)) for each in own.heads
+            SignedDocument(replace(each.body, size=2**50), bytes(64))
+            for each in own.heads
         )
         return meet(self, replace(own, heads=larger), passes)
 

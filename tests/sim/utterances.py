@@ -17,7 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from sealift.codec import encode, to_plain
-from sealift.crypto.sign import SIGNATURE_BYTES, Signed
+from sealift.crypto.sign import SIGNATURE_BYTES, SignedDocument
 from sealift.errors import SealiftError
 from sealift.travel.visit import messages
 from sealift.travel.visit.messages import message_name
@@ -61,9 +61,11 @@ def example(kind: Any, draw: Draw) -> Any:
         return tuple(example(part, draw) for part in parts)
     if origin is dict:
         return {text[:40]: example(arguments[1], draw) for text in TEXTS[1:3]}
-    if origin is Signed:
+    if origin is SignedDocument:
         body = example(arguments[0], draw)
-        return None if body is None else Signed(body, draw.bytes(SIGNATURE_BYTES))
+        return (
+            None if body is None else SignedDocument(body, draw.bytes(SIGNATURE_BYTES))
+        )
     return _simple(kind, draw)
 
 

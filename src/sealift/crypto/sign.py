@@ -153,7 +153,7 @@ D = TypeVar("D", bound=Document)
 
 
 @dataclass(frozen=True)  # no slots: what `Signed[Lease]` makes is to note its argument
-class Signed(Generic[D]):
+class SignedDocument(Generic[D]):
     """A document and its signature, not verified yet: one envelope for all that one signs.
 
     On the wire the document stands under its form's name, and ``signature`` beside it. What
@@ -179,10 +179,10 @@ class Signed(Generic[D]):
         return {document.FORM.field: document, "signature": bytes}
 
 
-def sign_document(document: D, signer: Signer) -> Signed[D]:
+def sign_document(document: D, signer: Signer) -> SignedDocument[D]:
     """The document, signed for its form's purpose."""
     signature = signer.sign(document.FORM.label, encode(document))
-    return Signed(document, signature)
+    return SignedDocument(document, signature)
 
 
 @lru_cache(_MANY_KEYS)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from sealift.channel.transport.tcp import TcpTransport
-from sealift.crypto.sign import SIGNATURE_BYTES, PublicKey, Signed
+from sealift.crypto.sign import SIGNATURE_BYTES, PublicKey, SignedDocument
 from sealift.errors import (
     AuthenticationError,
     MalformedError,
@@ -138,7 +138,7 @@ class ServerConnection:
                 self._hasher.update(message)
         return arrays
 
-    def signed(self) -> Signed[SignedAnswers]:
+    def signed(self) -> SignedDocument[SignedAnswers]:
         """What it signs at the end of a step, verified."""
         signature = bytearray(SIGNATURE_BYTES)
         with self.naming():
@@ -146,7 +146,7 @@ class ServerConnection:
                 self._take(signature)
             except MalformedError:  # no answer: the step is not made again
                 raise AuthenticationError from None
-            found = Signed(self._answered(), bytes(signature))
+            found = SignedDocument(self._answered(), bytes(signature))
             found.verify(self._identity)
         self._begun += 1
         return found
@@ -221,7 +221,7 @@ class Connections:
 
     def __init__(self, servers: Mapping[Share, ServerConnection]) -> None:
         self._servers = [servers[share] for share in SHARES]
-        self.signed: dict[Share, Signed[SignedAnswers]] = {}
+        self.signed: dict[Share, SignedDocument[SignedAnswers]] = {}
 
     @classmethod
     def dial(

@@ -19,7 +19,7 @@ from sealift.attest.policy import AttestationResult
 from sealift.codec import decode
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import Label
-from sealift.crypto.sign import Form, PublicKey, Signed, Signer, sign_document
+from sealift.crypto.sign import Form, PublicKey, SignedDocument, Signer, sign_document
 from sealift.errors import (
     AuthenticationError,
     MalformedError,
@@ -145,7 +145,7 @@ class Receipt:
         check_level(self.level)
 
 
-SignedReceipt = Signed[Receipt]
+SignedReceipt = SignedDocument[Receipt]
 
 
 def instance_bound(instance: PublicKey, agreement: Digest) -> bytes:

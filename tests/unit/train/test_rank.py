@@ -14,7 +14,7 @@ import pytest
 
 from sealift.codec import encode
 from sealift.collective.group import SealedGroup
-from sealift.crypto.sign import Signed, SigningKey, sign_document
+from sealift.crypto.sign import SignedDocument, SigningKey, sign_document
 from sealift.data.schedule.visits import Stop, VisitBatch
 from sealift.errors import (
     IntegrityError,
@@ -360,7 +360,7 @@ def test_what_a_rank_shows_of_its_owners_log_is_kept(run: SmallRun) -> None:
 
 
 def forged(head: SignedTreeHead, **lie: Any) -> SignedTreeHead:
-    return Signed(replace(head.body, **lie), head.signature)
+    return SignedDocument(replace(head.body, **lie), head.signature)
 
 
 def test_a_head_that_its_owner_did_not_sign_is_not_passed_on(run: SmallRun) -> None:

@@ -15,7 +15,7 @@ from typing import ClassVar, Final, Literal
 from sealift.codec import MAX_INTEGER, decode, encode
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import Label
-from sealift.crypto.sign import Form, Signed, sign_document
+from sealift.crypto.sign import Form, SignedDocument, sign_document
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,
@@ -75,7 +75,7 @@ class Statement:
         return f"{self.line}-{self.number}-{self.party}-{self.kind}{SUFFIX}"
 
 
-SignedStatement = Signed[Statement]
+SignedStatement = SignedDocument[Statement]
 
 
 def sign_statement(

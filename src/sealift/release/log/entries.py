@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from sealift.codec import from_plain, parse
 from sealift.crypto import merkle
 from sealift.crypto.keys import Label
-from sealift.crypto.sign import Form, PublicKey, Signed
+from sealift.crypto.sign import Form, PublicKey, SignedDocument
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,
@@ -141,7 +141,7 @@ class TreeHead:
             raise MalformedError("a log has no negative size", field="size")
 
 
-SignedTreeHead = Signed[TreeHead]
+SignedTreeHead = SignedDocument[TreeHead]
 
 
 @dataclass(frozen=True, slots=True)

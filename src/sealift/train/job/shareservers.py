@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from sealift.attest.level import Level
 from sealift.codec import decode, encode
-from sealift.crypto.sign import Signed
+from sealift.crypto.sign import SignedDocument
 from sealift.data.schedule.visits import BufferChoice
 from sealift.errors import SealiftError, UsageError, require_value
 from sealift.events import Sink, emit
@@ -49,11 +49,11 @@ class WrongRecord:
     """
 
     wrong: WrongAnswer
-    signed: tuple[Signed[SignedAnswers], ...]
+    signed: tuple[SignedDocument[SignedAnswers], ...]
 
     @classmethod
     def of(
-        cls, wrong: WrongAnswer, signed: Mapping[Share, Signed[SignedAnswers]]
+        cls, wrong: WrongAnswer, signed: Mapping[Share, SignedDocument[SignedAnswers]]
     ) -> Self:
         """Of what all of them signed at the end of that step."""
         return cls(wrong, tuple(signed[each] for each in wrong.shares))

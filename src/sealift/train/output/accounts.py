@@ -17,7 +17,7 @@ from typing import ClassVar, Final, Literal, NamedTuple
 
 from sealift.codec import encode
 from sealift.crypto.keys import Label
-from sealift.crypto.sign import Form, PublicKey, Signed
+from sealift.crypto.sign import Form, PublicKey, SignedDocument
 from sealift.errors import AuthenticationError, IntegrityError, PolicyError
 from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -68,7 +68,7 @@ class RunAccount:
     at_s: int
 
 
-SignedAccount = Signed[RunAccount]
+SignedAccount = SignedDocument[RunAccount]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from sealift.codec import encode
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.hash import keyed_hash, verify_equal
 from sealift.crypto.keys import Label, SecretKey
-from sealift.crypto.sign import Form, PublicKey, Signed
+from sealift.crypto.sign import Form, PublicKey, SignedDocument
 from sealift.data.schedule.visits import Stop
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Buffer, Digest, Handle, VisitId
@@ -97,7 +97,7 @@ class Lease:
         return Digest.of(encode(self))
 
 
-SignedLease = Signed[Lease]
+SignedLease = SignedDocument[Lease]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
