@@ -9,7 +9,7 @@ export SEALIFT_GUEST ?= $(CURDIR)/build/guest
 # A file's tests go to one worker; files that took long come first (tests/durations.json).
 PYTEST = $(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup ray demo guest test test-all test-torch mutants journeys soak soak-kills check layout lint types layers core sizes walls format \
+.PHONY: help setup ray demo guest test test-all test-torch mutants journeys messages soak soak-kills check layout lint types layers core sizes walls format \
 	attacks bench rehearsal gpu-bundle clean
 
 help:  ## this list
@@ -53,6 +53,9 @@ mutants: $(READY)  ## break the product one line at a time: do the default tests
 
 journeys: $(READY)  ## the files that a record, a key and `train` pass, from recorded runs
 	$(BIN)/python scripts/journeys.py
+
+messages: $(READY)  ## every text that people can read, to proofread it (ARGS=cli/data.py)
+	@$(BIN)/python scripts/messages.py $(ARGS)
 
 soak: $(READY)  ## the long tests
 	$(BIN)/pytest -m soak --timeout 7200 $(ARGS)
