@@ -6,20 +6,20 @@
     ├─ UsageError            the caller's mistake                               exit 2
     ├─ UnavailableError      hardware, driver, extra, disk, port, memory        exit 3
     ├─ PeerError             network, timeout, peer gone                        exit 4
-    ├─ RefusedError          a decision said no                                 exit 5
+    ├─ RefusedError          a rule refused the action                          exit 5
     │  ├─ AuthenticationError   a tag or signature did not verify (no detail)
     │  ├─ EvidenceError         evidence is wrong for this challenge or root
     │  ├─ PolicyError           genuine, but not acceptable (names the rule)
     │  ├─ StaleError            replay, old key epoch, expired lease, rollback
-    │  └─ IntegrityError        a result or a scrub did not hold
+    │  └─ IntegrityError        a check of a result or of scrubbed memory failed
     ├─ MalformedError        bytes or documents that do not parse               exit 6
     └─ JobError              recipe error, NaN, divergence                      exit 7
 
-An error is one line: what happened, why, and what to do. ``code`` is its stable
-name; what it means and what to do stands once, in ``errors.toml``, which ``sealift
-explain`` shows. A bug of ours is not in this tree. What peers said is made fit for a
-terminal before it stands in a line: no escape sequence may hide another, no
-bidirectional character may reorder one (``visible``).
+An error is one line: what happened, why, and what to do. ``code`` is its stable name.
+``errors.toml`` explains each code once, and ``sealift explain`` prints that explanation.
+Sealift's own bugs are not part of this tree. Text from peers is escaped before it is
+printed, because control and bidirectional characters could hide or reorder text on a
+terminal (``visible``).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class SealiftError(Exception):
 
     Args:
         what: What happened, lower case, without a full stop.
-        why: The cause, if it is known and may be told; or the error that says it.
-        fix: What the reader can do about it, if this place knows more than the catalogue;
-            None where the cause has said it.
+        why: The cause, if it is known and not secret; or the error that caused this one.
+        fix: What the reader can do, if the caller knows more than the catalogue; None if
+            the cause already says it.
         code: Stable kebab-case name; the class default when left out.
-        ranks: Numbers of the ranks of a group that it is about.
+        ranks: Numbers of the ranks that the error is about.
     """
 
     exit_code: ClassVar[int] = 1
@@ -73,7 +73,7 @@ class SealiftError(Exception):
 
     @property
     def code(self) -> str:
-        """Its stable name, which a traceback shows, too."""
+        """The stable name, which a traceback shows too."""
         return self._code
 
     @code.setter
@@ -83,7 +83,7 @@ class SealiftError(Exception):
 
     @property
     def fix(self) -> str:
-        """What the reader can do about it: said at the place, or by the catalogue."""
+        """What the reader can do: the caller's text, or else the catalogue's."""
         return "" if self._fix is None else self._fix or remedy(self.code)
 
     @fix.setter
@@ -97,39 +97,39 @@ class SealiftError(Exception):
 
 
 class Stopping(BaseException):
-    """This process was asked to stop. No error; what contains errors lets it pass."""
+    """This process was asked to stop. It is no error, so handlers of errors let it pass."""
 
 
 class UsageError(SealiftError):
-    """A call or a command line that cannot mean anything."""
+    """The call or the command line is not valid."""
 
     exit_code = 2
     default_code = "usage"
 
 
 class UnavailableError(SealiftError):
-    """Something that this machine lacks: says what, and how to get it."""
+    """This machine lacks something; the message says what, and how to get it."""
 
     exit_code = 3
     default_code = "unavailable"
 
 
 class PeerError(SealiftError):
-    """The other end is gone, silent or unreachable."""
+    """The peer is gone, silent or unreachable."""
 
     exit_code = 4
     default_code = "peer"
 
 
 class RefusedError(SealiftError):
-    """A decision said no."""
+    """A rule refused the action."""
 
     exit_code = 5
     default_code = "refused"
 
 
 class AuthenticationError(RefusedError):
-    """A tag, signature or key did not verify. Carries no detail, by intent."""
+    """A tag, signature or key did not verify. It has no detail, which could help an attacker."""
 
     default_code = "authentication"
 
@@ -138,13 +138,13 @@ class AuthenticationError(RefusedError):
 
 
 class EvidenceError(RefusedError):
-    """Evidence that does not fit this challenge, key, role or root."""
+    """The evidence does not fit this challenge, key, role or root."""
 
     default_code = "evidence"
 
 
 class PolicyError(RefusedError):
-    """Genuine, but not acceptable; the message names the rule that failed."""
+    """Everything is genuine, but a rule does not allow it; the message names the rule."""
 
     default_code = "policy"
 
@@ -156,22 +156,22 @@ class StaleError(RefusedError):
 
 
 class IntegrityError(RefusedError):
-    """A result, a digest or a scrub that did not hold."""
+    """A check of a result, a digest or scrubbed memory failed."""
 
     default_code = "integrity"
 
 
 class MalformedError(SealiftError):
-    """Bytes, files or documents that do not parse.
+    """The bytes, file or document cannot be parsed.
 
     Args:
         what: What happened.
         field: Path of the offending field, if there is one.
-        offset: Offset in bytes of the offence, if it is known.
+        offset: Offset of the wrong byte, if it is known.
         why: The cause.
         fix: What to do.
         code: Stable name.
-        problems: Each of several offences, a line each.
+        problems: One line for each problem, if there are several.
     """
 
     exit_code = 6
@@ -203,33 +203,34 @@ class MalformedError(SealiftError):
 
 
 class JobError(SealiftError):
-    """The recipe failed, or training went where it must not go."""
+    """The recipe failed, or the training produced an invalid state."""
 
     exit_code = 7
     default_code = "job"
 
 
 def cause(error: BaseException) -> str:
-    """What an error says: what happened, of one of ours; of the system's, its words."""
-    said = error.what if isinstance(error, SealiftError) else ""
-    said = said or getattr(error, "strerror", None) or str(error)
-    return said or type(error).__name__
+    """The text of an error, without the fix: of Sealift's errors, ``what``."""
+    text = error.what if isinstance(error, SealiftError) else ""
+    text = text or getattr(error, "strerror", None) or str(error)
+    return text or type(error).__name__
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``Did you mean epochs?``, for whoever mistyped a name; empty if nothing is near."""
+    """``Did you mean epochs?`` for a mistyped name; empty if no known name is similar."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"Did you mean {close[0]}?" if close else ""
 
 
 @cache
 def catalogue() -> dict[str, dict[str, str]]:
-    """By code: ``what`` it means, and ``fix`` or ``do``, what to do about it.
+    """For each code: ``what`` it means, and ``fix`` or ``do``, which say what to do.
 
-    Read once, on first need. A process that is to lose its files reads it before.
+    The file is read once, on first need. A process that will enter a sandbox calls this
+    before, because it cannot open the file afterwards.
 
     Raises:
-        OSError: this package's own file cannot be read.
+        OSError: the catalogue cannot be read.
     """
     import tomllib
 
@@ -237,31 +238,31 @@ def catalogue() -> dict[str, dict[str, str]]:
 
 
 def remedy(code: str) -> str:
-    """The first sentence of the catalogue's ``fix``, if there is one and it can be read."""
+    """The first sentence of the catalogue's ``fix``; empty if there is none."""
     try:
         entry = catalogue().get(code, {})
-    except Exception:  # no descriptor is left, say: never a second error
+    except Exception:  # reporting an error must not raise a second one
         return ""
     return entry.get("fix", "").partition(". ")[0].removesuffix(".")
 
 
 def meaning(code: str) -> str:
-    """The first sentence of what the catalogue says a code means; empty of no code of ours.
+    """The first sentence of the catalogue's ``what``; empty if the code is unknown.
 
-    It stands for an error's own line wherever a peer says only the code.
+    It replaces an error's own text where a peer sends only the code.
     """
     what = catalogue().get(code, {}).get("what", "")
     return what.partition(". ")[0].removesuffix(".")
 
 
 def _one_line(text: str) -> str:
-    """Errors quote what others sent: no line breaks, no terminal control codes."""
+    """One line without control codes, because errors quote text from peers."""
     line = " ".join(text.split())
     return "".join(char if char.isprintable() else "?" for char in line)
 
 
 def no_room(what: str, error: Exception, fix: str = "") -> UnavailableError:
-    """No memory for ``what``; or no descriptor, which shared memory takes as well."""
+    """The error for missing memory; shared memory needs a descriptor as well."""
     if is_out_of_descriptors(error):
         return no_descriptors(error)
     return UnavailableError(
@@ -277,22 +278,23 @@ def unreadable(path: Path, error: OSError) -> UnavailableError:
 
 
 def no_descriptors(why: str | BaseException) -> UnavailableError:
-    """This process, or this machine, has as many files open as it may."""
+    """The error for a reached limit of open files."""
     return UnavailableError(
         "too many files are open",
-        why=why,  # and the catalogue may be one too many
-        fix="Raise the limit (ulimit -n), or close what holds files open",
+        why=why,
+        # The catalogue may be unreadable, because it needs one more open file.
+        fix="Raise the limit (ulimit -n), or end programs with many open files",
         code="no-descriptors",
     )
 
 
 def is_out_of_descriptors(error: Exception) -> bool:
-    """Whether that is why a file could not be opened."""
+    """Whether a file could not be opened because of the limit of open files."""
     return getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)
 
 
 def ascii_only(text: str) -> str:
-    """Like ``visible``, and every character that could look like another one escaped."""
+    """Like ``visible``, but every character outside ASCII is escaped too."""
     return "".join(
         char if char.isascii() else ascii(char)[1:-1] for char in visible(text)
     )
@@ -306,28 +308,28 @@ def visible(text: str) -> str:
     )
 
 
-# Letters that are drawn as blanks: Hangul fillers.
+# Hangul fillers: letters that terminals draw as blanks.
 _BLANK_LETTERS: Final = frozenset("\u115f\u1160\u3164\uffa0")
 _IN_WORDS: Final = str.maketrans("", "", "_.-")
 QUOTED_COLUMNS: Final = 60
-SCREEN_COLUMNS: Final = 80  # of a terminal that says nothing of its size
+SCREEN_COLUMNS: Final = 80  # of a terminal that does not report its size
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}[,;]?(?= |$)")
 
 
 def quote_foreign(text: str, limit: int = QUOTED_COLUMNS) -> str:
     """Text from another party as one short piece of a line on a terminal.
 
-    The piece has no control, bidirectional, invisible or combining character (they are
-    written as escapes), no two spaces in a row, and so few columns that it cannot wrap
-    into a line of its own. One word of letters, digits, ``_``, ``.`` and ``-`` stands as it is; other
-    text stands in quotation marks, so that readers see where it begins and ends.
+    Control, bidirectional, invisible and combining characters are written as escapes,
+    repeated spaces are merged, and the piece is too short to wrap into a separate line.
+    One word of letters, digits, ``_``, ``.`` and ``-`` is shown without quotation marks.
+    Other text is quoted, so that readers see where it begins and ends.
 
     Args:
         text: As the other party sent it.
-        limit: The most columns of it that are shown; ``...`` behind the quotation marks
-            says that there is more.
+        limit: The most columns to show; ``...`` after the quotation marks says that there
+            is more.
     """
-    start = text[: limit * 8]  # what follows is not shown in any case
+    start = text[: limit * 8]  # the rest cannot fit into the limit
     words = " ".join(unicodedata.normalize("NFC", start).split())
     shown, left = "", limit
     for char in words:
@@ -344,14 +346,14 @@ def quote_foreign(text: str, limit: int = QUOTED_COLUMNS) -> str:
 
 
 def fold(text: str, columns: int = SCREEN_COLUMNS, indent: int = 4) -> list[str]:
-    """Part a line into lines that a terminal does not break; all but the first are indented.
+    """Split a line so that the terminal does not wrap it; all but the first are indented.
 
-    Where a terminal breaks a line itself, text of others in it could begin a line of its own. A
-    digest stays whole, to be copied: what sticks out of it draws nothing.
+    If the terminal wrapped the line, a peer's text in it could begin a new line and pass
+    for Sealift's own. A digest is never split, so that it can be copied.
 
     Args:
         text: One line without control characters.
-        columns: Of the terminal.
+        columns: Width of the terminal.
         indent: Spaces before each further line.
     """
     lines: list[str] = []
@@ -362,15 +364,15 @@ def fold(text: str, columns: int = SCREEN_COLUMNS, indent: int = 4) -> list[str]
             pass
         elif (space := text.rfind(" ", 1, end + 1)) > 0:
             end = space
-        elif found := _DIGEST.match(text):
-            end = found.end()
+        elif digest := _DIGEST.match(text):
+            end = digest.end()
         lines.append(before + text[:end])
         text, before = text[end:].lstrip(" "), " " * indent
     return lines
 
 
 def _fitting(text: str, columns: int) -> int:
-    """How many characters of it fit on a line; one at least."""
+    """How many characters of the text fit on a line, at least one."""
     for place, char in enumerate(text):
         columns -= 1 + (unicodedata.east_asian_width(char) in "WF")
         if columns < 0:
@@ -379,45 +381,45 @@ def _fitting(text: str, columns: int) -> int:
 
 
 def for_screen(line: str, stream: TextIO) -> str:
-    """A line as a stream takes it: folded where the stream is a terminal."""
+    """The line to write to a stream: folded if the stream is a terminal."""
     if not stream.isatty():
         return line
     columns = 0
-    with suppress(OSError):  # nobody is there any more
+    with suppress(OSError):  # the terminal was closed
         columns = os.get_terminal_size(stream.fileno()).columns
     columns = columns or SCREEN_COLUMNS
     return "\n".join(fold(line, columns))
 
 
 def _is_harmless(char: str) -> bool:
-    """Whether it is drawn where it stands, as itself: ASCII, and letters from left to right."""
+    """Whether a terminal draws it in place, unchanged: ASCII, and left-to-right letters."""
     if char.isascii():
         return char.isprintable()
     letter = char.isalnum() and unicodedata.bidirectional(char) == "L"
     return letter and char not in _BLANK_LETTERS
 
 
-# Errors about files of this machine, whose lines name places on it.
+# Errors about files of this machine: their text contains paths.
 _OWN_FILES: Final = frozenset(
     {"bad-database", "log-damaged", "vault-damaged", "vault-locked"}
 )
 
 
 def is_about_peer(error: SealiftError) -> bool:
-    """Whether an error's line may be told to a peer: it is about what the peer did."""
-    told = isinstance(error, (RefusedError, MalformedError))
-    return told and error.code not in _OWN_FILES
+    """Whether a peer may read the error's text, because it is about what the peer did."""
+    by_peer = isinstance(error, (RefusedError, MalformedError))
+    return by_peer and error.code not in _OWN_FILES
 
 
 def require_value(value: _T | None, why: str = "it is there by now") -> _T:
-    """The value. That it is missing would be a bug of ours, at any level of optimization."""
+    """The value, which only a bug can leave None. Unlike assert, -O does not remove it."""
     if value is None:
         raise AssertionError(why)
     return value
 
 
 def require_kind(value: object, kind: type[_T]) -> _T:
-    """The value. That it is of another class would be a bug of ours."""
+    """The value, which only a bug can make another class."""
     if not isinstance(value, kind):
         raise AssertionError(f"{type(value).__name__} is not {kind.__name__}")
     return value

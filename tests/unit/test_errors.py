@@ -42,7 +42,7 @@ EXPECTED = {  # class: (exit code, default code)
 }
 
 
-FREE_SPACE = "Free some space and run it again; nothing half-written was left"
+FREE_SPACE = "Free some space and run it again; no partial file was left"
 
 
 def test_exit_and_default_codes() -> None:
