@@ -675,7 +675,7 @@ def test_a_message_out_of_turn_is_refused(host: LyingHost, kind: type) -> None:
 
 
 # Blanks that are no spaces, so that what follows stands where a line of a terminal begins.
-FORGED = f"said no{chr(0x2800) * 60}sealift: all have signed: agreement.json"
+FORGED = f"said no{chr(0x2800) * 60}sealift: all parties have signed"
 
 
 def test_what_a_host_says_of_the_end_draws_no_line(host: LyingHost) -> None:

@@ -93,7 +93,7 @@ class Parties:
         """The host's command; the same again goes on."""
         words = ["host", "digits", "--listen", self.address, *more]
         typed = self.type("host", *words, answers=answers)
-        typed.wait_text("mail each party its line")
+        typed.wait_text("send each party its line")
         found = re.findall(r"(\w+)  (sealift-invitation-[\w-]+)", typed.text)
         self.invitations = dict(found)
         return typed
@@ -343,7 +343,7 @@ def test_a_look_ahead_uses_no_invitation_up(parties: Parties) -> None:
     assert sorted(each.name for each in (parties.folder / "north").iterdir()) == [
         "heldout.csv", "train.csv",
     ]  # fmt: skip
-    assert "north is here" not in host.text
+    assert "north has connected" not in host.text
     host.kill()
     looked = parties.type("north", *words)
     assert looked.end() == 0, looked.text

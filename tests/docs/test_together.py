@@ -67,7 +67,7 @@ def test_four_commands_from_the_readme(tmp_path: Path, typed: list[Typed]) -> No
     words = [address if ":7420" in each else each for each in command("host")]
     host = Typed(tmp_path / "host", *words)
     typed.append(host)
-    host.wait_text("mail each party its line")
+    host.wait_text("send each party its line")
     invitations = dict(re.findall(r"(\w+)  (sealift-invitation-[\w-]+)", host.text))
     for name in OWNERS:
         words = command("join")

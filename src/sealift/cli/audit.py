@@ -46,9 +46,7 @@ from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `audit`."""
-    verbs = subparsers.add_parser(
-        "audit", help="verify and show a broker's log of releases and refusals"
-    ).add_verbs()
+    verbs = subparsers.add_parser("audit").add_verbs()
     verify = verbs.add_parser(
         "verify",
         run=_verify,

@@ -86,7 +86,6 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "completion",
         run=run,
-        help="print what a shell completes: nouns, verbs, options, files",
         description='Type: eval "$(sealift completion bash)", or have the file say it '
         "that the shell reads first. zsh likewise; sealift completion fish | source.",
     )

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `data`."""
-    verbs = subparsers.add_parser(
-        "data", help="draft a schema, seal a table, inspect a sealed file"
-    ).add_verbs()
+    verbs = subparsers.add_parser("data").add_verbs()
     _add_schema(verbs)
     _add_seal(verbs)
     _add_inspect(verbs)

@@ -16,7 +16,6 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "explain",
         run=run,
-        help="what an error's name in brackets means, and what to do",
     )
     parser.add_argument(
         "name", nargs="?", help="as it stands in brackets; without it, all names"

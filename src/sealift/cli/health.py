@@ -17,7 +17,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "health",
-        help="show a role's metrics and health over HTTP, without its keys",
         description="Serves /metrics (Prometheus), /healthz and /readyz from the folder "
         "that `sealift broker --status FOLDER` writes, in a process that can read nothing "
         "else. Plain HTTP: put a proxy in front for TLS.",

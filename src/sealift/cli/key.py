@@ -24,9 +24,7 @@ CARD_SUFFIX = ".card.json"
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `key`."""
-    verbs = subparsers.add_parser(
-        "key", help="make, back up and restore an identity"
-    ).add_verbs()
+    verbs = subparsers.add_parser("key").add_verbs()
     _add_make(verbs)
     _add_backup(verbs)
     _add_restore(verbs)

@@ -80,35 +80,35 @@ def _write(folder: Path, text: str) -> Path:
 
 
 NOUNS: Final[dict[str, str]] = {
-    "accelerator": "train: the process that owns the device",
-    "agreement": "new, check, show, sign and verify what the parties agree on",
-    "attest": "collect evidence, verify it, and say what was compared",
-    "audit": "verify and show a broker's log of releases and refusals",
-    "broker": "release this owner's keys by the agreement",
-    "broker backup": "copy a broker's vault and log, also while it runs",
-    "broker restore": "put a copy back, if it is not behind what others saw",
-    "broker upgrade": "bring a vault's schema forward, after a copy",
-    "completion": "print what a shell completes: nouns, verbs, options, files",
-    "data": "seal a table, inspect a sealed file",
-    "demo": "all roles on this machine, real data: the first contact",
-    "doctor": "what limits this machine, what that means, and what to do",
-    "explain": "what an error's name in brackets means, and what to do",
-    "health": "show a role's metrics and health over HTTP, without its keys",
-    "host": "call a meeting: invite parties, sign with them, train, get the model",
-    "join INVITATION": "take part in a meeting with this owner's table, then in its job",
-    "join": "take part in a job with this owner's sealed data",
-    "model": "seal a model that is to be served",
-    "key": "make, back up and restore an identity",
-    "orchestrator": "run a job: relay, leases, progress",
-    "output": "approve of the model of a run, or open it as its owner",
-    "predict": "ask a served model, after judging its server",
+    "accelerator": "run the process that trains on this host's device",
+    "agreement": "draft, show, sign and verify an agreement; veto, cancel or leave it",
+    "attest": "collect attestation evidence, and verify it step by step",
+    "audit": "verify and show a broker's log of key releases and refusals",
+    "broker": "release this owner's keys as the agreement allows",
+    "broker backup": "copy a broker's vault and log, even while the broker runs",
+    "broker restore": "restore a copy, unless others have seen a later state",
+    "broker upgrade": "upgrade a vault to this version's format, after making a copy",
+    "completion": "print a script with which a shell completes these commands",
+    "data": "draft a schema, seal a table, inspect a sealed file",
+    "demo": "train one model for three parties on this machine, with real data",
+    "doctor": "show what limits this machine, and what to do about it",
+    "explain": "explain the name in brackets at the end of an error, and what to do",
+    "health": "serve a role's metrics and health over HTTP, from a process without keys",
+    "host": "invite parties to a meeting, sign with them, train, and get the model",
+    "join INVITATION": "join a meeting with your own table, sign, and take part in the training",
+    "join": "take part in a job with your sealed data",
+    "model": "seal a model, so that it can be served",
+    "key": "create, back up and restore an identity key",
+    "orchestrator": "coordinate a job: connect its parties, renew leases, report progress",
+    "output": "approve the release of a run's model, or open the model as its owner",
+    "predict": "send input to a served model, after verifying its server",
     "receipt": "verify the receipt of a run, or of visits",
-    "resume": "go on with a job from its last checkpoint",
-    "share-server": "compute with one share of what nobody may see",
-    "serve": "answer with a sealed model, on an attested accelerator",
-    "train": "run a job: orchestrator and accelerator here, or all of it locally",
-    "try": "run a recipe on synthetic rows of a schema",
-    "view": "show a run on a page, live, in a browser of this machine",
+    "resume": "continue a job from its last checkpoint",
+    "share-server": "compute on secret shares, of which one alone tells nothing",
+    "serve": "serve a sealed model from an attested accelerator",
+    "train": "run a job: orchestrator and accelerator on this machine, or all of it",
+    "try": "test a recipe on random rows that fit a schema",
+    "view": "show a run on a live page, in a browser on this machine",
 }
 _ELSEWHERE: Final = {
     "accelerator": "sealift.cli.roles.accelerator",
@@ -220,15 +220,14 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = Parser(
         prog="sealift",
         description="Train one model over several parties' sealed data.",
-        epilog="Errors end with a name in brackets: `sealift explain NAME` says more.",
+        epilog="Each error ends with a name in brackets; `sealift explain NAME` explains it.",
     )
     parser.add_argument(
         "--version", action="version", version=f"sealift {sealift.__version__}"
     )
     nouns = parser.add_subparsers(dest="noun", required=True, metavar="NOUN")
-    asked = next((word for word in words if not word.startswith("-")), "")
     for noun, summary in NOUNS.items():
-        if noun == asked:
+        if words[:1] == [noun]:
             parser_adder(noun)(nouns)
         else:
             nouns.add_parser(noun, help=summary)

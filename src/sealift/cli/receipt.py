@@ -62,9 +62,7 @@ _ENVELOPE: Final = b'{"payload":'
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `receipt`."""
-    verbs = subparsers.add_parser(
-        "receipt", help="verify the receipt of a run, or of visits"
-    ).add_verbs()
+    verbs = subparsers.add_parser("receipt").add_verbs()
     parser = verbs.add_parser(
         "verify",
         run=_verify,

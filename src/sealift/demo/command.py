@@ -21,7 +21,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "demo",
-        help="all roles on this machine, real data: the first contact",
         description="Makes three owners' keys and data, starts orchestrator, "
         "accelerator, brokers and holders as processes of their own, lets one holder "
         "attack, trains, verifies everything that the parties keep, and writes a report.",

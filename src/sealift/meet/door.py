@@ -1,7 +1,7 @@
 """The two ends of a meeting's session over the host's one port.
 
-The host takes circuits as the relay brings them, each in a thread. A guest dials, proves that
-it was invited, and then asks until what it waits for is there.
+The host accepts circuits from the relay and serves each one in a thread. A guest dials, proves
+that it was invited, and then asks what comes next until all parties have signed.
 """
 
 from __future__ import annotations
@@ -48,27 +48,17 @@ from sealift.session.session import Session, accept, connect
 from sealift.travel.visit.messages import parse_message, send_message
 
 ANSWER_S: Final = 30.0
-IDLE_S: Final = 60.0  # a guest asks far more often
-ARRIVE_S: Final = 10.0  # from a session's begin to the proof in it
+IDLE_S: Final = 60.0  # a guest that is connected asks several times a second
+ARRIVE_S: Final = 10.0  # from the begin of a session to the guest's proof
 PROOF_S: Final = 60.0  # from a stranger's registration at the relay to its proof
-MAX_STRANGERS: Final = 32  # circuits at one time of those that proved nothing
+MAX_STRANGERS: Final = 32  # circuits at one time without a proof of invitation
 MAX_EACH: Final = 4  # conversations at one time of one party that proved its invitation
-_NAME_REFUSED: Final = ("name-taken", "name-unproven")  # somebody else has it, or had
+_NAME_REFUSED: Final = ("name-taken", "name-unproven")  # another key has it, or had
 
 
 def guest_name(party: str) -> str:
     """At the relay, once the party's key is known."""
     return f"guest-{party}"
-
-
-def _host_endpoint(host: Host) -> Endpoint:
-    """The host in a meeting's session."""
-    return Endpoint(
-        role=Role.MEETING,
-        name=HOST,
-        agreement=meeting_digest(host.declaration.meeting),
-        identity=host.identity,
-    )
 
 
 def places(book: MeetingState, meeting: bytes) -> Registry:
@@ -117,6 +107,12 @@ class MeetingListener:
         self._host = host
         self._sink = sink
         self._vouch = vouch
+        self._endpoint = Endpoint(
+            role=Role.MEETING,
+            name=HOST,
+            agreement=meeting_digest(host.declaration.meeting),
+            identity=host.identity,
+        )
         self._free = threading.Semaphore(MAX_STRANGERS)
         self._each = {
             name: threading.Semaphore(MAX_EACH) for name in host.declaration.guests
@@ -143,13 +139,13 @@ class MeetingListener:
         try:
             with ExitStack() as stranger:
                 stranger.callback(self._free.release)
-                with accept(circuit, _host_endpoint(self._host), anybody) as session:
+                with accept(circuit, self._endpoint, anybody) as session:
                     reception = Reception(self._host, session.peer, session.th2)
                     if not self._take(session, reception, ARRIVE_S):
                         return
                     places = self._each[session.peer.name]
                     if not places.acquire(blocking=False):
-                        return  # it talks to us already, more than once
+                        return  # this party has MAX_EACH conversations already
                     with ExitStack() as guest:
                         guest.callback(places.release)
                         self._vouch(circuit.id)
@@ -173,7 +169,7 @@ class MeetingListener:
             emit(self._sink, "guest.arrived", name=name)
         elif isinstance(message, Arrive) and isinstance(answer, Over):
             emit(self._sink, "guest.refused", name=name, reason=answer.code)
-        elif isinstance(answer, Over) and answer.party == name:  # of its own doing
+        elif isinstance(answer, Over) and answer.party == name:  # it declined itself
             emit(self._sink, "guest.declined", name=name, line=answer.why)
         elif isinstance(message, Bring):
             emit(self._sink, "guest.brought", name=name)
@@ -258,8 +254,8 @@ def _dial(invitation: Invitation, identity: Identity, dial_s: float) -> RelayCli
 
 def _not_let_in(told: FromHost) -> SealiftError:
     if not isinstance(told, Over):
-        return MalformedError("the host does not say welcome", code="bad-message")
+        return MalformedError("the host sent no welcome", code="bad-message")
     if told.code in ("not-invited", "invitation-used-twice"):
         return RefusedError(quote_foreign(told.why), code=told.code)
     why = quote_foreign(told.why)
-    return RefusedError("the host lets nobody in", why=why, code="not-invited")
+    return RefusedError("the host refused this party", why=why, code="not-invited")

@@ -69,7 +69,7 @@ class Guest:
         if identity.name != invitation.name:
             raise PolicyError(
                 f"the invitation is for {invitation.name}",
-                why=f"this identity is {identity.name}'s",
+                why=f"the identity key is {identity.name}'s",
                 code="other-party",
             )
         self._invitation = invitation
@@ -102,16 +102,12 @@ class Guest:
             invitation.meeting,
             invitation.host,
         ):
-            raise _unfit(
-                "the host's declaration is of another meeting than the invitation"
-            )
+            raise _unfit("the host's declaration belongs to another meeting")
         if invitation.name not in declared.guests:
             raise _unfit("the host's declaration does not list this party")
         found = {path: Digest.of(content) for path, content in files.items()}
         if found != declared.code.files:
-            raise _unfit(
-                "the recipe's files do not match the digests in the declaration"
-            )
+            raise _unfit("the recipe's files do not match the declared digests")
         folders = {str(each) for path in files for each in PurePosixPath(path).parents}
         if not all(map(_stays_below, files)) or folders & files.keys():
             raise _unfit("a path in the recipe leads out of its folder, or is too long")
@@ -130,9 +126,9 @@ class Guest:
         """
         terms.verify()
         if terms.declaration != declared:
-            raise _unfit("their declaration is not the one that this party answered")
+            raise _unfit("they contain another declaration than the host sent before")
         if own not in terms.cards:
-            raise _unfit("they do not contain this party's card as this party sent it")
+            raise _unfit("they do not contain this party's card as it was sent")
         return terms
 
     def check(self, told: Check, terms: Terms, own: SignedConsent) -> Agreement:
@@ -149,13 +145,11 @@ class Guest:
             MalformedError: what was brought makes no agreement.
         """
         if told.terms != terms:
-            raise _unfit("the host shows other terms than this party agreed to")
+            raise _unfit("the host sent other terms than this party agreed to")
         if told.consents.get(self._identity.name) != own:
-            raise _unfit(
-                "the host does not show this party's consent as this party sent it"
-            )
+            raise _unfit("they do not contain this party's consent as it was sent")
         if set(told.consents) != set(terms.declaration.guests):
-            raise _unfit("the consent of a party is missing")
+            raise _unfit("the consent of another party is missing")
         return agreement_of(terms, told.consents)
 
     def sign(self, agreement: Agreement) -> bytes:

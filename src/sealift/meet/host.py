@@ -53,7 +53,7 @@ from sealift.release.agreement.signed import SignedAgreement, add_signature
 from sealift.session.endpoint import VerifiedPeer
 
 NOT_INVITED: Final = Over(
-    "not-invited", "", "the invitation is not valid here, or it is over"
+    "not-invited", "", "the invitation is not valid at this host, or it has expired"
 )
 
 
@@ -200,14 +200,14 @@ class Reception:
         if isinstance(message, Arrive):
             return self._arrive(message)
         if not self._name:
-            raise MalformedError("nobody arrived yet", code="bad-message")
+            raise _out_of_place("the guest has not proved its invitation")
         book, name = self._host.book, self._name
         match message:
             case Ask():
                 pass
             case Propose():  # what is proposed is the host's own to declare
                 if self._proposed:
-                    raise MalformedError("proposed before", code="bad-message")
+                    raise _out_of_place("the guest proposed texts twice")
                 self._proposed = True
             case Bring():
                 self._take_card(message.card)
@@ -229,7 +229,7 @@ class Reception:
         seat = require_value(seat, "it was invited")
         if not book.bind(card.name, card):
             book.contest(card.name)
-            why = "another key came with this invitation before"
+            why = "another key has used this invitation before"
             return Over("invitation-used-twice", card.name, why)
         book.decline(card.name, None)
         self._host.void_failed()
@@ -253,7 +253,7 @@ class Reception:
         card, book = signed.verify(), self._host.book
         _require_own(card.party == self._card)
         if set(card.columns) != self._host.declaration.columns:
-            book.decline(self._name, "its card is not about the columns declared")
+            book.decline(self._name, "its card does not list the declared columns")
             return
         book.bring(self._name, signed)
 
@@ -262,14 +262,14 @@ class Reception:
         consent, book = signed.verify(self._card.sign), self._host.book
         _require_own(consent.party == self._name)
         if len(encode(consent)) > self._host.declaration.consent_bytes:
-            book.decline(self._name, "what it says of its tables is too long")
+            book.decline(self._name, "its description of its tables is too long")
             return
         book.agree(self._name, signed)
 
     def _sign(self, signature: bytes) -> None:
         signed = self._host.agreement()
         if signed is None:
-            raise MalformedError("there is no agreement yet", code="bad-message")
+            raise _out_of_place("the guest signed before there was an agreement")
         party = signed.agreement.party(self._name)
         party.sign.verify(Label.AGREEMENT, encode(signed.agreement), signature)
         self._host.book.sign(self._name, signature)
@@ -278,6 +278,10 @@ class Reception:
 def _require_own(own: bool) -> None:
     if not own:
         raise AuthenticationError
+
+
+def _out_of_place(what: str) -> MalformedError:
+    return MalformedError(what, code="bad-message")
 
 
 def _wait(seat: InvitedParty, parties: list[str] | tuple[str, ...]) -> Wait:

@@ -53,11 +53,11 @@ class Invitation:
     def __post_init__(self) -> None:
         check_name(self.name, what="party name")
         if self.name == HOST or len(self.meeting) != MEETING_BYTES:
-            raise _mistyped("its name or its meeting")
+            raise _mistyped("the party or the meeting in it is not valid")
         if not 0 < len(self.addresses) <= MAX_ADDRESSES:
-            raise _mistyped("the number of its addresses")
+            raise _mistyped(f"it must have 1 to {MAX_ADDRESSES} addresses")
         if not all(map(_ADDRESS.fullmatch, self.addresses)):
-            raise _mistyped("an address")
+            raise _mistyped("an address in it is not HOST:PORT")
 
     def to_text(self) -> str:
         """The line to mail. It is a secret."""
@@ -81,7 +81,7 @@ class Invitation:
             RefusedError: code ``invitation-expired``.
         """
         if now_s >= self.expires_s:
-            raise RefusedError("the invitation is over", code="invitation-expired")
+            raise RefusedError("the invitation has expired", code="invitation-expired")
 
 
 def parse_invitation(text: str) -> Invitation:
@@ -92,22 +92,22 @@ def parse_invitation(text: str) -> Invitation:
     """
     packed = "".join(text.split())
     if len(packed) > MAX_TEXT or not packed.startswith(PREFIX):
-        raise _mistyped("its beginning")
+        raise _mistyped(f"it does not begin with {PREFIX}, or is too long")
     body = packed.removeprefix(PREFIX)
     try:
         whole = base64.b64decode(
             body + "=" * (-len(body) % 4), altchars=b"-_", validate=True
         )
     except (binascii.Error, ValueError):
-        raise _mistyped("a letter") from None
+        raise _mistyped("a character in it is wrong") from None
     if _packed(whole) != packed:  # the last letter has bits that nothing uses
-        raise _mistyped("its last letter")
+        raise _mistyped("its last character is wrong")
     raw, checksum = whole[:-_CHECKSUM_BYTES], whole[-_CHECKSUM_BYTES:]
     if len(raw) < _FIXED_BYTES or sha256(raw)[:_CHECKSUM_BYTES] != checksum:
-        raise _mistyped("a letter, or its end")
+        raise _mistyped("a character is wrong, or its end is missing")
     if raw[0] != VERSION:
         raise MalformedError(
-            "the invitation is of another version of Sealift", code="bad-invitation"
+            "another version of Sealift made the invitation", code="bad-invitation"
         )
     return _read(raw)
 
@@ -144,11 +144,11 @@ def _texts(raw: bytes) -> list[str]:
     while raw:
         length, raw = raw[0], raw[1:]
         if length > len(raw):
-            raise _mistyped("its end")
+            raise _mistyped("its end is missing")
         found.append(raw[:length].decode("ascii", "replace"))
         raw = raw[length:]
     if not found:
-        raise _mistyped("its end")
+        raise _mistyped("its end is missing")
     return found
 
 
@@ -157,9 +157,7 @@ def meeting_digest(meeting: bytes) -> Digest:
     return Digest(labelled(Label.MEETING, meeting)[:HASH_BYTES])
 
 
-def _mistyped(what: str) -> MalformedError:
+def _mistyped(why: str) -> MalformedError:
     return MalformedError(
-        "this is no invitation, or not the whole of one",
-        why=f"{what} is not right",
-        code="bad-invitation",
+        "this is not a complete invitation", why=why, code="bad-invitation"
     )

@@ -18,14 +18,15 @@ from sealift.meet.terms import Declaration, SignedCard, SignedConsent, Terms
 from sealift.release.agreement.signed import SignedAgreement
 
 MAX_WHY: Final = 500
-# All that others hear of why a party leaves, by the error's name; of its table nothing else.
+# The only reasons that others hear when a party leaves, by error code. They must not
+# reveal anything else about its table.
 REASONS: Final[Mapping[str, str]] = {
     "meeting-declined": "said no",
     "columns-differ": "its table does not fit what the host declares",
-    "declared-too-often": "the host declared something else too often",
-    "below-floor": "its program signs such terms only if their exceptions are named",
-    "settings-differ": "the job's settings are not what the host declares",
-    "meeting-terms": "the host showed it terms that do not match each other",
+    "declared-too-often": "the host changed its declaration too often",
+    "below-floor": "it has not allowed the exceptions that these terms need",
+    "settings-differ": "the settings in the job differ from the host's declaration",
+    "meeting-terms": "the documents that the host sent contradict each other",
 }
 MAX_PROPOSED: Final = 200
 MAX_FILES_BYTES: Final = 512 << 10  # of a recipe: a message has 1 MiB
@@ -69,7 +70,7 @@ class Decline:
 
     def __post_init__(self) -> None:
         if self.code not in REASONS:
-            raise MalformedError("no reason", field="code", code="bad-meeting")
+            raise _malformed("the reason is unknown", "code")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Propose:
         empty = not all(self.categories.values())
         longest = max(map(len, (*self.categories, *texts)), default=0)
         if empty or len(texts) > MAX_PROPOSED or longest > MAX_WHY:
-            raise MalformedError("too long", field="categories", code="bad-meeting")
+            raise _malformed("the texts are empty, too many or too long", "categories")
 
 
 FromGuest = Arrive | Ask | Bring | Agree | Decline | Sign | Propose
@@ -127,7 +128,7 @@ class Wait:
 
     def __post_init__(self) -> None:
         if len(self.parties) > MAX_RANKS:  # a screen shows them again every second
-            raise MalformedError("too many", field="parties", code="bad-meeting")
+            raise _malformed("there are too many parties", "parties")
         for each in self.parties:
             check_name(each, what="party name")
 
@@ -145,7 +146,7 @@ class BringCard:
 
     def __post_init__(self) -> None:
         if sum(map(len, self.files.values())) > MAX_FILES_BYTES:
-            raise MalformedError("too long", field="files", code="bad-meeting")
+            raise _malformed(f"there are more than {MAX_FILES_BYTES:,} bytes", "files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,4 +190,8 @@ FROM_HOST: Final[tuple[type, ...]] = get_args(FromHost)
 
 def _require_proof(proof: bytes) -> None:
     if len(proof) != PROOF_BYTES:
-        raise MalformedError("no proof", field="proof", code="bad-meeting")
+        raise _malformed(f"the proof does not have {PROOF_BYTES} bytes", "proof")
+
+
+def _malformed(what: str, field: str) -> MalformedError:
+    return MalformedError(what, field=field, code="bad-meeting")

@@ -96,7 +96,7 @@ class Declaration:
         if len(encode(self)) + guests * each > MAX_TERMS_BYTES:
             raise MalformedError(
                 f"the schema is too long for a meeting of {guests} parties",
-                why=f"what all of them sign has at most {MAX_TERMS_BYTES:,} bytes",
+                why=f"the terms that they sign may have at most {MAX_TERMS_BYTES:,} bytes",
                 code="bad-meeting",
             )
 
@@ -196,15 +196,15 @@ class Terms:
         keys = {declared.host.sign}
         for card in map(SignedCard.verify, self.cards):
             if card.declaration != declared.digest:
-                raise _unfit(f"{card.party.name}'s card is about other words")
+                raise _unfit(f"{card.party.name}'s card answers another declaration")
             keys.add(card.party.sign)
             if set(card.columns) != declared.columns:
-                raise _unfit(f"{card.party.name}'s card is about other columns")
+                raise _unfit(f"{card.party.name}'s card lists other columns")
             for column, fit in card.columns.items():
                 if fit != "fits":
-                    raise _unfit(f"{card.party.name}'s {column} does not fit")
+                    raise _unfit(f"{card.party.name}'s column {column} does not fit")
         if len(keys) <= len(self.cards):
-            raise _unfit("two parties have one key")
+            raise _unfit("two parties have the same key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,10 +370,10 @@ def _brought(
     if (consent.terms, consent.party) != (terms.digest, name):
         raise _unfit(f"{name} agreed to other terms")
     if tuple(each.part for each in consent.resources) != _parts(card):
-        raise _unfit(f"{name} does not bring what its card says")
+        raise _unfit(f"{name} brings other tables than its card says")
     for each in consent.resources:
         if (each.owner, each.rule) != (name, card.rule):
-            raise _unfit(f"{name} brings another's table, or under another rule")
+            raise _unfit(f"{name} brings another owner's table, or another rule")
     return consent.resources
 
 
@@ -382,4 +382,4 @@ def _unfit(why: str) -> PolicyError:
 
 
 def _other(what: str) -> MalformedError:
-    return MalformedError("no document of a meeting", field=what, code="bad-meeting")
+    return MalformedError("the document is not valid", field=what, code="bad-meeting")

@@ -42,9 +42,5 @@ def words_of(terms: Digest) -> tuple[str, ...]:
     raw = stretch(terms.raw, salt, log2_n=LOG2_N, length=bits // 8)
     number = int.from_bytes(raw, "big")
     places = (number >> shift for shift in range(bits - _BITS, -1, -_BITS))
-    return tuple(_word(place & (1 << _BITS) - 1) for place in places)
-
-
-def _word(place: int) -> str:
-    beginning, ending = divmod(place, len(ENDINGS))
-    return BEGINNINGS[beginning] + ENDINGS[ending]
+    words = (divmod(place & (1 << _BITS) - 1, len(ENDINGS)) for place in places)
+    return tuple(BEGINNINGS[first] + ENDINGS[second] for first, second in words)

@@ -53,7 +53,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the noun `agreement`."""
     verbs = subparsers.add_parser(
         "agreement",
-        help="new, check, show, sign, verify; veto, cancel and leave what was agreed on",
     ).add_verbs()
     add_starter_parser(verbs)
     _add_check(verbs)

@@ -44,9 +44,7 @@ WIDTH: Final = 48
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `attest`."""
-    verbs = subparsers.add_parser(
-        "attest", help="collect evidence, verify it, and say what was compared"
-    ).add_verbs()
+    verbs = subparsers.add_parser("attest").add_verbs()
     add_collect_parser(verbs)
     add_collateral_parser(verbs)
     add_reference_parser(verbs)

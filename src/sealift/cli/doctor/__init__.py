@@ -51,7 +51,6 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "doctor",
         run=run,
-        help="what limits this machine, what that means, and what to do",
         description="Measures ciphers, copies, disk and GPU in a few seconds, and looks "
         "for what protects: sandbox, TPM, TEE, confidential GPU. What is missing is "
         "said and is no error; the exit code is 0 unless --require asks for it.",

@@ -32,8 +32,8 @@ from sealift.travel.settings import TrainingSettings, training_rule_of
 
 DAY_S: Final = 86_400
 LEASE_S: Final = 120.0
-AWAY_S: Final = 600  # a person comes back to a machine that stopped
-_ROWS: Final = 16  # of each owner, and behind each number that leaves, at the least
+AWAY_S: Final = 600  # time for a person to start a stopped machine again
+_ROWS: Final = 16  # at least so many of each owner, and behind each number that leaves
 _OWN: Final = (
     "name", "agreement", "bundle", "output", "orchestrator", "plan", "slices",
 )  # fmt: skip
@@ -48,8 +48,8 @@ def read_recipe(folder: Path) -> tuple[dict[str, bytes], Schema]:
     files = read_bundle(folder)
     if (size := sum(map(len, files.values()))) > MAX_FILES_BYTES:
         raise MalformedError(
-            f"the recipe's files have {size} bytes",
-            why=f"{MAX_FILES_BYTES} cross a meeting",
+            f"the files in {folder} have {size:,} bytes",
+            why=f"a recipe may have at most {MAX_FILES_BYTES:,} bytes",
             code="bad-meeting",
         )
     return files, load_schema(folder / "schema.toml")
@@ -149,7 +149,10 @@ def _job(folder: Path, name: str, guests: int, address: str) -> str:
     plain = parse_toml(text.encode(), source="job.toml")
     if own := [each for each in _OWN if each in plain]:
         raise MalformedError(
-            f"job.toml has {own[0]}", why="the host says that", code="bad-field"
+            f"{given} sets {own[0]}",
+            why="`sealift host` sets it itself",
+            fix="Remove it from that file",
+            code="bad-field",
         )
     run = "" if "run" in plain else f"[run]\ngather_s = {AWAY_S}\nrejoin_s = {AWAY_S}\n"
     job = (

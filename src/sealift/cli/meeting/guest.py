@@ -1,4 +1,4 @@
-"""``sealift join INVITATION DATA``: meet, read, sign, and then take part in the job."""
+"""``sealift join INVITATION DATA``: join a meeting, sign its terms, then run the job."""
 
 from __future__ import annotations
 
@@ -133,33 +133,37 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "join INVITATION",
         run=run,
-        help="take part in a meeting with this owner's table, then in its job",
-        description="Makes an identity, asks whether the table may be compared with what the "
-        "host declares, compares it at home, says what signing means, asks, and takes part. "
-        "All of it lies in the folder in which this is typed; typed again there, it goes on.",
+        description="Creates an identity and asks whether it may compare your table, on this "
+        "machine, with what the host declares. Then it explains what signing means, asks, and "
+        "takes part in the training. All files are written to the current folder; run the same "
+        "command there again to continue.",
     )
     parser.add_argument(
         "invitation",
         metavar="INVITATION",
-        help="a file with the line; - reads it from standard input",
+        help="a file with the invitation; - reads it from standard input",
     )
-    parser.add_path("data", metavar="DATA", help="this owner's rows, a .csv file")
-    parser.add_path("--heldout", metavar="FILE", help="rows that are measured on only")
+    parser.add_path("data", metavar="DATA", help="a .csv file with your rows")
+    parser.add_path(
+        "--heldout", metavar="FILE", help="rows to measure on, not to train on"
+    )
     add_view_argument(parser)
     add_ask_argument(parser)
     parser.add_argument(
         "--compare-if",
         metavar="DIGEST",
         default="",
-        help="compare the table with this declaration and no other, without a question",
+        help="compare the table without a question if the declaration has this digest",
     )
     parser.add_argument(
         "--sign-if",
         metavar="DIGEST",
         default="",
-        help="sign these terms and no others, without a question",
+        help="sign without a question if the terms have this digest",
     )
-    parser.add_flag("--decline", "say no, without a question; the others are told")
+    parser.add_flag(
+        "--decline", "say no without a question; the other parties learn it"
+    )
     parser.add_allow()
 
 
@@ -174,7 +178,7 @@ def run(args: argparse.Namespace) -> int:
             raise ModuleNotFoundError(name="torch")  # rows will train here, at home
         for each in filter(None, (args.data, args.heldout)):
             if not each.is_file():
-                raise UsageError(f"there is no {each}", code="cannot-read")
+                raise UsageError(f"the file {each} does not exist", code="cannot-read")
         meeting = OwnerMeeting(args, invitation, place, kept)
         meeting.ask = ask_afresh if has_terminal() else None
         kept = meeting.attend()
@@ -199,8 +203,8 @@ def read_kept(place: PartyFolder, invitation: Invitation) -> MeetingProgress:
         raise file_exists("meeting.json") from None
     if kept.invitation != invitation.to_text():
         raise PolicyError(
-            "this folder is of another meeting",
-            fix="Use a folder with nothing in it but the table",
+            "this folder belongs to another meeting",
+            fix="Use a folder that has nothing but your table in it",
             code="other-meeting",
         )
     return kept
@@ -275,8 +279,8 @@ class OwnerMeeting:
             return
         raise UsageError(
             f"--heldout is {'new' if heldout else 'missing'}",
-            why=f"this meeting heard that {self.place.name} brings "
-            f"{'no' if heldout else 'its'} held-out rows",
+            why=f"{self.place.name} announced {'no ' if heldout else ''}held-out rows "
+            "to this meeting",
             code="heldout-differs",
         )
 
@@ -293,7 +297,7 @@ class OwnerMeeting:
             if error.code == "peer-refused":
                 raise
             full = error.code == "relay-full"
-            return "a free place at the host's port" if full else "the host"
+            return "a free connection at the host" if full else "the host"
 
     def _dial(self) -> Conversation:
         return Conversation(self.invitation, self._identity, dial_s=DIAL_S)
@@ -345,8 +349,8 @@ class OwnerMeeting:
     def _warn(self, contested: bool) -> None:
         if contested and not self._warned:
             self._talk.say(
-                "somebody came with your invitation, from another folder or machine, and "
-                "was refused; if that was not you, compare the words by telephone"
+                "somebody else used your invitation, from another folder or machine, and was "
+                "refused; if that was not you, compare the words by telephone"
             )
         self._warned |= contested
 
@@ -387,7 +391,7 @@ class OwnerMeeting:
             rule=rule,
         )
         self._keep(card=sign_card(body, self._identity), terms=None, consent=None)
-        self._talk.say("the host is told your name, your keys and that your table fits")
+        self._talk.say("telling the host your name, your keys and that your table fits")
         return Bring(self._brought)
 
     @property
@@ -399,7 +403,7 @@ class OwnerMeeting:
         """
         if self.kept.card is None:
             raise MalformedError(
-                "the host asks for terms before a card", code="bad-message"
+                "the host sent terms before it had a card", code="bad-message"
             )
         return self.kept.card
 
@@ -411,11 +415,11 @@ class OwnerMeeting:
                 ``declared-too-often``.
         """
         if self.kept.agreement is not None:
-            raise _replaced("declares something else")
+            raise _replaced("sent another declaration")
         if self.kept.declarations >= MAX_DECLARATIONS:
             raise PolicyError(
-                f"the host declared something else {MAX_DECLARATIONS} times",
-                why="each time its answer tells something of your table",
+                f"the host sent more than {MAX_DECLARATIONS} different declarations",
+                why="each comparison tells it something about your table",
                 code="declared-too-often",
             )
         self._keep(
@@ -435,7 +439,7 @@ class OwnerMeeting:
         self._keep(written=tuple({*before, *shown}))
         self.place.write_recipe(files, before)
         write_whole(self.place["job.toml"], job)
-        self._talk.say("the host's recipe lies in recipe/, its job in job.toml")
+        self._talk.say("the host's recipe is now in recipe/, and its job in job.toml")
 
     def _ask_to_compare(
         self, declared: Declaration, schema: Schema, fewest: tuple[int, int]
@@ -466,15 +470,15 @@ class OwnerMeeting:
         if given := getattr(self.args, f"{verb}_if"):
             if Digest.from_text(given) != digest:
                 raise UsageError(
-                    f"the host shows something else than {option} names",
+                    f"what the host sent does not have the digest given with {option}",
                     code="not-confirmed",
                 )
             return True
         if self.ask is None:
             raise UsageError(
-                "nobody said yes",
-                why="there is no terminal to ask",
-                fix=f"Type it at a terminal, or give {option} DIGEST",
+                "nobody answered the question",
+                why="there is no terminal",
+                fix=f"Run the command at a terminal, or give {option} DIGEST",
                 code="not-confirmed",
             )
         return self.ask(question, "n").lower() in YES
@@ -516,13 +520,13 @@ class OwnerMeeting:
         kept, card = self.kept, self._brought
         if kept.declaration is None:
             raise MalformedError(
-                "the host shows terms before a card", code="bad-message"
+                "the host sent terms before its declaration", code="bad-message"
             )
         self._guest.read(terms, kept.declaration, card)
         if kept.terms == terms and kept.consent is not None:
             return Agree(kept.consent)  # it was asked, before a restart
         if kept.agreement is not None:
-            raise _replaced("shows other terms")
+            raise _replaced("sent other terms")
         self._talk.wait_for("")
         compared = self._ask(terms)
         if compared is None:
@@ -539,9 +543,9 @@ class OwnerMeeting:
 
     def _said_no(self) -> RefusedError:
         """Leave by the owner's no, whatever the host says to it."""
-        self._talk.say("nothing was signed; the others are told that you said no")
+        self._talk.say("nothing was signed; the other parties learn that you said no")
         self._last = Decline("meeting-declined")
-        return RefusedError(f"{self.place.name}: said no", code="meeting-declined")
+        return RefusedError(f"{self.place.name} said no", code="meeting-declined")
 
     def _ask(self, terms: Terms) -> bool | None:
         """Whether words were compared; None for no.
@@ -625,25 +629,25 @@ class OwnerMeeting:
         kept = self.kept
         if kept.terms is None or kept.consent is None:
             raise MalformedError(
-                "the host asks for a signature before this party agreed",
+                "the host asked for a signature before this party agreed",
                 code="bad-message",
             )
         agreement = self._guest.check(told, kept.terms, kept.consent)
         if kept.agreement is not None and kept.agreement != agreement:
-            raise _replaced("shows tables of others that were changed")
+            raise _replaced("changed the tables of other parties")
         self._keep(agreement=agreement)
         return Sign(self._guest.sign(agreement))
 
     def _keep_signed(self, told: Signed) -> None:
         if self.kept.agreement is None:
             raise MalformedError(
-                "the host shows signatures before this party signed",
+                "the host sent signatures before this party signed",
                 code="bad-message",
             )
         self._guest.keep(told, self.kept.agreement)
         save_signed(told.agreement, self.place["agreement.json"])
         self._talk.wait_for("")
-        self._talk.say("all have signed: agreement.json. The job begins")
+        self._talk.say("all parties have signed (agreement.json); the job begins")
 
 
 def _is_coloured() -> bool:
@@ -674,7 +678,7 @@ def _require_rows(table: Path, rows: int, fewest: int) -> None:
     if rows < fewest:
         raise MalformedError(
             f"{table.name} has {rows:,} rows",
-            why=f"the host's terms need at least {fewest:,} in it",
+            why=f"the host's terms need at least {fewest:,}",
             code="too-few-rows",
         )
 
@@ -682,7 +686,7 @@ def _require_rows(table: Path, rows: int, fewest: int) -> None:
 def _replaced(what: str) -> PolicyError:
     return PolicyError(
         f"the host {what} after this party signed",
-        why="what is signed is not replaced",
+        why="signed documents are not replaced",
         code="meeting-terms",
     )
 
@@ -704,7 +708,7 @@ def require_signed(place: PartyFolder, kept: MeetingProgress) -> None:
     elif read_whole(path, MAX_JOB_BYTES) != job:
         raise PolicyError(
             "job.toml is not the job that was signed",
-            why="it was changed since",
+            why="it was changed after the signature",
             code="job-differs",
         )
 
@@ -713,7 +717,7 @@ def _take_part(place: PartyFolder, kept: MeetingProgress, *, view: bool) -> None
     """Become the long command, which anybody may type again."""
     require_signed(place, kept)
     if place[RUN_RECEIPT_NAME].exists():
-        say("the job has ended: `sealift receipt verify` says what the receipt proves")
+        say("the job has ended; `sealift receipt verify` shows what its receipt proves")
         show({"receipt": RUN_RECEIPT_NAME}, as_json=not sys.stdout.isatty(), width=9)
         return
     place.identity()  # asks, where no file has the passphrase

@@ -68,16 +68,15 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "host",
         run=run,
-        help="call a meeting: invite parties, sign with them, train, get the model",
         description="Prints an invitation for each party, waits until all of them have "
-        "joined and signed, runs the job and opens the model. RECIPE is a folder with "
-        "recipe.py and schema.toml, what each party's table must look like; job.toml in it "
-        "may have [training], [travel] and [run]. All of it lies in the folder in which this "
-        "is typed; typed again there, it goes on.",
+        "joined and signed, runs the job and decrypts the model. RECIPE is a folder with "
+        "recipe.py, and with schema.toml, which says what each party's table must look like. "
+        "A job.toml in it may have the sections [training], [travel] and [run]. All files are "
+        "written to the current folder; run the same command there again to continue.",
     )
-    parser.add_path("recipe", metavar="RECIPE", help="a folder")
+    parser.add_path("recipe", metavar="RECIPE", help="the recipe's folder")
     parser.add_argument(
-        "--invite", nargs="+", default=[], metavar="NAME", help="parties, by name"
+        "--invite", nargs="+", default=[], metavar="NAME", help="names of the parties"
     )
     parser.add_argument(
         "--listen", default=LISTEN, metavar="HOST:PORT", help=f"default: {LISTEN}"
@@ -86,12 +85,15 @@ def add_parser(subparsers: Any) -> None:
         "--address",
         default="",
         metavar="HOST:PORT",
-        help="what parties dial, if it is not --listen",
+        help="where parties connect, if not at --listen",
     )
     add_view_argument(parser)
     add_ask_argument(parser)
     parser.add_argument(
-        "--days", type=int, default=90, help="until no key is released: %(default)s"
+        "--days",
+        type=int,
+        default=90,
+        help="days until the agreement ends: %(default)s",
     )
 
 
@@ -121,10 +123,10 @@ def _open_model(place: PartyFolder) -> int:
     write_whole(place[REPORT_NAME], (place["run"] / REPORT_NAME).read_bytes())
     receipt = place["run"] / RUN_RECEIPT_NAME
     if not receipt.exists():
-        say(f"{MODEL_NAME} is kept; the receipt of the run was refused, as said above")
+        say(f"{MODEL_NAME} was written, but the run's receipt was refused (see above)")
         return PolicyError.exit_code
     write_whole(place[receipt.name], receipt.read_bytes())
-    say(f"beside it: {REPORT_NAME}, and {RUN_RECEIPT_NAME} that every party has")
+    say(f"also written: {REPORT_NAME}, and {RUN_RECEIPT_NAME}, which every party has")
     return 0
 
 
@@ -141,14 +143,14 @@ def _try_first(args: argparse.Namespace, place: PartyFolder) -> None:
         signed = load_signed(place["agreement.json"]).agreement.code
         if measure_bundle(files, "recipe.py").digest != signed.digest:
             raise PolicyError(
-                "the recipe is not the one that all have signed",
-                why=f"{args.recipe} was changed since",
+                "the recipe is not the one that all parties signed",
+                why=f"{args.recipe} was changed after that",
                 code="recipe-signed",
             )
     elif args.invite and not place["meeting.db"].exists():
         names = _demand_names(args)
         training = training_of(args.recipe, names, args.address or args.listen)
-        say("testing the recipe for two steps on random rows")
+        say("testing the recipe on random rows, for two steps")
         try_recipe(files, schema, training, TRIED_STEPS)
 
 
@@ -179,7 +181,7 @@ def _open_book(args: argparse.Namespace, place: PartyFolder) -> MeetingState:
         book = MeetingState.create(path, invitations_for(args, place.identity(), names))
     for seat in book.seats():
         print(f"{seat.name}  {seat.invitation.to_text()}", flush=True)
-    say("mail each party its line: it is a secret until that party has used it")
+    say("send each party its line; keep it secret until that party has used it")
     return book
 
 
@@ -195,14 +197,14 @@ def _demand_same(
     invited, address = [each.name for each in seats], seats[0].invitation.addresses[0]
     if names and names != invited:
         raise UsageError(
-            f"{', '.join(invited)} are invited here",
-            fix="Call another meeting in an empty folder",
+            f"the meeting in this folder invites {', '.join(invited)}",
+            fix="To invite other parties, start another meeting in an empty folder",
             code="other-meeting",
         )
     if (args.address or args.listen) != address:
         raise UsageError(
-            f"the invitations say {address}",
-            fix="Give the same --listen and --address as then, or call another meeting "
+            f"the invitations name the address {address}",
+            fix="Give the same --listen and --address as before, or start another meeting "
             "in an empty folder",
             code="other-meeting",
         )
@@ -221,16 +223,16 @@ def _demand_names(args: argparse.Namespace) -> list[str]:
     if twice or HOST in names:
         raise UsageError(
             f"{(twice or [HOST])[0]} cannot be invited",
-            why="two parties have that name" if twice else "that is you",
+            why="two parties have that name" if twice else "it is the host's own name",
             fix="Give each party a name of its own",
             code="bad-name",
         )
     if len(names) == 1 or len(names) > MAX_RANKS:
         raise UsageError(
-            f"2 to {MAX_RANKS} parties can be invited, each with an accelerator of its own"
+            f"a meeting has 2 to {MAX_RANKS} parties, each with its own accelerator"
         )
     if args.days < 1:
-        raise UsageError("--days says for how many days, from 1")
+        raise UsageError("--days must be at least 1")
     return names
 
 
@@ -277,7 +279,7 @@ def _meet(args: argparse.Namespace, book: MeetingState, host: Host) -> SignedAgr
             if signed is not None and not missing:
                 talk.wait_for("")
                 return signed
-            talk.wait_for(_awaited(book, missing) or "other tables or terms")
+            talk.wait_for(_awaited(book, missing) or "tables that fit together")
             time.sleep(0.1)
 
 
@@ -291,7 +293,7 @@ def _agreed(host: Host, tell: Sink) -> SignedAgreement | None:
 
 
 def _await_free(address: tuple[str, int]) -> None:
-    """Who was killed a moment ago may still have an orchestrator that is ending."""
+    """Wait for the port: a host that was killed may have an orchestrator that is still ending."""
     until_s = time.monotonic() + FREE_S
     while time.monotonic() < until_s:
         try:
@@ -318,24 +320,24 @@ def _line(event: Event) -> str:
     name = event.fields.get("name", "")
     match event.kind:
         case "guest.arrived":
-            return f"{name} is here"
+            return f"{name} has connected"
         case "guest.refused":
-            return f"somebody came as {name}, and was refused: {event.fields['reason']}"
+            return f"somebody connected as {name} and was refused: {event.fields['reason']}"
         case "guest.brought":
-            return f"{name}'s table was compared"
+            return f"{name} has compared its table"
         case "guest.agreed":
             return f"{name} said yes"
         case "guest.proposed":
             column, texts = event.fields["column"], event.fields["texts"]
             return (
-                f"{name}'s {column} has texts that schema.toml does not list: {texts}; "
-                "list them, and type this command again"
+                f"{name}'s column {column} has texts that schema.toml does not list: "
+                f"{texts}; add them there and run this command again"
             )
         case "guest.declined":
             line = visible(str(event.fields["line"]))
-            return f"{name}: {line}; its command, typed again, asks it again"
+            return f"{name}: {line}; to be asked again, {name} runs its command again"
         case "guest.unfit":
-            return f"all said yes, but their tables make no agreement: {event.fields['line']}"
+            return f"all said yes, but no agreement follows: {event.fields['line']}"
     return ""
 
 

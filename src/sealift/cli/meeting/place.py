@@ -1,4 +1,4 @@
-"""One party's folder: what lies where, under names that a person understands."""
+"""One party's folder for a meeting: its identity, and which files the commands may write."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WRITTEN: Final = (
 
 def add_ask_argument(parser: Parser) -> None:
     """Add ``--passphrase``."""
-    parser.add_flag("--passphrase", "ask for the key's passphrase; no file keeps it")
+    parser.add_flag("--passphrase", "ask for the key's passphrase; write it to no file")
 
 
 def read_invitation(text: str) -> Invitation:
@@ -51,10 +51,10 @@ def read_invitation(text: str) -> Invitation:
     if text.startswith(PREFIX):
         say(
             "every user of this machine can read this invitation in the list of processes; "
-            "save it in a file and name the file"
+            "save it in a file and give the name of the file"
         )
     elif text == "-":
-        source = sys.stdin  # at a terminal, answers follow on it
+        source = sys.stdin  # at a terminal the answers to questions follow
         text = source.readline(_MAX_READ) if source.isatty() else source.read(_MAX_READ)
     else:
         text = read_whole(Path(text), _MAX_READ).decode("utf-8", "replace")
@@ -104,18 +104,16 @@ class PartyFolder:
                     None, prompt=f"passphrase of {self.key.name}", twice=made
                 )
             )
-        elif made and not kept.exists():  # else its key was not written any more
+        elif made and not kept.exists():  # it exists if this was killed before the key
             write_whole(kept, f"{draw_passphrase()}\n".encode())
         passphrase = read_secret_line(self.folder / self.passphrase)
         if made:
             save_identity(create_identity(self.name), self.key, passphrase)
-            say(f"made {self.key.name}, the identity of {self.name}")
-            held = (
-                "your memory"
-                if self._memory
-                else f"{kept.name}: keep both, show neither"
-            )
-            say(f"what opens it is in {held}")
+            say(f"created {self.key.name}, the private key of {self.name}")
+            if self._memory:
+                say("its passphrase is in no file: remember it")
+            else:
+                say(f"its passphrase is in {kept.name}; back up both, share neither")
         return load_identity(self.key, passphrase)
 
     def require_free(self) -> None:
@@ -183,7 +181,7 @@ class PartyFolder:
 def file_exists(name: str) -> UsageError:
     """What is there is not replaced."""
     return UsageError(
-        f"{name} lies here already, and was not written by this meeting",
+        f"{name} exists and was not written by this meeting",
         code="file-in-the-way",
     )
 

@@ -19,7 +19,7 @@ from sealift.meet.terms import Declaration, Terms, proposed_agreement
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.explain import count, explain, explain_lines
 
-FEWEST_ROWS: Final = 10  # of a text that another party may hear of
+FEWEST_ROWS: Final = 10  # a text in fewer rows could identify a person
 
 
 def tell_terms(terms: Terms, name: str, *, colour: bool) -> Iterator[str]:
@@ -35,9 +35,8 @@ def tell_terms(terms: Terms, name: str, *, colour: bool) -> Iterator[str]:
     """
     cards = [each.body for each in terms.cards]
     yield from _tell(proposed_agreement(terms.declaration, cards), name, colour)
-    yield "what this program cannot know:"
-    yield "  - whether the host invented parties, or shows others something else:"
-    yield "    compare the words below with another party, by telephone"
+    yield "This program cannot check whether the host invented parties, or shows other terms to"
+    yield "other parties. Compare the words below with another party, by telephone."
 
 
 def tell_declared(declared: Declaration, name: str, *, colour: bool) -> Iterator[str]:
@@ -69,10 +68,10 @@ def tell_comparison(
         yield from _tell_field(field_to_plain(each))
     for name, rows in fewest.items():
         yield f"  {quote_foreign(name)}: at least {count(rows, 'row')}"
-    yield "  The host hears your name, your keys, and whether all of this fits, some seconds after"
-    yield "  your yes. So it learns whether your table has values outside of these limits."
+    yield "  If you say yes, the host learns some seconds later your name, your keys, and whether"
+    yield "  all of this fits, and so whether your table has values outside of these limits."
     if number > 1:
-        yield f"  The host declared something else before: this is time {number} of at most 3."
+        yield f"  The host changed its declaration: this is number {number} of at most 3."
 
 
 def _tell_field(rules: dict[str, Any]) -> Iterator[str]:
@@ -102,14 +101,17 @@ def ask_categories(
         texts = sorted(text for text, rows in counts.items() if rows >= FEWEST_ROWS)
         if rare := len(counts) - len(texts):
             say(
-                f"{quote_foreign(column)}: {rare} texts in fewer than {FEWEST_ROWS} rows stay here"
+                f"{quote_foreign(column)}: {rare} texts in fewer than {FEWEST_ROWS} rows are not sent"
             )
         left = MAX_PROPOSED - sum(map(len, told.values()))
         if not texts or len(texts) > left:
             continue
-        say(f"{quote_foreign(column)} has texts that the host does not list:")
+        say(f"{quote_foreign(column)} has texts that the host's schema does not list:")
         for text in texts:
             say(f"  {quote_foreign(text)} ({counts[text]} rows)")
-        if ask_afresh("Tell the host these texts, without numbers? (y/N)", "n") in YES:
+        if (
+            ask_afresh("Send these texts, without numbers, to the host? (y/N)", "n")
+            in YES
+        ):
             told[column] = tuple(texts)
     return told

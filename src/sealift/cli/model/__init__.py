@@ -24,9 +24,7 @@ MAX_MODEL_BYTES = 1 << 40
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `model`."""
-    verbs = subparsers.add_parser(
-        "model", help="seal a model that is to be served"
-    ).add_verbs()
+    verbs = subparsers.add_parser("model").add_verbs()
     parser = verbs.add_parser(
         "seal",
         run=run,

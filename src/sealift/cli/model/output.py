@@ -110,9 +110,7 @@ def _counts(numbers: Mapping[str, float]) -> str:
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `output`."""
-    verbs = subparsers.add_parser(
-        "output", help="approve of the model of a run, or open it"
-    ).add_verbs()
+    verbs = subparsers.add_parser("output").add_verbs()
     parser = verbs.add_parser(
         "open",
         run=run,

@@ -24,7 +24,6 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "predict",
         run=run,
-        help="ask a served model, after judging its server",
         description="Appraises the server's evidence against the agreement before "
         "anything is sent, shows what it proved, and asks. Input: .npz, .json (arrays "
         "by name) or .csv (a header with names); output: .npz, .json, .csv, or JSON "

@@ -43,7 +43,6 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "accelerator",
         run=run,
-        help="train on the device of this host",
         description="Dials the orchestrator, proves itself with the host's attester key, "
         "collects the data keys from the owners' brokers, and trains: what holders bring, "
         "or with the plan ddp its own slice of the rows, beside other ranks.",

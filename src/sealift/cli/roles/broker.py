@@ -47,7 +47,6 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "broker",
         run=run,
-        help="release this owner's keys by the agreement",
         description="Dials the orchestrator and answers accelerators that show evidence "
         "which the agreement accepts. Every release and refusal is logged first.",
     )

@@ -19,7 +19,6 @@ def add_backup(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "broker backup",
         run=_run_backup,
-        help="copy a broker's vault and log, also while it runs",
         description="The copies are checked. The identity file and its passphrase are no "
         "part of them: back these up with `sealift key backup`, and elsewhere.",
     )
@@ -52,7 +51,6 @@ def add_restore(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "broker restore",
         run=_run_restore,
-        help="put a copy back, if it is not behind what others saw",
         description="An older copy brings older memory back: uses that were counted "
         "since, and instances that were revoked. With --head a copy is refused that is "
         "behind what somebody else saw of this log.",
@@ -85,7 +83,6 @@ def add_upgrade(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "broker upgrade",
         run=_run_upgrade,
-        help="bring a vault's schema forward, after a copy",
         description="Stop the broker first. A broker upgrades a vault by itself when it "
         "opens it; this keeps a copy for the version before.",
     )

@@ -75,7 +75,6 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "join",
         run=run,
-        help="take part in a job with this owner's sealed data",
         description="Runs this owner's broker and holder until the job ends; with the plan "
         "ddp its broker and its rank. Both dial out to the orchestrator; nothing listens "
         "here. With an invitation in the place of JOB this is another command: "

@@ -49,7 +49,6 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "orchestrator",
         run=run,
-        help="run a job: relay, leases, progress",
         description="Listens on the job's address, waits for the accelerator and the "
         "holders, and runs every planned visit. Needs the operator's identity.",
     )

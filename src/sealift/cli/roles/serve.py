@@ -35,7 +35,6 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "serve",
         run=run,
-        help="answer with a sealed model, on an attested accelerator",
         description="Listens where the job's [serving] says. Proves itself to the broker "
         "of the model's owner, who runs `sealift broker` with the same job, loads the "
         "model into a sandbox, and answers `sealift predict` and sealift.connect(). "

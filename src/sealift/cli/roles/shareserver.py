@@ -40,7 +40,6 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "share-server",
         run=run,
-        help="compute with one share of what nobody may see",
         description="Listens where the job's [servers] says. Answers the products of one "
         "accelerator at a time that the agreement accepts, and proves itself with the "
         "identity of the agreement's party. In place of a job it takes the servers.toml "

@@ -63,7 +63,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "train",
-        help="run a job: orchestrator and accelerator here, or all of it locally",
         description="plan travel: starts orchestrator and accelerator here, waits for "
         "the holders that `sealift join` starts elsewhere, and ends when the job does. "
         "plan ddp: starts the orchestrator, and all ranks unless rows stay at home: then "
@@ -159,7 +158,6 @@ def add_resume(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "resume",
-        help="go on with a job from its last checkpoint",
         description="As `sealift train`, which goes on from a checkpoint by itself if "
         "there is one; this command ends with an error if there is none. Only the last "
         "checkpoint that counts in the owners' logs opens.",

@@ -33,7 +33,6 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "try",
         run=run,
-        help="run a recipe on synthetic rows of a schema",
         description="Trains a few steps on random rows that fit a schema, the last batch "
         "with one row alone, then evaluates; on each schema of an agreement. Needs "
         "nobody's data and no key; works before there is an agreement.",

@@ -45,7 +45,6 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "view",
         run=run,
-        help="show a run on a page, live, in a browser of this machine",
         description="Shows what the roles of a job tell and keep in FOLDER, where its "
         "job.toml lies: progress, numbers, who is inside, keys, evidence, receipts. The "
         "page is on this machine alone, and asks for the code that is printed here.",
