@@ -31,10 +31,10 @@ from sealift.data.schema.document import schema_from_plain
 from sealift.release.agreement import Resource, TravelRule
 from sealift.serve.modelworker import ModelWorker
 from sealift.train.job.settings import ServingTable
-from sealift.train.loop.rehearsal import synthetic_rows
 from sealift.train.loop.tasks import StepForm
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.modelform import FORMAT, form_from_plain
+from sealift.train.sandboxed.rehearsal import synthetic_rows
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.travel.accelerator.setup import GroupResult, LoadedCargo
 from sealift.travel.settings import TrainingSettings

@@ -19,8 +19,9 @@ from typing import Final, NoReturn
 from benchmarks.report import BenchReport
 from sealift.ids import Buffer
 from sealift.train.sandbox.confine import Confinement, confine_worker
+from sealift.train.sandboxed.parentpipe import WorkerEnd
 from sealift.train.worker.messages import Handed, ServeAnswer, StateSize
-from sealift.train.worker.requests import Area, ParentEnd, WorkerEnd
+from sealift.train.worker.requests import Area, ParentEnd
 
 BELL_BAR_US: Final = 100.0
 BUCKET_BYTES: Final = 25 << 20

@@ -54,9 +54,9 @@ record travel/accelerator/load.py:Hashing._hash
   crypto/hash.py:keyed_hash
 record travel/accelerator/visit.py:work_together
   data/schedule/memory.py:SharedBuffer.descriptor train/worker/process.py:send_with
-record train/worker/recipeworker.py:run_worker
-  train/worker/requests.py:map_copy data/schema/rows.py:demand_rows
-  data/loader/rowtensors.py:batch_from_rows train/loop/recipe.py:_plain
+record train/sandboxed/recipeworker.py:run_worker
+  train/sandboxed/parentpipe.py:map_copy data/schema/rows.py:demand_rows
+  data/loader/rowtensors.py:batch_from_rows train/sandboxed/recipe.py:_plain
 key release/broker/server.py:Broker.serve
   release/vault/vault.py:Vault.fetch crypto/hpke.py:HpkePublicKey.seal
 key release/vault/vault.py:Vault.fetch
@@ -79,10 +79,10 @@ key release/client.py:collect_release
   channel/record/commitment.py:key_commitment
 train cli/main.py:main
   train/worker/process.py:WorkerProcess.start
-train train/worker/zygote.py:main
-  train/worker/zygote.py:Zygote._run
-train train/worker/recipeworker.py:run_worker
-  train/loop/training.py:Training._differentiate
+train train/sandboxed/zygote.py:main
+  train/sandboxed/zygote.py:Zygote._run
+train train/sandboxed/recipeworker.py:run_worker
+  train/sandboxed/training.py:Training._differentiate
 """
 SLOT, SLOTS = 1 << 16, 4096  # bytes of one process's notes, and processes
 

@@ -33,7 +33,7 @@ from sealift.demo.digits.recipe import DigitReader
 from sealift.errors import require_value
 from sealift.integrations.torchgroup import SealedProcessGroup, sealed_all_reduce
 from sealift.train.loop.averaging import Contribution, demand_same_form
-from sealift.train.loop.torchstate import take_state
+from sealift.train.sandboxed.torchstate import take_state
 
 _RATE: Final = 1e-3
 

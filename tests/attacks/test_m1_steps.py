@@ -12,10 +12,10 @@ import torch
 from sealift.collective.group import SealedGroup
 from sealift.errors import JobError, MalformedError
 from sealift.train.loop.buckets import Array, Bucket, Trained
-from sealift.train.loop.recipe import let_through
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.stepsums import StepSums
 from sealift.train.loop.tasks import SliceTask, TaskInputs, TaskModel, Together
+from sealift.train.sandboxed.recipe import let_through
 from sealift.train.worker.messages import AddUp, AssignmentDone, TaskAnswers, size_of
 from sealift.travel.settings import TrainingSettings
 from tests.sim.inplace import InPlace

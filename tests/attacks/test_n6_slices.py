@@ -24,6 +24,7 @@ from sealift.ids import Buffer
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import SliceTask, TaskInputs, TaskModel
 from sealift.train.loop.trainer import Trainer
+from sealift.train.sandboxed.parentpipe import WorkerEnd
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.messages import (
     AssignmentDone,
@@ -32,7 +33,7 @@ from sealift.train.worker.messages import (
     TaskMetrics,
     size_of,
 )
-from sealift.train.worker.requests import Area, ParentEnd, Request, WorkerEnd
+from sealift.train.worker.requests import Area, ParentEnd, Request
 from sealift.travel.settings import TrainingSettings
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 from tests.sim.inside import look

@@ -21,7 +21,6 @@ from sealift.errors import MalformedError, SealiftError
 from sealift.ids import Digest
 from sealift.release.agreement import Purpose
 from sealift.train.loop.averaging import Contribution, mean_state
-from sealift.train.loop.recipe import let_through
 from sealift.train.loop.states import (
     TensorBytes,
     TrainerState,
@@ -37,6 +36,7 @@ from sealift.train.ranks.rounds import (
     RankIntroduction,
     RankNumbers,
 )
+from sealift.train.sandboxed.recipe import let_through
 from tests.sim.inplace import InPlace
 from tests.sim.wires import simulated_wires
 from tests.unit.train.joints import cargo_of, resource

@@ -16,7 +16,7 @@ from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.card import read_card
 from sealift.demo.folder import World
 from sealift.release.vault.vault import Vault
-from sealift.train.loop.training import enter_stream
+from sealift.train.sandboxed.training import enter_stream
 from tests.sim.jobrun import JobRun, Running, job_run
 from tests.sim.jobworld import (
     RECIPE,

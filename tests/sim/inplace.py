@@ -11,9 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, TypeVar
 
-from sealift.train.loop.imports import Guard
-from sealift.train.loop.placement import HERE, DevicePlacement
-from sealift.train.loop.recipe import Containment
 from sealift.train.loop.tasks import (
     SliceTask,
     StepForm,
@@ -21,7 +18,10 @@ from sealift.train.loop.tasks import (
     TaskInputs,
     TaskParent,
 )
-from sealift.train.worker.carryout import carry_out
+from sealift.train.sandboxed.carryout import carry_out
+from sealift.train.sandboxed.imports import Guard
+from sealift.train.sandboxed.placement import HERE, DevicePlacement
+from sealift.train.sandboxed.recipe import Containment
 from sealift.travel.settings import TrainingSettings
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ PART = ScrubbedPart(DEVICE, 4096, 0)
 def lines(scrub: str = CLEAN, wait: str = "pass") -> str:
     """What stands in for a GPU: how its scrub ends, and a wait for what was begun."""
     return f"""
-from sealift.train.loop.placement import Placement
+from sealift.train.sandboxed.placement import Placement
 from sealift.train.loop.tasks import DeviceScrub
 
 def _scrub(self):

@@ -22,7 +22,7 @@ from sealift.train.sandbox import kernel as limits
 from sealift.train.sandbox.confine import Confinement, confine_worker
 from sealift.train.sandbox.inventory import readable
 from sealift.train.sandbox.kernel import call, mount
-from sealift.train.worker import devices
+from sealift.train.sandboxed import gpus
 from tests.sim.cuda_calls import RECORDED, Call
 from tests.sim.inside import LIBC, MEMORY_BYTES, in_a_child, in_a_world, tried
 
@@ -367,10 +367,10 @@ def trial_with_a_gpu(parts: Sequence[str]) -> object:
     torch.cuda.get_device_properties = lambda _number: SimpleNamespace(
         name="X", uuid="1"
     )
-    devices._compute_somewhere = lambda numbers: None
+    gpus._compute_somewhere = lambda numbers: None
 
     def there() -> object:
-        found, why = devices.find_gpus(lambda: confined(parts))
+        found, why = gpus.find_gpus(lambda: confined(parts))
         return [[each.uuid for each in found], why]
 
     return in_the_forker(parts, there)

@@ -18,7 +18,7 @@ from sealift.demo.tasks import TASKS
 from sealift.demo.tasks.task import ACCURACY, Metric, Task
 from sealift.release.agreement.signed import load_signed, verify
 from sealift.train.job.settings import read_job
-from sealift.train.loop.recipe import Recipe
+from sealift.train.sandboxed.recipe import Recipe
 
 EVERY_TASK = pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 

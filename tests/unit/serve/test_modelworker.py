@@ -19,9 +19,9 @@ from sealift.serve.modelworker import (
 )
 from sealift.train.job.settings import ServingTable
 from sealift.train.loop.faults import NOT_OVERWRITTEN
-from sealift.train.loop.recipe import Recipe
+from sealift.train.sandboxed.recipe import Recipe
+from sealift.train.sandboxed.recipeworker import ServedModel
 from sealift.train.worker.executor import RecipeExecutor
-from sealift.train.worker.recipeworker import ServedModel
 from tests.sim import madeup_gpu
 from tests.sim.served import FORM, rows
 

@@ -17,12 +17,11 @@ from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schedule.visits import Stop, VisitBatch
 from sealift.errors import SealiftError
 from sealift.train.loop.averaging import Contribution, mean_state
-from sealift.train.loop.slices import Slice, StepGroup, groups_together
+from sealift.train.loop.slices import Slice, StepGroup, groups_together, train_beside
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.statistics import Measured
 from sealift.train.loop.tasks import Workplace
 from sealift.train.loop.trainer import Trainer
-from sealift.train.steps.beside import train_beside
 from sealift.travel.settings import TrainingSettings
 from tests.sim.summing import pipes_of
 from tests.sim.wires import simulated_wires

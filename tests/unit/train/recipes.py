@@ -7,9 +7,9 @@ from torch import Tensor
 
 from sealift.data.schema.document import parse_schema
 from sealift.data.schema.schema import Schema
-from sealift.train.loop.recipe import Recipe
-from sealift.train.loop.rehearsal import synthetic_rows
-from sealift.train.loop.training import GroupRows
+from sealift.train.sandboxed.recipe import Recipe
+from sealift.train.sandboxed.rehearsal import synthetic_rows
+from sealift.train.sandboxed.training import GroupRows
 from sealift.travel.settings import TrainingSettings
 
 SCHEMA_TOML = b"""

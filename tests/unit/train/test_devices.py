@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sealift.train.worker import devices
-from sealift.train.worker.devices import Gpu, find_gpus
+from sealift.train.sandboxed import gpus
+from sealift.train.sandboxed.gpus import find_gpus
+from sealift.train.worker.devices import Gpu
 
 OLD = (
     "The NVIDIA driver on your system is too old (found version 11040). Please update "
@@ -31,17 +32,15 @@ def a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Device files of a GPU, and a torch that finds it and computes there."""
     for name in ("ctl", "uvm", "0"):
         (tmp_path / name).touch()
-    monkeypatch.setattr(devices, "NVIDIA", str(tmp_path / "ctl"))
-    monkeypatch.setattr(devices, "UVM", str(tmp_path / "uvm"))
-    monkeypatch.setattr(
-        devices, "GPU_FILES", [str(tmp_path / "ctl"), str(tmp_path / "0")]
-    )
+    monkeypatch.setattr(gpus, "NVIDIA", str(tmp_path / "ctl"))
+    monkeypatch.setattr(gpus, "UVM", str(tmp_path / "uvm"))
+    monkeypatch.setattr(gpus, "GPU_FILES", [str(tmp_path / "ctl"), str(tmp_path / "0")])
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     told = SimpleNamespace(name="NVIDIA H100", uuid="1")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _number: told)
-    monkeypatch.setattr(devices, "_compute_somewhere", lambda _numbers: None)
+    monkeypatch.setattr(gpus, "_compute_somewhere", lambda _numbers: None)
     return tmp_path
 
 
@@ -78,7 +77,7 @@ def test_what_cuda_says_is_named(
     found, told = find_gpus()
     assert (found, why in told) == ((), True), told
     assert "\n" not in told
-    assert len(told) <= devices.MAX_WHY
+    assert len(told) <= gpus.MAX_WHY
     assert a_gpu.exists()
 
 
@@ -87,7 +86,7 @@ def test_files_that_lack_are_named(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "init", fails("CUDA unknown error"))
     monkeypatch.setattr(
-        devices.os, "access", lambda path, mode: not str(path).endswith("/0")
+        gpus.os, "access", lambda path, mode: not str(path).endswith("/0")
     )
     assert find_gpus()[1] == f"this user may not open {a_gpu / '0'}; CUDA unknown error"
     (a_gpu / "uvm").unlink()

@@ -15,8 +15,8 @@ from sealift.train.loop.faults import (
     explain,
     gpu_failed,
 )
-from sealift.train.loop.placement import HERE, DevicePlacement
 from sealift.train.loop.trainer import Trainer
+from sealift.train.sandboxed.placement import HERE, DevicePlacement
 from sealift.train.worker.executor import RecipeExecutor
 from tests.sim.madeup_gpu import compute_there, lines
 from tests.unit.train.joints import cargo

@@ -31,10 +31,11 @@ from sealift.train.loop.tasks import DeviceScrub
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.handout import Handout
 from sealift.train.output.sealing import hidden_fault
+from sealift.train.sandboxed.parentpipe import WorkerEnd
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.messages import AssignmentDone, Importing, to_bytes
 from sealift.train.worker.process import WorkerEnded, WorkerProcess
-from sealift.train.worker.requests import Area, WorkerEnd
+from sealift.train.worker.requests import Area
 from sealift.travel.accelerator.setup import Loaded
 from sealift.travel.settings import JobSettings
 from tests.sim import madeup_gpu

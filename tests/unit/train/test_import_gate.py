@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.train.loop.imports import (
+from sealift.train.sandboxed.imports import (
     ForeignImportError,
     ImportGate,
     installed_places,

@@ -371,7 +371,7 @@ def test_the_digest_is_that_of_torchs_own_bytes() -> None:
     """Independent of our layout: names, torch's dtypes, shapes, bytes."""
     from sealift.crypto.hash import sha256
     from sealift.ids import Digest
-    from sealift.train.loop.torchstate import as_tensors
+    from sealift.train.sandboxed.torchstate import as_tensors
 
     training: Trainer = joint()
     training.work([cargo("north")])

@@ -13,7 +13,8 @@ import pytest
 from sealift.errors import UnavailableError
 from sealift.train.loop.trainer import Trainer
 from sealift.train.sandbox.confine import NONE
-from sealift.train.worker.devices import find_gpus, other_processes
+from sealift.train.sandboxed.gpus import find_gpus
+from sealift.train.worker.devices import other_processes
 from sealift.train.worker.executor import BEST, RecipeExecutor
 from tests.sim.inside import demand
 from tests.sim.madeup_gpu import HOST

@@ -19,7 +19,6 @@ from sealift.errors import AuthenticationError, PolicyError
 from sealift.ids import Digest
 from sealift.release.agreement import OutputRule
 from sealift.train.loop.statistics import Measured, let_out
-from sealift.train.loop.torchstate import tensor_bytes
 from sealift.train.output.sealing import (
     KEY_NAME,
     MODEL_NAME,
@@ -32,6 +31,7 @@ from sealift.train.output.sealing import (
     wrap_output_key,
 )
 from sealift.train.plans import Coverage
+from sealift.train.sandboxed.torchstate import tensor_bytes
 
 RULE = OutputRule(
     metrics=("loss", "accuracy"),

@@ -14,12 +14,14 @@ from sealift.errors import JobError, UnavailableError
 from sealift.ids import Digest
 from sealift.train.loop import placement as placement_module
 from sealift.train.loop.buckets import Array
-from sealift.train.loop.placement import HERE, DevicePlacement
-from sealift.train.loop.recipe import Containment
 from sealift.train.loop.tasks import DeviceScrub, TaskDone
 from sealift.train.loop.trainer import Trainer
+from sealift.train.sandboxed import gpus
+from sealift.train.sandboxed.gpus import find_gpus
+from sealift.train.sandboxed.placement import HERE, DevicePlacement
+from sealift.train.sandboxed.recipe import Containment
 from sealift.train.worker import devices
-from sealift.train.worker.devices import Gpu, choose_device, find_gpus, say_cpu
+from sealift.train.worker.devices import Gpu, choose_device, say_cpu
 from sealift.train.worker.executor import RecipeExecutor
 from tests.sim.inplace import InPlace
 from tests.sim.otherdevice import NAME, OtherDevice, in_a_process
@@ -388,7 +390,7 @@ def test_one_gpu_that_computes_is_enough(monkeypatch: pytest.MonkeyPatch) -> Non
         return torch.zeros(1)
 
     monkeypatch.setattr(torch, "ones", ones)
-    devices._compute_somewhere(range(3))
+    gpus._compute_somewhere(range(3))
     assert asked == ["cuda:0", "cuda:1"]
     with pytest.raises(RuntimeError, match="busy"):
-        devices._compute_somewhere(range(1))
+        gpus._compute_somewhere(range(1))

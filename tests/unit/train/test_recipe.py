@@ -12,9 +12,9 @@ import torch
 
 from sealift.errors import JobError, MalformedError, Stopping
 from sealift.release.agreement.code import load_bundle, measure_bundle, read_bundle
-from sealift.train.loop.recipe import Containment, Recipe, let_through
 from sealift.train.loop.tasks import SliceId
-from sealift.train.loop.training import Training
+from sealift.train.sandboxed.recipe import Containment, Recipe, let_through
+from sealift.train.sandboxed.training import Training
 from tests.unit.train.recipes import (
     LIGHTNING,
     PLAIN,

@@ -10,7 +10,7 @@ import torch
 from sealift.data.schema.document import schema_from_plain
 from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import DTYPES
-from sealift.train.loop.rehearsal import rehearse, synthetic_rows
+from sealift.train.sandboxed.rehearsal import rehearse, synthetic_rows
 from tests.unit.train.recipes import LIGHTNING, SETTINGS, load, rows, schema
 
 

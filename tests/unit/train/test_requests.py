@@ -17,6 +17,7 @@ from sealift.errors import JobError, MalformedError, PeerError
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.statistics import Measured, let_out
 from sealift.train.loop.tasks import SliceId, SliceTask, TaskInputs, TaskModel, TaskPart
+from sealift.train.sandboxed.parentpipe import WorkerEnd
 from sealift.train.worker.messages import (
     MAX_REQUEST_BYTES,
     AssignmentDone,
@@ -30,7 +31,7 @@ from sealift.train.worker.messages import (
     to_bytes,
 )
 from sealift.train.worker.process import ModuleLog, WorkerProcess
-from sealift.train.worker.requests import Area, ParentEnd, Request, WorkerEnd
+from sealift.train.worker.requests import Area, ParentEnd, Request
 from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import TrainingSettings
 from tests.unit.train.joints import SCHEMA, cargo, joint

@@ -22,14 +22,15 @@ import torch
 from sealift.attest.evidence import RuntimeEvent
 from sealift.errors import JobError
 from sealift.ids import Digest
-from sealift.train.loop.placement import HERE
-from sealift.train.loop.recipe import Containment
 from sealift.train.loop.tasks import SliceTask, StepForm
 from sealift.train.loop.trainer import Trainer
+from sealift.train.sandboxed.carryout import rehearse_beforehand
+from sealift.train.sandboxed.parentpipe import map_area
+from sealift.train.sandboxed.placement import HERE
+from sealift.train.sandboxed.recipe import Containment
 from sealift.train.worker import receiver, recipeworker
-from sealift.train.worker.carryout import rehearse_beforehand
 from sealift.train.worker.executor import RecipeExecutor
-from sealift.train.worker.requests import map_area
+from sealift.train.worker.process import FILE_LENGTH, send_with
 from sealift.train.worker.standby import Standby
 from sealift.train.worker.taskprocess import TaskLimits
 from tests.sim.memoryscan import family
@@ -188,7 +189,7 @@ def test_what_comes_for_a_task_is_in_no_other_threads_reach(
     made.begin()
     with ours, FileIO(os.memfd_create("rows"), "r+") as file:
         file.write(b"bytes" + bytes(4091))
-        receiver.send_files(ours, [file.fileno()], [4096])
+        send_with(ours, FILE_LENGTH.pack(4096), [file.fileno()])
     reached = arrived.get() in inodes()
     looked.set()
     (found,) = made.take()

@@ -12,7 +12,7 @@ from sealift.errors import JobError, MalformedError
 from sealift.train.loop.buckets import Trained, cut_buckets
 from sealift.train.loop.states import TensorBytes, TrainingState
 from sealift.train.loop.tasks import Together
-from sealift.train.loop.torchstate import as_tensors
+from sealift.train.sandboxed.torchstate import as_tensors
 from tests.unit.train.ranked import World
 from tests.unit.train.recipes import SETTINGS
 

@@ -11,7 +11,7 @@ from safetensors.torch import load, save
 
 from sealift.errors import MalformedError
 from sealift.train.loop.states import ELEMENTS, pack_tensors, parse_tensors
-from sealift.train.loop.torchstate import as_tensors, tensor_bytes
+from sealift.train.sandboxed.torchstate import as_tensors, tensor_bytes
 
 SHAPES: list[tuple[int, ...]] = [(), (0,), (3,), (2, 3, 4), (5, 0)]
 

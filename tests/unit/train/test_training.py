@@ -12,8 +12,8 @@ from sealift.errors import JobError, MalformedError
 from sealift.ids import Digest
 from sealift.train.loop.states import TensorBytes, state_digest
 from sealift.train.loop.tasks import SliceId
-from sealift.train.loop.torchstate import tensor_bytes
-from sealift.train.loop.training import Training
+from sealift.train.sandboxed.torchstate import tensor_bytes
+from sealift.train.sandboxed.training import Training
 from sealift.travel.settings import TrainingSettings
 from tests.unit.train.recipes import (
     LIGHTNING,

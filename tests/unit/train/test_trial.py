@@ -200,7 +200,7 @@ def test_a_taken_over_process_is_not_believed() -> None:
     text = (
         "import gc, json\n"
         "from sealift.train.loop.tasks import Rehearsal\n"
-        "from sealift.train.worker.requests import WorkerEnd\n"
+        "from sealift.train.sandboxed.parentpipe import WorkerEnd\n"
         "end = next(each for each in gc.get_objects() if isinstance(each, WorkerEnd))\n"
         f"lie = json.loads({json.dumps(json.dumps(lie))})\n"
         "end.answer(Rehearsal(**{**lie, 'losses': tuple(lie['losses'])}))\n"

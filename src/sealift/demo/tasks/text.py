@@ -165,7 +165,7 @@ def _write_on(bundle: Path, model_file: Path) -> Sample:
     import torch
     from safetensors.torch import load_file
 
-    from sealift.train.loop.recipe import Recipe
+    from sealift.train.sandboxed.recipe import Recipe
 
     recipe = Recipe({"recipe.py": (bundle / "recipe.py").read_bytes()}, "recipe.py")
     model = recipe.build()

@@ -39,7 +39,13 @@ from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose, Resource
 from sealift.train.loop.averaging import Contribution, mean_state
 from sealift.train.loop.products import Outsourcing, first_forms
-from sealift.train.loop.slices import LendRows, Slice, groups_together, plan_slice
+from sealift.train.loop.slices import (
+    LendRows,
+    Slice,
+    groups_together,
+    plan_slice,
+    train_beside,
+)
 from sealift.train.loop.states import TrainingState, pack_tensors
 from sealift.train.loop.statistics import (
     Measured,
@@ -54,7 +60,6 @@ from sealift.train.loop.tasks import Workplace
 from sealift.train.loop.told import Watch
 from sealift.train.loop.trainer import Trainer
 from sealift.train.plans import Coverage
-from sealift.train.steps.beside import train_beside
 from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.settings import JobSettings
 

@@ -24,7 +24,9 @@ import ctypes
 import mmap
 import os
 import re
+import site
 import sys
+import sysconfig
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +34,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import sealift
-from sealift.train.loop.imports import installed_places
 from sealift.train.sandbox.kernel import call
 
 TALK: Final = 3
@@ -378,3 +379,17 @@ def _pin(path: str) -> int:
     with suppress(OSError):  # more than this user may lock
         call("mlock", place, length)
     return length
+
+
+def installed_places() -> tuple[str, ...]:
+    """Folders of Python's library, of installed packages, and of those in use."""
+    paths = sysconfig.get_paths()
+    found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    found.update(site.getsitepackages())
+    if site.ENABLE_USER_SITE:
+        found.add(site.getusersitepackages())
+    for name, module in list(sys.modules.items()):
+        if "." not in name:
+            found.update(getattr(module, "__path__", ()))
+    named = {os.path.abspath(each) for each in found}
+    return tuple(sorted(named | {os.path.realpath(each) for each in named}))

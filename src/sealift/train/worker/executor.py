@@ -497,7 +497,7 @@ def _start(
     wanted: str, environment: Mapping[str, str], said: int
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    module = "sealift.train.worker.zygote"
+    module = "sealift.train.sandboxed.zygote"
     with theirs:
         try:
             process = subprocess.Popen(  # noqa: S603 - ourselves

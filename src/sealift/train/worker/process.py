@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -112,6 +113,9 @@ NO_NAMESPACES: Final = 77
 NOT_CONFINED: Final = 78
 MAX_CONTROL_BYTES: Final = 4096
 MAX_DESCRIPTORS: Final = 200
+
+
+FILE_LENGTH: Final = struct.Struct("<Q")  # of what comes to a worker that stood by
 
 
 def send_with(control: socket.socket, raw: bytes, descriptors: Sequence[int]) -> None:

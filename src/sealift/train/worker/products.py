@@ -8,7 +8,6 @@ against the shapes that are said, and what is said against the step's trace.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +19,6 @@ from sealift.numeric.loops import F32
 from sealift.outsource.terms import Backward, Forward, Layer
 from sealift.train.loop.tasks import TaskParent
 
-Room = Callable[[int], memoryview]
 GOES_ON: Final = b"\1"
 AGAIN: Final = b"\0"
 
@@ -36,53 +34,6 @@ class Settle:
 
 
 ProductRequest = BeginStep | Forward | Backward | Settle
-
-
-class AskedProducts:
-    """What the worker asks; a ``StepProducts``.
-
-    Args:
-        ask: The parent (``requests.WorkerEnd.ask``).
-        room: Where operands lie, and then their products.
-    """
-
-    def __init__(self, ask: Callable[..., memoryview], room: Room) -> None:
-        self._ask_parent, self._room = ask, room
-        self._layers: list[Layer] = []  # of this step's calls
-
-    def begin(self) -> None:
-        """See ``StepProducts``."""
-        self._layers = []
-        self._ask_parent(BeginStep())
-
-    def forward(self, exchange: Forward, x: F32, w: F32) -> F32:
-        """See ``StepProducts``."""
-        self._layers.append(exchange.layer)
-        (y,) = self._ask(exchange, (x, w), exchange.layer.result("forward"))
-        return y
-
-    def backward(self, exchange: Backward, dy: F32) -> list[F32]:
-        """See ``StepProducts``."""
-        layer = self._layers[exchange.call]
-        return self._ask(exchange, (dy,), *map(layer.result, exchange.wants))
-
-    def settle(self) -> bool:
-        """See ``StepProducts``."""
-        return bytes(self._ask_parent(Settle(), room=len(GOES_ON))) == GOES_ON
-
-    def _ask(
-        self,
-        exchange: Forward | Backward,
-        operands: Sequence[F32],
-        *shapes: tuple[int, ...],
-    ) -> list[F32]:
-        length = sum(each.nbytes for each in operands)
-        room = max(length, 4 * sum(math.prod(shape) for shape in shapes))
-        place, at = np.frombuffer(self._room(room), np.float32), 0
-        for each in operands:
-            place[at : at + each.size] = each.reshape(-1)
-            at += each.size
-        return _cut(bytes(self._ask_parent(exchange, length, room=room)), *shapes)
 
 
 class ProductAnswers:
@@ -114,21 +65,21 @@ class ProductAnswers:
                 products.begin()
                 return b""
             case Forward(layer):
-                x, w = _cut(buffer, layer.shape("x"), layer.shape("w"))
+                x, w = cut_operands(buffer, layer.shape("x"), layer.shape("w"))
                 y = products.forward(message, x, w)
                 self._calls.append(layer)
                 return y.tobytes()
             case Backward(call):
                 if not 0 <= call < len(self._calls):
                     raise _odd("gradients of no call")
-                (dy,) = _cut(buffer, self._calls[call].shape("dy"))
+                (dy,) = cut_operands(buffer, self._calls[call].shape("dy"))
                 found = products.backward(message, dy)
                 return b"".join(each.tobytes() for each in found)
             case Settle():
                 return GOES_ON if products.settle() else AGAIN
 
 
-def _cut(buffer: bytes, *shapes: tuple[int, ...]) -> list[F32]:
+def cut_operands(buffer: bytes, *shapes: tuple[int, ...]) -> list[F32]:
     """Arrays that lie end to end; a copy may be written to."""
     sizes = [math.prod(shape) for shape in shapes]
     if len(buffer) != 4 * sum(sizes):

@@ -12,23 +12,18 @@ without a new one ends the task. An area's size is sealed, so that it cannot shr
 made for one worker and never used again: what one wrote, the next does not find. The
 parent has a mapping of its own, which nothing done to a descriptor takes away.
 
-A worker maps it without Python's own ``mmap``, which keeps a duplicate of the descriptor
-as long as the mapping lives: a recipe would find it, and with it the offset and flags of
-the open file (rule N6). Mappings end with the process.
+The worker's end is ``sandboxed.parentpipe``.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import mmap
 import os
 import select
 import struct
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from typing import Final, NamedTuple
@@ -36,7 +31,6 @@ from typing import Final, NamedTuple
 from sealift.channel.record.opener import scrub
 from sealift.errors import MalformedError, PeerError, no_room
 from sealift.ids import Buffer
-from sealift.train.sandbox.kernel import call
 from sealift.train.worker.messages import (
     BUFFERED,
     MAX_ORDER_BYTES,
@@ -51,10 +45,10 @@ TIMED_OUT: Final = "worker-timeout"
 Left = Callable[[], float]  # seconds
 
 # Behind the buffers: a head for each of the two, and a message of whoever speaks.
-_HEAD: Final = struct.Struct("<QQQQQ")
-_HEAD_PLACE_BYTES: Final = 64
-_WORKERS, _PARENTS, _MESSAGE = 0, _HEAD_PLACE_BYTES, 2 * _HEAD_PLACE_BYTES
-_TALK_BYTES: Final = _MESSAGE + MAX_ORDER_BYTES
+HEAD: Final = struct.Struct("<QQQQQ")
+HEAD_PLACE_BYTES: Final = 64
+WORKER_AT, PARENT_AT, MESSAGE_AT = 0, HEAD_PLACE_BYTES, 2 * HEAD_PLACE_BYTES
+TALK_BYTES: Final = MESSAGE_AT + MAX_ORDER_BYTES
 _BELL: Final = b"\1"
 
 
@@ -97,7 +91,7 @@ class Area:
     def __init__(self, length: int) -> None:
         self.length = length
         try:
-            self._file, self._map = _make(length + _TALK_BYTES)
+            self._file, self._map = _make(length + TALK_BYTES)
         except OSError as error:
             raise no_room(f"states of {length} bytes", error) from None
 
@@ -128,8 +122,8 @@ class Area:
 
     def read_head(self) -> Head:
         """What the worker says of its request, read once."""
-        at = self.length + _WORKERS
-        return Head._make(_HEAD.unpack(self._map[at : at + _HEAD.size]))
+        at = self.length + WORKER_AT
+        return Head._make(HEAD.unpack(self._map[at : at + HEAD.size]))
 
     def read_message(self, length: int) -> bytes:
         """The request's message, read once.
@@ -139,14 +133,14 @@ class Area:
         """
         if length > MAX_REQUEST_BYTES:
             raise _odd(f"a message of {length} bytes")
-        at = self.length + _MESSAGE
+        at = self.length + MESSAGE_AT
         return self._map[at : at + length]
 
     def write_head(self, head: Head, message: bytes) -> None:
         """Say something to the worker."""
-        at = self.length + _MESSAGE
+        at = self.length + MESSAGE_AT
         self._map[at : at + len(message)] = message
-        _HEAD.pack_into(self._map, self.length + _PARENTS, *head)
+        HEAD.pack_into(self._map, self.length + PARENT_AT, *head)
 
     def overwrite(self) -> None:
         """Write zeroes wherever anything was written."""
@@ -230,7 +224,7 @@ class ParentEnd:
             raise _odd(f"an order of {len(raw)} bytes")
         head = last._replace(message_bytes=len(raw), length=len(buffer))
         self._area.write_head(head, raw)
-        _ring(self._stream, self._left_s)
+        ring(self._stream, self._left_s)
 
     def hear(self, *kinds: type) -> Request:
         """The worker's next request, or its answer to an order.
@@ -241,7 +235,7 @@ class ParentEnd:
             MalformedError: if it is of none of these kinds, or its head makes no sense.
             PeerError: code ``worker-gone`` or ``worker-timeout``.
         """
-        _await_bell(self._stream, self._left_s)
+        await_bell(self._stream, self._left_s)
         head = self._area.read_head()
         if head.number != self._last.number + 1:
             raise _odd("a bell without a request")
@@ -252,98 +246,12 @@ class ParentEnd:
         return Request(message, self._area.copy(head.start, head.length))
 
 
-class WorkerEnd:
-    """The worker's end; used by any of its threads.
+def ring(stream: int, left_s: Left | None = None) -> None:
+    """Say that something was written.
 
-    Args:
-        stream: To the parent.
-        area: Descriptor of the memory; not used any more once it is mapped.
-
-    Attributes:
-        buffers: What both see; also where replies lie, until the next request.
+    Raises:
+        PeerError: ``worker-gone``, or ``worker-timeout`` once no time is left.
     """
-
-    def __init__(self, stream: int, area: int) -> None:
-        self.stream = stream
-        self._over = False  # the parent has hung up
-        self._turn = threading.Lock()  # a recipe may import in a thread of its own
-        self.move(map_area(area, os.fstat(area).st_size))
-
-    def move(self, whole: memoryview) -> None:
-        """Go on in another area, from its first request on."""
-        self._whole = whole
-        self._talk_at = len(whole) - _TALK_BYTES
-        self.buffers = whole[: self._talk_at]
-        self._number = 0
-
-    def await_order(self, *kinds: type, after: object = None) -> object:
-        """The next order, ``after`` the answer to the last one.
-
-        Nobody asks between the two: the parent would not hear it.
-
-        Raises:
-            PeerError: code ``worker-gone``: the parent is.
-        """
-        with self._turn:
-            if after is not None:
-                self._say(after, 0, 0, 0)
-            self._await()
-            at = self._talk_at + _MESSAGE
-            raw = bytes(self._whole[at : at + self._head().message_bytes])
-        return from_bytes(raw, *kinds, max_bytes=MAX_ORDER_BYTES)
-
-    def ask(
-        self, message: object, length: int = 0, *, start: int = 0, room: int = 0
-    ) -> memoryview:
-        """Ask, and wait for the reply's buffer.
-
-        Args:
-            message: What is asked.
-            length: Of the buffer that belongs to it.
-            start: Where it begins in ``buffers``.
-            room: Bytes that the reply may take from there on.
-
-        Raises:
-            PeerError: code ``worker-gone``: the parent is, or did not hear this.
-        """
-        with self._turn:
-            self._say(message, start, length, room)
-            self._await()
-            head = self._head()
-            if head.number != self._number or head.message_bytes:
-                raise worker_gone()
-            return self.buffers[start : start + head.length]
-
-    def answer(self, message: object) -> None:
-        """Say how an order went."""
-        with self._turn:
-            self._say(message, 0, 0, 0)
-
-    def await_end(self, answer: object = None) -> None:
-        """Give the last answer, if it is still heard; then wait until the parent hangs up."""
-        with suppress(PeerError), self._turn:
-            if answer is not None and not self._over:
-                self._say(answer, 0, 0, 0)
-            self._await()
-
-    def _await(self) -> None:
-        self._over = True
-        _await_bell(self.stream)
-        self._over = False
-
-    def _say(self, message: object, start: int, length: int, room: int) -> None:
-        raw, at = to_bytes(message), self._talk_at + _MESSAGE
-        self._whole[at : at + len(raw)] = raw
-        self._number += 1
-        head = Head(self._number, len(raw), start, length, room)
-        _HEAD.pack_into(self._whole, self._talk_at + _WORKERS, *head)
-        _ring(self.stream)
-
-    def _head(self) -> Head:
-        return Head._make(_HEAD.unpack_from(self._whole, self._talk_at + _PARENTS))
-
-
-def _ring(stream: int, left_s: Left | None = None) -> None:
     while True:
         try:
             os.write(stream, _BELL)
@@ -355,7 +263,7 @@ def _ring(stream: int, left_s: Left | None = None) -> None:
             return
 
 
-def _await_bell(stream: int, left_s: Left | None = None) -> None:
+def await_bell(stream: int, left_s: Left | None = None) -> None:
     """Blocks at once: to spin first would take the core that the other end needs."""
     while True:
         _await(stream, select.POLLIN, left_s)
@@ -388,26 +296,3 @@ def timed_out() -> PeerError:
 
 def _odd(why: str) -> MalformedError:
     return MalformedError("not a request", why=why, code="bad-message")
-
-
-_READ, _WRITE = mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE
-
-
-def map_shared(descriptor: int, length: int) -> memoryview:
-    """Bytes to read; what the parent writes later is seen here. A write is fatal."""
-    return _map(descriptor, length, _READ, mmap.MAP_SHARED).toreadonly()
-
-
-def map_copy(descriptor: int, length: int) -> memoryview:
-    """Bytes to read and change; what is written into them stays here."""
-    return _map(descriptor, length, _WRITE, mmap.MAP_PRIVATE)
-
-
-def map_area(descriptor: int, length: int) -> memoryview:
-    """Bytes that the parent reads once they are written."""
-    return _map(descriptor, length, _WRITE, mmap.MAP_SHARED)
-
-
-def _map(descriptor: int, length: int, rights: int, kind: int) -> memoryview:
-    address = call("mmap", None, length, rights, kind, descriptor, 0)
-    return memoryview((ctypes.c_char * length).from_address(address)).cast("B")

@@ -32,8 +32,13 @@ from sealift.train.worker.messages import (
     WorkerReady,
     lengths_of,
 )
-from sealift.train.worker.process import TaskEquipment, TextTap, WorkerProcess
-from sealift.train.worker.receiver import send_files
+from sealift.train.worker.process import (
+    FILE_LENGTH,
+    TaskEquipment,
+    TextTap,
+    WorkerProcess,
+    send_with,
+)
 from sealift.train.worker.requests import Area
 from sealift.travel.settings import TrainingSettings
 
@@ -167,7 +172,11 @@ class Standby:
         process.allow(BEGUN_S)
         try:
             lengths = [os.fstat(area.descriptor).st_size, *lengths_of(order)]
-            send_files(self._window, [area.descriptor, *files], lengths)
+            send_with(
+                self._window,
+                b"".join(map(FILE_LENGTH.pack, lengths)),
+                [area.descriptor, *files],
+            )
             self._text.release()
             process.release(memory_bytes)
             process.tell(order)

@@ -23,9 +23,9 @@ from sealift.train.loop.buckets import Array, Bucket
 from sealift.train.loop.faults import gradient_not_finite
 from sealift.train.loop.states import MODEL, TrainingState
 from sealift.train.loop.tasks import LOSS, SliceTask, TaskInputs, TaskParent
-from sealift.train.loop.torchstate import as_tensors
-from sealift.train.loop.training import GroupRows, Training, enter_stream, scope_of
-from sealift.train.steps.gradients import Gradients, Room
+from sealift.train.sandboxed.gradients import Gradients, Room
+from sealift.train.sandboxed.torchstate import as_tensors
+from sealift.train.sandboxed.training import GroupRows, Training, enter_stream, scope_of
 
 
 class SliceBatches:

@@ -14,10 +14,6 @@ from sealift.data.schema.document import schema_from_plain
 from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Schema
 from sealift.errors import MalformedError, require_value
-from sealift.train.loop.imports import Guard, Notice, unnoticed
-from sealift.train.loop.placement import HERE, DevicePlacement
-from sealift.train.loop.recipe import Recipe
-from sealift.train.loop.rehearsal import SCOPE, synthetic_rows
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import (
     LOSS,
@@ -28,11 +24,15 @@ from sealift.train.loop.tasks import (
     TaskInputs,
     TaskParent,
 )
-from sealift.train.loop.torchstate import as_tensors, sum_table
-from sealift.train.loop.training import GroupRows, LocalSteps, MakesSteps, Training
-from sealift.train.steps.gradients import Room, private_room
-from sealift.train.steps.outsourced import OutsourcedSteps
-from sealift.train.steps.stepping import StepLoop
+from sealift.train.sandboxed.gradients import Room, private_room
+from sealift.train.sandboxed.imports import Guard, Notice, unnoticed
+from sealift.train.sandboxed.outsourced import OutsourcedSteps
+from sealift.train.sandboxed.placement import HERE, DevicePlacement
+from sealift.train.sandboxed.recipe import Recipe
+from sealift.train.sandboxed.rehearsal import SCOPE, synthetic_rows
+from sealift.train.sandboxed.stepping import StepLoop
+from sealift.train.sandboxed.torchstate import as_tensors, sum_table
+from sealift.train.sandboxed.training import GroupRows, LocalSteps, MakesSteps, Training
 from sealift.travel.settings import TrainingSettings
 
 

@@ -41,7 +41,7 @@ from sealift.train.loop.faults import (
     recipe_failed,
     unfit,
 )
-from sealift.train.loop.imports import (
+from sealift.train.sandboxed.imports import (
     BUNDLE_SCHEME,
     ForeignImportError,
     Guard,
@@ -49,7 +49,7 @@ from sealift.train.loop.imports import (
     import_entry,
     unnoticed,
 )
-from sealift.train.loop.placement import Batch
+from sealift.train.sandboxed.placement import Batch
 
 T = TypeVar("T")
 MAX_LINE: Final = 1_000_000

@@ -12,30 +12,14 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import threading
-from collections.abc import Sequence
-from typing import Final
 
 from sealift.errors import PeerError
 from sealift.train.sandbox import seccomp
 from sealift.train.sandbox.kernel import leave_descriptors
+from sealift.train.sandboxed.parentpipe import map_area, map_copy
 from sealift.train.worker.messages import worker_gone
-from sealift.train.worker.process import receive_with, send_with
-from sealift.train.worker.requests import map_area, map_copy
-
-_LENGTH: Final = struct.Struct("<Q")
-
-
-def send_files(
-    window: socket.socket, files: Sequence[int], lengths: Sequence[int]
-) -> None:
-    """Send what a task brings: its area first.
-
-    Raises:
-        PeerError: code ``worker-gone``.
-    """
-    send_with(window, b"".join(map(_LENGTH.pack, lengths)), files)
+from sealift.train.worker.process import FILE_LENGTH, receive_with
 
 
 def close_others(kept: int) -> None:
@@ -109,7 +93,7 @@ class TaskReceiver:
 
     def _receive(self) -> list[memoryview]:
         raw, files = receive_with(self._socket)
-        lengths = [length for (length,) in _LENGTH.iter_unpack(raw)]
+        lengths = [length for (length,) in FILE_LENGTH.iter_unpack(raw)]
         kinds = (map_area, *[map_copy] * len(files))
         found = [
             each(*where) for each, *where in zip(kinds, files, lengths, strict=False)

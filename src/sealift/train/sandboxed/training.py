@@ -23,13 +23,13 @@ from sealift.crypto.hash import labelled
 from sealift.data.loader.rowtensors import batch_order, column_views, split_order
 from sealift.data.schema.schema import Schema
 from sealift.train.loop.faults import not_finite
-from sealift.train.loop.placement import HERE, DevicePlacement
-from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import (
     SliceId,
 )
-from sealift.train.loop.torchstate import give_state, take_state
+from sealift.train.sandboxed.placement import HERE, DevicePlacement
+from sealift.train.sandboxed.recipe import Recipe
+from sealift.train.sandboxed.torchstate import give_state, take_state
 from sealift.travel.settings import TrainingSettings
 
 T = TypeVar("T")

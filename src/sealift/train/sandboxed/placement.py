@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from sealift.channel.cuda.bindings import open_driver
 from sealift.train.loop.faults import not_begun
-from sealift.train.loop.imports import Guard
 from sealift.train.loop.tasks import DeviceScrub
+from sealift.train.sandboxed.imports import Guard
 
 Batch = dict[str, Tensor]
 _FIRST_BATCHES: Final = 3  # an optimizer has its state after the first

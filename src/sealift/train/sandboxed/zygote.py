@@ -19,18 +19,19 @@ from contextlib import suppress
 from typing import Final
 
 from sealift.errors import catalogue
-from sealift.train.loop.imports import close_gate, installed_places
 from sealift.train.sandbox import kernel as limits
 from sealift.train.sandbox import landlock, namespaces
 from sealift.train.sandbox.confine import Confinement, confine_worker
 from sealift.train.sandbox.inventory import (
     CACHES,
     SCRATCH,
+    installed_places,
     pin_libraries,
     readable,
 )
 from sealift.train.sandbox.kernel import PR_SET_PDEATHSIG, prctl
-from sealift.train.worker.devices import find_gpus
+from sealift.train.sandboxed.gpus import find_gpus
+from sealift.train.sandboxed.imports import close_gate
 from sealift.train.worker.messages import from_bytes, to_bytes
 from sealift.train.worker.process import (
     NO_NAMESPACES,
@@ -102,7 +103,7 @@ class Zygote:
     def serve(self) -> None:
         """Fork workers until the parent closes its end."""
         # Only now: torch is loaded in the world that recipes run in.
-        from sealift.train.worker.recipeworker import warm_up
+        from sealift.train.sandboxed.recipeworker import warm_up
 
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when it is over
         limits.hide_memory()
@@ -133,7 +134,7 @@ class Zygote:
                 os.pwrite(self._numbers, b"1", 0)
         zygote, worker = os.getpid(), os.fork()
         if worker == 0:
-            from sealift.train.worker.recipeworker import run_worker
+            from sealift.train.sandboxed.recipeworker import run_worker
 
             self._control.close()
             limits.end_with_parent(zygote)

@@ -20,9 +20,6 @@ from sealift.codec import MAX_INTEGER
 from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.schema import Schema
 from sealift.train.loop.faults import unfit
-from sealift.train.loop.imports import Guard
-from sealift.train.loop.placement import HERE, DevicePlacement
-from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.states import (
     ELEMENTS,
     MODEL,
@@ -33,6 +30,9 @@ from sealift.train.loop.states import (
     parse_tensors,
 )
 from sealift.train.loop.statistics import MAX_SUMS
+from sealift.train.sandboxed.imports import Guard
+from sealift.train.sandboxed.placement import HERE, DevicePlacement
+from sealift.train.sandboxed.recipe import Recipe
 
 MAX_DEPTH: Final = 16
 MAX_NAME: Final = 64

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Field, Schema
-from sealift.train.loop.answers import pack_answer
-from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.tasks import ONE_ROW, Rehearsal, SliceId
-from sealift.train.loop.torchstate import as_tensors, sum_table
-from sealift.train.loop.training import GroupRows, Training, stream_seed
+from sealift.train.sandboxed.answers import pack_answer
+from sealift.train.sandboxed.recipe import Recipe
+from sealift.train.sandboxed.torchstate import as_tensors, sum_table
+from sealift.train.sandboxed.training import GroupRows, Training, stream_seed
 from sealift.travel.settings import TrainingSettings
 
 DEFAULT_SPAN = 3.0  # floats without bounds lie within +-3, as standardised values do

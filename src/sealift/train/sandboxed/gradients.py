@@ -22,7 +22,7 @@ from sealift.ids import Buffer
 from sealift.train.loop.buckets import Array, Bucket, Trained, cut_buckets
 from sealift.train.loop.faults import unfit
 from sealift.train.loop.states import TrainingState
-from sealift.train.loop.training import Training
+from sealift.train.sandboxed.training import Training
 
 Room = Callable[[int], memoryview]
 

@@ -39,20 +39,28 @@ from sealift.errors import (
     require_value,
 )
 from sealift.ids import Buffer
-from sealift.train.loop.answers import pack_answer
 from sealift.train.loop.buckets import Bucket, Trained
 from sealift.train.loop.faults import Fault, describe, machine_failed, unfit
-from sealift.train.loop.imports import Notice
-from sealift.train.loop.placement import DevicePlacement
-from sealift.train.loop.recipe import Containment, Recipe, let_through
-from sealift.train.loop.rehearsal import Asked, rehearse
 from sealift.train.loop.states import TrainingState, parse_tensors
 from sealift.train.loop.tasks import Rehearsal, TaskDone, TaskInputs
-from sealift.train.loop.torchstate import as_tensors
 from sealift.train.output.modelform import Fields, form_from_plain
 from sealift.train.sandbox.confine import Confinement, confine_worker, keep_descriptors
 from sealift.train.sandbox.inventory import TALK
-from sealift.train.worker.carryout import carry_out, rehearse_beforehand
+from sealift.train.sandboxed.answers import pack_answer
+from sealift.train.sandboxed.carryout import carry_out, rehearse_beforehand
+from sealift.train.sandboxed.imports import Notice
+from sealift.train.sandboxed.parentpipe import (
+    AskedProducts,
+    WorkerEnd,
+    map_area,
+    map_copy,
+    map_shared,
+)
+from sealift.train.sandboxed.placement import DevicePlacement
+from sealift.train.sandboxed.receiver import TaskReceiver
+from sealift.train.sandboxed.recipe import Containment, Recipe, let_through
+from sealift.train.sandboxed.rehearsal import Asked, rehearse
+from sealift.train.sandboxed.torchstate import as_tensors
 from sealift.train.worker.messages import (
     AddUp,
     Assignment,
@@ -74,9 +82,6 @@ from sealift.train.worker.messages import (
     states_length,
 )
 from sealift.train.worker.process import NOT_CONFINED, StartWorker
-from sealift.train.worker.products import AskedProducts
-from sealift.train.worker.receiver import TaskReceiver
-from sealift.train.worker.requests import WorkerEnd, map_area, map_copy, map_shared
 
 MAX_TRACEBACK: Final = 60_000  # characters
 MAX_CAUSES: Final = 20

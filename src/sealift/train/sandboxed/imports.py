@@ -19,9 +19,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
-import site
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -109,20 +107,6 @@ def close_gate(places: Iterable[str], *, bytecode: str) -> None:
 
 def _nothing() -> None:
     """For finders that keep nothing."""
-
-
-def installed_places() -> tuple[str, ...]:
-    """Folders of Python's library, of installed packages, and of those in use."""
-    paths = sysconfig.get_paths()
-    found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    found.update(site.getsitepackages())
-    if site.ENABLE_USER_SITE:
-        found.add(site.getusersitepackages())
-    for name, module in list(sys.modules.items()):
-        if "." not in name:
-            found.update(getattr(module, "__path__", ()))
-    named = {os.path.abspath(each) for each in found}
-    return tuple(sorted(named | {os.path.realpath(each) for each in named}))
 
 
 Files = Mapping[str, bytes]

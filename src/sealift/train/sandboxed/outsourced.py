@@ -15,8 +15,8 @@ from torch import nn
 
 from sealift.outsource.convert import Route, convert
 from sealift.outsource.modelstate import ModelState
-from sealift.train.loop.imports import Guard
 from sealift.train.loop.tasks import StepProducts
+from sealift.train.sandboxed.imports import Guard
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""What runs inside a recipe's process. This folder, and no other in `train`, loads torch."""

@@ -1,1 +1,0 @@
-"""Steps that all slices of a job make together: their gradients are added up."""
