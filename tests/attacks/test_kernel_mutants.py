@@ -73,9 +73,12 @@ def chacha_in_any_order(library: ctypes.CDLL) -> bool:
 
 MUTANTS = {
     "compares 15 bytes": (
-        "memory.cu", "i < 16; i++) differs", "i < 15; i++) differs", refuses_a_changed_tag
+        "verdict.cuh", "rest.z | rest.w;", "rest.z | (rest.w & 0xffffffu);",
+        refuses_a_changed_tag,
     ),
-    "scrubs nothing": ("memory.cu", "at < nbytes; at +=", "at < 0; at +=", leaves_zeroes),
+    "zeroes nothing": (
+        "verdict.cuh", "block < blocks_of(nbytes)", "block < 0", leaves_zeroes,
+    ),
     "reads other threads' sums too early": (
         "gcm_tile.cuh", "words[4 * t + i] = mine.word[i];\n    __syncthreads();",
         "words[4 * t + i] = mine.word[i];", gcm_in_any_order,

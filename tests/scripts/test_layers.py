@@ -20,6 +20,12 @@ PURE = [
     for module in contract["source_modules"]
     if module.startswith("sealift.attest.")
 ]
+TRAIN = [
+    module.removeprefix("sealift.")
+    for contract in CONTRACTS["contracts"]
+    if contract["id"] == "parents-without-torch"
+    for module in [*contract["source_modules"], "sealift.train.sandboxed"]
+]
 MODULES = [
     "errors",
     "ids",
@@ -36,7 +42,7 @@ MODULES = [
     "release.broker",
     "travel.holder",
     "data.sealing",
-    "train.loop",
+    *TRAIN,
     "demo.run",
     "feed.door",
     "serve.server",
@@ -88,6 +94,11 @@ PLANTED = {
         "session.handshake",
         "import numpy",
         "The trust core imports",
+    ),
+    "torch at a recipe's parent": (
+        "train.worker",
+        "import torch",
+        "Of train, only what runs in a recipe's process",
     ),
     "second door": ("channel.record", "import cryptography", "Only crypto imports"),
     "second encoding": ("release.broker", "import rfc8785", "Only codec imports"),

@@ -195,7 +195,7 @@ def await_end():
 HANDED = (
     b'{"body":{"model":0,"size":{"step":0,"tensors":16,"tree":0}},"type":"Handed"}'
 )
-LOSS = b'{"body":{"model":0,"place":0,"values":{"loss":0.5}},"type":"Metrics"}'
+LOSS = b'{"body":{"model":0,"place":0,"values":{"loss":0.5}},"type":"TaskMetrics"}'
 IMPORTING = b'{"body":{"path":"never.py"},"type":"Importing"}'
 
 

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from sealift.train.loop import recipe, torchstate
+from sealift.train.sandboxed import recipe, torchstate
 
 T = TypeVar("T")
 NAME = "elsewhere"

@@ -25,12 +25,12 @@ from sealift.release.receipt import (
     instance_bound,
     verify_receipt,
 )
-from sealift.train.loop import placement as placement_module
 from sealift.train.loop.faults import NOT_OVERWRITTEN, RecipeError
 from sealift.train.loop.tasks import DeviceScrub
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.handout import Handout
 from sealift.train.output.sealing import hidden_fault
+from sealift.train.sandboxed import placement as placement_module
 from sealift.train.sandboxed.parentpipe import WorkerEnd
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.messages import AssignmentDone, Importing, to_bytes

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from sealift.train.sandbox.inventory import installed_places
 from sealift.train.sandboxed.imports import (
     ForeignImportError,
     ImportGate,
-    installed_places,
 )
 
 PATH = importlib.machinery.PathFinder

@@ -224,7 +224,7 @@ class Recorded(TaskObserver):
 
 
 def test_states_are_digested_within_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sealift.train.loop.trainer.Told", Recorded)
+    monkeypatch.setattr("sealift.train.loop.trainer.TaskObserver", Recorded)
     joint(settings=replace(SETTINGS, digest_every=2)).work([cargo("north", 56)])
     assert [state.step for state in Recorded.seen] == [2, 2, 4, 4, 6, 6]
 

@@ -12,11 +12,11 @@ import torch
 from sealift.collective.group import SealedGroup
 from sealift.errors import JobError, UnavailableError
 from sealift.ids import Digest
-from sealift.train.loop import placement as placement_module
 from sealift.train.loop.buckets import Array
 from sealift.train.loop.tasks import DeviceScrub, TaskDone
 from sealift.train.loop.trainer import Trainer
 from sealift.train.sandboxed import gpus
+from sealift.train.sandboxed import placement as placement_module
 from sealift.train.sandboxed.gpus import find_gpus
 from sealift.train.sandboxed.placement import HERE, DevicePlacement
 from sealift.train.sandboxed.recipe import Containment

@@ -24,11 +24,11 @@ from sealift.errors import JobError
 from sealift.ids import Digest
 from sealift.train.loop.tasks import SliceTask, StepForm
 from sealift.train.loop.trainer import Trainer
+from sealift.train.sandboxed import receiver, recipeworker
 from sealift.train.sandboxed.carryout import rehearse_beforehand
 from sealift.train.sandboxed.parentpipe import map_area
 from sealift.train.sandboxed.placement import HERE
 from sealift.train.sandboxed.recipe import Containment
-from sealift.train.worker import receiver, recipeworker
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.process import FILE_LENGTH, send_with
 from sealift.train.worker.standby import Standby

@@ -123,7 +123,7 @@ class RankIntroduction:
     states: dict[str, int] = field(default_factory=dict)
 
 
-Told = TypeVar("Told", RankIntroduction, PassReport, SharedAccount)
+Shared = TypeVar("Shared", RankIntroduction, PassReport, SharedAccount)
 Work = Callable[[Purpose, int], tuple[tuple[RankNumbers, ...], Uses]]
 
 
@@ -394,7 +394,7 @@ class GroupRounds:
             what = f"{names[unsure[0]]} sent two different messages, or {names[unsure[1]]} falsely reports it"
             raise IntegrityError(what, code=DIVERGED, ranks=unsure)
 
-    def _share(self, own: Told) -> list[Told]:
+    def _share(self, own: Shared) -> list[Shared]:
         """What every rank says, however long it is."""
         words = encode(own)
         lengths = [
