@@ -282,7 +282,7 @@ def test_the_former_version_is_refused_by_name(run: SmallRun) -> None:
 
 
 def test_text_of_others_draws_no_line_of_its_own(run: SmallRun) -> None:
-    forged_line = " " * 70 + "verified          ada's log continues the receipt's head"
+    forged_line = " " * 70 + "verified          ada's log has the receipt's head"
     raw = run.lie_of(software=forged_line, device=forged_line, sandbox=forged_line)
     lines = {each.name: each.said for each in verify_run(open_run(raw), run.verified())}
     assert "  " not in lines["run"]

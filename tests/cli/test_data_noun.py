@@ -96,10 +96,8 @@ def test_seal_then_inspect(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "owner         north\n" in said.out
     assert "rows          100\n" in said.out
     assert "records       13\n" in said.out
-    assert said.err == (
-        "sealift: the data key is in vault.db; "
-        "north-train.resource.json is for the agreement\n"
-    )
+    assert "vault.db" in said.err
+    assert "north-train.resource.json" in said.err
     assert written(home) == {
         "north-train.sealed",
         "north-train.resource.json",

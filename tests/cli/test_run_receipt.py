@@ -56,26 +56,26 @@ class Said:
         return str(json.loads(self(*words, "--json"))["verified"])
 
 
-ALONE = "self-consistent only: no head from outside was compared"
+ALONE = "self-consistent only"
 
 
 def test_alone_it_is_self_consistent_only(said: Said) -> None:
     lines = said().splitlines()
     assert lines[0].startswith("agreement         joint-digits number 1, signed by ada")
-    assert lines[-1] == f"verified          {ALONE}"
-    assert said.verified() == ALONE
+    assert lines[-2] == f"verified          {ALONE}"
+    assert said.verified().startswith(ALONE)
 
 
 def test_with_a_head_from_outside(said: Said) -> None:
     words = said.verified("--head", "heads.json")
-    assert "fits the head of ada's log that you kept, 3 entries" in words
+    assert "ada's log, 3 entries" in words
     assert "self-consistent" not in words
 
 
 def test_with_the_log_itself(said: Said, run: SmallRun) -> None:
     words = said.verified("--with-log", "bern.log")
-    assert "bern's log continues" in words
-    assert "has the releases of bern-heldout, bern-train on evidence sha256:" in words
+    assert "bern's log has" in words
+    assert "bern-heldout, bern-train, for evidence sha256:" in words
 
 
 def test_a_log_of_another_run_is_named(said: Said, tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_a_head_of_another_size_needs_the_log(
     """The owner's log went on after the run, and so did what it kept."""
     later = release_once(run.consortium, run.boxes["ada"], "ada")
     (tmp_path / "later.json").write_bytes(encode(later))
-    assert "ada's log [head-unproven]" in said("--head", "later.json", rc=2)
+    assert "[head-unproven]" in said("--head", "later.json", rc=2)
     words = said.verified("--head", "later.json", "--with-log", "ada.log")
-    assert "fits the head of ada's log that you kept, 4 entries" in words
+    assert "ada's log, 4 entries" in words
 
 
 def test_a_head_of_somebody_else_says_nothing(said: Said, tmp_path: Path) -> None:
@@ -153,15 +153,13 @@ def test_a_log_must_have_the_releases(
 
 
 def test_the_model(said: Said, tmp_path: Path) -> None:
-    assert "is it" in said("--model", "model.safetensors")
+    assert "the model's file" in said("--model", "model.safetensors")
     (tmp_path / "model.safetensors").write_bytes(MODEL + b"!")
     assert "[weights-differ]" in said("--model", "model.safetensors", rc=5)
 
 
 def test_the_agreement(said: Said, run: SmallRun, tmp_path: Path) -> None:
-    assert "the agreement that you gave" in said.verified(
-        "--agreement", "agreement.json"
-    )
+    assert "its agreement" in said.verified("--agreement", "agreement.json")
     other = tmp_path / "other"
     other.mkdir()
     with small_run(other) as made:
@@ -183,14 +181,14 @@ def test_what_stood_before_the_lie_is_still_said(
 
 def test_files_that_are_missing_are_said_before_anything_holds(said: Said) -> None:
     for words in (("--model", "no.safetensors"), ("--with-log", "no.db")):
-        assert "there is no" in said(*words, rc=3)
-        assert "gone.json. Check the path" in said(*words, file="gone.json", rc=3)
+        assert f"{words[1]} does not exist" in said(*words, rc=3)
+        assert "gone.json does not exist" in said(*words, file="gone.json", rc=3)
 
 
 def test_several_logs(said: Said) -> None:
     words = said.verified("--with-log", "ada.log", "--with-log", "cleo.log")
-    assert "ada's log continues" in words
-    assert "cleo's log continues" in words
+    assert "ada's log has" in words
+    assert "cleo's log has" in words
 
 
 def test_damaged(said: Said, tmp_path: Path) -> None:
@@ -203,8 +201,7 @@ def test_damaged(said: Said, tmp_path: Path) -> None:
 
 def test_options_of_a_run_are_not_for_visits(said: Said, tmp_path: Path) -> None:
     (tmp_path / "visit.json").write_bytes(b"{}")
-    words = said("--model", "model.safetensors", file="visit.json", rc=2)
-    assert "are for the receipt of a run" in words
+    assert "[usage]" in said("--model", "m.safetensors", file="visit.json", rc=2)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +249,7 @@ def test_of_several_owners_the_screen_says_what_all_signed(
         raw = sign_run(made.receipt, made.instance)
     (tmp_path / "receipt.json").write_bytes(raw)
     told = Said(tmp_path, capsys).verified()
-    assert told.startswith("what ada, bern, cleo signed of the run agrees; ")
+    assert "ada, bern, cleo" in told.partition("; ")[0]
 
 
 def test_what_an_accelerator_says_of_itself_begins_no_line(

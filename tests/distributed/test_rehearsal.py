@@ -49,7 +49,7 @@ def test_the_whole_path_and_what_stands_afterwards(tmp_path: Path) -> None:
     assert proved.returncode == 0, proved.stderr
     found = json.loads(proved.stdout)
     assert f"level {LEVEL}" in found["evidence"]
-    assert "has the releases of north-train" in found["verified"]
+    assert "north-train" in found["verified"]
     receipt = min((world / "east" / "receipts").iterdir())
     assert run_module("sealift", "receipt", "verify", receipt, *agreed).returncode == 0
     early = run_module(

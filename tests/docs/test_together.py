@@ -77,7 +77,7 @@ def test_four_commands_from_the_readme(tmp_path: Path, typed: list[Typed]) -> No
         assert each.end() == 0, each.text[-3000:]
     there = Typed(tmp_path / "host", *command("receipt verify"))
     assert there.end() == 0, there.text
-    assert "model.safetensors is it" in there.text
+    assert "model.safetensors is the file" in there.text
     here = Typed(
         tmp_path / "east", "receipt", "verify", "receipt.json", "--with-log", "audit.db"
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -44,15 +45,15 @@ def _add_schema(verbs: Any) -> None:
     parser = verbs.add_parser(
         "schema",
         run=_draft,
-        help="draft the schema of a table, and list all that does not fit it",
-        description="Reads every row. Of .csv and .tsv files: delimiter, encoding and "
-        "what each column is are told apart; cells that are unlike their column are "
-        "listed with line and column. Look at the draft before you seal.",
+        help="draft a table's schema, and list the cells that do not fit it",
+        description="Reads every row. For .csv and .tsv files it detects the delimiter, the "
+        "encoding and the type of each column, and lists the cells that differ from the "
+        "rest of their column. Read the draft before you seal.",
     )
     parser.add_argument(
         "source",
         nargs="+",
-        help="tables with the same columns, train and held-out, say",
+        help="tables with the same columns, such as train and held-out",
     )
     _add_source_options(parser)
     parser.add_path("-o", "--out", metavar="TOML", help="default: standard output")
@@ -62,31 +63,31 @@ def _add_seal(verbs: Any) -> None:
     parser = verbs.add_parser(
         "seal",
         run=_seal,
-        help="validate a table against its schema and seal it",
-        description="Write NAME.sealed and its public card NAME.resource.json, and "
-        "keep the data key in the vault. A row that does not fit the schema is "
-        "named, and nothing is written. Without --schema it is what the source says "
-        "itself; it is printed, and written to NAME.schema.toml.",
+        help="check a table against its schema, and seal it",
+        description="Writes NAME.sealed and its public card NAME.resource.json, and puts the "
+        "data key into the vault. If a row does not fit the schema, the row is named and "
+        "nothing is written. Without --schema the schema comes from the source; it is "
+        "printed, and written to NAME.schema.toml.",
     )
     parser.add_argument(
         "source",
-        help=".csv, .tsv, .npy, .npz, .safetensors or .parquet file; folder of images by "
-        "class, of Parquet files, or of Dataset.save_to_disk; MODULE:DATASET",
+        help="a .csv, .tsv, .npy, .npz, .safetensors or .parquet file; a folder with images by "
+        "class, with Parquet files, or from Dataset.save_to_disk; or MODULE:DATASET",
     )
-    parser.add_path("--schema", metavar="TOML")
+    parser.add_path("--schema", metavar="TOML", help="the table's schema")
     _add_source_options(parser)
-    parser.add_argument("--name", required=True, help="name in the agreement")
+    parser.add_argument("--name", required=True, help="its name in the agreement")
     parser.add_argument("--part", required=True, choices=("train", "heldout"))
     parser.add_argument(
         "--shards",
         type=int,
         metavar="N",
-        help="seal as NAME-0 to NAME-(N-1), of about as many rows each, in their order",
+        help="seal N files, NAME-0 to NAME-(N-1), with about as many rows each, in order",
     )
-    parser.add_path("--vault", required=True, help="made if it does not exist")
+    parser.add_path("--vault", required=True, help="created if it does not exist")
     parser.add_path("--key", required=True, help="the owner's identity")
     parser.add_passphrase()
-    parser.add_path("-o", "--out", default=Path(), metavar="DIR", help="default: here")
+    parser.add_path("-o", "--out", default=Path(), metavar="DIR", help="default: .")
     parser.add_argument(
         "--record-bytes", type=int, default=1 << 20, metavar="N", help="default: 1 MiB"
     )
@@ -95,8 +96,8 @@ def _add_seal(verbs: Any) -> None:
         type=int,
         default=64,
         metavar="N",
-        help="rows of a cell of the grid along which visits may cut it, for ever; an "
-        "agreement's metric_rows may be no more; default: 64",
+        help="rows in a cell, the smallest part that a visit can use; it cannot be changed "
+        "later, and an agreement's metric_rows cannot be more; default: 64",
     )
     parser.add_json()
 
@@ -105,32 +106,36 @@ def _add_source_options(parser: Any) -> None:
     parser.add_argument(
         "--fields",
         metavar="NAME[=COLUMN],...",
-        help="only these columns, under these names (not of .csv files, whose schema "
-        "says it, nor of images)",
+        help="use only these columns, under these names (not for .csv files, whose schema "
+        "lists them, nor for images)",
     )
-    parser.add_argument("--image-size", metavar="HEIGHTxWIDTH", help="scale images")
-    parser.add_argument("--image-mode", choices=("RGB", "L"), help="convert images")
+    parser.add_argument(
+        "--image-size", metavar="HEIGHTxWIDTH", help="scale images to this size"
+    )
+    parser.add_argument(
+        "--image-mode", choices=("RGB", "L"), help="convert images to this mode"
+    )
 
 
 def _add_inspect(verbs: Any) -> None:
     parser = verbs.add_parser(
         "inspect",
         run=_inspect,
-        help="show what a sealed file says; with its key, verify all of it",
-        description="Without a key: the public header, which is not authenticated. "
-        "With --vault and --key: every record is opened, and compared with the "
-        "commitment in its card.",
+        help="show a sealed file's header; with its key, verify all of it",
+        description="Without a key it shows the public header, which is not authenticated. "
+        "With --vault and --key it opens every record, and compares the content with the "
+        "commitment in the card.",
     )
     parser.add_path("file", help="a .sealed file")
     parser.add_path("--card", help="default: NAME.resource.json beside the file")
-    parser.add_path("--vault", help="where the data key is")
+    parser.add_path("--vault", help="the vault with the data key")
     parser.add_path("--key", help="the owner's identity")
     parser.add_passphrase()
     parser.add_json()
 
 
 def _draft(args: argparse.Namespace) -> None:
-    """Hand out a draft; then say what in the tables is not like it."""
+    """Write a draft, then list the cells of the tables that do not fit it."""
     from sealift.data.schema.document import schema_to_toml
     from sealift.data.sources.table import check_tables, draft_schema
 
@@ -146,11 +151,12 @@ def _draft(args: argparse.Namespace) -> None:
         for note in draft.notes:
             say(note)
         print(args.out)
-    with _progress("looking for what is unlike it"):
+    with _progress("comparing all cells with the draft"):
         check_tables(args.source, draft.schema, options)
 
 
 def _seal(args: argparse.Namespace) -> None:
+    from sealift.data.schema.document import load_schema
     from sealift.data.sealing import (
         check_cell_rows,
         record_bytes_for,
@@ -160,11 +166,13 @@ def _seal(args: argparse.Namespace) -> None:
 
     count = args.shards
     check_name(args.name, what="resource name")
-    record_bytes_for(1, about=args.record_bytes)  # what is no size is refused at once
+    record_bytes_for(
+        1, about=args.record_bytes
+    )  # an invalid size is refused before any work
     check_cell_rows(args.cell_rows)
     names = [args.name] if count is None else shard_names(args.name, count)
     options = _source_options(args)
-    given = None if args.schema is None else _load_schema(args.schema)
+    given = None if args.schema is None else load_schema(args.schema)
     vault = OwnersVault(args.vault, _identity(args))
     if cards := _finished(args, vault, names, given):
         _show_sealed(args, cards)
@@ -206,7 +214,7 @@ def _finished(
     if not finish_interrupted(args.out, args.name, vault.kept):
         return ()
     say(
-        f"an earlier run had sealed {args.name} when it was stopped: it is in place now"
+        f"an earlier run, which was stopped, had sealed {args.name}; it is complete now"
     )
     paths = [sealed_paths(args.out, name).card for name in names]
     one_more = sealed_paths(args.out, f"{args.name}-{len(names)}").card
@@ -214,7 +222,9 @@ def _finished(
     if fewer or not all(each.exists() for each in paths):
         return ()
     cards = tuple(read_card(each) for each in paths)
-    if not all(map(vault.kept, cards)):  # whoever writes there put a mark there, too
+    if not all(
+        map(vault.kept, cards)
+    ):  # anybody who can write there could have left the mark
         return ()
     asked = (args.part, args.cell_rows)
     if any((c.resource.part, c.resource.cell_rows) != asked for c in cards) or (
@@ -231,10 +241,10 @@ def _show_sealed(args: argparse.Namespace, cards: Sequence[ResourceCard]) -> Non
 
     every = []
     if args.schema is None:
-        say(f"the schema is in {sealed_paths(args.out, args.name).schema}")
+        say(f"the schema was written to {sealed_paths(args.out, args.name).schema}")
     for card in cards:
         paths = sealed_paths(args.out, card.name)
-        say(f"the data key is in {args.vault}; {paths.card.name} is for the agreement")
+        say(f"the data key is in {args.vault}; the agreement needs {paths.card.name}")
         resource = codec.to_plain(card.resource)
         facts: dict[str, Any] = {"sealed": str(paths.sealed), "card": str(paths.card)}
         facts |= {k: v for k, v in resource.items() if k not in ("schema", "rule")}
@@ -246,19 +256,13 @@ def _show_sealed(args: argparse.Namespace, cards: Sequence[ResourceCard]) -> Non
         _show(each, as_json=args.json)
 
 
-def _load_schema(path: Path) -> Schema:
-    from sealift.data.schema.document import load_schema
-
-    return load_schema(path)
-
-
 def _said_schema(args: argparse.Namespace, options: SourceOptions) -> Schema:
     """The schema that the source says itself, which is shown: sealing may take long."""
     from sealift.data.schema.document import schema_to_toml
     from sealift.data.sources.table import infer_schema
 
     schema = infer_schema(args.source, options)
-    say(f"no --schema: {args.source} itself says")
+    say(f"no --schema was given; {args.source} has this schema:")
     print(schema_to_toml(schema), file=sys.stderr)
     return schema
 
@@ -271,30 +275,32 @@ def _source_options(args: argparse.Namespace) -> SourceOptions:
         name, mark, column = pair.strip().partition("=")
         fields.append((name, column if mark else name))
     if len({name for name, _ in fields}) != len(fields):
-        raise UsageError("--fields names a field twice")
-    size = _image_size(args.image_size) if args.image_size else None
+        raise UsageError("--fields has the same name twice")
+    size = None
+    if args.image_size:
+        parts = re.fullmatch("([1-9][0-9]*)x([1-9][0-9]*)", args.image_size)
+        if parts is None:
+            raise UsageError(
+                f"--image-size {args.image_size} is not HEIGHTxWIDTH, like 32x32"
+            )
+        size = (int(parts[1]), int(parts[2]))
     return SourceOptions(tuple(fields), size, args.image_mode)
 
 
-def _image_size(text: str) -> tuple[int, int]:
-    height, _, width = text.partition("x")
-    if not (height.isdecimal() and width.isdecimal() and int(height) and int(width)):
-        raise UsageError(f"--image-size {text} is not HEIGHTxWIDTH, like 32x32")
-    return int(height), int(width)
-
-
 def _inspect(args: argparse.Namespace) -> None:
+    from sealift.data.schema.card import CARD_SUFFIX, read_card
     from sealift.data.shards.inspect import inspect_file
 
     facts: dict[str, Any] = asdict(inspect_file(args.file))
-    card = _card_of(args)
+    path = args.card or args.file.with_suffix(CARD_SUFFIX)
+    card = read_card(path) if args.card or path.exists() else None
     if card is not None:
         facts |= {"name": card.name, "owner": card.resource.owner}
         facts |= {"part": card.resource.part, "rows": card.resource.rows}
         facts["cell_rows"] = card.resource.cell_rows
     facts["verified"] = _verify(args, card)
     if facts["verified"] == "no":
-        say("the header is not authenticated; with --vault and --key all is verified")
+        say("the header is not authenticated; add --vault and --key to verify the file")
     _show(facts, as_json=args.json)
 
 
@@ -303,7 +309,7 @@ def _verify(args: argparse.Namespace, card: ResourceCard | None) -> str:
     from sealift.data.shards.inspect import verify_table
 
     if (args.vault is None) != (args.key is None):
-        raise UsageError("--vault and --key are given together")
+        raise UsageError("--vault and --key must be given together")
     if args.vault is None:
         return "no"
     with opened_vault(args.vault, _identity(args)) as vault:
@@ -313,24 +319,13 @@ def _verify(args: argparse.Namespace, card: ResourceCard | None) -> str:
     return "records" if card is None else "records and content commitment"
 
 
-def _card_of(args: argparse.Namespace) -> ResourceCard | None:
-    from sealift.data.schema.card import CARD_SUFFIX, read_card
-
-    if args.card is not None:
-        return read_card(args.card)
-    beside: Path = args.file.with_suffix(CARD_SUFFIX)
-    return read_card(beside) if beside.exists() else None
-
-
 def _identity(args: argparse.Namespace) -> Identity:
     return unlock(args, args.key, f"Passphrase of {args.key}")
 
 
 def _progress(label: str) -> AbstractContextManager[Sink]:
     """A bar on a terminal, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        return nullcontext(discard)
-    return _Bar(label)
+    return _Bar(label) if sys.stderr.isatty() else nullcontext(discard)
 
 
 class _Bar(AbstractContextManager[Sink]):

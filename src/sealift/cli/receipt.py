@@ -66,25 +66,26 @@ def add_parser(subparsers: Any) -> None:
     parser = verbs.add_parser(
         "verify",
         run=_verify,
-        help="check a receipt, line by line",
-        description="Of a run: all that it carries is checked, offline, at the time of the "
-        "run. Without something from outside (--head, --with-log) it is self-consistent "
-        "only: who wrote it could have invented all parties. Of visits: with --agreement "
-        "everything is checked, else only that whoever holds the receipt's instance key "
-        "signed it; of a whole folder of them it says what they come to.",
+        help="verify a receipt, and print the result of each check",
+        description="Receipt of a run: everything in it is verified, offline, as of the time "
+        "of the run. Without an owner's log or a kept head (--with-log, --head) this shows "
+        "only that the receipt is consistent in itself: its author could have invented all "
+        "parties. Receipts of visits: with --agreement everything is verified, else only the "
+        "signature by the key in the receipt; for several, the totals are printed.",
     )
     parser.add_argument(
         "receipts",
         nargs="+",
         type=Path,
         metavar="RECEIPT",
-        help="of a run (the same of several parties is compared); or of visits: files, or folders with *.receipt.json",
+        help="receipt of a run (copies of several parties must be equal), or receipts of visits: "
+        "files, or folders with *.receipt.json",
     )
-    parser.add_file("--agreement", help="the signed agreement that you have")
-    run = parser.add_argument_group("of a run")
-    run.add_file("--model", help="the file that the run is said to have made")
-    run.add_file("--head", help="a signed head, or the file of heads that you kept")
-    run.add_path("--with-log", many=True, metavar="LOG", help="an owner's log, itself")
+    parser.add_file("--agreement", help="your copy of the signed agreement")
+    run = parser.add_argument_group("for the receipt of a run")
+    run.add_file("--model", help="the model's file")
+    run.add_file("--head", help="a signed head of a log, or your file of heads")
+    run.add_path("--with-log", many=True, metavar="LOG", help="an owner's log")
     add_judging_arguments(parser)
     add_time_argument(parser)
     parser.add_json()
@@ -93,7 +94,7 @@ def add_parser(subparsers: Any) -> None:
 def _verify(args: argparse.Namespace) -> None:
     first = args.receipts[0]
     if not first.exists():
-        raise UnavailableError(f"there is no {first}", code="cannot-read")
+        raise UnavailableError(f"{first} does not exist", code="cannot-read")
     raw = read_whole(first, MAX_RUN_RECEIPT_BYTES) if first.is_file() else b""
     if raw.startswith(_ENVELOPE):
         for other in args.receipts[1:]:
@@ -102,13 +103,13 @@ def _verify(args: argparse.Namespace) -> None:
         return
     if args.at is not None and args.agreement is None:
         raise UsageError(
-            "--at says when evidence is judged, which needs the agreement",
-            fix="Give it, too: --agreement FILE",
+            "--at needs the agreement, by which evidence is judged",
+            fix="Add --agreement FILE",
         )
     if args.model or args.head or args.with_log:
         raise UsageError(
             "--model, --head and --with-log are for the receipt of a run",
-            fix="Name that one file alone",
+            fix="Name one receipt of a run, or leave these options out",
         )
     _verify_visits(args)
 
@@ -128,16 +129,18 @@ def _demand_same_file(other: Path, first: Path, raw: bytes) -> None:
 
 
 def _verify_run(args: argparse.Namespace, receipt: RunReceipt) -> None:
-    given = (args.agreement, args.model, args.head, *args.with_log)
-    for path in filter(None, given):  # before any line is said
+    named = (args.agreement, args.model, args.head, *args.with_log)
+    for path in filter(None, named):  # before any line is printed
         if not path.exists():
-            raise UnavailableError(f"there is no {path}", code="cannot-read")
-    made_s = min(float(receipt.made_at_s), wall_clock())  # none is of the future
+            raise UnavailableError(f"{path} does not exist", code="cannot-read")
+    made_s = min(
+        float(receipt.made_at_s), wall_clock()
+    )  # evidence is never judged as of a future time
     at_s = made_s if args.at is None else parse_time(args.at)
     verified = equip_from(args, verify(receipt.agreement), clock=lambda: at_s)
-    found = {}
+    results = {}
     for line in _run_lines(args, receipt, verified):
-        found[line.name] = line.said
+        results[line.name] = line.said
         if not args.json:
             name = line.name
             for part in line.said.split("; "):
@@ -145,7 +148,7 @@ def _verify_run(args: argparse.Namespace, receipt: RunReceipt) -> None:
                     print(shown, flush=True)
                 name = ""
     if args.json:
-        print(json.dumps(found))
+        print(json.dumps(results))
 
 
 def _run_lines(
@@ -155,13 +158,14 @@ def _run_lines(
     outside = []
     if own_parties(receipt.manifest.plan, verified):
         names = ", ".join(verified.agreement.data_owners)
-        outside.append(f"what {names} signed of the run agrees")
+        outside.append(f"the accounts signed by {names} agree with it")
     if args.agreement is not None:
         if load_verified(args.agreement).digest != verified.digest:
             raise PolicyError(
-                f"{args.agreement} is another agreement", code="other-agreement"
+                f"{args.agreement} is not this receipt's agreement",
+                code="other-agreement",
             )
-        outside.append("the agreement that you gave")
+        outside.append("its agreement is the one that you gave")
     if args.model is not None:
         yield Line("the model's file", _same_model(args.model, receipt))
     heads = receipt.manifest.heads
@@ -170,19 +174,20 @@ def _run_lines(
         *(said for path in args.with_log for said in _logged(path, receipt, verified)),
     ]
     if not compared:
-        outside.append("self-consistent only: no head from outside was compared")
+        outside.append("self-consistent only")
+        outside.append("to show that it is not forged, add --with-log or --head")
     yield Line("verified", "; ".join([*compared, *outside]))
 
 
 def _same_model(path: Path, receipt: RunReceipt) -> str:
-    found = file_digest(path)
-    if found != receipt.subject:
+    digest = file_digest(path)
+    if digest != receipt.subject:
         raise IntegrityError(
             f"{path} is not the file that the run made",
-            why=f"its digest is {found}, the receipt's is {receipt.subject}",
+            why=f"its digest is {digest}, the receipt's is {receipt.subject}",
             code="weights-differ",
         )
-    return f"{path} is it"
+    return f"{path} is the file that the run made"
 
 
 def _kept(
@@ -204,22 +209,22 @@ def _kept(
         if kept.body.size == shown.body.size:
             if kept.body.root != shown.body.root:
                 raise IntegrityError(
-                    f"the receipt shows another log of {owner} than you kept a head of",
+                    f"the receipt's head of {owner}'s log contradicts the one that you kept",
                     code="log-forked",
                 )
         elif not (
             own := [each for each in logs if read_head(each).body.log == kept.body.log]
         ):
             raise UsageError(
-                f"the head that you kept is of {kept.body.size} entries, the receipt's of "
-                f"{shown.body.size}",
-                fix=f"Show that one continues the other: --with-log, {owner}'s log",
+                f"the head that you kept has {kept.body.size:,} entries, and the receipt's "
+                f"has {shown.body.size:,}",
+                fix=f"Add {owner}'s log, which has both: --with-log LOG",
                 code="head-unproven",
             )
         else:
             verify_log(own[0], kept)
         compared += 1
-        yield f"fits the head of {owner}'s log that you kept, {kept.body.size} entries"
+        yield f"agrees with your head of {owner}'s log, {kept.body.size:,} entries"
     if not compared and missing is not None:
         raise missing
 
@@ -236,29 +241,29 @@ def _logged(
         raise
     for each in (shown, *(r.head for r in receipt.released if r.head.body.log == log)):
         verify_log(path, each)
-    found = prove_releases(manifest, read_entries(path))
+    proven = prove_releases(manifest, read_entries(path))
     owner = log_owner(shown, verified).name
     yield (
-        f"{owner}'s log continues the receipt's head of it, and has the releases of "
-        f"{', '.join(sorted(set(found.resources)))} on evidence "
-        f"{', '.join(each.to_text() for each in found.evidence)}"
+        f"{owner}'s log has the receipt's head and the key releases of "
+        f"{', '.join(sorted(set(proven.resources)))}, for evidence "
+        f"{', '.join(each.to_text() for each in proven.evidence)}"
     )
 
 
 def _verify_visits(args: argparse.Namespace) -> None:
     verified = load_equipped(args) if args.agreement else None
-    found = [
+    receipts = [
         load_verified_receipt(path, verified) for path in receipt_files(args.receipts)
     ]
-    statement = receipt_statement(found[-1], complete=verified is not None)
-    if len(found) > 1:
-        show(sum_facts(found, statement), as_json=args.json, width=9)
+    statement = receipt_statement(receipts[-1], complete=verified is not None)
+    if len(receipts) > 1:
+        show(sum_facts(receipts, statement), as_json=args.json, width=9)
     elif args.json:
-        print(json.dumps({**to_plain(found[0]), "statement": statement}))
+        print(json.dumps({**to_plain(receipts[0]), "statement": statement}))
     else:
-        show(_receipt_facts(found[0], statement), as_json=False, width=9)
+        show(_receipt_facts(receipts[0], statement), as_json=False, width=9)
     if verified is None:
-        say("check evidence, content and log heads as well: --agreement FILE")
+        say("to verify evidence, content and log heads as well, add --agreement FILE")
 
 
 def receipt_files(paths: Sequence[Path]) -> list[Path]:
@@ -271,7 +276,7 @@ def receipt_files(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         inside = sorted(path.rglob("*.receipt.json")) if path.is_dir() else [path]
         if not inside:
-            raise UsageError(f"{path} has no receipts", code="no-receipts")
+            raise UsageError(f"{path} has no receipts of visits", code="no-receipts")
         found += inside
     return found
 
@@ -298,11 +303,11 @@ def sum_facts(receipts: Sequence[Receipt], statement: str) -> dict[str, Any]:
         "jobs": ", ".join(sorted({quote_foreign(each.job) for each in receipts})),
         "holder": ", ".join(sorted({quote_foreign(each.holder) for each in receipts})),
         "visits": ", ".join(f"{n} to {what}" for what, n in sorted(uses.items())),
-        "bytes": f"{sum(each.cargo_bytes for each in receipts)} opened, "
-        f"{sum(each.sealed_bytes for each in receipts)} sealed",
+        "bytes": f"{sum(each.cargo_bytes for each in receipts):,} opened, "
+        f"{sum(each.sealed_bytes for each in receipts):,} sealed",
         "level": ", ".join(sorted({each.level for each in receipts})),
-        "scrub": f"{sum(each.scrubbed_bytes for each in scrubs)} bytes, "
-        f"{sum(each.nonzero_bytes for each in scrubs)} not zero when read back"
+        "scrub": f"{sum(each.scrubbed_bytes for each in scrubs):,} bytes, "
+        f"{sum(each.nonzero_bytes for each in scrubs):,} not zero when read back"
         + _told(scrubs),
         "verified": statement,
     }
@@ -313,20 +318,19 @@ def _resource(receipt: Receipt) -> str:
 
 
 def _told(scrubs: Sequence[ScrubSummary]) -> str:
-    found = sum(each.told_bytes for each in scrubs)
-    said = (
-        f"; of GPUs {found} bytes, by the word of the recipe's process" if found else ""
-    )
+    reported = sum(each.told_bytes for each in scrubs)
+    said = f"; {reported:,} bytes of GPUs, as the recipe's process reports"
     left = sum(not each.verified for each in scrubs)
-    return said + (f"; {count(left, 'scrub')} not verified" if left else "")
+    rest = f"; {count(left, 'scrub')} not verified" if left else ""
+    return (said if reported else "") + rest
 
 
 def receipt_statement(receipt: Receipt, *, complete: bool) -> str:
     """What a receipt that holds proves."""
     if not complete:
-        return "signature only: not whose key it is"
+        return "signature only: whose key signed it is unknown"
     if protects_nobody(receipt.level):
-        return "signature, evidence, content, heads; development keeps nobody out"
+        return "signature, evidence, content, heads; level development protects nobody"
     return "signature, evidence, content, heads"
 
 
@@ -344,12 +348,12 @@ def _receipt_facts(receipt: Receipt, statement: str) -> dict[str, Any]:
         "holder": quote_foreign(receipt.holder),
         "resource": f"{_resource(receipt)}, rows {receipt.first_row} to {last}",
         "content": receipt.content,
-        "bytes": f"{receipt.cargo_bytes} opened, {receipt.sealed_bytes} sealed",
+        "bytes": f"{receipt.cargo_bytes:,} opened, {receipt.sealed_bytes:,} sealed",
         "seconds": phases,
         "cargo": cargo_promise(receipt.buffers, receipt.mixed),
         "level": receipt.level,
-        "scrub": f"{scrub.scrubbed_bytes} bytes in {count(len(own), 'region')}, "
-        f"{scrub.nonzero_bytes} not zero when read back" + _told([scrub]),
+        "scrub": f"{scrub.scrubbed_bytes:,} bytes in {count(len(own), 'region')}, "
+        f"{scrub.nonzero_bytes:,} not zero when read back" + _told([scrub]),
         "log heads": ", ".join(str(head.body.size) for head in receipt.heads) or "none",
         "verified": statement,
     }

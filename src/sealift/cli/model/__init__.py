@@ -86,7 +86,7 @@ def _finished(
     if not finish_interrupted(args.out, args.name, vault.kept):
         return None
     say(
-        f"an earlier run had sealed {args.name} when it was stopped: it is in place now"
+        f"an earlier run, which was stopped, had sealed {args.name}; it is complete now"
     )
     path = sealed_paths(args.out, args.name).card
     card = read_card(path) if path.exists() else None
