@@ -312,7 +312,7 @@ def test_without_its_port_a_host_invites_nobody(parties: Parties) -> None:
 
 
 def test_a_passphrase_that_is_asked_for_is_in_no_file(parties: Parties) -> None:
-    asked = (("passphrase of", "open-sesame"), ("once more", "open-sesame"))
+    asked = (("passphrase of", "open-sesame"), ("again", "open-sesame"))
     host = parties.host("--invite", "north", "east", "--passphrase", answers=asked)
     parties.save("north")
     words = ["invitation.txt", "train.csv", "--heldout", "heldout.csv"]

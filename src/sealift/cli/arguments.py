@@ -36,9 +36,9 @@ class ArgumentGroup(_Arguments, argparse._ArgumentGroup):  # noqa: SLF001 - no p
 
 
 class Parser(_Arguments, argparse.ArgumentParser):
-    """Reports mistakes as one line, through the same door as every other error.
+    """Reports mistakes as one line, like every other error.
 
-    Words that may be left out may stand anywhere: argparse alone takes them for left out
+    Optional positional arguments may stand anywhere: argparse alone takes them for missing
     as soon as an option stands before them.
 
     Args:
@@ -78,20 +78,19 @@ class Parser(_Arguments, argparse.ArgumentParser):
             action="append",
             choices=list(EXCEPTIONS),
             default=[],
-            help=f"sign although one of these holds, which a yes alone does not do ({reasons}); "
-            "may be said again",
+            help=f"allow this exception, for which a yes is not enough ({reasons}); may be repeated",
         )
 
     def add_passphrase(self) -> None:
         """Add ``--passphrase-file``."""
         self.add_file(
             "--passphrase-file",
-            help="read the identity's passphrase from the first line of FILE; without it "
-            f"{PASSPHRASE_VARIABLE} is used, or the terminal is asked",
+            help="read the key's passphrase from the first line of FILE; without it the "
+            f"variable {PASSPHRASE_VARIABLE} is used, or the terminal asks",
         )
 
     def add_argument(self, *names: Any, **terms: Any) -> argparse.Action:
-        """Note words that may be left out."""
+        """Note whether there are optional positional arguments."""
         action = super().add_argument(*names, **terms)
         if not action.option_strings and action.nargs in ("?", "*"):
             self._anywhere = True
@@ -111,4 +110,4 @@ class Parser(_Arguments, argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""
-        raise UsageError(message, fix=f"`{self.prog} --help` says how it is used")
+        raise UsageError(message, fix=f"`{self.prog} --help` shows the usage")

@@ -1,6 +1,6 @@
-"""`sealift audit`: verify and show a broker's log of releases and refusals.
+"""`sealift audit`: verify and show a broker's log of key releases and refusals.
 
-What a whole run was, its receipt proves. Needs no torch and no network.
+A whole run is proved by its receipt (``sealift receipt``). Needs no torch and no network.
 """
 
 from __future__ import annotations
@@ -50,33 +50,31 @@ def add_parser(subparsers: Any) -> None:
     verify = verbs.add_parser(
         "verify",
         run=_verify,
-        help="check a log against a head that you kept",
-        description="Without --head the owner's own word is all there is: the log is "
-        "self-consistent, and could still be another one than it was.",
+        help="verify a log, and compare it with a head that you kept",
+        description="Without --head this shows only that the log is consistent in itself; its "
+        "owner could have replaced it by another one.",
     )
     verify.add_path("log")
-    verify.add_file(
-        "--head", help="a signed head, or the file of heads that a holder keeps"
-    )
+    verify.add_file("--head", help="a signed head, or a holder's file of heads")
     verify.add_json()
     kept = verbs.add_parser(
         "kept",
         run=_verify_kept,
-        help="check all that an owner kept: its log, its receipts, and that they fit",
-        description="Every receipt is verified under the agreement, and the log must "
-        "continue each head of it that a receipt carries.",
+        help="verify an owner's log and receipts, and that they agree",
+        description="Verifies every receipt under the agreement, and that the log continues "
+        "each head of it that is in a receipt.",
     )
     kept.add_path("log", help="the owner's log")
-    kept.add_path("--receipts", required=True, metavar="DIR")
+    kept.add_path("--receipts", required=True, metavar="DIR", help="folder")
     kept.add_file("--agreement", required=True, help="the signed agreement")
     add_judging_arguments(kept)
     add_time_argument(kept)
     kept.add_json()
     show = verbs.add_parser(
-        "show", run=_show, help="print every entry, without checking it"
+        "show", run=_show, help="print every entry, without verification"
     )
     show.add_path("log")
-    show.add_flag("--json", "one line of JSON per entry")
+    show.add_flag("--json", "print one line of JSON for each entry")
 
 
 def _verify(args: argparse.Namespace) -> None:
@@ -89,7 +87,7 @@ def _verify(args: argparse.Namespace) -> None:
         return
     _print_report(report)
     if outside is None:
-        say("compare with a head that somebody else kept: --head FILE")
+        say("to compare it with a head that another party kept, add --head FILE")
 
 
 def _verify_kept(args: argparse.Namespace) -> None:
@@ -99,12 +97,12 @@ def _verify_kept(args: argparse.Namespace) -> None:
         load_verified_receipt(path, verified) for path in receipt_files([args.receipts])
     ]
     every = (head for receipt in receipts for head in receipt.heads)
-    # By what they say, not by size: two heads of one size are a log that was forked.
+    # By content, not by size: two different heads of one size show that the log was forked.
     distinct = {encode(head.body): head for head in every if head.body.log == log}
     heads = sorted(distinct.values(), key=lambda head: head.body.size)
     if not heads:
         raise IntegrityError(
-            f"no receipt in {args.receipts} is of a run to which {args.log} released a key",
+            f"no receipt in {args.receipts} is of a run for which {args.log} has a release",
             code="log-elsewhere",
         )
     report = [verify_log(args.log, head) for head in heads][-1]
@@ -112,7 +110,7 @@ def _verify_kept(args: argparse.Namespace) -> None:
     facts = {
         "agreement": verified.digest.to_text(),
         "owner": log_owner(heads[-1], verified).name,
-        "log": f"{report.size} entries, {count(report.releases, 'release')}, "
+        "log": f"{report.size:,} entries, {count(report.releases, 'release')}, "
         f"{count(report.refusals, 'refusal')}; continues "
         f"{count(len(heads), 'head')} in receipts",
         **sum_facts(receipts, statement),
@@ -124,7 +122,7 @@ def _verify_kept(args: argparse.Namespace) -> None:
 def _in_the_runs(folder: Path, verified: VerifiedAgreement) -> dict[str, str]:
     """How many of an owner's receipts stand in the receipts of runs beside its folder."""
     own = {receipt_digest(load_receipt(path)) for path in receipt_files([folder])}
-    found, named = 0, set[Digest]()
+    verified_runs, named = 0, set[Digest]()
     for path in sorted(folder.resolve().parent.glob("receipt*.json")):
         if not re.fullmatch(r"receipt(-\d+)?\.json", path.name):
             continue
@@ -133,11 +131,11 @@ def _in_the_runs(folder: Path, verified: VerifiedAgreement) -> dict[str, str]:
             continue
         for _line in verify_run(run, verified):
             pass
-        found, named = found + 1, named | set(run.uses.receipts)
-    if not found:
+        verified_runs, named = verified_runs + 1, named | set(run.uses.receipts)
+    if not verified_runs:
         return {}
-    told = f"{len(own & named)} of {len(own)} receipts stand in"
-    return {"runs": f"{told} {count(found, 'receipt')} of whole runs, which hold"}
+    part = f"{len(own & named)} of {len(own)} receipts are part of"
+    return {"runs": f"{part} {count(verified_runs, 'verified receipt')} of whole runs"}
 
 
 def _print_report(report: LogReport) -> None:
@@ -163,6 +161,8 @@ def _line(index: int, entry: Entry) -> str:
     peer = " ".join(word for word in (entry.role, entry.peer, entry.level) if word)
     words = [f"{index:>6}", say_time(entry.at_s), f"{entry.kind:<9}"]
     said = (entry.subject, peer and f"to {peer}", entry.rule and f"rule {entry.rule}")
-    words += [" ".join(each.split()) for each in said]  # peers sent some of it
+    words += [
+        " ".join(each.split()) for each in said
+    ]  # peers sent parts of it, which may have line breaks
     words.append(f"under {entry.agreement.short}")
     return "  ".join(word for word in words if word)

@@ -49,7 +49,7 @@ def ask_line(question: str, default: str = "") -> str:
         print(ascii_only(shown), end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
         if not line:
-            raise UsageError("nobody answered", code="no-answer")
+            raise UsageError("the question was not answered", code="no-answer")
         answer = line.strip() or default
         if answer:
             return answer
@@ -76,7 +76,7 @@ def confirm(
     question: str,
     *,
     yes: bool,
-    fix: str = "Read it with `sealift agreement check`, then give --yes",
+    fix: str = "Read it with `sealift agreement check`, then add --yes",
 ) -> None:
     """Go on only if somebody said yes.
 
@@ -87,13 +87,15 @@ def confirm(
         return
     if not has_terminal():
         raise UsageError(
-            "nobody said yes",
+            "nobody confirmed this",
             why="there is no terminal to ask",
             fix=fix,
             code="not-confirmed",
         )
     if ask_afresh(f"{question} (yes/no)", "no").lower() not in YES:
-        raise UsageError("nothing was done", why="not yes", code="not-confirmed")
+        raise UsageError(
+            "nothing was done", why="the answer was no", code="not-confirmed"
+        )
 
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ def read_passphrase(file: Path | None, *, prompt: str, twice: bool = False) -> s
     if given is not None:
         return given
     passphrase = ask_terminal(prompt)
-    if twice and ask_terminal(f"{prompt}, once more") != passphrase:
+    if twice and ask_terminal(f"{prompt}, again") != passphrase:
         raise UsageError("the two passphrases differ", code="passphrases-differ")
     return passphrase
 
@@ -130,7 +132,7 @@ def ask_terminal(prompt: str) -> str:
     """
     if not sys.stdin.isatty():
         raise UsageError(
-            "a passphrase is needed and there is no terminal to ask", code="no-terminal"
+            "there is no terminal to ask for the passphrase", code="no-terminal"
         )
     return getpass.getpass(f"{prompt}: ")
 
@@ -214,4 +216,4 @@ def require_absent(path: Path) -> None:
         UsageError: ``exists``.
     """
     if path.exists():
-        raise UsageError(f"{path} exists", code="exists")
+        raise UsageError(f"{path} exists already", code="exists")

@@ -13,12 +13,9 @@ WIDTH = 80
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `explain`."""
-    parser = subparsers.add_parser(
-        "explain",
-        run=run,
-    )
+    parser = subparsers.add_parser("explain", run=run)
     parser.add_argument(
-        "name", nargs="?", help="as it stands in brackets; without it, all names"
+        "name", nargs="?", help="the name in brackets; without it, all names are listed"
     )
 
 
@@ -32,14 +29,10 @@ def run(args: argparse.Namespace) -> int:
     entry = catalogue().get(name)
     if entry is None:
         raise UsageError(
-            f"there is no error of the name {name[:60]!r}",
-            fix=_suggestion(name),
+            f"no error has the name {name[:60]!r}",
+            fix=nearest(name, catalogue()) or "`sealift explain` lists all names",
             code="no-explanation",
         )
     for part in entry.values():
         print(textwrap.fill(part, WIDTH))
     return 0
-
-
-def _suggestion(name: str) -> str:
-    return nearest(name, catalogue()) or "`sealift explain` lists all names"

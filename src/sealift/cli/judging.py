@@ -1,4 +1,4 @@
-"""What commands read evidence from and judge it with: files, times, bundles, sets."""
+"""Arguments and files with which commands verify evidence: times, bundles, reference sets."""
 
 from __future__ import annotations
 
@@ -42,28 +42,34 @@ class LoadedEvidence:
 
 def add_collateral_argument(parser: Parser) -> None:
     """Add the bundle."""
-    parser.add_file("--collateral", help="a bundle")
+    parser.add_file("--collateral", help="a bundle of vendors' certificates and lists")
 
 
 def add_time_argument(parser: Parser) -> None:
     """Add the time to judge at."""
-    parser.add_argument("--at", metavar="TIME", help="judge at this time (RFC 3339)")
+    parser.add_argument(
+        "--at", metavar="TIME", help="verify as of this time (RFC 3339)"
+    )
 
 
 def add_evidence_arguments(parser: Parser) -> None:
     """Add the file, and what a vendor's form has no place for."""
     parser.add_path(
         "file",
-        help="what `attest collect` wrote, or a vendor's own: a TDX quote, an SNP "
-        "report, evidence of NVIDIA's, Trustee's or dstack's tools, in hex or base64",
+        help="a file of `attest collect`, or in a vendor's form: a TDX quote, an SNP report, "
+        "evidence of NVIDIA's, Trustee's or dstack's tools, in hex or base64",
     )
     parser.add_file(
         "--certificates",
         many=True,
-        help="of the key that signed a vendor's file (PEM or DER)",
+        help="certificates of the key that signed a vendor's file (PEM or DER)",
     )
     parser.add_argument(
-        "--device", type=int, default=0, metavar="N", help="of a list; from 0"
+        "--device",
+        type=int,
+        default=0,
+        metavar="N",
+        help="which entry of a list, from 0",
     )
 
 
@@ -83,11 +89,13 @@ def load_evidence(args: argparse.Namespace) -> LoadedEvidence:
     try:
         wrapped = wrap(raw, chain, args.device)
     except MalformedError as error:
-        why = f"{ours}; {error}"
+        why = f"{ours.what}; {error.what}"
         raise MalformedError(
             f"{args.file} is not a file of evidence", why=why, code="bad-evidence-file"
         ) from None
-    say(f"{args.file} is {wrapped.form}: taken as {wrapped.evidence.kind} evidence")
+    say(
+        f"{args.file} is {wrapped.form}; it is read as {wrapped.evidence.kind} evidence"
+    )
     return LoadedEvidence(wrapped.evidence, wrapped.form)
 
 
@@ -100,7 +108,7 @@ def parse_bound(text: str) -> bytes:
     try:
         raw = bytes.fromhex(text)
     except ValueError:
-        raise UsageError("--bound takes bytes in hex", code="usage") from None
+        raise UsageError("--bound is not bytes in hex", code="usage") from None
     require_bound(raw)
     return raw
 
@@ -117,7 +125,7 @@ def parse_time(text: str | None, option: str = "--at") -> float:
         at = dt.datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
-            f"{option} {text[:40]!r} is no time", fix="Write 2026-01-31 or RFC 3339"
+            f"{option} {text[:40]!r} is not a time", fix="Write 2026-01-31 or RFC 3339"
         ) from None
     return (at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp()
 
@@ -129,13 +137,10 @@ def add_judging_arguments(parser: Parser) -> None:
     """Add what evidence is judged with."""
     parser.add_file(
         "--collateral",
-        help="what vendors say of their hardware (a bundle), to judge evidence offline",
+        help="a bundle of vendors' certificates and lists, to verify evidence offline",
     )
-    parser.add_file(
-        "--references",
-        many=True,
-        help="a signed set of reference values that the agreement names",
-    )
+    text = "a signed reference set that the agreement names"
+    parser.add_file("--references", many=True, help=text)
 
 
 def option_words(args: argparse.Namespace, names: Iterable[str]) -> list[str]:

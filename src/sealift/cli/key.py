@@ -1,4 +1,4 @@
-"""`sealift key`: make, back up and restore an identity."""
+"""`sealift key`: create, back up and restore an identity key."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def _add_make(verbs: Any) -> None:
     parser = verbs.add_parser(
         "new",
         run=_make,
-        help="make an identity and its public card",
-        description="Write NAME.key, which the passphrase protects, and NAME.card.json, "
-        "which the others put into the agreement.",
+        help="create an identity key and its public card",
+        description="Writes NAME.key, encrypted with a passphrase, and NAME.card.json, the "
+        "public card that the other parties need for the agreement.",
     )
     parser.add_argument("name", help="the party's name: a-z, 0-9 and '-'")
-    parser.add_path("-o", "--out", default=Path(), metavar="DIR", help="default: here")
+    parser.add_path("-o", "--out", default=Path(), metavar="DIR", help="default: .")
     parser.add_passphrase()
 
 
@@ -47,9 +47,9 @@ def _add_backup(verbs: Any) -> None:
     parser = verbs.add_parser(
         "backup",
         run=_backup,
-        help="write a backup that a recovery code opens",
-        description="Write a second, sealed copy of an identity and print the recovery "
-        "code that opens it. Keep the two in different places.",
+        help="write a backup and print the recovery code that opens it",
+        description="Writes an encrypted copy of an identity key and prints the recovery code "
+        "that decrypts it. Store the two in different places.",
     )
     parser.add_path("key", help="NAME.key")
     parser.add_file("-o", "--out", required=True)
@@ -60,12 +60,11 @@ def _add_restore(verbs: Any) -> None:
     parser = verbs.add_parser(
         "restore",
         run=_restore,
-        help="make the identity again from a backup",
-        description="Write NAME.key and NAME.card.json from a backup, under a "
-        "passphrase that is chosen now.",
+        help="restore an identity key from a backup",
+        description="Writes NAME.key and NAME.card.json from a backup, with a new passphrase.",
     )
-    parser.add_path("backup", help="what `key backup` wrote")
-    parser.add_path("-o", "--out", default=Path(), metavar="DIR", help="default: here")
+    parser.add_path("backup", help="the file that `key backup` wrote")
+    parser.add_path("-o", "--out", default=Path(), metavar="DIR", help="default: .")
     parser.add_file(
         "--recovery-code-file",
         help="read the recovery code from the first line of FILE; without it the "
@@ -75,17 +74,13 @@ def _add_restore(verbs: Any) -> None:
 
 
 def _make(args: argparse.Namespace) -> None:
-    identity = create_identity(args.name)
-    prompt = f"Choose a passphrase for {args.name}"
-    _write(identity, args, prompt)
+    _write(create_identity(args.name), args)
 
 
 def _backup(args: argparse.Namespace) -> None:
     identity = unlock(args, args.key, f"Passphrase of {args.key}")
     code = backup_identity(identity, args.out)
-    say(
-        f"{args.out} opens with the recovery code below and nothing else; write it down"
-    )
+    say(f"write down the recovery code below: only it can open {args.out}")
     print(code)
 
 
@@ -95,10 +90,10 @@ def _restore(args: argparse.Namespace) -> None:
     else:
         code = read_secret_line(args.recovery_code_file)
     identity = restore_identity(args.backup, code)
-    _write(identity, args, f"Choose a passphrase for {identity.name}")
+    _write(identity, args)
 
 
-def _write(identity: Identity, args: argparse.Namespace, prompt: str) -> None:
+def _write(identity: Identity, args: argparse.Namespace) -> None:
     """Key file and card, both or neither."""
     key = args.out / f"{identity.name}.key"
     card = args.out / f"{identity.name}{CARD_SUFFIX}"
@@ -109,9 +104,12 @@ def _write(identity: Identity, args: argparse.Namespace, prompt: str) -> None:
                 fix="Choose another folder; keys are never overwritten",
                 code="output-exists",
             )
+    prompt = f"Choose a passphrase for {identity.name}"
     passphrase = read_passphrase(args.passphrase_file, prompt=prompt, twice=True)
     with open_output(card) as output:
         output.write(encode(identity.card))
         save_identity(identity, key, passphrase)
-    say(f"{card.name} is for the others; keep {key.name}, and make a backup of it")
+    say(
+        f"give {card.name} to the other parties; keep {key.name} secret, and back it up"
+    )
     print(f"{'key':<5}  {key}\n{'card':<5}  {card}\nsigns  {identity.public_key}")

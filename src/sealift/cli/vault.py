@@ -73,7 +73,7 @@ def _demand_folder(path: Path) -> None:
     if not os.path.isdir(path.parent):
         raise UnavailableError(
             f"cannot write {path}",
-            why="its folder is not there, or closed to you",
+            why="its folder does not exist, or you may not enter it",
             code="cannot-write",
         )
 
@@ -81,8 +81,8 @@ def _demand_folder(path: Path) -> None:
 def _fix(name: str, folder: Path, held: Digest) -> str:
     card = sealed_paths(folder, name).card
     if card.exists() and read_card(card).resource.key == held:
-        return f"It is sealed already, in {folder}: use that, or another name"
-    return "Seal under another name; keys are never overwritten"
+        return f"It is sealed already, in {folder}: use that file, or another name"
+    return "Use another name; keys are never overwritten"
 
 
 def _key_exists(name: str, fix: str) -> UsageError:

@@ -1,4 +1,4 @@
-"""`sealift attest`: what evidence proves, and what was compared with what."""
+"""`sealift attest`: collect attestation evidence, and verify it against reference values."""
 
 from __future__ import annotations
 
@@ -55,31 +55,33 @@ def _add_verify_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "verify",
         run=_verify,
-        help="check a file of evidence against reference values",
-        description="Prints every comparison: what was expected, what was found. Works "
-        "offline; what a vendor must confirm comes from a collateral bundle.",
+        help="verify a file of evidence against reference values",
+        description="Prints every comparison, with the expected value and the value that was "
+        "found. Works offline; certificates and lists of vendors come from --collateral.",
     )
     add_evidence_arguments(parser)
-    parser.add_file("--agreement", help="references and levels from it")
+    parser.add_file("--agreement", help="take reference values and levels from it")
     parser.add_file(
         "--references",
-        help="a signed reference set: what the agreement names, or instead of one",
+        help="a signed reference set, which the agreement names or which replaces it",
     )
-    parser.add_argument("--signer", metavar="KEY", help="who must have signed the set")
+    parser.add_argument(
+        "--signer", metavar="KEY", help="the key that must have signed it"
+    )
     add_collateral_argument(parser)
     parser.add_argument(
         "--accept",
         metavar="LEVELS",
-        help="with --references; default: all but development",
+        help="levels for --references; default: all but development",
     )
     fresh = parser.add_mutually_exclusive_group(required=True)
     fresh.add_argument(
-        "--bound", metavar="HEX", help="the 2 to 64 bytes that it must carry"
+        "--bound", metavar="HEX", help="the 2 to 64 bytes that it must contain"
     )
     fresh.add_argument(
         "--unbound",
         action="store_true",
-        help="do not compare them: says nothing about freshness",
+        help="do not compare them, so a copy of old evidence is accepted",
     )
     add_time_argument(parser)
     parser.add_json()
@@ -88,16 +90,18 @@ def _add_verify_parser(verbs: Any) -> None:
 def _verify(args: argparse.Namespace) -> int:
     evidence = load_evidence(args).evidence
     appraiser = _appraiser(args)
-    claims = appraiser.examine(evidence, _bound(args))
+    bound = None if args.unbound else parse_bound(args.bound)
+    claims = appraiser.examine(evidence, bound)
     if args.unbound:
-        claims = _without_freshness(claims)
+        checks = (each for each in claims.checks if each.code != UNBOUND)
+        claims = replace(claims, checks=tuple(checks))
     refusal = _refusal(appraiser, claims)
     if args.json:
         print(json.dumps(_facts(evidence, claims, refusal)))
     else:
         _print_table(evidence, claims, refusal)
     if args.unbound and not args.json:
-        say("freshness was not checked: anybody may show a copy of this file")
+        say("freshness was not verified: the evidence may be an old copy")
     if refusal is not None:
         raise refusal
     return 0
@@ -113,9 +117,8 @@ def _appraiser(args: argparse.Namespace) -> Appraiser:
             collateral=collateral,
             sets=[_read_set(args.references)] if args.references else (),
         ).appraiser()
-    appraiser = Appraiser(
-        accept=_levels(args.accept), collateral=collateral, clock=lambda: at_s
-    )
+    accept = parse_accept(args.accept.split(",")) if args.accept else REAL_LEVELS
+    appraiser = Appraiser(accept=accept, collateral=collateral, clock=lambda: at_s)
     if args.references is None:
         return appraiser
     signed = _read_set(args.references)
@@ -123,25 +126,12 @@ def _appraiser(args: argparse.Namespace) -> Appraiser:
     name = SetName(name=signed.set.name, signer=signer, number=1)
     found = verify_set(signed, name)
     if not args.signer:
-        say(f"the reference set {found.name} {found.number} is signed by {signer}")
+        say(f"{signer} signed the reference set {found.name} {found.number}")
     return replace(appraiser, references=found.values)
 
 
 def _read_set(path: Path) -> SignedReferenceSet:
     return parse_set(read_whole(path, MAX_SET_BYTES))
-
-
-def _levels(text: str | None) -> tuple[Level, ...]:
-    return parse_accept(text.split(",")) if text else REAL_LEVELS
-
-
-def _bound(args: argparse.Namespace) -> bytes | None:
-    return None if args.unbound else parse_bound(args.bound)
-
-
-def _without_freshness(claims: Claims) -> Claims:
-    kept = (each for each in claims.checks if each.code != UNBOUND)
-    return replace(claims, checks=tuple(kept))
 
 
 def _refusal(appraiser: Appraiser, claims: Claims) -> RefusedError | None:
@@ -200,10 +190,8 @@ def _say_check(each: AppraisalCheck, width: int) -> str:
 
 
 def _say_trust(trust: TrustVector) -> str:
-    told = {name: value for name, value in to_plain(trust).items() if value}
-    return ", ".join(
-        f"{name.replace('_', '-')} {value}" for name, value in told.items()
-    )
+    values = to_plain(trust).items()
+    return ", ".join(f"{name.replace('_', '-')} {v}" for name, v in values if v)
 
 
 def _short(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`sealift attest collateral`: bundles of what vendors say, made, shown and fetched."""
+"""`sealift attest collateral`: make, show and fetch bundles of vendors' certificates."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ from sealift.attest.tools.collateral import (
 )
 from sealift.cli.arguments import Parser
 from sealift.cli.console import require_absent, say
-from sealift.cli.judging import (
-    add_evidence_arguments,
-    load_evidence,
-    parse_time,
-)
+from sealift.cli.judging import add_evidence_arguments, load_evidence, parse_time
 from sealift.crypto.certificate import say_time
 from sealift.errors import MalformedError, UsageError, visible
 from sealift.release.equip import load_collateral
@@ -38,33 +34,40 @@ SERVICES: Final = ("intel", "intel-root", "amd", "nvidia")
 def add_collateral_parser(verbs: Any) -> None:
     """Add the verb `collateral` with verbs of its own."""
     parser = verbs.add_parser(
-        "collateral", help="make, show or fetch bundles of what vendors say"
+        "collateral",
+        help="make, show or fetch bundles of vendors' certificates and lists",
     )
     steps = parser.add_subparsers(dest="step", required=True, metavar="VERB")
     make = steps.add_parser(
         "make",
         run=_run_collateral,
-        help="a bundle of files that lie here",
-        description="Told by their content: Intel's lists, revocation lists, chains, "
-        "AMD's and TPM makers' certificates, NVIDIA's manifests and OCSP answers. "
-        "Nothing is verified now: whoever uses the bundle verifies all of it.",
+        help="make a bundle of files that you have",
+        description="Recognizes files by their content: Intel's lists, revocation lists, "
+        "certificate chains, certificates of AMD and of TPM makers, NVIDIA's manifests and "
+        "OCSP answers. Nothing is verified here: each verifier verifies the whole bundle.",
     )
     make.add_file("files", nargs="*")
     make.add_argument(
-        "--item", action="append", default=[], metavar="NAME=FILE", help="named by hand"
+        "--item",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="add a file as NAME",
     )
-    make.add_path("--add", metavar="BUNDLE", help="begin with its items")
+    make.add_path("--add", metavar="BUNDLE", help="start with its items")
     _add_output(make)
     show = steps.add_parser(
-        "show", run=_run_collateral, help="what a bundle holds, and how old it is"
+        "show", run=_run_collateral, help="show a bundle's items, and how old they are"
     )
     show.add_path("bundle")
-    show.add_argument("--at", metavar="TIME", help="ages at this time; default: now")
+    show.add_argument(
+        "--at", metavar="TIME", help="show ages as of this time; default: now"
+    )
     fetched = steps.add_parser(
         "fetch",
         run=_run_collateral,
-        help="ask the vendors' services for what some evidence needs",
-        description="Needs network. Everything else works without.",
+        help="fetch what some evidence needs from the vendors' services",
+        description="This command needs the network. All others work offline.",
     )
     add_evidence_arguments(fetched)
     fetched.add_argument(
@@ -72,9 +75,9 @@ def add_collateral_parser(verbs: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=URL",
-        help=f"a mirror or cache of {', '.join(SERVICES)}",
+        help=f"use this mirror or cache; NAME: {', '.join(SERVICES)}",
     )
-    fetched.add_path("--add", metavar="BUNDLE", help="keep its items")
+    fetched.add_path("--add", metavar="BUNDLE", help="start with its items")
     _add_output(fetched)
 
 
@@ -101,7 +104,7 @@ def _add_output(parser: Parser) -> None:
     parser.add_argument(
         "--as-of",
         metavar="TIME",
-        help="when all of it was fetched; default: when the newest item was made",
+        help="when it was fetched; default: the time of the newest item",
     )
 
 
@@ -123,14 +126,14 @@ def _fetched(args: argparse.Namespace) -> dict[str, bytes]:
     chosen = dict(_split(each, "--service") for each in args.service)
     if strange := sorted(chosen.keys() - set(SERVICES)):
         raise UsageError(
-            f"there is no service {strange[0]}",
+            f"--service {strange[0]} is unknown",
             fix=f"Use {', '.join(SERVICES)}",
             code="usage",
         )
     addresses = {name.replace("-", "_"): url for name, url in chosen.items()}
     needed = wanted(load_evidence(args).evidence, Services(**addresses))
     for each in needed:
-        say(f"asking {visible(each.url)}")
+        say(f"fetching {visible(each.url)}")
     return fetch(needed)
 
 
@@ -145,13 +148,13 @@ def _show(collateral: Collateral, at_s: int) -> None:
     age = (at_s - collateral.as_of_s) / DAY_S
     print(f"as of  {say_time(collateral.as_of_s)}, {age:.1f} days ago\n")
     width = max((len(name) for name in collateral.items), default=4)
-    print(f"{'item':<{width}}  {'bytes':>7}  {'made':<20}  holds until")
+    print(f"{'item':<{width}}  {'bytes':>7}  {'issued':<20}  valid until")
     for name, raw in sorted(collateral.items.items()):
         times = item_times(raw)
         line = f"{name:<{width}}  {len(raw):>7}  {_say(times.issued_s):<20}  "
         over = times.due_s is not None and times.due_s < at_s
-        print(visible(line + _say(times.due_s) + (" (over)" if over else "")))
+        print(visible(line + _say(times.due_s) + (" (expired)" if over else "")))
 
 
 def _say(at_s: int | None) -> str:
-    return "does not say" if at_s is None else say_time(at_s)
+    return "unknown" if at_s is None else say_time(at_s)

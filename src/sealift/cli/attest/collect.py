@@ -1,4 +1,4 @@
-"""`sealift attest collect`: evidence of this machine, as a file or as a reference set."""
+"""`sealift attest collect`: write this machine's evidence, or a reference set made of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sealift.attest.azure.attester import AzureAttester
 from sealift.attest.composite import CompositeAttester
 from sealift.attest.configfs import SnpAttester
 from sealift.attest.development import DevelopmentAttester
-from sealift.attest.evidence import BOUND_BYTES, Attester, Evidence
+from sealift.attest.evidence import BOUND_BYTES, Attester
 from sealift.attest.nvidia.attester import gpu_attesters
 from sealift.attest.tpm.attester import TpmAttester
 from sealift.cli.attest.reference import ReferenceSource, add_set_arguments, write_set
@@ -41,28 +41,27 @@ def add_collect_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "collect",
         run=run_collect,
-        help="write evidence of this machine, or what others may expect of it",
-        description="Asks this machine's TPM, TDX, SEV-SNP or Azure's paravisor, or "
-        "GPUs. With "
-        "--as-reference the evidence becomes a signed reference set: what the parties "
-        "then expect of every machine that is to be like this one.",
+        help="write this machine's evidence, or a reference set made of it",
+        description="Collects evidence from this machine's TPM, TDX, SEV-SNP, Azure paravisor "
+        "or GPUs. With --as-reference it becomes a signed reference set, with which the "
+        "parties compare machines that must be equal to this one.",
     )
     parser.add_argument(
         "--kind",
         choices=("auto", *_OPENERS),
         default="auto",
-        help="default: a TEE if this is one, else the TPM; never development",
+        help="default: the TEE if there is one, else the TPM; never development",
     )
     parser.add_argument(
         "--bound",
         metavar="HEX",
-        help="2 to 64 bytes to carry (NVIDIA: to 32); 32 random ones if not given",
+        help="2 to 64 bytes that it contains (NVIDIA: to 32); default: 32 random bytes",
     )
     parser.add_file("-o", "--out", required=True)
     parser.add_argument(
         "--as-reference", metavar="NAME", help="write a signed reference set instead"
     )
-    parser.add_file("--key", help="identity, for --kind development")
+    parser.add_file("--key", help="the identity key, for --kind development")
     add_set_arguments(parser)
     add_collateral_argument(parser)
     add_tpm_arguments(parser)
@@ -72,7 +71,12 @@ def run_collect(args: argparse.Namespace, platform: HostPlatform | None = None) 
     """Collect and write; the exit code."""
     require_absent(args.out)
     bound = parse_bound(args.bound) if args.bound else secrets.token_bytes(BOUND_BYTES)
-    evidence = _collect(args, platform or HostPlatform(), bound)
+    opener = _auto if args.kind == "auto" else _OPENERS[args.kind]
+    attester = opener(args, platform or HostPlatform())
+    with ExitStack() as opened:
+        if isinstance(attester, TpmAttester | AzureAttester):
+            opened.enter_context(attester)
+        evidence = attester.collect(bound)
     if args.as_reference:
         write_set(
             ReferenceSource(name=args.as_reference, evidence=evidence, bound=bound),
@@ -83,32 +87,21 @@ def run_collect(args: argparse.Namespace, platform: HostPlatform | None = None) 
     print(f"kind      {evidence.kind}\nevidence  {evidence.digest}")
     print(f"bound     {bound.hex()}")
     if evidence.kind == "development":
-        say("software keys: nobody is kept out")
+        say("development evidence is made with software keys and protects nobody")
     return 0
 
 
-def _collect(
-    args: argparse.Namespace, platform: HostPlatform, bound: bytes
-) -> Evidence:
-    opener = _auto if args.kind == "auto" else _OPENERS[args.kind]
-    attester = opener(args, platform)
-    with ExitStack() as own:
-        if isinstance(attester, TpmAttester | AzureAttester):
-            own.enter_context(attester)
-        return attester.collect(bound)
-
-
 def _auto(args: argparse.Namespace, platform: HostPlatform) -> Attester:
-    lacking: list[str] = []
+    missing: list[str] = []
     for opener in (_tee, _tpm):
         try:
             return opener(args, platform)
         except UnavailableError as error:
-            lacking.append(error.what)
+            missing.append(error.what)
     raise UnavailableError(
-        "this machine has no evidence to show",
-        why="; ".join(lacking),
-        fix="Run on a TDX or SEV-SNP guest or a host with a TPM, or ask for a kind",
+        "this machine cannot attest itself",
+        why="; ".join(missing),
+        fix="Use a TDX or SEV-SNP guest or a host with a TPM, or name a --kind",
         code="no-evidence",
     )
 
@@ -137,9 +130,9 @@ def _nvidia(args: argparse.Namespace, platform: HostPlatform) -> Attester:
     gpus = gpu_attesters(platform.nvml())
     if len(gpus) != 1:
         raise UnavailableError(
-            f"this machine has {len(gpus)} GPUs that can be asked",
-            why="evidence of kind nvidia is of one",
-            fix="Use --kind composite for several with their machine",
+            f"this machine has {len(gpus)} GPUs that can attest themselves",
+            why="evidence of kind nvidia is about one GPU",
+            fix="Use --kind composite for several GPUs and their machine",
             code="gpu-unavailable",
         )
     return gpus[0]
@@ -153,8 +146,8 @@ def _composite(args: argparse.Namespace, platform: HostPlatform) -> CompositeAtt
 def _development(args: argparse.Namespace, platform: HostPlatform) -> Attester:
     if args.key is None:
         raise UsageError(
-            "development evidence is signed by an identity",
-            fix="Give --key FILE, with the key that the agreement names",
+            "development evidence needs an identity key that signs it",
+            fix="Add --key FILE, with the key that the agreement names",
             code="usage",
         )
     return DevelopmentAttester(

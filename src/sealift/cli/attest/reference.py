@@ -1,4 +1,4 @@
-"""`sealift attest reference`: a machine that one trusts becomes a signed reference set."""
+"""`sealift attest reference`: make a signed reference set from a trusted machine's evidence."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from typing import Any
 
 from sealift import codec
 from sealift.attest.evidence import Evidence
-from sealift.attest.referenceset import (
-    ReferenceSet,
-    sign_set,
-)
+from sealift.attest.referenceset import ReferenceSet, sign_set
 from sealift.attest.tools.asreference import Trusted, to_references
 from sealift.cli.arguments import Parser
 from sealift.cli.console import require_absent, say, unlock
@@ -34,48 +31,51 @@ def add_reference_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "reference",
         run=_run_reference,
-        help="turn evidence of a machine that you trust into a signed reference set",
-        description="The evidence must pass every check against what is made of it, so "
-        "vendors' collateral is needed where its kind needs it. What the file says is "
-        "then what the parties expect of every machine: look at it before you sign "
-        "an agreement that names it.",
+        help="make a signed reference set from the evidence of a machine that you trust",
+        description="The evidence must pass every check against the values that are made from "
+        "it, so some kinds need --collateral. The parties then expect these values of "
+        "every machine: read the file before you sign an agreement that names it.",
     )
     add_evidence_arguments(parser)
-    parser.add_argument("--name", required=True, help="what agreements call the set")
+    parser.add_argument("--name", required=True, help="the set's name in agreements")
     add_set_arguments(parser)
     add_collateral_argument(parser)
     add_time_argument(parser)
     parser.add_argument(
-        "--bound", metavar="HEX", help="the 2 to 64 bytes that it must carry"
+        "--bound", metavar="HEX", help="the 2 to 64 bytes that it must contain"
     )
     parser.add_file("-o", "--out", required=True)
 
 
 def add_set_arguments(parser: Parser) -> None:
-    """Add who signs, and what evidence cannot say."""
+    """Add who signs the set, and what its values cannot be derived from."""
     group = parser.add_argument_group("the reference set")
-    group.add_file("--signer-key", help="the identity that signs it")
+    group.add_file("--signer-key", help="the identity key that signs it")
     group.add_argument(
-        "--number", type=int, default=1, metavar="N", help="one more at every change"
+        "--number",
+        type=int,
+        default=1,
+        metavar="N",
+        help="the set's number; one more at each change",
     )
     group.add_argument(
         "--operator",
         choices=("hardware", "virtual", "software"),
-        help="who runs the TPM: a chip, a cloud, or a program (rehearsal only)",
+        help="what the TPM is: a chip, virtual (in a cloud), or software (for rehearsals)",
     )
     group.add_argument(
         "--must",
         action="append",
         default=[],
         metavar="PATH",
-        help="of a TPM's host: a file that every list must name, beside interpreters, "
-        "IMA policies and agents that this one's names",
+        help="TPM: a file that every host's IMA list must contain, beside the interpreters, "
+        "IMA policies and agents in this host's list",
     )
-    group.add_flag("--pin", "accept this one machine, no equal ones")
+    group.add_flag("--pin", "accept this machine only, not others that are equal to it")
     group.add_flag(
         "--without-revocation",
-        "take evidence although nobody looks whether its keys were revoked (TPM: "
-        "although its certificate does not say where to look)",
+        "accept evidence without looking up whether its keys were revoked (TPM: although "
+        "its certificate does not say where to look)",
     )
     parser.add_passphrase()
 
@@ -117,8 +117,8 @@ def write_set(source: ReferenceSource, args: argparse.Namespace) -> None:
     """Derive, prove, sign and write; says what the set is called."""
     if args.signer_key is None:
         raise UsageError(
-            "nobody signs the reference set",
-            fix="Give --signer-key with the identity of a party",
+            "the reference set needs a signer",
+            fix="Add --signer-key with the identity key of a party",
             code="usage",
         )
     trusted = Trusted(
@@ -138,5 +138,5 @@ def write_set(source: ReferenceSource, args: argparse.Namespace) -> None:
     write_whole(args.out, codec.encode(sign_set(made, signer)))
     print(f"set     {made.name} {made.number}\nsigner  {signer.public_key}")
     if source.bound is None:
-        say("freshness was not checked: anybody may show a copy of that file")
-    say(f"an agreement names it: references.sets, with this signer; see {args.out}")
+        say("freshness was not verified: the evidence may be an old copy")
+    say(f"read {args.out}, then name set and signer in the agreement's references.sets")
