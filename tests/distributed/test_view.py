@@ -74,9 +74,9 @@ def ready(told: Journal, position: int = 0) -> None:
 def test_the_page_changes_as_the_run_goes_on(tmp_path: Path) -> None:
     told = journal(tmp_path)
     with watched(tmp_path, "view") as tab:
-        tab.until("document.body.innerText.includes('Gathering')")
+        tab.until("document.body.innerText.includes('Waiting for the parties')")
         emit(told, "role.arrived", role="holder", name="north")
-        tab.until("document.body.innerText.includes('Here: north')")
+        tab.until("document.body.innerText.includes('Connected: north')")
         ready(told)
         tab.until("document.querySelector('.banner') !== null")
         emit(told, "release.refused", peer="x", rule="level-refused")
@@ -134,9 +134,13 @@ def test_a_whole_run_to_its_receipt(tmp_path: Path) -> None:
         tab.until("document.body.innerText.includes('Training:')")
         tab.until("document.getElementById('inside').querySelector('td') !== null")
         tab.until("document.body.innerText.includes('Finished')", 120.0)
-        tab.until("document.getElementById('papers').innerText.includes('holds')")
+        tab.until("document.getElementById('papers').innerText.includes('✓ valid')")
         text = tab.text()
-        for said in ("accuracy, held-out rows", "comparisons fit", "crossed, sealed"):
+        for said in (
+            "accuracy, held-out rows",
+            "comparisons passed",
+            "sent, encrypted",
+        ):
             assert said in text
         assert "frame-order" in text  # what was refused, and why
         assert tab.complaints() == []

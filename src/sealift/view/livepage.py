@@ -1,7 +1,7 @@
-"""The page of a run that goes on: fragments, each drawn anew when what it shows has changed.
+"""The live page of a run, as fragments that are drawn again when their content has changed.
 
-What a person unfolded stays so: a fragment has one identity, and so has all that it folds.
-Pure: out of what the journal told and what the party keeps come names and markup.
+Fragments keep their identity, so what a person has unfolded stays unfolded. This module only
+turns a journal and a party's files into markup; it reads and writes nothing.
 """
 
 from __future__ import annotations
@@ -115,33 +115,33 @@ def _status(run: LiveRun, kept: RunFiles, now_s: float) -> Markup:
     eyebrow = element("p", f"Sealift run · plan {run.plan or '…'}", class_="eyebrow")
     said = element("p", _say_state(run, kept, now_s), class_="state", role="status")
     return join(
-        eyebrow, element("h1", run.job or "Nothing began yet"), said,
+        eyebrow, element("h1", run.job or "The run has not started"), said,
         _progress(run, kept),
     )  # fmt: skip
 
 
 def _say_state(run: LiveRun, kept: RunFiles, now_s: float) -> str:
     if not run.roles:
-        return "Waiting for the first role to begin."
+        return "Waiting for the first process of this run to start."
     who = say_list(sorted(run.roles))
     if run.is_over:
         if run.outcome == FINISHED:
-            return f"Finished, as {who} told at {_clock(run.last_s)}."
+            return f"Finished at {_clock(run.last_s)}, as {who} reported."
         lines = [f"{by}: {line}." for by, line in run.endings.items() if line]
         return f"Ended. {' '.join(lines)} [{run.outcome}]"
     silent = now_s - run.last_s
-    quiet = f" Nothing was told for {silent:.0f} s." if silent > SILENT_S else ""
+    quiet = f" No news for {silent:.0f} s." if silent > SILENT_S else ""
     if not run.working_s:
-        here = [name for name in run.present if name]
+        connected = say_list([name for name in run.present if name]) or "nobody yet"
         return (
-            f"Gathering; told by {who}. Here: {say_list(here) or 'nobody yet'}.{quiet}"
+            f"Waiting for the parties. Connected: {connected} (seen by {who}).{quiet}"
         )
     done = kept.before + run.units
     left = run.left_s(kept.planned - done)
     ahead = f", about {_say_left(left)} left" if left is not None else ""
-    of = f" of {kept.planned}" if kept.planned else ""
+    of = f" of {kept.planned:,}" if kept.planned else ""
     what = "rounds" if run.plan == "ddp" else "visits"
-    return f"Training: {done}{of} {what} done{ahead}.{quiet}"
+    return f"Training: {done:,}{of} {what} done{ahead}.{quiet}"
 
 
 def _progress(run: LiveRun, kept: RunFiles) -> Markup:
@@ -165,12 +165,14 @@ def _numbers(run: LiveRun) -> Markup:
     main = _figures(run, [name for name in names if "." not in name])
     others = _figures(run, [name for name in names if "." in name])
     if not main and not others:
-        return section("Numbers", "None yet.")
+        return section("Numbers", "There are no results yet.")
     folded = (
-        details("Others, such as each owner alone", _grid(others)) if others else ""
+        details("More, such as models of one owner's rows alone", _grid(others))
+        if others
+        else ""
     )
-    told = "As the output rule lets them out, rounded."
-    return section("Numbers", told, _grid(main), folded)
+    lead = "Only the results that the agreement allows, rounded."
+    return section("Numbers", lead, _grid(main), folded)
 
 
 def _grid(figures: list[Markup]) -> Markup:
@@ -235,16 +237,17 @@ def _inside(run: LiveRun, now_s: float) -> Markup:
     ]
     if run.plan == "ddp":
         return section(
-            "Who is inside",
-            "Rows stay where they are: each accelerator has its own slice alone.",
-            element("p", f"Here: {say_list(list(run.present)) or 'only this one'}."),
+            "Rows in use",
+            "Rows stay on their machines: each accelerator reads its own part only.",
+            element(
+                "p", f"Connected: {say_list(list(run.present)) or 'only this one'}."
+            ),
         )
     if not cells:
-        return section("Who is inside", "Nobody's rows are in the accelerator now.")
-    headings = ["whose", "rows", "phase", "for"]
-    return section(
-        "Who is inside", "Of each, rows in memory now.", table(headings, cells)
-    )
+        return section("Rows in use", "The accelerator holds no rows now.")
+    headings = ["owner", "rows", "phase", "since"]
+    lead = "Rows that are in the accelerator's memory now."
+    return section("Rows in use", lead, table(headings, cells))
 
 
 def _keys(run: LiveRun) -> Markup:
@@ -257,27 +260,25 @@ def _keys(run: LiveRun) -> Markup:
         for at, said, rule in run.refused
     ]
     if not cells:
-        return section(
-            "Keys", "None was released or refused yet, as far as is told here."
-        )
+        return section("Keys", "No key release was seen here yet, and no refusal.")
     cells.sort(key=lambda row: str(row[0]))
-    lead = "What was released to whom, and what was not; sealift explain RULE says why."
-    return section("Keys", lead, table(["when", "", "what", "rule"], cells, prose=True))
+    lead = "Key releases and refusals; `sealift explain RULE` explains a rule."
+    return section("Keys", lead, table(["time", "", "what", "rule"], cells, prose=True))
 
 
 def _trouble(run: LiveRun) -> Markup:
     if not run.trouble:
         return join()
     cells: list[list[Child]] = [[_clock(at), said] for at, said in run.trouble]
-    return section("What went wrong", "", table(["when", "what"], cells, prose=True))
+    return section("What went wrong", "", table(["time", "what"], cells, prose=True))
 
 
 def _evidence(kept: RunFiles) -> Markup:
     if not kept.proofs:
-        return section("Evidence", "None has come to this party yet.")
+        return section("Evidence", "This party has received none yet.")
     return section(
         "Evidence",
-        "What machines say of themselves, and every comparison that was made with it.",
+        "Attestation evidence of machines, and each comparison with reference values.",
         [_proof(each) for each in kept.proofs],
     )
 
@@ -295,7 +296,7 @@ def _proof(proof: AcceleratorEvidence) -> Markup:
     ]
     summary = (
         f"{proof.who}: {proof.evidence.kind}, level {proof.level}; "
-        f"{passed} of {count(len(proof.checks), 'comparison')} fit"
+        f"{passed} of {count(len(proof.checks), 'comparison')} passed"
     )
     digest = element("p", "evidence ", code(proof.evidence.digest.to_text()))
     rows = table(["what", "expected", "found", ""], cells, prose=True)
@@ -306,9 +307,9 @@ def _costs(run: LiveRun) -> Markup:
     """Bytes, and where the time of visits went."""
     found = []
     if run.sealed_bytes:
-        found.append((say_bytes(run.sealed_bytes), "crossed, sealed", ""))
+        found.append((say_bytes(run.sealed_bytes), "sent, encrypted", ""))
     if run.scrubbed_bytes:
-        found.append((say_bytes(run.scrubbed_bytes), "scrubbed and read back", ""))
+        found.append((say_bytes(run.scrubbed_bytes), "overwritten and read back", ""))
     if run.receipts:
         found.append((str(run.receipts), "receipts kept", ""))
     if run.checkpoints:
@@ -324,7 +325,7 @@ def _costs(run: LiveRun) -> Markup:
             parts.append(BarPart(at, at + seconds, style, f"{name}: {say_s(seconds)}"))
             at += seconds
         named = [(f"{n} {say_s(s)}", f"phase-{n}") for n, s in phases.items()]
-        drawn += [element("h3", "Where the time of visits went")]
+        drawn += [element("h3", "Time of the visits, by phase")]
         drawn += [stack(parts, whole_s), legend(named)]
     return section("Bytes and time", "", *drawn)
 
@@ -332,16 +333,14 @@ def _costs(run: LiveRun) -> Markup:
 def _papers(kept: RunFiles) -> Markup:
     drawn: list[Child] = [facts(kept.papers)] if kept.papers else []
     if kept.refusal:
-        said = element("p", verdict_chip(False, "", "does not hold"), " ", kept.refusal)
+        said = element("p", verdict_chip(False, "", "not valid"), " ", kept.refusal)
         drawn += [element("h3", "Receipt of the run"), said]
     elif kept.receipt:
-        lines = table(["line", "what it says"], kept.receipt, prose=True)
-        holds = verdict_chip(True, "holds", "")
-        summary = (
-            f"Receipt of the run: {count(len(kept.receipt), 'line')}, each checked"
-        )
+        lines = table(["check", "result"], kept.receipt, prose=True)
+        holds = verdict_chip(True, "valid", "")
+        summary = f"Receipt of the run: {count(len(kept.receipt), 'check')} passed"
         drawn.append(element("p", holds))
         drawn.append(details(summary, lines))
     if not drawn:
-        return section("Papers", "No receipt yet, and no log here.")
-    return section("Papers", "What this party keeps, and can show years later.", *drawn)
+        return section("Records", "There is no receipt and no log here yet.")
+    return section("Records", "Files that this party keeps as proof.", *drawn)

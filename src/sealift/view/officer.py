@@ -1,8 +1,8 @@
-"""What a data officer asks of a run, owner by owner, in words that need no engineer.
+"""Answers for a data officer, owner by owner, without technical words.
 
 Who saw my rows, what left and to whom, what can I still stop, what does this level not
-protect. Said from the agreement that everybody signed and from what was seen of the run;
-who has seen it stands above (``told_by``), since an orchestrator's word is not a receipt.
+protect from. The answers follow from the signed agreement and from what was observed of the
+run. The page says who observed it (``told_by``): an orchestrator's report is not a receipt.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from sealift.view.words import say_bytes
 
 Reader = Literal["one", "own", "several", "local"]
 GLOSSARY: Final = {
-    "accelerator": "the program that opens rows, trains on them and forgets them",
-    "agreement": "the document that all parties signed: who gives what, who gets what",
-    "broker": "an owner's own program that holds its key and releases it, or does not",
-    "development": "a level for trying things out: it proves nothing about the machine",
-    "evidence": "what a machine says of itself, signed by hardware where there is some",
-    "level": "how strong that evidence was, and so whom it keeps out",
-    "lease": "leave to go on for some seconds; it is not renewed for whoever misbehaves",
-    "log": "what a broker wrote down before a key left; it cannot be rewritten unseen",
-    "receipt": "what an owner keeps of a visit, signed by the accelerator",
-    "scrub": "overwriting memory, and reading it back; said by the accelerator itself",
-    "sealed": "encrypted so that any change is noticed",
-    "visit": "one time that the accelerator got some rows of one owner",
+    "accelerator": "the program that decrypts rows, trains on them and deletes them",
+    "agreement": "the document that all parties signed: who brings what, who gets what",
+    "broker": "an owner's own program that holds its key, and releases it or refuses",
+    "development": "a level for tests: it proves nothing about the machine",
+    "evidence": "a machine's description of itself, signed by its hardware if it can",
+    "level": "how strong the evidence is, and so against whom it protects",
+    "lease": "permission to continue for some seconds; it ends if a machine misbehaves",
+    "log": "a broker's record of key releases; changes to it are detected",
+    "receipt": "an owner's proof of a visit, signed by the accelerator",
+    "scrub": "overwriting memory and reading it back, as the accelerator reports it",
+    "sealed": "encrypted, so that any change is detected",
+    "visit": "one use of some rows of one owner by the accelerator",
 }
 _READERS: Final[dict[Reader, str]] = {
-    "one": "One program, the accelerator that {} runs",
-    "own": "Its own accelerator, on its own machine",
-    "several": "The accelerators, which share all owners' rows",
-    "local": "One process, with everybody's rows and keys",
+    "one": "One program: the accelerator, which {} runs",
+    "own": "Only its own accelerator, on its own machine",
+    "several": "The accelerators, which share the rows of all owners",
+    "local": "One process, which has the rows and keys of all owners",
 }
 _UNPROTECTED: Final = {
-    Level.TEE: "somebody who opens the machine, and faults in the processor itself.",
-    Level.GPU_TEE: "somebody who opens the machine, and faults in processor or GPU.",
+    Level.TEE: "attacks on the opened machine, and flaws of the processor.",
+    Level.GPU_TEE: "attacks on the opened machine, and flaws of processor or GPU.",
     Level.ATTESTED_HOST: "somebody with physical access, who can read the memory.",
-    Level.UNTRUSTED_GPU: "two of the three servers that talk to each other.",
-    Level.DEVELOPMENT: "anything: whoever can enter the machine can read rows, keys and "
-    "model. A green tick says that records fit each other, not that rows were kept safe.",
+    Level.UNTRUSTED_GPU: "two of the three servers that collude.",
+    Level.DEVELOPMENT: "anything: whoever controls the machine can read rows, keys and "
+    "model. A green tick shows that records match, not that rows were protected.",
 }
 
 
@@ -107,14 +107,20 @@ def for_owners(run: SeenRun) -> Markup:
         element(
             "div",
             element("h3", of_owner(owner)),
-            element("dl", [_answer(*each) for each in _answers(run, owner)]),
+            element(
+                "dl",
+                _answer("Who saw my rows?", _who_saw(run, owner)),
+                _answer("What left, and to whom?", _what_left(run, owner)),
+                _answer("What can I still stop?", _what_stops(run, owner)),
+                _answer("What does this level not protect from?", _unprotected(run)),
+            ),
             class_="card",
         )
         for owner in run.agreement.data_owners
     ]
     return section(
-        "For whoever answers for the data",
-        f"As {run.told_by}. Words are explained at the end.",
+        "For the owners' data officers",
+        f"As {run.told_by}. The terms are explained at the end.",
         element("div", cards, class_="cards"),
     )
 
@@ -122,13 +128,6 @@ def for_owners(run: SeenRun) -> Markup:
 def _answer(question: str, lines: Iterable[Child]) -> Markup:
     said = [element("p", line) for line in lines]
     return join(element("dt", question), element("dd", said))
-
-
-def _answers(run: SeenRun, owner: str) -> Iterator[tuple[str, list[Child]]]:
-    yield "Who saw my rows?", list(_who_saw(run, owner))
-    yield "What left, and to whom?", list(_what_left(run, owner))
-    yield "What can I still stop?", list(_what_stops(run, owner))
-    yield "What does this level not protect from?", list(_unprotected(run))
 
 
 def _who_saw(run: SeenRun, owner: str) -> Iterator[Child]:
@@ -140,7 +139,7 @@ def _who_saw(run: SeenRun, owner: str) -> Iterator[Child]:
     seen = count(run.visits.get(owner, 0), run.times)
     who = _READERS[run.reader].format(agreement.operator)
     yield f"{who}, in {seen} to {rows:,} rows{how_much}. {run.scrubbed}"
-    others = "The other owners were given none. " if run.reader == "one" else ""
+    others = "The other owners received none. " if run.reader == "one" else ""
     if run.reader != "own":
         yield f"{others}Level {run.level} {KEPT_OUT[run.bare_level]}."
     if agreement.servers is not None:
@@ -153,14 +152,14 @@ def _what_left(run: SeenRun, owner: str) -> Iterator[Child]:
     told = run.numbers.get(owner, 0)
     if run.reader == "own":
         yield (
-            "In each round, what my accelerator learnt from my rows, sealed: to the other "
-            "owners' accelerators. Each sees it in the part of the model that it adds up."
+            "In each round, my accelerator's update, encrypted, to the other owners' "
+            "accelerators. Each can read the part of the model that it adds up."
         )
     if rule.metrics:
         numbers = count(told, "number") if told else "Numbers"
         yield (
-            f"{numbers} measured on my rows ({say_list(rule.metrics)}), rounded "
-            f"to {rule.digits} decimal places, each over {rule.metric_rows} rows or more: "
+            f"{numbers} measured on my rows ({say_list(rule.metrics)}), rounded to "
+            f"{rule.digits} decimal places, each over at least {rule.metric_rows} rows: "
             f"to {SEEN_BY[rule.audience]}."
         )
     if rule.statistics:
@@ -176,38 +175,39 @@ def _what_stops(run: SeenRun, owner: str) -> Iterator[Child]:
     yield join(
         "Every later run: ",
         code("sealift agreement leave"),
-        " destroys my key. A run that is under way ends where the agreement has leases, "
-        "else at its end.",
+        " destroys my key. A run that has started ends within a lease, or at its normal "
+        "end if the agreement has no leases.",
     )
     board = agreement.board
     if board is None or owner in board.veto:
-        yield "Every change: no successor of the agreement holds against me."
+        yield "Every change: nobody can change the agreement without my signature."
     if agreement.not_after is not None:
         day = datetime.fromtimestamp(agreement.not_after, UTC).date()
         yield f"No key is released after {day} in any case."
-    yield "Not what was learned: a model that was handed out stays handed out."
+    yield "What was learned cannot be taken back: recipients keep the model."
 
 
 def _unprotected(run: SeenRun) -> Iterator[Child]:
     yield f"At level {run.level}: {_UNPROTECTED[run.bare_level]}"
     if not protects_nobody(run.level):
-        yield "At no level: what the agreed code lets the model keep of the rows."
+        yield "At any level: the model may contain what the agreed code learns of the rows."
 
 
 def who_gave_what(run: SeenRun) -> Markup:
     """A picture: owners, the accelerator, the model's owner, and what went between."""
     agreement = run.agreement
     model = f"model, {say_bytes(run.model_bytes)}" if run.model_bytes else "no model"
+    received = "the mean, results" if run.reader == "own" else "results"
     owners = [
         join(
             element("div", of_owner(owner), class_="party"),
-            _arrows(_given(run, owner), _got_back(run)),
+            _arrows(_given(run, owner), received),
         )
         for owner in agreement.data_owners
     ]
     others = say_list(agreement.model_to)
     return section(
-        "Who gave what to whom",
+        "What was sent to whom",
         _LEGENDS[run.reader == "own"],
         element(
             "div",
@@ -221,10 +221,10 @@ def who_gave_what(run: SeenRun) -> Markup:
 
 
 _LEGENDS: Final = (
-    "To the right: sealed where it lies, sealed on its way, opened only where it is "
-    "used. To the left: rounded numbers, where the agreement lets them out.",
-    "Rows stay with their owners. To the right, round by round: what each owner's "
-    "accelerator learnt, sealed to the others. To the left: the mean, and rounded numbers.",
+    "To the right: rows, encrypted in storage and on the way, and decrypted only where "
+    "they are used. To the left: rounded results, if the agreement allows them.",
+    "Rows stay with their owners. To the right, in each round: each accelerator's update, "
+    "encrypted for the others. To the left: the mean, and rounded results.",
 )
 
 
@@ -241,13 +241,9 @@ def _middle(run: SeenRun) -> Markup:
     return join(element("b", name), small)
 
 
-def _got_back(run: SeenRun) -> str:
-    return "the mean, numbers" if run.reader == "own" else "numbers"
-
-
 def _given(run: SeenRun, owner: str) -> str:
     if run.reader == "own":
-        return f"what was learnt, {count(run.visits.get(owner, 0), run.times)}"
+        return f"updates, {count(run.visits.get(owner, 0), run.times)}"
     opened = run.opened_bytes.get(owner)
     size = f"{say_bytes(opened)} of " if opened else ""
     return f"{size}rows, {count(run.visits.get(owner, 0), run.times)}"
@@ -270,4 +266,4 @@ def _arrow(path: str) -> Markup:
 
 def glossary() -> Markup:
     """What the page's words mean."""
-    return section("Words", "", facts(GLOSSARY))
+    return section("Terms", "", facts(GLOSSARY))

@@ -65,10 +65,8 @@ def tiles(found: Iterable[tuple[str, str, str]]) -> Markup:
 def whole(parts: Mapping[str, str], number: int) -> str:
     """The page with all fragments; ``view.js`` replaces what changes after a number."""
     head = _served("Sealift: a run", element("script", src="view.js", defer=""))
-    lost = element(
-        "p", "Nothing comes any more: was sealift ended?", id="lost", hidden=""
-    )
-    skip = element("a", "To the numbers", href="#numbers", class_="skip")
+    lost = element("p", "No connection: has sealift ended?", id="lost", hidden="")
+    skip = element("a", "Skip to the numbers", href="#numbers", class_="skip")
     banner, *rest = map(Markup, parts.values())
     body = element(
         "body", skip, banner, element("main", lost, rest), data_number=number
@@ -78,20 +76,20 @@ def whole(parts: Mapping[str, str], number: int) -> str:
 
 def entrance(wrong: bool = False) -> str:
     """The page for who has no cookie yet: it asks for the code of the terminal."""
-    head = _served("Sealift: the code")
+    head = _served("Sealift: enter the code")
     field_ = element(
         "input", name="code", id="code", autocomplete="off", autofocus="", required=""
     )
-    told = "That is another code. " if wrong else ""
+    refused = "This code is wrong. " if wrong else ""
     form = element(
         "form",
-        element("label", f"{told}The code from the terminal: ", for_="code"),
+        element("label", f"{refused}The code from the terminal: ", for_="code"),
         field_,
         element("button", "Open"),
         method="post",
         action="/enter",
     )
-    main = element("main", element("h1", "A run of Sealift"), element("section", form))
+    main = element("main", element("h1", "Sealift run"), element("section", form))
     return "<!doctype html>\n" + element("html", head, element("body", main), lang="en")
 
 

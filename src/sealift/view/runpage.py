@@ -1,4 +1,4 @@
-"""The report of a run: for whoever answers for data first, then what was learnt, then all."""
+"""The report of a run: answers for data officers first, then results, then all details."""
 
 from __future__ import annotations
 
@@ -36,6 +36,12 @@ def run_page(
     banner = ""
     if protects_nobody(level):
         banner = join(element("b", say_loudly(level)), KEPT_OUT[run.bare_level])
+    agreement = run.agreement
+    owners = count(len(agreement.data_owners), "owner") + "' rows"
+    agreed = (
+        f"{say_list(agreement.data_owners)} encrypted their rows and signed one agreement, "
+        f"{agreement.name} number {agreement.number}, on who may use them for what."
+    )
     numbers = [
         (f"{value:.4g}", f"{name}, held-out rows", "")
         for name, value in metrics.items()
@@ -43,31 +49,19 @@ def run_page(
     text = page(
         f"Sealift run: {job}",
         banner,
-        opening(f"Sealift run · {job}", f"One model of {_owners(run)}", [_told(run)]),
+        opening(f"Sealift run · {job}", f"One model of {owners}", [agreed]),
         tiles(numbers) if numbers else "",
         for_owners(run),
         who_gave_what(run),
         _learnt(rows, sorted(metrics)),
         fold(
-            "How it went: every visit, and what this page is of",
-            section("History", "As in history.csv.", _history(rows)),
+            "Details: every visit, and the run's facts",
+            section("History", "The same as history.csv.", _history(rows)),
             section("Run", "", facts(found)),
         ),
         glossary(),
     )
     return text.encode()
-
-
-def _owners(run: SeenRun) -> str:
-    return count(len(run.agreement.data_owners), "owner") + "' rows"
-
-
-def _told(run: SeenRun) -> str:
-    agreement = run.agreement
-    return (
-        f"{say_list(agreement.data_owners)} sealed rows at home and signed one agreement, "
-        f"{agreement.name} number {agreement.number}, about who may do what with them."
-    )
 
 
 def _learnt(rows: Sequence[Row], metrics: Sequence[str]) -> Markup:
@@ -82,7 +76,7 @@ def _learnt(rows: Sequence[Row], metrics: Sequence[str]) -> Markup:
             drawn += [element("h3", name), plot([curve], "epoch")]
     if not drawn:
         return join()
-    return section("Over the epochs", "Means over all held-out rows.", *drawn)
+    return section("Results by epoch", "Means over all held-out rows.", *drawn)
 
 
 def _means(rows: Sequence[Row], name: str) -> Iterator[tuple[float, float]]:

@@ -99,13 +99,13 @@ class Page:
         }
         method, path = scope["method"], scope["path"]
         if headers.get("host") not in self._hosts:
-            await _answer(send, 421, "another host's name\n")
+            await _answer(send, 421, "the request names another host\n")
         elif not self._own_origin(headers, method, path):
-            await _answer(send, 403, "another site's request\n")
+            await _answer(send, 403, "the request comes from another site\n")
         elif (method, path) == ("POST", "/enter"):
             await self._enter(receive, send)
         elif method != "GET":
-            await _answer(send, 405, "this is only read\n")
+            await _answer(send, 405, "only GET requests are allowed\n")
         elif path == "/style.css":
             await _answer(send, 200, self._files["style.css"], kind="text/css")
         elif not (path.startswith(self._place) and self._known(headers)):
@@ -126,7 +126,7 @@ class Page:
         elif part == "events":
             await self._stream(_since(query), receive, send)
         else:
-            await _answer(send, 404, "there is nothing here\n")
+            await _answer(send, 404, "not found\n")
 
     def _own_origin(self, headers: Mapping[str, str], method: str, path: str) -> bool:
         """No other site asks; a file of this machine may bring the code, and needs it."""
@@ -163,7 +163,7 @@ class Page:
     async def _stream(self, since: int, receive: Receive, send: Send) -> None:
         """Fragments as they change, until the browser goes away."""
         if self._streams >= MAX_STREAMS:
-            await _answer(send, 503, "too many pages are open\n")
+            await _answer(send, 503, f"more than {MAX_STREAMS} pages are open\n")
             return
         self._streams += 1
         both = [
@@ -301,4 +301,4 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         sys.exit(130)
     except (OSError, ValueError) as error:
-        sys.exit(f"sealift: the page ended: {visible(str(error))}")
+        sys.exit(f"sealift: the page's process failed: {visible(str(error))}")

@@ -217,16 +217,16 @@ def test_a_data_officer_is_answered_first(tmp_path: Path) -> None:
     shown = outcome(tmp_path)
     shown.verdict.agreement = agreement()
     page = render(shown)
-    words = page.index("<h2>For whoever answers for the data</h2>")
+    words = page.index("<h2>For the owners&#x27; data officers</h2>")
     assert words < page.index("<h2>What was refused</h2>")
     assert page.index("<summary>How it went") < page.index(
         "<h2>Who is inside when</h2>"
     )
-    assert page.rindex("<h2>") == page.index("<h2>Words</h2>")
+    assert page.rindex("<h2>") == page.index("<h2>Terms</h2>")
     for question in ("Who saw my rows?", "What left, and to whom?"):
         assert page.count(question) == len(OWNERS)
     assert "keeps NOBODY out" in page
-    assert "A green tick says that records fit each other, not that rows" in page
+    assert "A green tick shows" in page
     assert "to every party, the operator included." in page
     assert "destroys my key" in page
 
@@ -234,12 +234,12 @@ def test_a_data_officer_is_answered_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("level", "words", "chip"),
     [
-        ("development", "whoever can enter the machine can read rows, keys", True),
+        ("development", "can read rows, keys", True),
         ("development (rehearsing attested-host)", "can read rows, keys", True),
-        ("tee", "somebody who opens the machine, and faults in the processor", False),
-        ("gpu-tee", "faults in processor or GPU", False),
+        ("tee", "flaws of the processor", False),
+        ("gpu-tee", "flaws of processor or GPU", False),
         ("attested-host", "physical access, who can read the memory", False),
-        ("untrusted-gpu", "two of the three servers that talk to each other", False),
+        ("untrusted-gpu", "two of the three servers", False),
     ],
 )
 def test_every_level_says_what_it_does_not_protect_from(
@@ -253,11 +253,11 @@ def test_every_level_says_what_it_does_not_protect_from(
 
 
 def test_rows_at_home_send_what_was_learnt_to_the_others() -> None:
-    words = "what my accelerator learnt from my rows, sealed: to the other"
+    words = "my accelerator&#x27;s update, encrypted"
     assert for_owners(replace(seen(), reader="own")).count(words) == len(OWNERS)
     assert words not in for_owners(seen())
     picture = who_gave_what(replace(seen(), reader="own"))
-    assert picture.count("what was learnt, 3 rounds") == len(OWNERS)
+    assert picture.count("updates, 3 rounds") == len(OWNERS)
     assert "each accelerator adds up a part" in picture
     assert "the mean" not in who_gave_what(seen())
 

@@ -45,9 +45,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "view",
         run=run,
-        description="Shows what the roles of a job tell and keep in FOLDER, where its "
-        "job.toml lies: progress, numbers, who is inside, keys, evidence, receipts. The "
-        "page is on this machine alone, and asks for the code that is printed here.",
+        description="Shows a job's progress, results, rows in use, key releases, evidence and "
+        "receipts, from the files in FOLDER. The page can be opened on this machine only, "
+        "and asks for the code that this command prints.",
     )
     parser.add_argument(
         "folder",
@@ -55,14 +55,16 @@ def add_parser(subparsers: Any) -> None:
         type=Path,
         default=Path(),
         metavar="FOLDER",
-        help="of a job, or of its run (default: here)",
+        help="the folder with job.toml, or of its run; default: .",
     )
-    parser.add_argument("--port", type=int, default=0, help="default: any that is free")
+    parser.add_argument("--port", type=int, default=0, help="default: any free port")
 
 
 def add_view_argument(parser: Parser) -> None:
     """Add ``--view``."""
-    parser.add_flag("--view", "show the run on a page in a browser, as `sealift view`")
+    parser.add_flag(
+        "--view", "show the run on a page in the browser, like `sealift view`"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -89,7 +91,7 @@ def _find_run(place: Path) -> tuple[Path, str]:
     if not found:
         raise UsageError(
             f"there is no run in {place}",
-            why=f"no role of a job wrote a *{SUFFIX} there",
+            why=f"the folder has no file *{SUFFIX}",
             code="no-run",
         )
     newest = max(found, key=lambda path: path.stat().st_mtime)
@@ -109,14 +111,16 @@ def view_beside(folder: Path, job: str, *, wanted: bool) -> Iterator[None]:
         words, env={**os.environ, **followed()}, stderr=subprocess.PIPE
     )
     stderr = require_value(process.stderr, "it was asked for")
-    sys.stderr.write(stderr.readline().decode())  # before other lines begin
+    sys.stderr.write(
+        stderr.readline().decode()
+    )  # the address and the code come before other lines
     sys.stderr.flush()
     rest = threading.Thread(target=_pass_on, args=(stderr,), daemon=True)
     rest.start()
     try:
         yield
     finally:
-        time.sleep(2 * LOOK_S)  # the last word is shown, too
+        time.sleep(2 * LOOK_S)  # so that the page shows the last events, too
         process.terminate()
         process.wait()
         rest.join()
@@ -138,13 +142,9 @@ def show(folder: Path, job: str, *, port: int = 0) -> None:
         pipe = stack.enter_context(_Server(listening, code))
         say(f"the page is at {address}; the code is {code}")
         if landlock.version() < NET_VERSION:
-            say("this kernel cannot keep the page's process from files or connections")
+            say("warning: this kernel cannot restrict the page's process")
         _open_browser(address, code, stack)
-        _draw(
-            pipe,
-            JournalReader(folder / f"{job}{SUFFIX}"),
-            Papers(folder, job),
-        )
+        _draw(pipe, JournalReader(folder / f"{job}{SUFFIX}"), Papers(folder, job))
 
 
 def write_report(folder: Path, job: str, home: Path) -> Path:
@@ -221,7 +221,7 @@ class _Server:
             pipe.write(line + "\n")
             pipe.flush()
         except OSError:
-            raise PeerError("the page's process ended", code="role-ended") from None
+            raise PeerError("the page's process has ended", code="role-ended") from None
 
     def __enter__(self) -> _Server:
         return self

@@ -104,7 +104,7 @@ class Papers:
         self, paths: list[Path], verified: VerifiedAgreement
     ) -> Iterator[tuple[str, str]]:
         for path in paths:
-            if path not in self._receipts:  # what is there once does not change
+            if path not in self._receipts:  # files of receipts never change
                 self._receipts[path] = _of_this_run(path, verified)
         found = [each for each in map(self._receipts.get, paths) if each is not None]
         if found:
@@ -116,7 +116,7 @@ def _read_log(path: Path) -> dict[str, str]:
     if report is None:
         return {}
     said = (
-        f"{report.size} entries, {count(report.releases, 'release')}, "
+        f"{report.size:,} entries, {count(report.releases, 'release')}, "
         f"{count(report.refusals, 'refusal')}; root {report.root}"
     )
     return {"audit log": said}
@@ -137,7 +137,7 @@ def _with_receipt(
             )
         except SealiftError as error:
             if error.code in UNJUDGED:
-                said = "its evidence is not judged here: `sealift receipt verify --collateral`"
+                said = "not verified here; use `sealift receipt verify --collateral`"
                 return replace(kept, papers={**kept.papers, "receipt of the run": said})
             return replace(kept, refusal=f"{path.name}: {error} [{error.code}]")
         proofs = kept.proofs or (_proof_of(receipt, judged),)
@@ -146,7 +146,7 @@ def _with_receipt(
 
 
 def _at(verified: VerifiedAgreement, at_s: int) -> VerifiedAgreement:
-    until_s = min(float(at_s), wall_clock())  # no receipt is of the future
+    until_s = min(float(at_s), wall_clock())  # never as of a future time
     return verified.equipped(Equipment(clock=lambda: until_s))
 
 
@@ -185,8 +185,8 @@ def _say_visits(visits: list[Receipt]) -> str:
     left = sum(each.scrub.nonzero_bytes for each in visits)
     open_ = sum(not each.scrub.verified for each in visits)
     return (
-        f"{len(visits)}, of {sum(each.rows for each in visits)} rows in all; "
-        f"{scrubbed} bytes scrubbed, {left} not zero when read back"
+        f"{len(visits):,}, of {sum(each.rows for each in visits):,} rows in all; "
+        f"{scrubbed:,} bytes scrubbed, {left:,} not zero when read back"
         + (f"; {count(open_, 'scrub')} not verified" if open_ else "")
     )
 

@@ -1,4 +1,4 @@
-"""The page that every run leaves beside its history: what its orchestrator saw of it."""
+"""The page that each run leaves beside its history: what its orchestrator observed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sealift.view.runpage import run_page
 
 REPORT_NAME: Final = "report.html"
 _TOLD_BY: Final = (
-    "whoever ran it saw it. Each owner's own receipts say it with the accelerator's "
-    "signature: sealift receipt verify"
+    "the run's operator observed it. For proof, verify the owners' receipts, which the "
+    "accelerator signed: `sealift receipt verify`"
 )
-_SCRUBBED: Final = "What became of the memory afterwards stands in my receipts."
+_SCRUBBED: Final = "My receipts show how the memory was scrubbed afterwards."
 
 
 def make_report(
@@ -54,44 +54,35 @@ def see_run(
     model_bytes: int = 0,
 ) -> SeenRun:
     """What its owners ask about, from its history so far."""
+    reader: Reader = "local" if job.plan == "local" else "one"
+    if job.plan == "ddp":
+        reader = "own" if job.slices.rows == "owner" else "several"
+    numbers: Counter[str] = Counter()
+    for row in rows:
+        numbers[str(row["owner"])] += len(row.keys() & set(metrics))
     return SeenRun(
         agreement=agreement,
         level=level,
         visits=_visits(agreement, rows),
-        numbers=_numbers(rows, metrics),
+        numbers=dict(numbers),
         opened_bytes=_opened(agreement, rows),
         scrubbed="" if job.plan == "local" else _SCRUBBED,
-        reader=_reader(job),
+        reader=reader,
         model_bytes=model_bytes,
         told_by=_TOLD_BY,
     )
 
 
-def _reader(job: JobTable) -> Reader:
-    if job.plan == "ddp":
-        return "own" if job.slices.rows == "owner" else "several"
-    return "local" if job.plan == "local" else "one"
-
-
 def _visits(agreement: Agreement, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """By owner; rounds of all ranks are everybody's."""
-    found = Counter(str(row["owner"]) for row in rows)
-    together = found.pop("", 0)
-    return {owner: together + found[owner] for owner in agreement.data_owners}
-
-
-def _numbers(
-    rows: Sequence[Mapping[str, Any]], metrics: Collection[str]
-) -> dict[str, int]:
-    found: Counter[str] = Counter()
-    for row in rows:
-        found[str(row["owner"])] += len(row.keys() & set(metrics))
-    return dict(found)
+    visits = Counter(str(row["owner"]) for row in rows)
+    together = visits.pop("", 0)
+    return {owner: together + visits[owner] for owner in agreement.data_owners}
 
 
 def _opened(agreement: Agreement, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     row_bytes = {each.name: each.row_bytes for each in agreement.resources}
-    found: Counter[str] = Counter()
+    opened: Counter[str] = Counter()
     for row in rows:
-        found[str(row["owner"])] += row["rows"] * row_bytes.get(row["table"], 0)
-    return dict(found)
+        opened[str(row["owner"])] += row["rows"] * row_bytes.get(row["table"], 0)
+    return dict(opened)
