@@ -77,7 +77,7 @@ def test_one_less_than_the_threshold(consortium: Consortium) -> None:
     after = consortium.successor(**COMMON)
     error = refused(after, "cleo")
     assert error.code == "board-unsigned"
-    assert "cleo did" in str(error)
+    assert "cleo signed" in str(error)
 
 
 def test_the_boards_own_rules_decide_about_the_next_board(

@@ -13,7 +13,7 @@ from sealift.release.agreement.signed import save_signed
 from tests.worlds.consortium import make_consortium
 
 NOW_S = int(wall_clock())
-OVER = "its time ended"
+OVER = "it expired"
 
 
 def written(folder: Path, not_after: int) -> Path:

@@ -58,8 +58,9 @@ def test_several_shards(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "n-0.sealed", "n-0.resource.json", "n-1.sealed", "n-1.resource.json",
         "n.schema.toml",
     }  # fmt: skip
-    with pytest.raises(SealiftError, match="holds a key for n-"):
+    with pytest.raises(SealiftError, match="n-") as caught:
         seal("t.npz", "--fields", "label=Label", "--shards", "2")
+    assert caught.value.code == "key-exists"
 
 
 def test_the_schema_is_shown_and_written(

@@ -1,9 +1,9 @@
-"""What is said about checkpoints, and which one counts. Pure.
+"""Messages about checkpoints, and which checkpoint is the valid one. Pure.
 
-A checkpoint's key is fresh and split among the brokers of every owner whose data key
-was released: all shares are needed to open it. It counts as soon as one broker has
-committed it, which is only asked for when all of them hold their share; from then on no
-broker gives out a share of an earlier one (rule H14).
+A checkpoint has a fresh key, split among the brokers of every owner whose data key was
+released: all shares are needed to open it. It becomes valid as soon as one broker has
+committed it, which is requested only when all of them hold their share. From then on no
+broker releases a share of an earlier one (rule H14).
 Source: spec/checkpoint.md.
 """
 
@@ -47,25 +47,30 @@ class CheckpointMark:
     def __post_init__(self) -> None:
         if self.number < 1:
             raise MalformedError("checkpoints are counted from 1", field="number")
-        if not 0 < len(self.split) <= MAX_OWNERS or not _rising(self.split):
-            raise MalformedError("owners are named in order, once", field="split")
+        sorted_once = all(a < b for a, b in itertools.pairwise(self.split))
+        if not 0 < len(self.split) <= MAX_OWNERS or not sorted_once:
+            raise MalformedError(
+                "owners must be sorted, without repetition", field="split"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Deposit:
-    """Keep this share; the checkpoint does not count yet."""
+    """Asks to store this share; the checkpoint is not valid yet."""
 
     mark: CheckpointMark
     share: bytes
 
     def __post_init__(self) -> None:
         if len(self.share) != KEY_BYTES:
-            raise MalformedError(f"a share has {KEY_BYTES} bytes", field="share")
+            raise MalformedError(
+                f"a key share must have {KEY_BYTES} bytes", field="share"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Release the share of the checkpoint that counts."""
+    """Asks for the share of the valid checkpoint."""
 
     mark: CheckpointMark
     challenge: bytes
@@ -109,7 +114,7 @@ class CheckpointRequest:
         check_name(self.job, what="job name")
         asked = [self.deposit, self.commit, self.fetch, self.claim or None]
         if sum(each is not None for each in (*asked, self.finish or None)) != 1:
-            raise MalformedError("a broker is asked one thing at a time")
+            raise MalformedError("a request asks exactly one thing")
 
     @property
     def mark(self) -> CheckpointMark | None:
@@ -177,7 +182,7 @@ def deposit_of(mark: CheckpointMark, share: SecretKey) -> Deposit:
 def split_key(key: SecretKey, owners: Sequence[str]) -> dict[str, SecretKey]:
     """One share per owner; all of them together are the key, fewer are nothing."""
     if not owners:
-        raise UsageError("a key is split among at least one owner")
+        raise UsageError("a key must be split among at least one owner")
     rest = key.reveal(TOKEN)
     shares = {}
     for owner in owners[:-1]:
@@ -220,8 +225,8 @@ def find_latest(statuses: Mapping[str, CheckpointStatus]) -> CheckpointMark | No
     marks = {status.committed for status in tops if status.committed}
     if len(marks) != 1:
         raise IntegrityError(
-            f"two checkpoints have the number {last}",
-            why="runs of this job with different owners went on side by side",
+            f"two different checkpoints have number {last}",
+            why="the job ran twice in parallel with different owners",
             code="checkpoint-forked",
         )
     (mark,) = marks
@@ -229,7 +234,7 @@ def find_latest(statuses: Mapping[str, CheckpointStatus]) -> CheckpointMark | No
         if owner not in statuses:
             raise PeerError(
                 f"checkpoint {mark.number} needs the broker of {owner}",
-                why="it holds a share of the key and released nothing to us",
+                why="it holds a share of the checkpoint's key, and released no key to this accelerator",
                 code="checkpoint-broker-missing",
             )
         if mark not in (statuses[owner].committed, statuses[owner].pending):
@@ -238,16 +243,12 @@ def find_latest(statuses: Mapping[str, CheckpointStatus]) -> CheckpointMark | No
 
 
 def rolled_back(number: int, who: str) -> StaleError:
-    """The error for a memory that lost a checkpoint."""
+    """The error for a vault or log that lost a checkpoint."""
     return StaleError(
         f"{who} does not know checkpoint {number}",
-        why="its files are older than that, or another copy",
+        why="its files are an older copy, or a copy of another log",
         code="checkpoint-rolled-back",
     )
-
-
-def _rising(names: Sequence[str]) -> bool:
-    return all(a < b for a, b in itertools.pairwise(names))
 
 
 def _xor(left: bytes, right: bytes) -> bytes:

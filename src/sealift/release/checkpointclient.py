@@ -1,12 +1,12 @@
 """The accelerator's side of checkpoints: one owner's broker, and all of them together.
 
-As with keys (``release/client.py``), nothing that comes is believed: what counts
-must stand in the owner's log, and a share must be sealed to this session and signed by
-the owner.
+As with keys (``release/client.py``), no answer is trusted without proof: a commit must be
+in the owner's log, and a share must be sealed to this session and signed by the owner.
 
-Two phases: every broker holds its share before any is asked to let the checkpoint count.
-So whenever one of them did, all shares exist; and as long as none did, all shares of the
-checkpoint before exist. A crash between any two steps leaves one of these two cases.
+There are two phases: every broker stores its share before any broker commits the
+checkpoint. So if one broker committed, all shares of the new checkpoint exist; if none
+did, all shares of the checkpoint before exist. A crash between two steps leaves one of
+these two cases.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from sealift.release.log.entries import (
 from sealift.session.session import Session
 
 SUPERSEDED: Final = "instance-superseded"
-# Refusals that end a run; after any other one training goes on without the checkpoint.
+# Refusals that end a run; after any other one training continues without the checkpoint.
 FINAL_RULES: Final = frozenset(
     {SUPERSEDED, "checkpoint-number", "checkpoint-rolled-back", "agreement-superseded"}
 )
@@ -111,7 +111,9 @@ class Shares:
         deposit = deposit_of(mark, share)
         answer = self._ask(CheckpointRequest(job=self._job, deposit=deposit))
         if require_answer(answer.status).pending != mark:
-            raise MalformedError("the broker kept something else", code="bad-answer")
+            raise MalformedError(
+                "the broker stored another share than it was sent", code="bad-answer"
+            )
 
     def commit(self, mark: CheckpointMark) -> SignedTreeHead:
         """Let a checkpoint count; the head that covers the entry.
@@ -144,15 +146,15 @@ class Shares:
         fetch = Fetch(mark, challenge)
         answer = self._ask(CheckpointRequest(job=self._job, fetch=fetch))
         if self._clock() - asked_at > EXPIRY_S:
-            raise StaleError("the release came too late", code="expired")
+            raise StaleError("the broker's answer arrived too late", code="expired")
         release = require_answer(answer.share)
         expected = fetch.grant_info(
             self._agreement, self._job, self._owner.name, self._session.th2
         )
         if release.info != expected:
             raise StaleError(
-                "the share was released for something else",
-                why="another job, checkpoint, session or challenge",
+                "the released share belongs to another request",
+                why="its job, checkpoint, session or challenge differs",
                 code="release-foreign",
             )
         sealed, label = release.sealed, Label.CHECKPOINT_SHARE
@@ -176,7 +178,7 @@ class Shares:
 
     def _unlogged(self) -> IntegrityError:
         return IntegrityError(
-            f"the log entry of {self._owner.name} is about something else",
+            f"the log entry of {self._owner.name} is not about this request",
             code="checkpoint-unlogged",
         )
 
@@ -274,7 +276,7 @@ class CheckpointLedger:
                 this process cannot go on.
         """
         if not self._owners:
-            raise UsageError("no broker released a key, so none keeps a share")
+            raise UsageError("no broker released a key, so none holds a share")
         self._catch_up()
         mark = CheckpointMark(self.next_number, sealed, self._owners)
         for owner, share in split_key(key, self._owners).items():

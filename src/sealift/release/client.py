@@ -1,13 +1,13 @@
 """Asking an owner's broker: for a key, a head, a lease, an enrolment, statements.
 
-Nothing that a broker or anybody between says is believed: a key must be sealed to this
-session, signed by the owner in the agreement, in the owner's log, and be the one that the
-agreement commits to. One is collected from each owner's broker (rule C10).
+No broker, and nobody on the connection, is trusted without proof: a key must be sealed to
+this session, signed by the owner in the agreement, recorded in the owner's log, and match
+the agreement's commitment. One key comes from each owner's broker (rule C10).
 
-Whoever holds keys under a lease renews its session, which carries fresh evidence, and has
-that counted. Whoever gives rows asks its own broker whether the instance is still good,
-and stops as soon as it is not. Nobody is forced to show a statement; whoever was shown
-one obeys it (rule S4).
+An accelerator that holds keys under a lease renews its session with fresh evidence and
+reports that to the broker. A holder asks its own broker whether the accelerator's instance
+is still accepted, and stops sending rows when it is not. Nobody is forced to pass on a
+statement, and whoever receives one obeys it (rule S4).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ MAX_REASON_CHARACTERS: Final = 300
 
 
 class BrokerRefusedError(PolicyError):
-    """What a broker said no to; its own text is made harmless to print.
+    """A broker's refusal; its text is escaped for a terminal.
 
     Attributes:
         rule: The name of the rule that failed, as the broker tells it.
@@ -76,7 +76,7 @@ class BrokerRefusedError(PolicyError):
     def __init__(self, refusal: Refusal) -> None:
         line = visible(refusal.line)[:MAX_REASON_CHARACTERS]
         super().__init__(
-            "the broker refused",
+            "the broker refused the request",
             why=f"{line} [{visible(refusal.rule)[:60]}]",
         )
         self.rule = refusal.rule
@@ -101,7 +101,9 @@ def ask_broker(
 def require_answer(field: T | None) -> T:
     """The part of an answer that was asked for; raises ``bad-answer`` without it."""
     if field is None:
-        raise MalformedError("the broker answered something else", code="bad-answer")
+        raise MalformedError(
+            "the broker's answer does not belong to the request", code="bad-answer"
+        )
     return field
 
 
@@ -117,17 +119,12 @@ def require_owners_broker(
     if peer.role is not Role.BROKER or peer.identity != owner.sign:
         raise _not_the_owner(owner)
     if peer.agreement != verified.digest:
-        raise PolicyError(
-            "the broker works under another agreement", code="other-agreement"
-        )
+        raise PolicyError("the broker uses another agreement", code="other-agreement")
     return owner
 
 
 def _not_the_owner(owner: Party) -> PolicyError:
-    return PolicyError(
-        f"the peer is not the broker of {owner.name}",
-        code="not-the-owner",
-    )
+    return PolicyError(f"the peer is not {owner.name}'s broker", code="not-the-owner")
 
 
 def collect_release(
@@ -166,7 +163,7 @@ def collect_release(
     expected = request.grant_info(verified.digest, owner.name, session.th2)
     answer = ask_broker(session, BrokerRequest(release=request), timeout_s)
     if clock() - asked_at > EXPIRY_S:
-        raise StaleError("the release came too late", code="expired")
+        raise StaleError("the broker's answer arrived too late", code="expired")
     release = require_answer(answer.release)
     data_key = open_release(
         release,
@@ -200,10 +197,7 @@ def request_head(
 
 
 def request_consistency(
-    session: Session,
-    first: int,
-    second: int,
-    timeout_s: float = RELEASE_TIMEOUT_S,
+    session: Session, first: int, second: int, timeout_s: float = RELEASE_TIMEOUT_S
 ) -> tuple[bytes, ...]:
     """The proof that the broker's log only grew; the caller verifies it."""
     request = BrokerRequest(consistency=ConsistencyRequest(first, second))
@@ -349,7 +343,7 @@ def enrol(
     signed = require_answer(answer.enrolment)
     verify_enrolment(signed)
     if signed.enroller != enroller:
-        raise PolicyError("another party signed the enrolment", code="other-key")
+        raise PolicyError("the enrolment is signed by another party", code="other-key")
     host.keep_enrolment(signed)
     return signed
 

@@ -206,7 +206,7 @@ def _translated(path: Path, error: sqlite3.Error) -> SealiftError:
         return UnavailableError(f"{path} is in use", code="in-use")
     if name in ("SQLITE_READONLY_RECOVERY", "SQLITE_READONLY_CANTINIT"):
         return UnavailableError(
-            f"{path} was left in the middle of a write",
+            f"the last write to {path} was interrupted",
             why="its process was killed",
             code="interrupted-write",
         )
@@ -248,7 +248,8 @@ def _is_full(folder: Path) -> bool:
 
 def _not_ours(path: Path) -> MalformedError:
     return MalformedError(
-        f"{path} is not a database of this kind, or it is damaged", code="bad-database"
+        f"{path} is not a database of the expected kind, or it is damaged",
+        code="bad-database",
     )
 
 

@@ -104,8 +104,8 @@ def require_use(count: int, limit: int, resource: str) -> None:
     """Refuse a use beyond the limit; raises ``uses-exhausted``."""
     if limit and count > limit:
         raise PolicyError(
-            f"the key of {resource} was released {limit} times, as often as it may be",
-            why="its owner's rule counts every release, those of resumed jobs too",
+            f"the key of {resource} was already released {limit} times, the most that its owner allows",
+            why="every release counts, also to resumed jobs",
             code="uses-exhausted",
         )
 
@@ -115,8 +115,7 @@ def require_visits(count: float, limit: int, owner: str) -> None:
     if count > limit:
         raise PolicyError(
             f"the agreement allows {limit} visits to {owner} for one purpose",
-            why=f"this would be number {count:g}; those of every job count, also of "
-            "restarted ones",
+            why=f"this would be visit {count:g}; visits of all jobs count, also of restarted ones",
             code="too-many-visits",
         )
 
@@ -125,8 +124,8 @@ def require_run(count: int, limit: int) -> None:
     """Refuse a run beyond the limit; raises ``too-many-runs``."""
     if limit and count > limit:
         raise PolicyError(
-            f"the agreement allows {limit} runs, and as many were started",
-            why="another name, or another setting, is another run",
+            f"the agreement allows {limit} runs, and {limit} runs were started",
+            why="a job with another name or another setting counts as another run",
             code="too-many-runs",
         )
 
@@ -135,14 +134,14 @@ def require_good(revoked: str) -> None:
     """Refuse an instance that was revoked: ``lease-revoked``, or what ended its keys."""
     if revoked in ENDS:
         raise PolicyError(
-            "what the key was released by has ended",
-            fix="The statement beside the agreement says who ended it",
+            "a statement ended the use of this key",
+            fix="Read the statement beside the agreement: it names who ended it",
             code=revoked,
         )
     if revoked:
         raise StaleError(
             "this instance was revoked",
-            why=f"it failed to prove itself while it held keys [{revoked}]",
+            why=f"it sent no acceptable evidence while it held keys [{revoked}]",
             code="lease-revoked",
         )
 
@@ -155,8 +154,8 @@ def require_same_host(lease: str, attester: str) -> None:
     """
     if lease and lease != attester:
         raise PolicyError(
-            "the lease was opened by evidence of another host",
-            why="an instance is one process, and does not move",
+            "the lease was opened with evidence of another host",
+            why="an instance is one process on one host",
             code="attester-differs",
         )
 
@@ -170,9 +169,9 @@ def _signed(state: ReleaseState) -> None:
     """The owner itself signed, and with this side's key, not another one."""
     if state.verified.require_owner_signed(state.owner.name).sign != state.owner.key:
         raise PolicyError(
-            f"the agreement was not signed by this {state.owner.name}",
-            why="it names another key",
-            fix="Release keys only under agreements that you signed",
+            f"the agreement was not signed by {state.owner.name} with this key",
+            why="the agreement names another key",
+            fix="Sign the agreement with the identity that this broker uses",
             code="owner-unsigned",
         )
 
@@ -188,9 +187,9 @@ def require_same_agreement(peer: VerifiedPeer, verified: VerifiedAgreement) -> N
     """Raises ``other-agreement``."""
     if peer.agreement != verified.digest:
         raise PolicyError(
-            "the peer works under another agreement",
-            why=f"{peer.agreement.short}, in force here is {verified.digest.short}",
-            fix="Start the job with the agreement that everybody signed",
+            "the peer uses another agreement",
+            why=f"it uses {peer.agreement.short}; {verified.digest.short} is in force here",
+            fix="Start the job with the agreement in force",
             code="other-agreement",
         )
 
@@ -198,8 +197,8 @@ def require_same_agreement(peer: VerifiedPeer, verified: VerifiedAgreement) -> N
 def _accelerator(peer: VerifiedPeer) -> None:
     if peer.role is not Role.ACCELERATOR:
         raise PolicyError(
-            "keys and rows go to an accelerator only",
-            why=f"the peer is a {peer.role}",
+            "keys and rows are released only to an accelerator",
+            why=f"the peer has the role {peer.role}",
             code="role-refused",
         )
 
@@ -208,15 +207,15 @@ def _evidence(peer: VerifiedPeer, verified: VerifiedAgreement) -> None:
     """It proved an accepted level, the role, and the agreed code."""
     result = peer.result
     if result is None:
-        raise PolicyError("the peer showed no evidence", code="evidence-missing")
+        raise PolicyError("the peer sent no evidence", code="evidence-missing")
     if result.level not in verified.accept:
         raise PolicyError(
-            "evidence of a level that is not accepted",
-            why=f"{result.level}; the agreement accepts {', '.join(verified.accept)}",
+            "the evidence proves a level that the agreement does not accept",
+            why=f"it proves {result.level}; the agreement accepts {', '.join(verified.accept)}",
             code="level-refused",
         )
     if result.claims.role not in (None, Role.ACCELERATOR.value):
-        raise PolicyError("the evidence is for another role", code="role-refused")
+        raise PolicyError("the evidence was made for another role", code="role-refused")
     if result.claims.code_bundle != verified.agreement.code.digest:
         raise PolicyError(
             "the peer runs other code than the agreement names",
@@ -228,9 +227,9 @@ def _at_home(ask: ReleaseQuestion, state: ReleaseState) -> None:
     """Where rows stay at home, the accelerator is the owner's own: it has its key."""
     if state.verified.agreement.rows_at_home and ask.peer.identity != state.owner.key:
         raise PolicyError(
-            f"the rows of {state.owner.name} stay on its own machine",
+            f"the rows of {state.owner.name} must stay on its own machine",
             why="the accelerator did not prove itself with that owner's key",
-            fix=f"Start it where {state.owner.name} is, with its identity",
+            fix=f"Start the accelerator on a machine of {state.owner.name}, with its identity",
             code="not-at-home",
         )
 
@@ -238,14 +237,14 @@ def _at_home(ask: ReleaseQuestion, state: ReleaseState) -> None:
 def _own(resources: tuple[Resource, ...], state: ReleaseState) -> None:
     if not resources:
         raise PolicyError(
-            f"{state.owner.name} brings nothing to this agreement",
+            f"{state.owner.name} has no resources in this agreement",
             code="not-a-data-owner",
         )
     for resource in resources:
         if resource.owner != state.owner.name:
             raise PolicyError(
                 f"{resource.name} belongs to {resource.owner}",
-                why=f"it is {state.owner.name} who decides here",
+                why=f"this broker decides only for {state.owner.name}",
                 code="not-the-owner",
             )
 
@@ -259,8 +258,8 @@ def _purpose(ask: ReleaseQuestion, state: ReleaseState) -> None:
             (ask.kind is ReleaseKind.MODEL_KEY) is not (resource.part == "model")
         ):
             raise PolicyError(
-                f"{resource.name} is not for this purpose",
-                why=f"it is for {resource.part}, not {ask.purpose}",
+                f"{resource.name} may not be used for this purpose",
+                why=f"it is for {resource.part}, and it was requested for {ask.purpose}",
                 code="purpose-refused",
             )
 
@@ -278,9 +277,9 @@ def _level(ask: ReleaseQuestion, state: ReleaseState) -> None:
         accepted = resource.accepted(state.verified.accept)
         if level not in accepted:
             raise PolicyError(
-                f"{resource.owner} lets {resource.name} go at other levels",
-                why=f"the evidence proves {level or 'none'}; "
-                f"the owner's rule accepts {', '.join(accepted) or 'none'}",
+                f"{resource.owner} does not release {resource.name} at this level",
+                why=f"the evidence proves {level or 'no level'}; the owner's "
+                f"rule accepts {', '.join(accepted) or 'none'}",
                 code="owner-level-refused",
             )
 
@@ -301,8 +300,7 @@ def _fresh_evidence(ask: ReleaseQuestion, state: ReleaseState) -> None:
         if state.evidence_age_s >= longest_s:
             raise StaleError(
                 f"the evidence is too old for {resource.name}",
-                why=f"it may have been judged {state.evidence_age_s:.1f} s ago; "
-                f"the owner's rule allows {longest_s:g} s",
+                why=f"it may be {state.evidence_age_s:.1f} s old; the owner's rule allows {longest_s:g} s",
                 code="evidence-old",
             )
 
@@ -315,8 +313,8 @@ def _uses(ask: ReleaseQuestion, state: ReleaseState) -> None:
             require_use(state.uses.get(resource.name, limit) + 1, limit, resource.name)
         elif resource.name not in state.held:
             raise PolicyError(
-                f"this instance did not get the key of {resource.name}",
-                why="what was made of the rows goes to nobody whom they may not reach",
+                f"the key of {resource.name} was not released to this instance",
+                why="results of rows are released only to an instance that may read the rows",
                 code="share-before-keys",
             )
 
@@ -325,7 +323,7 @@ def _settings(ask: ReleaseQuestion, state: ReleaseState) -> None:
     """What the job sets is what the parties agreed on (rule O1)."""
     if ask.run is None:
         raise PolicyError(
-            "the peer does not say what its job sets", code="settings-differ"
+            "the peer did not send its job's settings", code="settings-differ"
         )
     state.verified.agreement.training_rule.require(ask.run)
 

@@ -119,8 +119,8 @@ def _require_newest(collateral: Collateral, ledger: Ledger) -> None:
         return
     if collateral.as_of_s < ledger.remembered(_COLLATERAL):
         raise StaleError(
-            "the collateral is older than one that was used before",
-            why="older collateral may hide that hardware was revoked since",
+            "the collateral is older than collateral that was used before",
+            why="older collateral may hide that hardware was revoked since then",
             code="collateral-rolled-back",
         )
     ledger.remember(_COLLATERAL, collateral.as_of_s)
@@ -131,8 +131,8 @@ def _find(found: tuple[SignedReferenceSet, ...], wanted: SetName) -> SignedRefer
         if (signed.set.name, signed.signer) == (wanted.name, wanted.signer):
             return signed
     raise UnavailableError(
-        f"the reference set {wanted.name} is not here",
-        why="the agreement names it, and nothing can be judged without it",
+        f"the reference set {wanted.name} is missing",
+        why="the agreement names it, and no evidence can be checked without it",
         code="references-absent",
     )
 

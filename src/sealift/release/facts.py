@@ -1,14 +1,14 @@
-"""What a decision is about: kinds of secrets, who asks, what the owner's side knows now.
+"""The input of a decision: kinds of secrets, who asks, what the owner's side knows now.
 
-To that belongs whether the agreement is the last of its line. A database comes back with
-its backup; what other owners saw does not. Of n owners, q must say which number they saw:
-any two such sets share more than f owners, so that one honest owner was in both
-(``2 q > n + f``, rule H6). An owner shows the entry of its own log in which its broker
-began to serve the agreement, under a signed head that others keep. A broker releases
-nothing until enough of them said that they serve this very agreement; an owner that went
-on to a successor serves that one, so it is not among them.
+One of these facts is whether the agreement is the latest of its line. A restored database
+forgets later agreements; other owners do not. Of n owners, q must confirm the number of
+the agreement: any two such sets share more than f owners, so one honest owner is in both
+(``2 q > n + f``, rule H6). An owner proves this by the entry of its own log in which its
+broker began to serve the agreement, under a signed head that others save. A broker
+releases nothing until enough owners confirmed that they serve this agreement; an owner
+that serves a successor does not confirm it.
 
-A door fills these in; ``release/decision.py`` decides by them and by nothing else.
+The callers fill these in; ``release/decision.py`` decides by them and by nothing else.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseState:
-    """What the owner's side knows at this moment. What is left out refuses.
+    """What the owner's side knows at this moment. A missing fact means refusal.
 
     Attributes:
         verified: The agreement that is served, with what is known of it now.
@@ -124,7 +124,7 @@ class ReleaseQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One owner's word: its broker served this agreement.
+    """One owner's confirmation that its broker served this agreement.
 
     Attributes:
         owner: Its name.
@@ -151,20 +151,26 @@ def read_sighting(served: Logged, *, owner: Party, agreement: Agreement) -> Sigh
         MalformedError: ``bad-answer``: the entry says something else.
     """
     if served.head.body.log != owner.sign:
-        raise IntegrityError(f"not the log of {owner.name}", code="not-the-owner")
+        raise IntegrityError(
+            f"the log does not belong to {owner.name}", code="not-the-owner"
+        )
     said = served.verify(owner.sign)
     if not isinstance(said, LogEntry) or said.kind != "agreement":
-        raise MalformedError("the entry is about something else", code="bad-answer")
+        raise MalformedError(
+            "the log entry is not about the start of this broker", code="bad-answer"
+        )
     if said.agreement != agreement.digest:
-        raise MalformedError("the entry is about another agreement", code="bad-answer")
+        raise MalformedError(
+            "the log entry is about another agreement", code="bad-answer"
+        )
     return Sighting(owner.name, agreement.number, agreement.digest)
 
 
 def require_latest(agreement: Agreement, sightings: Iterable[Sighting]) -> None:
-    """Refuse an agreement if too few owners were asked, or one saw a later one.
+    """Refuse an agreement if too few owners confirmed it, or one has a later one.
 
-    A faulty owner can hold everybody up this way, as it can by not answering; it cannot
-    make an old agreement look like the last.
+    A faulty owner can block everybody in this way, as it can by not answering; it cannot
+    make an old agreement look like the latest.
 
     Args:
         agreement: That is to be served.
@@ -183,9 +189,9 @@ def require_latest(agreement: Agreement, sightings: Iterable[Sighting]) -> None:
     owners = {each.owner for each in known}
     if len(owners) < rule.quorum:
         raise PolicyError(
-            "too few owners said which agreement they saw last",
-            why=f"{', '.join(sorted(owners)) or 'nobody'} did, "
-            f"{rule.quorum} of {len(agreement.holders)} must",
+            "too few owners confirmed which agreement is the latest",
+            why=f"{', '.join(sorted(owners)) or 'nobody'} confirmed it; "
+            f"{rule.quorum} of {len(agreement.holders)} owners must",
             code="quorum-missing",
         )
 
@@ -194,14 +200,14 @@ def _refuse_later(agreement: Agreement, sightings: Iterable[Sighting]) -> None:
     for each in sightings:
         if each.number > agreement.number:
             raise StaleError(
-                f"{each.owner} saw a later agreement of {agreement.name}",
-                why=f"number {each.number}, and this one is number {agreement.number}",
+                f"{each.owner} has a later agreement {agreement.name}",
+                why=f"it has number {each.number}, and this one is number {agreement.number}",
                 code="agreement-rolled-back",
             )
         if each.number == agreement.number and each.digest != agreement.digest:
             raise StaleError(
-                f"{each.owner} saw another agreement of number {each.number}",
-                why=f"{each.digest.short}, this one is {agreement.digest.short}",
+                f"{each.owner} has another agreement with number {each.number}",
+                why=f"its digest is {each.digest.short}; this one's is {agreement.digest.short}",
                 code="agreement-forked",
             )
 

@@ -12,10 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from sealift.channel.record.outputfile import open_output, write_failed
-from sealift.errors import (
-    MalformedError,
-    unreadable,
-)
+from sealift.errors import MalformedError, unreadable
 
 __all__ = [
     "locked", "make_folder", "read_given_passphrase", "read_secret_line", "read_whole",
@@ -65,7 +62,7 @@ def read_secret_line(file: Path) -> str:
     if not line:
         raise MalformedError(
             f"the first line of {file} is empty",
-            fix="Put the passphrase there",
+            fix="Write the passphrase on the first line",
             code="bad-passphrase-file",
         )
     return line
@@ -76,7 +73,7 @@ def read_given_passphrase(
 ) -> str | None:
     """The first line of ``file``, or the variable, or None.
 
-    The variable is removed, so that no process that we start inherits it.
+    The variable is removed, so that no child process inherits it.
 
     Raises:
         See ``read_secret_line``.
@@ -101,8 +98,8 @@ def _is_descriptor(word: object) -> bool:
 
 def _too_large(path: Path, max_bytes: int) -> MalformedError:
     return MalformedError(
-        f"{path} is too large",
-        why=f"the limit is {max_bytes} bytes",
+        f"{path} is larger than allowed",
+        why=f"the limit is {max_bytes:,} bytes",
         code="too-large",
     )
 
@@ -138,7 +135,7 @@ def make_folder(path: Path) -> None:
         with tempfile.TemporaryFile(dir=path) as probe:  # better now than at the end
             probe.write(b"\0")
     except FileExistsError:
-        what = OSError(errno.ENOTDIR, "there is a file of that name")
+        what = OSError(errno.ENOTDIR, "a file of that name exists")
         raise write_failed(path, what) from None
     except OSError as error:
         raise write_failed(path, error) from None

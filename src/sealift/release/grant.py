@@ -1,8 +1,8 @@
-"""A secret granted to one recipient: sealed by HPKE, signed; and a released key above all.
+"""A secret for one recipient, sealed by HPKE and signed; most of all a released key.
 
-HPKE in base mode hides and does not authenticate, so whoever grants signs enc || ciphertext
-|| H(info). A released key is logged besides, and its receiver checks the opened key against
-the resource's commitment in the agreement as well (rule C9): nobody can plant a key.
+HPKE in base mode encrypts and does not authenticate, so the sender signs enc || ciphertext
+|| H(info). A released key is also logged, and its receiver compares the opened key with
+the resource's commitment in the agreement (rule C9), so nobody can replace a key.
 Source: spec/release.md section Release.
 """
 
@@ -105,7 +105,7 @@ def check_challenge(challenge: bytes) -> None:
     """Refuse a challenge of another length."""
     if len(challenge) != CHALLENGE_BYTES:
         raise MalformedError(
-            f"a challenge has {CHALLENGE_BYTES} bytes", field="challenge"
+            f"a challenge must have {CHALLENGE_BYTES} bytes", field="challenge"
         )
 
 
@@ -138,7 +138,7 @@ def verify_grant(
 
 
 def open_grant(info: object, sealed: bytes, private: HpkePrivateKey) -> SecretKey:
-    """What was granted, of a grant that was verified; raises AuthenticationError."""
+    """The secret of a verified grant; raises AuthenticationError."""
     return private.open(encode(info), sealed)
 
 
@@ -168,8 +168,8 @@ def open_release(
     """
     if release.key.info != expected:
         raise StaleError(
-            "the key was released for something else",
-            why="another agreement, resource, session or challenge",
+            "the released key belongs to another request",
+            why="its agreement, resource, session or challenge differs",
             code="release-foreign",
         )
     sealed = release.key.sealed
@@ -177,7 +177,7 @@ def open_release(
     entry = release.verify(owner.sign, "the release")
     if (entry.kind, entry.info) != ("release", info_digest(expected)):
         raise IntegrityError(
-            "the log entry is about something else", code="release-unlogged"
+            "the log entry is not about this key release", code="release-unlogged"
         )
     data_key = open_grant(expected, sealed, private)
     _verify_commitment(data_key, resource)
@@ -196,7 +196,8 @@ def verify_owner(
         verify_grant(info, sealed, signature, signer=owner.sign, label=label)
     except AuthenticationError:
         raise RefusedError(
-            f"what was released is not signed by {owner.name}", code="release-unsigned"
+            f"the released secret is not signed by {owner.name}",
+            code="release-unsigned",
         ) from None
 
 
@@ -208,7 +209,7 @@ def _verify_commitment(data_key: SecretKey, resource: Resource) -> None:
         data_key.wipe()
         raise IntegrityError(
             f"the key of {resource.name} is not the one in the agreement",
-            fix="The resource was sealed again: its owner needs a successor agreement",
+            fix="The resource was sealed again: sign a successor with its owner's new card",
             code="other-key",
         ) from None
 

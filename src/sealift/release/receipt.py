@@ -1,9 +1,9 @@
-"""The receipt: what the accelerator says a visit did, signed by its instance key.
+"""The receipt: the accelerator's statement about a visit, signed by its instance key.
 
-The instance key is bound in evidence that the receipt carries, so that anybody who has
-the agreement can check, without torch and without having been there, that an
-accelerator of an accepted level with the agreed code signed it (rule M4). The scrub
-part is a report of that accelerator, not a proof (rule H2).
+The receipt contains evidence that binds the instance key. So anybody who has the agreement
+can check later, without torch, that an accelerator of an accepted level with the agreed
+code signed it (rule M4). The part about overwritten memory is a report of that
+accelerator, not a proof (rule H2).
 Source: spec/release.md section Receipt.
 """
 
@@ -39,14 +39,14 @@ MAX_RECEIPT_BYTES: Final = 4 << 20
 
 
 def require_agreed_cargo(buffers: int, mixed: bool, agreed: TravelRule) -> None:
-    """What a run says that it did must be what the parties allow.
+    """Refuse a run with more buffers or more mixed rows than the agreement allows.
 
     Raises:
         PolicyError: code ``cargo-not-agreed``.
     """
     if buffers > agreed.buffers or mixed > agreed.mixed:
         raise PolicyError(
-            "the run had more cargo at one time than the agreement allows",
+            "the run loaded more rows at one time than the agreement allows",
             why=f"buffers = {buffers}, mixed = {str(mixed).lower()}",
             code="cargo-not-agreed",
         )
@@ -62,7 +62,7 @@ class ScrubbedPart:
 
     @property
     def told(self) -> bool:
-        """Whether it is a GPU's: a process that runs a recipe said that it overwrote it."""
+        """Whether a recipe's process reported it: it is GPU memory, which was not read back."""
         return self.name.startswith("cuda:")
 
 
@@ -83,12 +83,12 @@ class ScrubSummary:
 
     @property
     def scrubbed_bytes(self) -> int:
-        """Bytes overwritten and read back by who reports it; a GPU's are not."""
+        """Bytes that the accelerator overwrote and read back itself; not those of a GPU."""
         return sum(each.size_bytes for each in self.regions if not each.told)
 
     @property
     def told_bytes(self) -> int:
-        """Bytes of a GPU, by the word of a recipe's process."""
+        """Bytes of a GPU that a recipe's process reported as overwritten."""
         return sum(each.size_bytes for each in self.regions if each.told)
 
     @property
@@ -151,8 +151,8 @@ SignedReceipt = SignedDocument[Receipt]
 def instance_bound(instance: PublicKey, agreement: Digest) -> bytes:
     """What evidence must carry to bind an instance key for receipts (32 bytes).
 
-    A session's evidence starts with a side, this with ``receipt``: neither can stand in
-    for the other.
+    A session's evidence starts with a side, this with ``receipt``, so that neither can be
+    used in place of the other.
     """
     role = Role.ACCELERATOR.encode()
     return labelled(Label.EVIDENCE, b"receipt", role, instance.raw, agreement.raw)
@@ -170,7 +170,7 @@ def appraise_instance(
     bound = instance_bound(instance, verified.digest)
     result = verified.appraiser().appraise(evidence, bound)
     if result.claims.role not in (None, Role.ACCELERATOR.value):
-        raise PolicyError("the evidence is for another role", code="role-refused")
+        raise PolicyError("the evidence was made for another role", code="role-refused")
     return result
 
 
@@ -183,7 +183,7 @@ class InstanceProof:
 
 
 def prove_instance(endpoint: Endpoint, agreement: VerifiedAgreement) -> InstanceProof:
-    """Collect the evidence that receipts and manifests carry, and appraise it ourselves.
+    """Collect the evidence for receipts and manifests, and appraise it first.
 
     So they name the level that their readers will find, whatever the agreement prefers.
 
@@ -192,7 +192,7 @@ def prove_instance(endpoint: Endpoint, agreement: VerifiedAgreement) -> Instance
         RefusedError: if the agreement does not accept what it proves.
     """
     if endpoint.attester is None:
-        raise UsageError("an accelerator without attester signs no receipts")
+        raise UsageError("an accelerator without an attester cannot sign receipts")
     instance = endpoint.instance.public_key
     evidence = endpoint.attester.collect(instance_bound(instance, agreement.digest))
     return InstanceProof(
@@ -203,7 +203,7 @@ def prove_instance(endpoint: Endpoint, agreement: VerifiedAgreement) -> Instance
 def sign_receipt(receipt: Receipt, instance: Signer) -> SignedReceipt:
     """Sign with the instance key that the receipt names."""
     if receipt.instance != instance.public_key:
-        raise ValueError("a receipt names its signer")
+        raise ValueError("the signing key must be the receipt's instance key")
     return sign_document(receipt, instance)
 
 
@@ -245,8 +245,8 @@ def verify_receipt(
         receipt = signed.verify(signed.body.instance)
     except AuthenticationError:
         raise RefusedError(
-            "the receipt's signature does not fit",
-            why="the receipt was altered, or another key signed it",
+            "the receipt's signature does not match its content",
+            why="the receipt was changed, or another key signed it",
             code="receipt-altered",
         ) from None
     if verified is not None:
@@ -257,7 +257,7 @@ def verify_receipt(
 def _verify_against(receipt: Receipt, verified: VerifiedAgreement) -> None:
     if receipt.agreement != verified.digest:
         raise PolicyError(
-            "the receipt is for another agreement", code="other-agreement"
+            "the receipt belongs to another agreement", code="other-agreement"
         )
     _verify_evidence(receipt, verified)
     _verify_cargo(receipt, verified)
@@ -270,7 +270,10 @@ def _verify_scrub(receipt: Receipt) -> None:
     scrub = receipt.scrub
     clean = scrub.verified and not scrub.nonzero_bytes
     if not clean or scrub.scrubbed_bytes < receipt.cargo_bytes:
-        raise PolicyError("the receipt reports a scrub that failed", code="scrub")
+        raise PolicyError(
+            "the receipt reports that memory was not overwritten completely",
+            code="scrub",
+        )
 
 
 def _verify_evidence(receipt: Receipt, verified: VerifiedAgreement) -> None:
@@ -278,7 +281,7 @@ def _verify_evidence(receipt: Receipt, verified: VerifiedAgreement) -> None:
     if result.standing != receipt.level:
         raise PolicyError(
             "the receipt claims another level than its evidence proves",
-            why=f"{receipt.level}, proven is {result.standing}",
+            why=f"it claims {receipt.level}; the evidence proves {result.standing}",
             code="receipt-level",
         )
 
@@ -289,14 +292,18 @@ def _verify_cargo(receipt: Receipt, verified: VerifiedAgreement) -> None:
     told = (receipt.holder, part_for(receipt.purpose), receipt.content)
     if told != (resource.owner, resource.part, resource.content):
         raise PolicyError(
-            "the receipt is about another resource than the agreement's",
+            "the receipt's resource differs from the agreement's",
             code="foreign-receipt",
         )
     rows_fit = receipt.first_row >= 0 and receipt.rows >= 1
     if not rows_fit or receipt.first_row + receipt.rows > resource.rows:
-        raise PolicyError("the receipt names rows that are not there", code="bad-rows")
+        raise PolicyError(
+            "the receipt names rows that the resource does not have", code="bad-rows"
+        )
     if receipt.cargo_bytes != receipt.rows * resource.row_bytes:
-        raise PolicyError("the receipt's bytes do not fit its rows", code="bad-rows")
+        raise PolicyError(
+            "the receipt's number of bytes does not match its rows", code="bad-rows"
+        )
 
 
 def _verify_heads(receipt: Receipt, verified: VerifiedAgreement) -> None:
@@ -307,11 +314,11 @@ def _verify_heads(receipt: Receipt, verified: VerifiedAgreement) -> None:
         shown.add(log_owner(signed, verified).name)
     if not shown <= set(verified.agreement.holders):
         raise PolicyError(
-            "the receipt carries the head of a log of no owner", code="other-log"
+            "the receipt has a log head that belongs to no owner", code="other-log"
         )
     if receipt.holder not in shown:
         raise PolicyError(
-            f"the receipt carries no head of {receipt.holder}'s log",
-            why="its key was released by that log's broker or not at all",
+            f"the receipt has no head of {receipt.holder}'s log",
+            why="only the broker of that log can have released its key",
             code="head-missing",
         )

@@ -166,7 +166,6 @@ def test_what_a_party_loses_needs_its_signature() -> None:
 def test_a_group_is_told_in_plain_words() -> None:
     text = "\n".join(each.text for each in explain(GROUP))
     assert "names no rows and no output" in text
-    assert "nothing bounds what the code reads or lets out" in text
     for foreign in ("scrub", "sandbox", "your rows", "sums"):
         assert foreign not in text
     assert "no-output-rule" in {hole.name for hole in find_holes(GROUP)}
@@ -193,4 +192,4 @@ def test_another_version_is_refused_by_that_name(
     with pytest.raises(MalformedError) as caught:
         load_signed(path)
     assert caught.value.code == "agreement-version"
-    assert "reads version 3" in str(caught.value)
+    assert "version 3" in str(caught.value)

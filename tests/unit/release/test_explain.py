@@ -273,7 +273,7 @@ def test_what_leaves_stands_first_and_who_gets_it() -> None:
         ("sums over its own rows", "the machines of bern and cleo can read"),
         ("Numbers measured on your rows", "every party, the operator included"),
         ("trained model goes to", "cleo and bern"),
-        ("recipe prints does not leave", "cleo gets its file and line"),
+        ("recipe prints is not shared", "cleo gets its file and line"),
     ):
         assert any(what in each and who in each for each in leaves), what
 
@@ -355,9 +355,9 @@ def test_at_a_meeting_rows_that_leave_for_an_unproven_machine_need_a_name() -> N
 def test_the_seed_and_what_differences_tell_are_said() -> None:
     seeds = changed(TRAINING, seed=Between(0, 9_999))
     text = text_of(changed(USUAL, training=seeds))
-    assert "It follows from a seed: 0 to 9,999." in text
-    assert "Sums of two steps, rounds or runs can differ by few rows" in text
-    assert "can choose the weights from which the others go on" in text
+    assert "A seed determines it: 0 to 9,999." in text
+    assert "Sums of two steps, rounds or runs can differ by a few rows" in text
+    assert "can choose the weights from which the others continue" in text
 
 
 def test_who_brings_no_rows_or_gets_the_model_has_no_floor_there() -> None:
@@ -386,7 +386,7 @@ def test_every_accepted_level_is_named_and_development_in_red_also_at_home() -> 
 
 def test_updates_are_explained_by_their_rows() -> None:
     text = text_of(USUAL)
-    assert "over its own rows of the step (sync = step), as few as 16 rows" in text
+    assert "over its own rows of the step (sync = step), over as few as 16 rows" in text
     assert (
         "the machines of bern and cleo can read the updates of your rows"
         in text.lower()
@@ -425,11 +425,11 @@ def test_before_sealing_nobody_says_how_many_rows_there_are() -> None:
 
 
 def test_leaving_is_explained_by_the_leases_of_who_is_asked() -> None:
-    assert "within 10 s where your broker is heard, and after 60 s" in text_of(USUAL)
+    assert "within 10 s if your broker can be reached, and after 60 s" in text_of(USUAL)
     rule = ReleaseRule(lease_s=0.0)
     tables = tuple(changed(each, rule=rule) for each in USUAL.resources)
     text = text_of(changed(USUAL, resources=tables))
-    assert "when the run ends: a key of yours has no lease" in text
+    assert "when the run ends, because a key of yours has no lease" in text
 
 
 def test_all_that_leaves_a_served_model_is_said() -> None:

@@ -43,8 +43,9 @@ def test_missing_in_the_order_of_parties(consortium: Consortium) -> None:
     signed = consortium.signed("bern")
     assert signed.missing == ("ada", "cleo")
     assert verify_signatures(signed) is signed
-    with pytest.raises(PolicyError, match="ada, cleo missing"):
+    with pytest.raises(PolicyError, match="ada, cleo") as caught:
         verify(signed)
+    assert caught.value.code == "agreement-unsigned"
 
 
 def test_a_stranger_cannot_sign(consortium: Consortium) -> None:

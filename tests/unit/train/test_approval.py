@@ -179,7 +179,7 @@ def test_a_manifest_that_no_accelerator_signed_is_not_approved(
 def test_it_is_said_in_plain_words() -> None:
     text = "\n".join(each.text for each in explain(CONSORTIUM.agreement))
     names = " and ".join(APPROVERS)
-    assert f"Nobody can open the model before {names} approved of it" in text
+    assert f"Nobody can open the model before {names} approve it" in text
     before = "\n".join(each.text for each in explain(FIRST.agreement))
     assert "approve" not in before
     holes = find_holes(FIRST.agreement)

@@ -1,8 +1,8 @@
 """The code bundle: a folder of source files that the agreement names by digest.
 
-Files are read once and kept in memory, so what was measured is what is used. Symbolic
-links and special files are refused; ``__pycache__`` is left out. An owner who approves
-code is shown every file with its fate, and what changed.
+Files are read once and stay in memory, so the measured bytes are the bytes that run.
+Symbolic links and special files are refused; ``__pycache__`` is left out. An owner who
+approves code sees every file, whether it was added, removed or changed, and a diff.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def read_bundle(folder: Path) -> dict[str, bytes]:
     except OSError as error:
         raise unreadable(folder, error) from None
     if not files or len(files) > MAX_FILES:
-        raise _bad(str(folder), f"a bundle has 1 to {MAX_FILES} files")
+        raise _bad(str(folder), f"a code bundle must have 1 to {MAX_FILES} files")
     return files
 
 
 def measure_bundle(files: Files, entry: str) -> CodeBundle:
-    """What an agreement says about these files."""
+    """The digests of these files, in the form that an agreement has them."""
     digests = {name: Digest.of(content) for name, content in files.items()}
     return CodeBundle(bundle_digest(digests), entry, digests)
 
@@ -63,7 +63,7 @@ def load_bundle(folder: Path, agreed: CodeBundle) -> dict[str, bytes]:
     differing = differing_files(agreed.files, digests)
     if differing:
         raise IntegrityError(
-            "the code is not the agreed code",
+            "the code differs from the agreed code",
             why=f"{differing[0]} differs",
             code="code-bundle-differs",
         )
@@ -81,7 +81,7 @@ def differing_files(
 
 
 def diff_bundles(before: Files, after: Files) -> Iterator[str]:
-    """Unified diff of two bundles, line by line, safe for a terminal."""
+    """The unified diff of two bundles by line, safe for a terminal."""
     for name in sorted(before.keys() | after.keys()):
         left, right = before.get(name), after.get(name)
         if left != right:
@@ -120,24 +120,20 @@ def _walk(folder: Path) -> Iterator[tuple[Path, str]]:
         for name in (*folders, *names):
             path = Path(root, name)
             relative = path.relative_to(folder).as_posix()
-            _require_plain(path, relative)
+            mode = path.lstat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise _bad(relative, "links and special files are not allowed")
+            if visible(relative) != relative or not relative.isascii():
+                raise _bad(visible(relative), "file names must be printable ASCII")
             if name in names:
                 yield path, relative
-
-
-def _require_plain(path: Path, name: str) -> None:
-    mode = path.lstat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise _bad(name, "links and special files are not allowed")
-    if visible(name) != name or not name.isascii():
-        raise _bad(visible(name), "file names are printable ASCII")
 
 
 def _read(path: Path, name: str, limit_bytes: int) -> bytes:
     with path.open("rb") as file:
         content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:
-        raise _bad(name, f"a bundle has at most {MAX_BUNDLE_BYTES} bytes")
+        raise _bad(name, f"a code bundle may have at most {MAX_BUNDLE_BYTES:,} bytes")
     return content
 
 
@@ -158,7 +154,7 @@ def review_code(
     files: Files | None,
     files_before: Files | None,
 ) -> Iterator[str]:
-    """The list of files with their fate, then the diff as far as the bytes are there.
+    """The list of files and how each changed, then the diff if the bytes are available.
 
     Args:
         agreed: The bundle of the agreement.
@@ -169,9 +165,9 @@ def review_code(
     yield f"bundle {agreed.digest}, {count(len(agreed.files), 'file')}, entry {agreed.entry}"
     yield from _fates(agreed, before)
     if files is None:
-        yield "no diff: give the folder with --bundle"
+        yield "no diff: name the code folder with --bundle"
     elif before is not None and files_before is None:
-        yield "no diff: give the predecessor's folder with --predecessor-bundle"
+        yield "no diff: name the predecessor's code folder with --predecessor-bundle"
     else:
         yield from diff_bundles(files_before or {}, files)
 
@@ -181,13 +177,6 @@ def _fates(agreed: CodeBundle, before: CodeBundle | None) -> Iterator[str]:
     for name in sorted(agreed.files.keys() | earlier.keys()):
         after, prior = agreed.files.get(name), earlier.get(name)
         digest = after or prior
-        fate = _fate(prior is not None, after is not None, same=after == prior)
+        fate = "removed" if after is None else "added" if prior is None else "changed"
+        fate = "unchanged" if after == prior else fate
         yield f"  {fate:<9}  {digest.short if digest else ''}  {visible(name)}"
-
-
-def _fate(was: bool, stays: bool, *, same: bool) -> str:
-    if not stays:
-        return "removed"
-    if not was:
-        return "added"
-    return "unchanged" if same else "changed"

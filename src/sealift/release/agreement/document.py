@@ -1,9 +1,10 @@
 """The TOML that people write, turned into the agreement that is signed.
 
 The TOML names cards (``*.card.json`` of parties, ``*.resource.json`` of sealed tables),
-a code folder and the signed predecessor by path, relative to itself; the agreement holds
-what is in them, so it stands alone. Strict: an unknown or missing field is an error that names its path;
-only what says so below may be left out. Times are RFC 3339 text, or TOML's own.
+a code folder and the signed predecessor by path, relative to itself. The agreement
+contains their content, so it needs no other file. An unknown or missing field is an error
+that names its path; only fields marked below may be left out. Times are RFC 3339 text, or
+TOML's own.
 Source: spec/release.md section Document.
 """
 
@@ -96,7 +97,7 @@ class _Document:
 
 
 def compile_document(path: Path, read_resource: ReadResource) -> SignedAgreement:
-    """The agreement that a TOML file and what it names amount to, not signed yet.
+    """The unsigned agreement of a TOML file and the files that it names.
 
     Args:
         path: The TOML file.
@@ -138,7 +139,7 @@ def _assemble(
 
 
 def _parse(path: Path) -> _Document:
-    plain = _load(path)
+    plain = parse_toml(read_whole(path, MAX_DOCUMENT_BYTES), source=str(path))
     try:
         _fill_in(plain)
         document: _Document = from_plain(_Document, plain)
@@ -178,8 +179,9 @@ def _fill_in(plain: dict[str, Any]) -> None:
         _fill_defaults(Board, plain["board"])
     entries = plain.setdefault("resources", [])
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
-        if isinstance(entry, dict):
-            _fill_rule(entry.setdefault("rule", None), f"resources[{index}].rule")
+        if isinstance(entry, dict) and isinstance(entry.setdefault("rule", None), dict):
+            _fill_defaults(ReleaseRule, entry["rule"])
+            _read_times(entry["rule"], f"resources[{index}].rule.")
 
 
 def _fill_references(plain: object) -> None:
@@ -190,12 +192,6 @@ def _fill_references(plain: object) -> None:
             _fill_defaults(kind, plain.get(name))
         host = plain.get("tpm")
         _fill_defaults(ImaReferences, host.get("ima") if isinstance(host, dict) else 0)
-
-
-def _fill_rule(rule: object, path: str) -> None:
-    if isinstance(rule, dict):
-        _fill_defaults(ReleaseRule, rule)
-        _read_times(rule, f"{path}.")
 
 
 def _fill_defaults(kind: type[Any], plain: object, only: tuple[str, ...] = ()) -> None:
@@ -220,15 +216,11 @@ def _seconds(value: object, field: str) -> int:
         at = None
     if not isinstance(at, datetime) or at.tzinfo is None or at.microsecond:
         raise MalformedError(
-            "expected a time with its offset, in whole seconds",
+            "a time must have its offset and whole seconds",
             fix='Write it like "2027-01-31T12:00:00Z"',
             field=field,
         )
     return int(at.timestamp())
-
-
-def _load(path: Path) -> dict[str, Any]:
-    return parse_toml(read_whole(path, MAX_DOCUMENT_BYTES), source=str(path))
 
 
 def _party(folder: Path, entry: _PartyEntry) -> Party:
@@ -237,7 +229,7 @@ def _party(folder: Path, entry: _PartyEntry) -> Party:
         card = load_card(path)
     except MalformedError as error:
         raise MalformedError(
-            f"{path} is not a party's card",
+            f"{path} is not the card of a party",
             why=error,
             field=error.field,
             offset=error.offset,

@@ -1,11 +1,10 @@
 """What an agreement says, in sentences that are computed from all of its fields.
 
-One function, ``explain``, is behind every screen that asks or informs a person before a
-signature: the question of a meeting, ``sealift agreement show``, ``check`` and ``sign``, and
-``--dry-run``. ``TABLE`` names every field of every part of the document, with the function
-that puts it into a sentence, or with the reason why it cannot matter to an owner; a test
-walks all fields and fails for one that is in neither. What can leave comes first, with who
-gets it. Source: rule O2.
+Every screen that informs a person before a signature uses ``explain``: the question of a
+meeting, ``sealift agreement show``, ``check`` and ``sign``, and ``--dry-run``. ``TABLE``
+names every field of the document, with the function that puts it into a sentence, or with
+the reason why it cannot matter to an owner; a test fails for a field that is missing
+there. What can be shared, and with whom, comes first. Source: rule O2.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ ExceptionName = Literal[
     "recipe-text", "statistics", "metric-rows", "model-to",
     "round-updates", "step-updates", "rows-away",
 ]  # fmt: skip
-_LEAVES: Final = "what can leave, and who gets it"
+_LEAVES: Final = "what is shared, and who gets it"
 _READS: Final = "who can read what while it is used"
 _COMPUTES: Final = "what is computed"
 _BRINGS: Final = "what each party brings, and when its keys may be used"
@@ -69,7 +68,7 @@ KEPT_OUT: Final = {
     Level.ATTESTED_HOST: "keeps out other parties and remote attackers, "
     "not somebody with physical access to the memory",
     Level.UNTRUSTED_GPU: "keeps out the compute servers unless two of them collude",
-    Level.DEVELOPMENT: "keeps NOBODY out: software keys stand in for hardware, and "
+    Level.DEVELOPMENT: "keeps NOBODY out: software keys replace hardware, and "
     "whoever runs the machine can read keys and rows",
 }
 SEEN_BY: Final[dict[Audience, str]] = {
@@ -78,8 +77,8 @@ SEEN_BY: Final[dict[Audience, str]] = {
 }
 _PLANS: Final = {
     "local": "in one process that has everybody's rows",
-    "travel": "on one accelerator, which visits the owners' rows in turn",
-    "ddp": "on several accelerators, which put their updates together",
+    "travel": "on one accelerator, which loads the owners' rows in turn",
+    "ddp": "on several accelerators, which combine their updates",
     "outsource": "on one accelerator, whose products three servers compute from shares",
 }
 
@@ -211,14 +210,14 @@ def _tell_text(subject: _Subject) -> Iterator[Sentence]:
         return
     if agreement.output.recipe_text:
         text = (
-            "Whatever the recipe prints, and the full text of its errors, leave unread: a recipe can "
-            "print whole rows. The text goes to every party and to whoever runs an accelerator."
+            "Everything that the recipe prints, and the full text of its errors, is shared unchecked: a recipe "
+            "can print whole rows. The text goes to every party and to whoever runs an accelerator."
         )
         yield Sentence(_LEAVES, text, "recipe-text")
         return
     writers = [each.name for each in agreement.parties if "code_owner" in each.roles]
     text = (
-        "What the recipe prints does not leave. If the recipe fails, every party gets the error's name, and "
+        "What the recipe prints is not shared. If the recipe fails, every party gets the error's name, and "
         f"{subject.names(writers) or 'no party'} gets its file and line, encrypted."
     )
     yield Sentence(_LEAVES, text)
@@ -231,23 +230,23 @@ def _tell_sums(subject: _Subject) -> Iterator[Sentence]:
         return
     if True not in training.prepare:
         yield Sentence(
-            _LEAVES, "No run may ask the recipe for sums of rows (`prepare`)."
+            _LEAVES, "No run may compute the recipe's sums of rows (`prepare`)."
         )
         return
     least = count(rule.statistics_rows, "row")
     if rule.statistics:
         few = min(rule.statistics_rows, subject.fewest_rows) < FLOOR_ROWS
         text = (
-            f"Sums that the recipe's `prepare` makes of {subject.rows} leave: {_quote_names(rule.statistics)}. "
-            f"Each total is made of at least {least} of all owners together, and goes to every party. The "
-            "other owners can subtract their own parts. A recipe can define a sum so that it shows single rows, "
-            "for example one count for each value: read the recipe."
+            f"Sums that the recipe's `prepare` computes over {subject.rows} are shared: "
+            f"{_quote_names(rule.statistics)}. Each total is over at least {least} of all owners together, and "
+            "goes to every party. The other owners can subtract their own parts. A recipe can define a sum that "
+            "shows single rows, for example one count for each value: read the recipe."
         )
         yield Sentence(_LEAVES, text, "statistics" if few else None)
     text = (
-        "Before training, the recipe may add up all rows (`prepare`). These sums are part of the model, so "
-        "whoever gets the model may be able to read them, also those that are not listed here. They are made "
-        f"of at least {least} in all and {rule.min_owner_rows:,} of each owner."
+        "Before training, the recipe may compute sums over all rows (`prepare`). These sums are part of the "
+        "model, so whoever gets the model may be able to read them, also those that are not listed here. They "
+        f"are over at least {least} in all and {rule.min_owner_rows:,} of each owner."
     )
     yield Sentence(_LEAVES, text)
     if agreement.group is not None:
@@ -264,12 +263,12 @@ def _tell_numbers(subject: _Subject) -> Iterator[Sentence]:
     if rule is None:
         return
     if not rule.metrics:
-        yield Sentence(_LEAVES, "No measured numbers leave.")
+        yield Sentence(_LEAVES, "No measured numbers are shared.")
         return
     text = (
-        f"Numbers measured on {subject.rows} leave: {_quote_names(rule.metrics)}. Each is measured on at least "
-        f"{count(rule.metric_rows, 'row')} and rounded to {rule.digits} decimal places; a visit gives at most "
-        f"{count(rule.values_per_visit, 'value')} of each. They go to {SEEN_BY[rule.audience]}."
+        f"Numbers measured on {subject.rows} are shared: {_quote_names(rule.metrics)}. Each is measured on at "
+        f"least {count(rule.metric_rows, 'row')} and rounded to {rule.digits} decimal places; a visit gives at "
+        f"most {count(rule.values_per_visit, 'value')} of each. They go to {SEEN_BY[rule.audience]}."
     )
     yield Sentence(
         _LEAVES, text, "metric-rows" if rule.metric_rows < FLOOR_ROWS else None
@@ -283,8 +282,8 @@ def _tell_model(subject: _Subject) -> Iterator[Sentence]:
         return
     getters = agreement.model_to
     text = (
-        f"The trained model goes to {subject.names(getters)}, with what it memorised of "
-        f"{subject.rows}: single rows may be read out of a model."
+        f"The trained model goes to {subject.names(getters)}, with what it memorised "
+        f"of {subject.rows}: single rows can sometimes be extracted from a model."
     )
     yield Sentence(_LEAVES, text)
     if others := [each for each in getters if each not in (owner, subject.asked)]:
@@ -293,22 +292,22 @@ def _tell_model(subject: _Subject) -> Iterator[Sentence]:
         )
         yield Sentence(_LEAVES, text, "model-to")
     text = (
-        f"The model leaves after at least {count(rule.min_visits, 'visit')} to each of at least "
+        f"The model is released after at least {count(rule.min_visits, 'visit')} to each of at least "
         f"{count(rule.min_holders, 'owner')}, once it was trained on at least {count(rule.min_rows, 'row')} in "
-        f"all and {rule.min_owner_rows:,} of each owner. An owner is visited at most "
+        f"all and {rule.min_owner_rows:,} of each owner. Each owner is visited at most "
         f"{count(rule.max_visits, 'time')} to train, and as often to measure."
     )
     yield Sentence(_LEAVES, text)
     if rule.approved_by:
         text = (
-            f"Nobody can open the model before {subject.names(rule.approved_by)} approved of it: a share of "
-            "its key lies at each of them. Numbers do not wait for that."
+            f"Nobody can open the model before {subject.names(rule.approved_by)} approve it: each of them holds "
+            "a share of its key. Numbers are shared without this approval."
         )
         yield Sentence(_LEAVES, text)
     if rule.baseline_alone:
         text = (
-            "A model of each owner's rows alone is trained to compare. Its numbers leave by the same "
-            "rule; that model does not leave."
+            "For comparison, a model is also trained on each owner's rows "
+            "alone. Its numbers are shared by the same rule; that model is not."
         )
         yield Sentence(_LEAVES, text)
 
@@ -318,26 +317,28 @@ def _tell_updates(subject: _Subject) -> Iterator[Sentence]:
     if group is None or training is None:
         return
     text = (
-        f"{group.promise}. {_capital(subject.readers)} can read the updates of {subject.rows}: each "
-        "machine reads the part that it adds up, and small updates whole. In a group of two, the other machine "
-        "can work out all of it. No noise is added. Sums of two steps, rounds or runs can differ by few rows: "
-        "whoever compares them reads what these few rows add."
+        f"{group.promise}. {_capital(subject.readers)} can read the updates of {subject.rows}: each machine "
+        "reads the part that it adds up, and small updates completely. In a group of two, the other machine can "
+        "compute all of it. No noise is added. Sums of two steps, rounds or runs can differ by a few rows: "
+        "whoever compares them learns what these few rows add."
     )
     yield Sentence(_LEAVES, text)
     if "round" in training.sync:
         bound = training.max_norm
         text = (
-            "After every round each machine sends what the round changed in the model (sync = round). This can show "
-            "whether a certain row is among an owner's rows, and typical values; of a table of few rows, the rows "
-            f"themselves. The norm of the change is {f'at most {bound.max:g}' if bound.max else 'not bounded'}."
+            "After every round each machine sends what the round changed in the model (sync = round). This can "
+            "show whether a certain row is among an owner's rows, and typical values; if a table has few rows, "
+            "it can show the rows themselves. The norm of the change is "
+            f"{f'at most {bound.max:g}' if bound.max else 'not bounded'}."
         )
         few = subject.fewest_rows < FLOOR_ROWS
         yield Sentence(_LEAVES, text, "round-updates" if few else None)
     if "step" in training.sync:
         rows = min(int(training.batch_rows.min), subject.fewest_rows)
         text = (
-            "In every step each machine sends the gradient over its own rows of the step (sync = step), as few as "
-            f"{count(rows, 'row')}. Published methods rebuild single rows from the gradient of a small batch."
+            "In every step each machine sends the gradient over its own rows of the "
+            f"step (sync = step), over as few as {count(rows, 'row')}. Published "
+            "methods reconstruct single rows from the gradient of a small batch."
         )
         yield Sentence(_LEAVES, text, "step-updates" if rows < FLOOR_ROWS else None)
 
@@ -347,8 +348,8 @@ def _tell_answers(subject: _Subject) -> Iterator[Sentence]:
     agreement = subject.agreement
     if agreement.about == "group":
         text = (
-            "The document names no rows and no output: nothing bounds what the code reads or lets out. "
-            "Read the code (sealift agreement show --code)."
+            "The document names no rows and no output: nothing limits what the code "
+            "reads or shares. Read the code (sealift agreement show --code)."
         )
         yield Sentence(_LEAVES, text, alarm=True)
     if agreement.about != "serve":
@@ -358,9 +359,9 @@ def _tell_answers(subject: _Subject) -> Iterator[Sentence]:
         who = _quote_names(sorted(asks)) if asks else "anybody who can reach it"
         yield Sentence(_LEAVES, f"{each.name} answers {who}, with {_answers(each)}.")
         if each.schema.get("mixed"):
-            text = f"Rows of several clients of {each.name} share a batch: the recipe has them before it together."
+            text = f"Rows of several clients of {each.name} can be in one batch: the recipe reads them together."
             yield Sentence(_LEAVES, text)
-    text = "The operator of a server sees who asks when, and how much: sizes and times."
+    text = "The operator of a server sees who asks, when, and how much."
     yield Sentence(_LEAVES, text)
 
 
@@ -395,7 +396,7 @@ def _tell_levels(subject: _Subject) -> Iterator[Sentence]:
     if Level.DEVELOPMENT in agreement.accept:
         yield from _tell_development(subject)
     if agreement.rehearse is not None:
-        text = f"It only rehearses {agreement.rehearse}: the same steps, without its protection."
+        text = f"It only rehearses {agreement.rehearse}, without its protection."
         yield Sentence(_READS, text, alarm=True)
 
 
@@ -405,16 +406,16 @@ def _tell_development(subject: _Subject) -> Iterator[Sentence]:
     keys = agreement.references.development_attesters
     whose = sorted({by_key.get(each, "no party of this document") for each in keys})
     text = (
-        "Development means that software keys vouch for a machine, and no hardware: keys of "
-        f"{subject.names(whose) or 'nobody yet'}. Whoever runs a machine can read what is on it, and change "
-        "what it does."
+        "Development means that software keys, not hardware, attest a machine: "
+        f"keys of {subject.names(whose) or 'nobody yet'}. Whoever runs a "
+        "machine can read what is on it, and change what it does."
     )
     yield Sentence(_READS, text, alarm=True)
     if agreement.rows_at_home:
         text = (
-            f"Rows stay at home, but {subject.readers} are unproven: they see updates, and "
-            "nothing shows that they run the agreed code. One that does not can choose the weights from "
-            "which the others go on, so that single rows stand out in their updates."
+            f"Rows stay on their owner's machine, but {subject.readers} are unproven: they see updates, and "
+            "nothing shows that they run the agreed code. A machine that does not run it can choose the weights "
+            "from which the others continue, so that single rows become visible in their updates."
         )
         yield Sentence(_READS, text, alarm=True)
 
@@ -429,8 +430,8 @@ def _tell_travel(subject: _Subject) -> Iterator[Sentence]:
     training = subject.agreement.training
     if rule is not None and training is not None and {*training.plans} - {"ddp"}:
         text = (
-            f"{_capital(cargo_promise(rule.buffers, rule.mixed))}. The accelerator itself reports that; it is no "
-            f"proof. An owner's program has at most {rule.lease_s:g} s to send its rows."
+            f"{_capital(cargo_promise(rule.buffers, rule.mixed))}. The accelerator itself reports this; it is "
+            f"not a proof. An owner's program has at most {rule.lease_s:g} s to send its rows."
         )
         yield Sentence(_READS, text)
 
@@ -438,19 +439,15 @@ def _tell_travel(subject: _Subject) -> Iterator[Sentence]:
 def cargo_promise(buffers: int, mixed: bool) -> str:
     """What keeps one owner's rows from the next, in words (rule H2)."""
     if buffers == 1 and not mixed:
-        return (
-            "one owner's rows are scrubbed, and read back as zeros, before the next "
-            "owner is met"
-        )
+        return "one owner's rows are overwritten, and read back as zeros, before the next owner's rows are loaded"
     together = (
-        "several owners' rows lie in the accelerator at one time, batches are drawn "
-        "across them,"
+        "several owners' rows are in the accelerator at the same time, batches are drawn across them,"
         if mixed
         else "the next owner's rows load while one owner's are trained on,"
     )
     return (
-        f"{together} and no message reads memory: there is no read path; each visit's "
-        "memory is scrubbed, and read back as zeros, when it ends"
+        f"{together} and no message reads memory: there is no read path; each "
+        "visit's memory is overwritten, and read back as zeros, when it ends"
     )
 
 
@@ -459,21 +456,19 @@ def _tell_references(subject: _Subject) -> Iterator[Sentence]:
     by_key = {party.sign: party.name for party in subject.agreement.parties}
     if subject.agreement.accept != (Level.DEVELOPMENT,) or subject.agreement.rehearse:
         text = (
-            f"Vendors' certificates and revocation lists may be {references.collateral_max_age_s / 86_400:g} days "
-            f"old. The worst verdict of a vendor that is taken is {references.lowest_tier}."
+            f"Vendors' certificates and revocation lists may be {references.collateral_max_age_s / 86_400:g} "
+            f"days old. The lowest accepted verdict of a vendor is {references.lowest_tier}."
         )
         yield Sentence(_READS, text)
     if references.enrollers:
         who = [by_key.get(each, each.to_text()) for each in references.enrollers]
-        text = (
-            f"{_begin(subject.names(who))} may say which TPM belongs to which machine."
-        )
+        text = f"{_begin(subject.names(who))} may confirm which machine has which TPM."
         yield Sentence(_READS, text)
     for each in references.sets:
         signer = by_key.get(each.signer, each.signer.to_text())
         text = (
-            f"{_begin(subject.names([signer]))} may change what evidence must show, without a new agreement, "
-            f"with the signed list {each.name}, number {each.number} or later."
+            f"{_begin(subject.names([signer]))} may change what evidence must show without a new agreement, "
+            f"through the signed list {each.name}, number {each.number} or later."
         )
         yield Sentence(_READS, text)
     for kind in ("tpm", "tdx", "snp", "nvidia"):
@@ -506,13 +501,16 @@ def _values(value: Any) -> str:
 def _tell_code(subject: _Subject) -> Iterator[Sentence]:
     code = subject.agreement.code
     text = (
-        f"The code is {count(len(code.files), 'file')} with the digest {code.digest}; it begins in "
+        f"The code has {count(len(code.files), 'file')} and the digest {code.digest}; it starts in "
         f"{quote_foreign(code.entry)}. Read it (`sealift agreement show --code`; at a meeting, the folder recipe)"
     )
     if subject.agreement.about != "group":
-        text += ": it decides what the model keeps of rows. It runs in a sandbox, without network, files and other processes"
+        text += (
+            ": it decides what the model stores of rows. It runs in a "
+            "sandbox, without network, files and other processes"
+        )
         if Level.DEVELOPMENT in subject.agreement.accept:
-            text += "; a machine that has no sandbox runs it without one"
+            text += "; a machine without a sandbox runs it unconfined"
     yield Sentence(_COMPUTES, f"{text}.")
 
 
@@ -525,19 +523,19 @@ def _tell_settings(subject: _Subject) -> Iterator[Sentence]:
         runs = f"At most {count(rule.runs, 'different run')}"
     last = "may be left out" if True in rule.drop_last else "are used"
     text = (
-        f"The model is trained {say_list([_PLANS[each] for each in rule.plans], 'or')}. {runs} may be "
-        "started; one that is started again with the same name and settings is the same run, for as long as keys "
-        f"and visits last. A run has {_range(rule.epochs)} rounds over all training rows and {_range(rule.batch_rows)} rows in a "
+        f"The model is trained {say_list([_PLANS[each] for each in rule.plans], 'or')}. {runs} may be started; a "
+        "run that is started again with the same name and settings counts once, as long as keys and visits last. "
+        f"A run has {_range(rule.epochs)} rounds over all training rows and {_range(rule.batch_rows)} rows in a "
         f"step; shorter last steps {last}. Devices: {say_list(rule.device, 'or')}."
     )
     yield Sentence(_COMPUTES, text)
-    text = "Which rows share a step, stand behind one number, or are left out, is another choice in each round."
-    yield Sentence(_COMPUTES, f"{text} It follows from a seed: {_range(rule.seed)}.")
-    missing = {"skip": "goes on without it", "wait": "waits for it"}
+    text = "Which rows are in one step, are measured together, or are left out, changes in each round."
+    yield Sentence(_COMPUTES, f"{text} A seed determines it: {_range(rule.seed)}.")
+    missing = {"skip": "continues without it", "wait": "waits for it"}
     text = (
-        f"Held-out rows are measured on at the end, and before that {_every(rule.evaluate_every, 'rounds')}. Encrypted "
-        f"checkpoints are saved {_every(rule.checkpoint_every, 'groups of visits')}. When an owner is missing, "
-        f"the run {say_list([missing[each] for each in rule.on_missing], 'or')}."
+        f"Held-out rows measure the model at the end, and before that {_every(rule.evaluate_every, 'rounds')}. "
+        f"Encrypted checkpoints are saved {_every(rule.checkpoint_every, 'groups of visits')}. When an owner is "
+        f"missing, the run {say_list([missing[each] for each in rule.on_missing], 'or')}."
     )
     yield Sentence(_COMPUTES, text)
     if rule.slices.max > 1 and subject.agreement.group is None:
@@ -557,13 +555,13 @@ def _tell_tables(subject: _Subject) -> Iterator[Sentence]:
     use = {"train": "to train on", "heldout": "to measure on, not to train on"}
     alike: dict[str, list[str]] = {}
     for each in sorted(agreement.resources, key=lambda each: each.owner != asked):
-        rows = "rows, whose number all parties learn after a yes to signing"
+        rows = "rows, whose number all parties learn after you agree to sign"
         if subject.sealed:
             cells = count(each.cell_rows, "row")
             rows = f"{count(each.rows, 'row')} of {each.row_bytes:,} bytes in cells of {cells}"
         what = f"a sealed model of {each.total_bytes:,} bytes, to be served"
         if each.part != "model":
-            columns = _columns(each.schema) or "of no name"
+            columns = _columns(each.schema) or "without names"
             what = f"{rows}, {use[each.part]}, with the columns {columns}"
         who = f"{subject.does(each.owner, 'bring')} {each.name}"
         alike.setdefault(f"{what}. {_say_rule(each, agreement)}", []).append(who)
@@ -571,15 +569,15 @@ def _tell_tables(subject: _Subject) -> Iterator[Sentence]:
         yield Sentence(_BRINGS, f"{_begin(say_list(bring))}: {what}")
     if own := agreement.resources_of(asked):
         leases = [each.lease for each in own if each.lease]
-        when = "when the run ends: a key of yours has no lease"
+        when = "when the run ends, because a key of yours has no lease"
         if len(leases) == len(own):
             when = (
-                f"within {max(each.heartbeat_s for each in leases):g} s where your broker is heard, and after "
+                f"within {max(each.heartbeat_s for each in leases):g} s if your broker can be reached, and after "
                 f"{max(each.lease_s for each in leases):g} s at the latest"
             )
         text = (
-            f"`sealift agreement leave` ends the use of your keys {when}. It does not take back what was "
-            "learnt before."
+            f"`sealift agreement leave` ends the use of your keys {when}. It "
+            "does not undo what was learnt before."
         )
         yield Sentence(_BRINGS, text)
 
@@ -594,15 +592,16 @@ def _say_rule(resource: Resource, agreement: Agreement) -> str:
         f" from {say_time(rule.not_before)} on" if rule.not_before is not None else ""
     )
     until = f" until {say_time(rule.not_after)}" if rule.not_after is not None else ""
-    ends = "Without a lease it stays good after its owner leaves, until the run ends."
+    ends = "Without a lease it stays valid after its owner leaves, until the run ends."
     if lease:
         ends = (
             f"The machine must prove itself again every {lease.heartbeat_s:g} s; if it does not, the key stops "
             f"working after {lease.lease_s:g} s at the latest."
         )
     return (
-        f"Its key goes to a machine that proves level {say_list(resource.accepted(agreement.accept), 'or')} "
-        f"with this code, {uses}{since}{until}, for {say_list(resource.purposes) or 'serving'}. {ends}"
+        "Its key is released to a machine that proves level "
+        f"{say_list(resource.accepted(agreement.accept), 'or')} with this code, "
+        f"{uses}{since}{until}, for {say_list(resource.purposes) or 'serving'}. {ends}"
     )
 
 
@@ -636,24 +635,24 @@ def _tell_parties(subject: _Subject) -> Iterator[Sentence]:
 def _tell_changes(subject: _Subject) -> Iterator[Sentence]:
     agreement, board = subject.agreement, subject.agreement.board
     since, until = agreement.not_before, agreement.not_after
-    text = f"It holds from {say_time(since)} on. " if since is not None else ""
+    text = f"It is valid from {say_time(since)} on. " if since is not None else ""
     text += (
         f"No key is released after {say_time(until)}."
         if until is not None
-        else "It never ends by itself."
+        else "It never expires."
     )
     yield Sentence(_SIGNED, text)
     if board is None:
-        text = "Another agreement in its place needs the signature of every party."
+        text = "A new agreement in its place needs the signature of every party."
     else:
         veto = f", {subject.names(board.veto)} among them" if board.veto else ""
-        asked = "Nobody is asked which agreement is the last."
+        asked = "No owner is asked which agreement is the latest."
         if last := board.rollback:
-            asked = f"{count(last.quorum, 'owner')}, of whom {last.faulty} may lie, are asked which agreement is the last."
+            asked = f"{count(last.quorum, 'owner')} ({last.faulty} may lie) are asked which agreement is the latest."
         text = (
-            f"Another agreement in its place needs {count(board.threshold, 'signature')} of "
-            f"{subject.names(board.members)}{veto}. A party's keys, its tables and their rules change with its "
-            f"own signature only. {asked}"
+            f"A new agreement in its place needs {count(board.threshold, 'signature')} "
+            f"of {subject.names(board.members)}{veto}. A party's keys, its tables and "
+            f"their rules change only with its own signature. {asked}"
         )
     yield Sentence(_SIGNED, text)
 

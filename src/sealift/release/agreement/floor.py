@@ -1,7 +1,7 @@
-"""The floor of an owner's own program: what it refuses to sign, whatever a person answers.
+"""What an owner's own program refuses to sign unless the owner names it with --allow.
 
-A question that is answered by habit protects nobody, so a plain yes does not do for what
-shows single rows: the owner names each such thing on the command line.
+People answer questions by habit, so a plain yes is not enough for terms that can show
+single rows: the owner must name each such exception on the command line.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from sealift.release.agreement import Agreement
 from sealift.release.agreement.explain import FLOOR_ROWS, ExceptionName, explain
 
 EXCEPTIONS: Final[dict[ExceptionName, str]] = {
-    "recipe-text": "text of the recipe leaves unread",
-    "statistics": f"sums over fewer than {FLOOR_ROWS} rows are shown",
-    "metric-rows": f"numbers over fewer than {FLOOR_ROWS} rows leave",
+    "recipe-text": "text of the recipe is shared unchecked",
+    "statistics": f"sums over fewer than {FLOOR_ROWS} rows are shared",
+    "metric-rows": f"numbers over fewer than {FLOOR_ROWS} rows are shared",
     "model-to": "the model goes to a party that is not its owner",
-    "round-updates": f"updates over a table of fewer than {FLOOR_ROWS} rows are shown",
-    "step-updates": f"updates over fewer than {FLOOR_ROWS} rows are shown",
-    "rows-away": "your rows leave for a machine that proves nothing",
+    "round-updates": f"updates over a table of fewer than {FLOOR_ROWS} rows are shared",
+    "step-updates": f"updates over fewer than {FLOOR_ROWS} rows are shared",
+    "rows-away": "your rows are sent to a machine that proves nothing",
 }
 
 
 def require_allowed(
     agreement: Agreement, owner: str, allowed: Sequence[str], *, sealed: bool = True
 ) -> None:
-    """Refuse what is below the floor, unless its owner named it.
+    """Refuse terms below the floor, unless the owner named each exception.
 
     Args:
         agreement: What is to be signed.
@@ -45,7 +45,7 @@ def require_allowed(
     missing = [each for each in below if each not in allowed]
     if missing:
         raise PolicyError(
-            "the agreement is below the floor of your own program",
+            "the agreement shares something that you must allow explicitly",
             why="; ".join(f"{EXCEPTIONS[each]} (--allow {each})" for each in missing),
             code="below-floor",
         )

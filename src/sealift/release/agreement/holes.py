@@ -1,6 +1,6 @@
-"""Holes of an agreement: what it leaves open, in words that an owner can act on.
+"""Holes of an agreement: what it does not protect, in words that an owner can act on.
 
-Pure. A hole is not an error: parties may want it. It is said whenever they look.
+Pure. A hole is not an error, because the parties may want it, but they see it every time.
 """
 
 from __future__ import annotations
@@ -45,21 +45,20 @@ def _levels(agreement: Agreement) -> Iterator[Hole]:
     if agreement.rehearse is not None:
         yield Hole(
             "rehearsal",
-            f"it only rehearses {agreement.rehearse}: the same steps, and no protection",
+            f"it only rehearses level {agreement.rehearse}, without its protection",
         )
     if agreement.servers is not None:
         names = ", ".join(agreement.servers.parties.values())
         yield Hole(
             "servers-collude",
-            f"any two of {names} together can read rows and weights, and no evidence "
-            "shows that they do not",
+            f"any two of {names} together can read rows and weights, and no evidence can show that they do not",
         )
     for level in (Level.TEE, Level.ATTESTED_HOST):
         if level in agreement.accept:
             yield Hole(
                 "no-gpu-binding",
-                f"level {level} binds no GPU: what a GPU or its bus shows is open to "
-                "the operator; only gpu-tee asks for a measured GPU",
+                f"level {level} does not check GPUs: the operator can read what "
+                "is on a GPU or its bus; only gpu-tee requires a measured GPU",
             )
 
 
@@ -69,19 +68,18 @@ def _roots(agreement: Agreement) -> Iterator[Hole]:
         if root.operator == "virtual":
             yield Hole(
                 "virtual-root",
-                f"TPM root {root.name} is virtual: whoever runs that cloud is trusted "
-                "with everything",
+                f"TPM root {root.name} is virtual: the operator of that cloud can read everything",
             )
         if root.operator == "software":
             yield Hole(
-                "software-root",
-                f"TPM root {root.name} is software: it rehearses and proves nothing",
+                "software-root", f"TPM root {root.name} is software: it proves nothing"
             )
-        if root.operator == "hardware" and _sounds_soft(root.name):
+        soft = any(word in root.name.lower() for word in _SOFTWARE_WORDS)
+        if root.operator == "hardware" and soft:
             yield Hole(
                 "software-root-named-hardware",
-                f"TPM root {root.name} counts as hardware and sounds like software: "
-                "compare its key with the vendor's",
+                f"TPM root {root.name} is declared as hardware, and its name "
+                "suggests software: compare its key with the vendor's",
             )
 
 
@@ -99,27 +97,25 @@ def _references(agreement: Agreement) -> Iterator[Hole]:
     if ima is not None and not ima.must:
         yield Hole(
             "no-must-have",
-            "no program is named that must have run (references.tpm.ima.must): no "
-            "attested host is accepted before a set of references names one",
+            "references.tpm.ima.must names no program that must have run: no "
+            "attested host is accepted before a reference set names one",
         )
     if ima is not None and ima.signers:
         yield Hole(
             "mutable-code",
-            f"any file signed by one of {len(ima.signers)} keys may run on the host, "
-            "also one that nobody here has seen",
+            f"any file signed by one of {len(ima.signers)} keys may run on the "
+            "host, also one that no party has seen",
         )
     if references.lowest_tier != "affirming":
         yield Hole(
             "warning-tier",
-            "evidence with warnings of its vendor is taken: weaknesses that are known "
-            "may be open",
+            "evidence with warnings of its vendor is accepted: it may have known weaknesses",
         )
     if references.collateral_max_age_s > OLD_COLLATERAL_S:
         days = references.collateral_max_age_s // DAY_S
         yield Hole(
             "old-collateral",
-            f"collateral may be {days} days old: a broken platform counts for so long "
-            "after it was revoked",
+            f"collateral may be {days} days old: a platform is accepted for so long after its revocation",
         )
     yield from _platforms(agreement)
 
@@ -127,23 +123,23 @@ def _references(agreement: Agreement) -> Iterator[Hole]:
 def _platforms(agreement: Agreement) -> Iterator[Hole]:
     references = agreement.references
     if references.tdx is not None and not references.tdx.platforms:
-        yield Hole("any-platform", "any TDX machine in the world may answer (rule M7)")
+        yield Hole("any-platform", "any TDX machine is accepted (rule M7)")
     if references.snp is not None and not references.snp.chips:
-        yield Hole("any-platform", "any SEV-SNP chip in the world may answer (rule M7)")
+        yield Hole("any-platform", "any SEV-SNP chip is accepted (rule M7)")
     if references.tpm is not None and references.tpm.revocation == "none":
         yield Hole(
             "no-revocation",
-            "a TPM whose certificate names no revocation list counts: nobody would say "
-            "that its maker revoked it",
+            "a TPM whose certificate names no revocation list is accepted: "
+            "nobody would learn that its manufacturer revoked it",
         )
     waived = references.snp is not None and references.snp.revocation == "waived"
     lax = references.nvidia is not None and references.nvidia.revocation == "if-known"
     for name, open_ in (("SEV-SNP chip", waived), ("NVIDIA device", lax)):
         if open_:
-            yield Hole("no-revocation", f"an {name} counts after its maker revoked it")
+            yield Hole("no-revocation", f"an {name} is accepted after its revocation")
     if references.tdx is not None and references.tdx.tcb_statuses != ("UpToDate",):
         names = ", ".join(references.tdx.tcb_statuses)
-        yield Hole("old-firmware", f"TDX firmware counts when it is {names}")
+        yield Hole("old-firmware", f"TDX firmware is accepted when it is {names}")
 
 
 def _owners(agreement: Agreement) -> Iterator[Hole]:
@@ -154,13 +150,13 @@ def _owners(agreement: Agreement) -> Iterator[Hole]:
         if name not in board.veto:
             yield Hole(
                 "owner-without-veto",
-                f"{name} brings data and has no veto: others may bring a successor into "
-                f"force without it; {name}'s own keys stay closed until it signs",
+                f"{name} brings data and has no veto: the others may sign a successor "
+                f"without it; {name}'s own keys are not released until it signs",
             )
     if board.threshold == 1:
         yield Hole(
             "threshold-of-one",
-            f"{board.members[0]} alone may change what belongs to no single owner",
+            f"{board.members[0]} alone may change everything that belongs to no single owner",
         )
 
 
@@ -168,8 +164,8 @@ def _rollback(agreement: Agreement) -> Iterator[Hole]:
     if agreement.board is None or agreement.board.rollback is None:
         yield Hole(
             "no-rollback-quorum",
-            "nobody is asked which agreement is the last: a broker restored from a "
-            "backup serves the one that it remembers",
+            "no owner is asked which agreement is the latest: a broker "
+            "restored from a backup serves the one in its backup",
         )
 
 
@@ -179,7 +175,7 @@ def _roles(agreement: Agreement) -> Iterator[Hole]:
         has = "brings" if serves else "gets"
         yield Hole(
             "two-roles",
-            f"{operator} runs the machines and {has} the model: nobody else sees a run",
+            f"{operator} runs the machines and {has} the model: no other party can check a run",
         )
     roles = agreement.party(operator).roles
     for role, what in (("data_owner", "brings data"), ("code_owner", "wrote the code")):
@@ -190,13 +186,13 @@ def _roles(agreement: Agreement) -> Iterator[Hole]:
         if key not in enrollers:
             yield Hole(
                 "foreign-enroller",
-                f"{key.to_text()} may say which TPM is genuine, and is no party's key",
+                f"{key.to_text()} may confirm which TPM is genuine, and belongs to no party",
             )
 
 
 def _time(agreement: Agreement) -> Iterator[Hole]:
     if agreement.not_after is None:
-        yield Hole("no-expiry", "the agreement never ends by itself")
+        yield Hole("no-expiry", "the agreement never expires")
 
 
 def _releases(agreement: Agreement) -> Iterator[Hole]:
@@ -213,43 +209,46 @@ def _resource(resource: Resource, agreement: Agreement) -> Iterator[Hole]:
             f"the key of {resource.name} may be released any number of times",
         )
     if rule.not_after is None and agreement.not_after is None:
-        yield Hole("no-expiry", f"the key of {resource.name} may be released for ever")
+        yield Hole(
+            "no-expiry",
+            f"the key of {resource.name} may be released without an end date",
+        )
     if resource.lease is None and (resource.part != "model" or attested):
         yield Hole(
             "no-lease",
-            f"the key of {resource.name} goes out without a lease: a host that turns "
-            f"bad later keeps it, nothing is revoked, and a departure is not heard",
+            f"the key of {resource.name} is released without a lease: a host that is compromised "
+            "later still has it, and neither a revocation nor a departure ends its use",
         )
 
 
 def _outputs(agreement: Agreement) -> Iterator[Hole]:
     for each in agreement.resources:
         if each.part == "model" and not each.schema.get("clients"):
-            line = f"anybody may ask {each.name}, and learn it answer by answer"
+            line = f"anybody may ask {each.name}, and can copy it by collecting answers"
             yield Hole("open-to-all", line)
     if agreement.about == "group":
-        yield Hole("no-output-rule", "the code may let out whatever its processes hold")
+        yield Hole("no-output-rule", "the code may share whatever its processes hold")
     if agreement.output is None:
         return
     rule, several = agreement.output, len(agreement.data_owners) > 1
     if rule.min_rows == 1 or rule.min_owner_rows == 1:
         yield Hole(
             "few-rows",
-            "a model may leave that was trained on a single row of an owner: whoever "
-            "gets it may read that row out of it",
+            "a model that was trained on a single row of an owner may be "
+            "released: whoever gets it may be able to extract that row",
         )
     if rule.metrics and rule.metric_rows == 1:
-        yield Hole("few-rows", "a number may leave that was measured on a single row")
+        yield Hole(
+            "few-rows", "a number that was measured on a single row may be shared"
+        )
     if rule.statistics and rule.statistics_rows == 1:
-        yield Hole("few-rows", "a total may leave that was made of a single row")
+        yield Hole("few-rows", "a total over a single row may be shared")
     if several and rule.min_holders == 1:
-        yield Hole("one-owner", "a model may leave that saw the rows of one owner only")
+        yield Hole("one-owner", "a model of only one owner's rows may be released")
     if rule.recipe_text:
-        yield Hole("recipe-text", "the recipe may print rows: its text leaves unread")
-
-
-def _sounds_soft(name: str) -> bool:
-    return any(word in name.lower() for word in _SOFTWARE_WORDS)
+        yield Hole(
+            "recipe-text", "the recipe may print rows: its text is shared unchecked"
+        )
 
 
 _SEARCHES: Final[tuple[Callable[[Agreement], Iterator[Hole]], ...]] = (

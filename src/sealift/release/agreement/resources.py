@@ -83,7 +83,7 @@ class ReleaseRule:
         require_within(self.max_uses, 0, MAX_INTEGER, "max_uses")
         require_window(self.not_before, self.not_after)
         if bool(self.lease_s) is not (self.heartbeat_s is not None):
-            raise inconsistent("a lease has a heartbeat, and only a lease", "lease_s")
+            raise inconsistent("and heartbeat_s must be given together", "lease_s")
         if self.lease_s and self.heartbeat_s is not None:
             require_positive(self.lease_s, MAX_LEASE_S, "lease_s")
             require_positive(self.heartbeat_s, self.lease_s, "heartbeat_s")
@@ -129,7 +129,9 @@ class Resource:
             raise inconsistent("is not rows times row_bytes", "total_bytes")
         for purpose in self.rule.purposes:
             if part_for(purpose) != self.part:
-                raise inconsistent(f"{purpose} reads other rows", "rule.purposes")
+                raise inconsistent(
+                    f"names {purpose}, which reads another part", "rule.purposes"
+                )
 
     @property
     def lease(self) -> KeyLease | None:
@@ -161,8 +163,8 @@ class Resource:
     def require_cells(self, first_row: int, rows: int) -> None:
         """Refuse a range that is not made of whole cells (rule N5).
 
-        So two ranges that are let through differ by no row or by a cell at least,
-        whoever asked for them, and in whichever run.
+        Any two accepted ranges are then equal or differ by at least one cell, whoever
+        asks and in whichever run, so their results cannot reveal a few rows.
 
         Raises:
             PolicyError: ``off-grid``.
@@ -172,9 +174,8 @@ class Resource:
         ends = end == self.rows or (end <= last and end % self.cell_rows == 0)
         if rows < 1 or not starts or not ends:
             raise PolicyError(
-                f"rows {first_row} to {end - 1} of {self.name} are no whole cells",
-                why=f"its {self.rows} rows are cut every {self.cell_rows}, and the "
-                "last cell takes the rest",
+                f"rows {first_row:,} to {end - 1:,} of {self.name} are not whole cells",
+                why=f"a cell has {self.cell_rows:,} of its {self.rows:,} rows, and the last cell has the rest",
                 code="off-grid",
             )
 
@@ -195,8 +196,8 @@ class Resource:
         """
         if purpose not in self.purposes:
             raise PolicyError(
-                f"{self.name} is not for this purpose",
-                why=f"it is for {' and '.join(self.purposes)}, not {purpose}",
+                f"{self.name} may not be used for this purpose",
+                why=f"its purposes are {' and '.join(self.purposes)}, and it was requested for {purpose}",
                 code="purpose-refused",
             )
 
@@ -311,7 +312,7 @@ class GroupRule:
     @property
     def promise(self) -> str:
         """What it means, in words."""
-        each = "each key goes to each of them, and counts as a use each time"
+        each = "each key is released to each of them, and each release counts as a use"
         if self.rows == "owner":
             each = "each on its owner's machine, with that owner's rows and key alone"
         return f"{self.ranks} accelerators train together, {each}"

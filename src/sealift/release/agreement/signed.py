@@ -1,9 +1,9 @@
-"""Signatures under an agreement: who must sign has signed, or it binds nobody.
+"""Signatures under an agreement, which is valid only when all required parties signed.
 
-``verify`` is the only maker of a ``VerifiedAgreement``: every party of a first agreement
-has signed these very bytes, and whoever ``release/agreement/successors.py`` asks for a successor's. It
-knows who signed: the key of an owner who did not is not released (rule H7). The file on
-disk is canonical JSON as well, and carries the line before it.
+Only ``verify`` makes a ``VerifiedAgreement``: every party of a first agreement has signed
+exactly these bytes; ``release/agreement/successors.py`` says who must sign a successor.
+It records who signed, because the key of an owner who did not is not released (rule H7).
+The file on disk is canonical JSON as well, and contains all predecessors.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SignedAgreement(SignedLink):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:
-    """What a process judges evidence with, beside the signed document.
+    """What a process needs to appraise evidence, besides the signed document.
 
     Attributes:
         collateral: Of this side, never of the attester (rule H13).
@@ -87,7 +87,7 @@ _VERIFIED: Final = _VerifiedToken()
 
 @dataclass(frozen=True, slots=True)
 class VerifiedAgreement:
-    """An agreement that all signed who must, and who that was.
+    """An agreement with all required signatures, and who signed it.
 
     Attributes:
         agreement: The document.
@@ -119,7 +119,7 @@ class VerifiedAgreement:
         return self.agreement.accept
 
     def equipped(self, equipment: Equipment) -> VerifiedAgreement:
-        """The same agreement, with what evidence is judged with."""
+        """The same agreement, with the equipment that appraises evidence."""
         return replace(self, equipment=equipment)
 
     def under(self, statements: Iterable[SignedStatement]) -> VerifiedAgreement:
@@ -151,7 +151,7 @@ class VerifiedAgreement:
         return self.backing.signers
 
     def require_owner_signed(self, name: str) -> Party:
-        """The party, if its key may be released at all: silence is no (rule H7).
+        """The party, if it signed; without its signature no key is released (rule H7).
 
         Raises:
             PolicyError: ``owner-unsigned`` or ``owner-left``, naming the owner.
@@ -159,15 +159,15 @@ class VerifiedAgreement:
         party = self.party(name)
         if name in self.backing.left:
             raise PolicyError(
-                f"{name} has left {self.agreement.name}",
-                why="nothing of it is released any more",
+                f"{name} has left the agreement {self.agreement.name}",
+                why="its keys are not released any more",
                 code="owner-left",
             )
         if name not in self.backing.signers:
             raise PolicyError(
                 f"{name} has not signed the agreement in force",
-                why="a key is released only under an agreement that its owner signed",
-                fix=f"Have {name} run `sealift agreement sign`",
+                why="an owner's key is released only under an agreement that the owner signed",
+                fix=f"{name} must run `sealift agreement sign`",
                 code="owner-unsigned",
             )
         return party
@@ -205,7 +205,7 @@ def add_former_key(signed: SignedAgreement, former: Identity) -> SignedAgreement
         PolicyError: ``not-a-party``, or ``other-key``: it is not that key.
     """
     if not signed.before:
-        raise UsageError("a first agreement has no former keys")
+        raise UsageError("a first agreement has no former keys to sign with")
     before = signed.before[-1].agreement
     before.require_own_key(former.name, former.public_key)
     signature = former.sign(Label.AGREEMENT, encode(signed.agreement))
@@ -215,7 +215,7 @@ def add_former_key(signed: SignedAgreement, former: Identity) -> SignedAgreement
 def verify(
     signed: SignedAgreement, statements: Iterable[SignedStatement] = ()
 ) -> VerifiedAgreement:
-    """Return the agreement if all signed who must, and nobody ended it.
+    """Return the agreement if all required parties signed, and nobody ended it.
 
     Args:
         signed: The agreement with the line before it.
@@ -236,7 +236,7 @@ def verify(
 
 
 def verify_signatures(signed: SignedAgreement) -> SignedAgreement:
-    """Return ``signed`` if every signature that is there fits; some may be missing.
+    """Return ``signed`` if every present signature is valid; some may be missing.
 
     Raises:
         IntegrityError: ``agreement-altered``, naming whose signature does not fit.
@@ -272,8 +272,8 @@ def load_signed(path: Path) -> SignedAgreement:
     except MalformedError as error:
         if error.field == "agreement.version":
             raise MalformedError(
-                f"{path} is an agreement of another version of the format",
-                why=f"this Sealift reads version {VERSION}",
+                f"{path} has another format version",
+                why=f"this Sealift reads agreements of version {VERSION}",
                 code="agreement-version",
             ) from None
         raise MalformedError(

@@ -117,7 +117,7 @@ def find_signer(signed: SignedStatement, parties: Iterable[Party]) -> Party:
                 continue
             return party
     raise IntegrityError(
-        f"a statement that {said.party} did not sign",
+        f"{said.party} did not sign its statement",
         why=f"{said.kind} of {said.line}, number {said.number}",
         code="statement-altered",
     )
@@ -135,8 +135,8 @@ def require_timely(said: Statement, now_s: float) -> None:
     """
     if said.at_s > now_s + CLOCKS_DIFFER_S:
         raise StaleError(
-            f"a statement of {said.party} from the future",
-            why=f"{said.kind} of {said.line}, {said.at_s - now_s:.0f} seconds from now",
+            f"the statement of {said.party} is dated in the future",
+            why=f"{said.kind} of {said.line}, {said.at_s - now_s:.0f} s later than this machine's clock",
             code="statement-early",
         )
 
@@ -174,8 +174,8 @@ def load_statements(folder: Path, line: str) -> tuple[SignedStatement, ...]:
     paths = sorted(folder.glob(f"*{SUFFIX}"))
     if len(paths) > MAX_STATEMENTS:
         raise MalformedError(
-            f"{folder} holds too many statements",
-            why=f"{len(paths)}, at most {MAX_STATEMENTS} are read",
+            f"{folder} has too many statements",
+            why=f"it has {len(paths)}; at most {MAX_STATEMENTS} are allowed",
             code="bad-statement",
         )
     found = (load_statement(path) for path in paths)

@@ -1,10 +1,10 @@
-"""A line of agreements: who must have signed a successor before it binds anybody.
+"""A line of agreements: who must sign a successor before it is valid.
 
-The first agreement needs everybody. A successor carries the line before it, back to the
-first, and needs what the board of its predecessor asks for: so many members, and
-everybody with a veto. Whatever names a single owner (its keys, its resources and their
-rules, what becomes of its rows) changes only with that owner's own signature, by the key
-that it had before: no threshold rewrites an owner's rule (rule H7). Pure.
+All parties must sign the first agreement. A successor contains all its predecessors and
+needs the signatures that the board of its direct predecessor requires: a number of
+members, and every member with a veto. A part that names a single owner (its keys, its
+resources and their rules, the use of its rows) changes only with that owner's signature,
+made with the key that it had before: no majority changes an owner's rule (rule H7). Pure.
 Source: spec/release.md sections Amendments and Statements.
 """
 
@@ -47,7 +47,7 @@ class SignedLink:
 
 @dataclass(frozen=True, slots=True)
 class Backing:
-    """Who stands behind the last agreement of a line.
+    """Who signed the last agreement of a line.
 
     Attributes:
         signers: Parties that signed it themselves.
@@ -76,7 +76,7 @@ def verify_line(
         PolicyError: ``agreement-unsigned``, ``board-unsigned``, ``veto-unsigned``,
             ``owner-part-changed``, ``party-removed``: whose signature is missing.
             ``agreement-vetoed``, ``agreement-cancelled``: it was ended.
-        StaleError: ``agreement-line``: it does not hang together.
+        StaleError: ``agreement-line``: an agreement does not follow its predecessor.
         IntegrityError: ``agreement-altered`` or ``statement-altered``.
         MalformedError: somebody signed who is no party.
     """
@@ -95,8 +95,8 @@ def verify_line(
     first = links[0].agreement
     if first.number != 1:
         raise StaleError(
-            "the agreement comes without the line before it",
-            why=f"it is number {first.number}",
+            "the agreement's predecessors are missing",
+            why=f"its first agreement has number {first.number}",
             code="agreement-line",
         )
     _require_everybody(links[0], frozenset())
@@ -111,7 +111,7 @@ def verify_line(
 
 
 def verify_link(link: SignedLink) -> None:
-    """Check that every signature that is there fits; some may be missing.
+    """Check that every present signature is valid; some may be missing.
 
     Raises:
         IntegrityError: ``agreement-altered``, naming whose signature does not fit.
@@ -121,7 +121,7 @@ def verify_link(link: SignedLink) -> None:
     strangers = sorted((link.signatures.keys() | link.former.keys()) - names)
     if strangers:
         raise MalformedError(
-            "a signature by somebody who is no party",
+            "somebody signed who is not a party",
             why=strangers[0][:80],
             field="signatures",
             code="bad-agreement-file",
@@ -141,8 +141,8 @@ def require_follows(after: Agreement, before: Agreement) -> None:
     expected = (before.name, before.number + 1, before.digest)
     if (after.name, after.number, after.predecessor) != expected:
         raise StaleError(
-            "the agreement does not follow the one before",
-            why=f"{after.name} {after.number} after {before.name} {before.number}",
+            "the agreement does not follow its predecessor",
+            why=f"{after.name} number {after.number} cannot follow {before.name} number {before.number}",
             code="agreement-line",
         )
 
@@ -185,14 +185,14 @@ def _require_everybody(link: SignedLink, excused: frozenset[str]) -> None:
     missing = [name for name in names if name not in link.signatures.keys() | excused]
     if missing:
         raise PolicyError(
-            "the agreement is not signed by everybody",
-            why=f"{', '.join(missing)} missing",
+            "not every party has signed the agreement",
+            why=f"there is no signature of {', '.join(missing)}",
             code="agreement-unsigned",
         )
 
 
 def _require_amended(before: Agreement, link: SignedLink, left: frozenset[str]) -> None:
-    """Everybody signed whom the predecessor, and each owner's own part, ask for."""
+    """Require the signatures that the predecessor, and each owner's own part, need."""
     if before.board is None:
         _require_everybody(link, left)
     else:
@@ -201,7 +201,7 @@ def _require_amended(before: Agreement, link: SignedLink, left: frozenset[str]) 
         _require_own_part(party, before, link, left)
     for party in link.agreement.parties:
         if own_part(before, party.name) is None:
-            _require_signed(party.name, link, "it is new", "owner-part-changed")
+            _require_signed(party.name, link, "it is a new party", "owner-part-changed")
 
 
 def _require_board(before: Agreement, link: SignedLink, left: frozenset[str]) -> None:
@@ -215,8 +215,8 @@ def _require_board(before: Agreement, link: SignedLink, left: frozenset[str]) ->
     if len(agreed) < board.threshold:
         raise PolicyError(
             "too few members of the board signed",
-            why=f"{', '.join(agreed) or 'nobody'} did; the agreement before asks for "
-            f"{board.threshold} of {', '.join(board.members)}",
+            why=f"{', '.join(agreed) or 'nobody'} signed; the predecessor "
+            f"requires {board.threshold} of {', '.join(board.members)}",
             code="board-unsigned",
         )
 
@@ -224,18 +224,19 @@ def _require_board(before: Agreement, link: SignedLink, left: frozenset[str]) ->
 def _require_own_part(
     party: Party, before: Agreement, link: SignedLink, left: frozenset[str]
 ) -> None:
-    """What names one party is as before, or that party itself signed the change."""
+    """Require that a party's own part is unchanged, or that the party signed the change."""
     part = own_part(link.agreement, party.name)
     if part is None:
         if party.name not in left:
             raise PolicyError(
-                f"{party.name} was left out without having left", code="party-removed"
+                f"the successor removes {party.name}, which has not left",
+                code="party-removed",
             )
         return
     if part == own_part(before, party.name):
         return
     _require_signed(
-        party.name, link, "what belongs to it changed", "owner-part-changed"
+        party.name, link, "a part that belongs to it changed", "owner-part-changed"
     )
     if link.agreement.party(party.name).sign != party.sign:
         _require_former_key(party, link)
@@ -246,17 +247,17 @@ def _require_signed(name: str, link: SignedLink, why: str, code: str) -> None:
         raise PolicyError(
             f"{name} has not signed the successor",
             why=why,
-            fix=f"Have {name} run `sealift agreement sign`; nobody can sign for it",
+            fix=f"{name} must run `sealift agreement sign`; nobody can sign for it",
             code=code,
         )
 
 
 def _require_former_key(party: Party, link: SignedLink) -> None:
-    """A new key speaks for a party only if the old one says so."""
+    """Require that a party's former key signed the change to a new key."""
     if party.name not in link.former:
         raise PolicyError(
-            f"the key of {party.name} changed without a signature by the one before",
-            why="others could have put a key of theirs in its place",
+            f"the key of {party.name} changed without a signature of its former key",
+            why="somebody else could have replaced the key",
             code="key-change-unsigned",
         )
     message = encode(link.agreement)
@@ -268,14 +269,14 @@ def _verify(name: str, key: PublicKey, message: bytes, signature: bytes) -> None
         key.verify(Label.AGREEMENT, message, signature)
     except AuthenticationError:
         raise IntegrityError(
-            f"the signature of {name} does not fit this agreement",
-            why="it was altered after it was signed, or another key signed it",
+            f"the signature of {name} does not match this agreement",
+            why="the agreement was changed after it was signed, or another key signed it",
             code="agreement-altered",
         ) from None
 
 
 def find_speaker(signed: SignedStatement, links: Sequence[SignedLink]) -> Party:
-    """The party that says it, with a key that no agreement of the line replaced (rule N7).
+    """The party that signed a statement with a key that is still in force (rule N7).
 
     Raises:
         IntegrityError: ``statement-altered``: nobody of that name signed it.
@@ -285,8 +286,8 @@ def find_speaker(signed: SignedStatement, links: Sequence[SignedLink]) -> Party:
     signer = find_signer(signed, parties)
     if signer.sign not in _lasting_keys(signer.name, links):
         raise StaleError(
-            f"a statement that {signer.name} signed with a former key",
-            why="an agreement of the line names another one, which speaks for it now",
+            f"{signer.name} signed its statement with a former key",
+            why="a later agreement of the line names another key for it",
             code="former-key",
         )
     return signer
@@ -295,10 +296,9 @@ def find_speaker(signed: SignedStatement, links: Sequence[SignedLink]) -> Party:
 def current(
     statements: Iterable[SignedStatement], links: Sequence[SignedLink]
 ) -> Iterator[tuple[SignedStatement, Party]]:
-    """What counts of what is said of this line, with who says it.
+    """The valid statements about this line, with the party that signed each.
 
-    What a party said with a key that it changed since is passed over: it may lie there
-    in good faith.
+    Statements signed with a former key are skipped: old files may be left in the folder.
 
     Raises:
         IntegrityError: ``statement-altered``.
@@ -333,10 +333,10 @@ def _since(signer: Party, links: Sequence[SignedLink]) -> int:
 
 
 def _left(said: Sequence[_Said], place: int) -> frozenset[str]:
-    """Who left, by keys that the line named up to ``place``.
+    """The parties that left, by keys that the line named up to ``place``.
 
-    A key that a later agreement brings says nothing about how that one came into force:
-    else whoever writes it could take a party out and speak for it.
+    The keys of a later agreement do not count: otherwise whoever writes it could put a
+    key of their own into it and declare with it that a party left.
     """
     return frozenset(
         each.party for each, since in said if each.kind == "leave" and since <= place
@@ -349,15 +349,15 @@ def _refuse_ended(
     for each in about:
         if each.kind == "veto" and has_veto(agreement, before, each.party):
             raise PolicyError(
-                f"{each.party} vetoed {agreement.name}, number {agreement.number}",
-                why="what was vetoed once binds nobody, and nothing can follow it",
+                f"{each.party} vetoed agreement {agreement.name}, number {agreement.number}",
+                why="a vetoed agreement is never valid, and no successor can follow it",
                 code="agreement-vetoed",
             )
     board = agreement.effective_board
     said = {each.party for each in about if each.kind == "cancel"} & set(board.members)
     if len(said) >= board.threshold:
         raise PolicyError(
-            f"the line {agreement.name} was cancelled",
-            why=f"by {', '.join(sorted(said))}",
+            f"all agreements named {agreement.name} were cancelled",
+            why=f"{', '.join(sorted(said))} cancelled them",
             code="agreement-cancelled",
         )

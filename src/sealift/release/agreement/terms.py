@@ -20,9 +20,7 @@ from sealift.attest.reference import (
     TdxReferences,
     TpmReferences,
 )
-from sealift.attest.referenceset import (
-    SetName,
-)
+from sealift.attest.referenceset import SetName
 from sealift.codec import MAX_INTEGER, encode
 from sealift.crypto.hash import labelled
 from sealift.crypto.hpke import HpkePublicKey
@@ -38,19 +36,19 @@ LAST_S: Final = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that RFC 3339 
 def require_distinct(names: Iterable[str], field: str) -> None:
     """Refuse a name that stands twice."""
     if any(count > 1 for count in Counter(names).values()):
-        raise inconsistent("named twice", field)
+        raise inconsistent("is named twice", field)
 
 
 def require_within(value: float, low: float, high: float, field: str) -> None:
     """Refuse a number outside ``low`` .. ``high``."""
     if not low <= value <= high:
-        raise inconsistent(f"{value} is not within {low} .. {high}", field)
+        raise inconsistent(f"is {value}, outside the range {low} .. {high}", field)
 
 
 def require_positive(value: float, most: float, field: str) -> None:
     """Refuse a number of seconds that is not above 0 and up to ``most``."""
     if not 0 < value <= most:
-        raise inconsistent(f"is not above 0 and up to {most:g}", field)
+        raise inconsistent(f"must be above 0 s and at most {most:g} s", field)
 
 
 def require_window(not_before: int | None, not_after: int | None) -> None:
@@ -77,31 +75,32 @@ def require_now(
     """
     if not_before is not None and at_s < not_before:
         raise PolicyError(
-            f"{what} may not be used yet",
-            why=f"it may be {not_before - at_s:.0f} seconds from now",
+            f"{what} is not valid yet",
+            why=f"it becomes valid in {not_before - at_s:,.0f} s",
             code=code[0],
         )
     if not_after is not None and at_s > not_after:
         raise PolicyError(
-            f"{what} may not be used any more",
-            why=f"its time ended {at_s - not_after:.0f} seconds ago",
+            f"{what} is not valid any more",
+            why=f"it expired {at_s - not_after:,.0f} s ago",
             code=code[1],
         )
 
 
 def inconsistent(why: str, field: str) -> MalformedError:
-    """The refusal of a document that contradicts itself."""
+    """The error for a document that contradicts itself; ``why`` says what ``field`` does."""
     return MalformedError(
-        "the agreement is not consistent", why=why, field=field, code="bad-agreement"
+        "the agreement is not consistent",
+        why=f"{field} {why}",
+        field=field,
+        code="bad-agreement",
     )
 
 
 def servers_not_apart(why: str) -> PolicyError:
-    """Whoever has two shares of a secret has the secret (rule H10)."""
+    """The error for servers that could combine two shares of a secret (rule H10)."""
     return PolicyError(
-        "the servers of a job's shares are not apart",
-        why=why,
-        code="servers-not-apart",
+        "the job's share servers are not independent", why=why, code="servers-not-apart"
     )
 
 
@@ -122,14 +121,14 @@ class Party:
     def __post_init__(self) -> None:
         check_name(self.name, what="party name")
         if self.name in NO_NAMES:
-            raise inconsistent(f"{self.name} is a word of sentences, no name", "name")
+            raise inconsistent(f"is {self.name}, a reserved word", "name")
         if len(set(self.roles)) != len(self.roles):
-            raise inconsistent("a role is named twice", "roles")
+            raise inconsistent("names a role twice", "roles")
 
 
 @dataclass(frozen=True, slots=True)
 class ServersRule:
-    """Whose servers compute with shares: three parties, of which no two know each other's.
+    """Whose servers compute with shares: three parties, each with one share.
 
     Attributes:
         P: Name of the party that gets the sum of data and mask.
@@ -155,8 +154,8 @@ class ServersRule:
         """What it means, in words."""
         names = ", ".join(f"{share} ({n})" for share, n in self.parties.items())
         return (
-            f"products may be computed by servers {names}: each sees sizes and uniform "
-            "numbers, any two together see rows and weights; wrong answers are caught"
+            f"the servers {names} may compute products: each sees sizes and uniformly random "
+            "numbers, any two together can read rows and weights; wrong answers are detected"
         )
 
 
@@ -181,7 +180,7 @@ class RollbackRule:
         require_within(self.quorum, 1, owners, field)
         if 2 * self.quorum <= owners + self.faulty:
             raise inconsistent(
-                f"2 * {self.quorum} is not above {owners} owners + {self.faulty} faulty",
+                f"is too small: 2 * {self.quorum} is not above {owners} owners + {self.faulty} faulty",
                 field,
             )
 
@@ -210,12 +209,14 @@ class Board:
         faulty = self.rollback.faulty if self.rollback else 0
         if 2 * self.threshold <= len(self.members) + faulty:
             raise inconsistent(
-                "two disjoint sets of members could each bring a successor into force",
+                "is too small: two disjoint sets of members could each sign a successor",
                 "threshold",
             )
         for name in self.veto:
             if name not in self.members:
-                raise inconsistent(f"{name[:80]!r} is not a member", "veto")
+                raise inconsistent(
+                    f"names {name[:80]!r}, which is not a member of the board", "veto"
+                )
 
 
 BUNDLE_LABEL: Final = "sealift v1 code bundle"
@@ -240,12 +241,12 @@ class CodeBundle:
             # Else two different documents could look equal.
             if not name or not name.isascii() or not name.isprintable():
                 raise inconsistent(
-                    f"{ascii(name)[:80]} is not printable ASCII", "files"
+                    f"names {ascii(name)[:80]}, which is not printable ASCII", "files"
                 )
         if self.entry not in self.files:
-            raise inconsistent("the bundle has no such file", "entry")
+            raise inconsistent("is not a file of the code bundle", "entry")
         if self.digest != bundle_digest(self.files):
-            raise inconsistent("the digest is not that of the files", "digest")
+            raise inconsistent("is not the digest of the files", "digest")
 
 
 def bundle_digest(files: dict[str, Digest]) -> Digest:

@@ -1,9 +1,9 @@
 """The training settings that all parties sign: each a range, or a list of what is allowed.
 
-What a job sets decides what every rank and server sees of the others' rows as much as the
-code does, so it is part of the agreement, and every role compares the job that it is told
-to start with this rule (``travel/settings.py`` says what a job sets). A job may be run again with
-other settings inside the rule without another signature.
+A job's settings decide what every rank and server sees of the others' rows, as much as
+the code does. So they are part of the agreement, and every role compares the job that it
+starts with this rule (``travel/settings.py`` says what a job sets). A job may be run again
+with other allowed settings without another signature.
 Source: spec/release.md section Training settings (rule O1).
 """
 
@@ -71,7 +71,7 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTerms:
-    """What one job sets of all this, as every side tells it to the others.
+    """The settings of one job, as each process sends them to the others.
 
     Attributes:
         job: Its name.
@@ -116,7 +116,7 @@ class Between:
         if not (math.isfinite(self.min) and math.isfinite(self.max)):
             raise inconsistent("is not a finite number", "max")
         if self.min > self.max:
-            raise inconsistent(f"{self.max} is below min, {self.min}", "max")
+            raise inconsistent(f"is {self.max}, below min = {self.min}", "max")
 
     def __contains__(self, value: object) -> bool:
         return isinstance(value, int | float) and self.min <= value <= self.max
@@ -187,7 +187,8 @@ class TrainingRule:
                 low, high = LIMITS[each.name]
                 require_within(allowed.min, low, high, f"{each.name}.min")
                 require_within(allowed.max, low, high, f"{each.name}.max")
-                if each.name != "max_norm" and not _whole(allowed):
+                ends = (float(allowed.min), float(allowed.max))
+                if each.name != "max_norm" and not all(e.is_integer() for e in ends):
                     raise inconsistent("is not a whole number", each.name)
 
     def require(self, run: RunTerms) -> None:
@@ -223,14 +224,15 @@ class TrainingRule:
             return
         if self.batch_rows.min < metric_rows:
             raise inconsistent(
-                f"with sync step each rank shows the others a sum over "
-                f"{self.batch_rows.min} rows, and output.metric_rows is {metric_rows}",
+                'is too small: with sync = "step" each rank sends the others a '
+                f"sum over {self.batch_rows.min} rows, and output.metric_rows "
+                f"is {metric_rows}",
                 "training.batch_rows.min",
             )
         if self.drop_last != (True,):
             raise inconsistent(
-                "with sync step a shorter last batch could be a single row, which the "
-                "other ranks would read",
+                'must be true alone: with sync = "step" a shorter last batch '
+                "could be a single row, which the other ranks could read",
                 "training.drop_last",
             )
 
@@ -287,11 +289,7 @@ def _settings_differ(name: str, value: object, allowed: Any) -> PolicyError:
         f"{allowed.min} to {allowed.max}" if between else " or ".join(map(str, allowed))
     )
     return PolicyError(
-        f"the job sets {name} = {value}, which the parties did not agree on",
-        why=f"the agreement allows {text}",
+        f"the job sets {name} = {value}, which the agreement does not allow",
+        why=f"allowed: {text}",
         code="settings-differ",
     )
-
-
-def _whole(allowed: Between) -> bool:
-    return all(float(each).is_integer() for each in (allowed.min, allowed.max))

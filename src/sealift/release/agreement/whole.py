@@ -1,10 +1,10 @@
-"""The agreement as a whole: one document that every party signs, and every key obeys.
+"""The agreement as a whole: one document that every party signs.
 
 People write TOML (``release/agreement/document.py``); what is signed is the canonical JSON of
-``Agreement``. An ``Agreement`` that exists is consistent: it says exactly what the thing
-that it is about needs, every name leads somewhere, the code's digest is that of its
-files, ``development`` stands alone (rule H7), and a resource's sizes fit each other.
-Consistent is not signed: see ``release/agreement/signed.py``.
+``Agreement``. Every ``Agreement`` object is consistent: it has exactly the fields that its
+kind needs, every name refers to something in it, the code's digest is that of its files,
+``development`` is its only level (rule H7), and a resource's sizes fit each other. It may
+still lack signatures: see ``release/agreement/signed.py``.
 Source: spec/release.md section Agreement.
 """
 
@@ -135,7 +135,7 @@ class Agreement:
         found = next((party for party in self.parties if party.name == name), None)
         if found is None:
             raise PolicyError(
-                f"{name} is no party of the agreement", code="not-a-party"
+                f"{name} is not a party of the agreement", code="not-a-party"
             )
         return found
 
@@ -149,8 +149,7 @@ class Agreement:
         if party.sign != key:
             raise PolicyError(
                 f"the agreement names another key for {name}",
-                fix="Put your current card into the agreement, or sign with the other "
-                "key",
+                fix="Put your present card into the agreement, or sign with the key that it names",
                 code="other-key",
             )
         return party
@@ -164,7 +163,9 @@ class Agreement:
         found = next((entry for entry in self.resources if entry.name == name), None)
         if found is None:
             raise PolicyError(
-                "the agreement has no such resource", why=name[:80], code="no-resource"
+                "the agreement has no resource of that name",
+                why=name[:80],
+                code="no-resource",
             )
         return found
 
@@ -219,7 +220,7 @@ class Agreement:
         """What a job may set; raises PolicyError ``other-purpose`` unless it trains."""
         self.require_about("train")
         if self.training is None:
-            raise inconsistent("stands with about = train", "training")
+            raise inconsistent('needs about = "train"', "training")
         return self.training
 
     @property
@@ -240,8 +241,8 @@ class Agreement:
         """
         if self.about != about:
             raise PolicyError(
-                f"the agreement is about {_SUBJECTS[self.about][0]}",
-                why=why or f"this is about {_SUBJECTS[about][0]}",
+                f"the agreement is for {_SUBJECTS[self.about][0]}",
+                why=why or f"the job is for {_SUBJECTS[about][0]}",
                 code="other-purpose",
             )
 
@@ -264,19 +265,19 @@ class Agreement:
         attesters = self.references.development_attesters
         if rehearsal and self.rehearse is None and not attesters:
             raise inconsistent(
-                "development evidence needs an attester's key",
+                "is empty, and development evidence needs a key",
                 "references.development_attesters",
             )
         if self.rehearse is not None and not rehearsal:
-            raise inconsistent('only accept = ["development"] rehearses', "rehearse")
+            raise inconsistent('needs accept = ["development"]', "rehearse")
         if self.rehearse is Level.DEVELOPMENT:
-            raise inconsistent("development rehearses another level", "rehearse")
+            raise inconsistent("must be another level than development", "rehearse")
 
     def _check_line(self) -> None:
         require_within(self.number, 1, MAX_INTEGER, "number")
         if (self.number == 1) is not (self.predecessor is None):
             raise inconsistent(
-                "the first agreement has none, every other one has", "predecessor"
+                "must be in every agreement but the first", "predecessor"
             )
 
     def _check_parties(self) -> None:
@@ -287,7 +288,7 @@ class Agreement:
         )
         require_distinct(self.compared or (), "compared")
         if not {*(self.compared or ())} <= {party.name for party in self.parties}:
-            raise inconsistent("names no party", "compared")
+            raise inconsistent("does not name a party of the agreement", "compared")
         if self.model_owner is not None:
             self._require_role(self.model_owner, "model_owner", "model_owner")
         self._require_role(self.operator, "operator", "operator")
@@ -295,21 +296,23 @@ class Agreement:
     def _check_subject(self) -> None:
         for name in ("model_owner", "output", "travel", "training"):
             if (getattr(self, name) is None) is (self.about == "train"):
-                raise inconsistent('stands with about = "train", and only there', name)
+                raise inconsistent(
+                    'is for about = "train", and is required there', name
+                )
         for index, entry in enumerate(self.resources):
             if entry.part not in _SUBJECTS[self.about][1]:
                 raise inconsistent(
-                    f'of part {entry.part}: not with about = "{self.about}"',
+                    f'is {entry.part}, which about = "{self.about}" does not allow',
                     f"resources[{index}].part",
                 )
         if self.group is not None and self.about != "train":
-            raise inconsistent('stands with about = "train" only', "group")
+            raise inconsistent('is allowed only with about = "train"', "group")
         if self.rows_at_home and self.ranks != len(self.data_owners):
-            raise inconsistent("is not the number of data owners", "group.ranks")
+            raise inconsistent("must be the number of data owners", "group.ranks")
         if self.about == "train" and not self.data_owners:
-            raise inconsistent("there is nothing to train on", "resources")
+            raise inconsistent("has no rows to train on", "resources")
         if self.about == "serve" and not self.resources:
-            raise inconsistent("there is nothing to serve", "resources")
+            raise inconsistent("has no model to serve", "resources")
 
     def _check_resources(self) -> None:
         require_distinct((entry.name for entry in self.resources), "resources.name")
@@ -319,35 +322,43 @@ class Agreement:
             for level in entry.rule.accept:
                 if level not in self.accept:
                     field = f"resources[{index}].rule.accept"
-                    raise inconsistent(f"the agreement has no {level}", field)
+                    raise inconsistent(
+                        f"names {level}, which the agreement does not accept", field
+                    )
         for index, party in enumerate(self.parties):
             if "data_owner" in party.roles and not self.resources_of(party.name):
                 raise inconsistent(
-                    "a data owner without resource", f"parties[{index}].roles"
+                    "name a data owner without a resource", f"parties[{index}].roles"
                 )
 
     def _check_servers(self) -> None:
         parties = self.servers.parties if self.servers else {}
         if parties and self.about == "serve":
-            raise inconsistent('does not stand with about = "serve"', "servers")
+            raise inconsistent('is not allowed with about = "serve"', "servers")
         self._check_servers_level()
         for share, name in parties.items():
             self._require_role(name, "share_server", f"servers.{share}")
             if name in (*self.holders, self.model_owner, self.operator):
-                raise servers_not_apart(f"{name} owns or operates what is computed")
+                raise servers_not_apart(
+                    f"{name} has a share, and also owns data or the model, or operates the job"
+                )
         for index, party in enumerate(self.parties):
             if "share_server" in party.roles and party.name not in parties.values():
-                raise inconsistent("a server without share", f"parties[{index}].roles")
+                raise inconsistent(
+                    "name a share server without a share", f"parties[{index}].roles"
+                )
 
     def _check_servers_level(self) -> None:
-        """What servers compute is no longer what a TEE alone keeps in (rule H10)."""
+        """Require untrusted-gpu with servers, because a TEE alone does not protect there (rule H10)."""
         outsourced = Level.UNTRUSTED_GPU in self.accept
         if outsourced and (self.servers is None or len(self.accept) > 1):
             raise inconsistent(
-                "untrusted-gpu stands alone, and with [servers]", "accept"
+                "may name untrusted-gpu only alone, with [servers]", "accept"
             )
         if self.servers and not outsourced and Level.DEVELOPMENT not in self.accept:
-            raise inconsistent("[servers] stands with untrusted-gpu", "accept")
+            raise inconsistent(
+                'must be ["untrusted-gpu"] or ["development"] with [servers]', "accept"
+            )
 
     def _check_board(self) -> None:
         if self.board is None:
@@ -362,9 +373,8 @@ class Agreement:
         for index, entry in enumerate(self.resources):
             if entry.cell_rows < output.metric_rows:
                 raise inconsistent(
-                    f"a cell of {entry.name} has {entry.cell_rows} rows, and "
-                    f"output.metric_rows is {output.metric_rows}: seal it anew "
-                    "with `data seal --cell-rows`, or lower metric_rows",
+                    f"is {entry.cell_rows} for {entry.name}, and output.metric_rows is {output.metric_rows}: "
+                    "seal it again with `data seal --cell-rows`, or lower metric_rows",
                     f"resources[{index}].cell_rows",
                 )
         rows = dict.fromkeys(self.data_owners, 0)
@@ -372,35 +382,39 @@ class Agreement:
             if entry.part == "train":
                 rows[entry.owner] += entry.rows
         if output.min_holders > len(rows):
-            raise inconsistent(f"there are only {len(rows)}", "output.min_holders")
+            raise inconsistent(
+                f"is too large: there are only {len(rows)}", "output.min_holders"
+            )
         if output.min_rows > sum(rows.values()):
             raise inconsistent("can never be reached", "output.min_rows")
         if output.min_owner_rows > min(rows.values()):
             raise inconsistent("can never be reached", "output.min_owner_rows")
 
     def _check_training(self, training: TrainingRule, metric_rows: int) -> None:
-        """Plans have their parts, and no rank shows others a number over too few rows."""
+        """Require the parts of each plan, and that no rank shares results over too few rows."""
         for plan, part in (("ddp", "group"), ("outsource", "servers")):
             if plan in training.plans and getattr(self, part) is None:
-                raise inconsistent(f"{plan} needs [{part}]", "training.plans")
+                raise inconsistent(
+                    f"names {plan}, which needs [{part}]", "training.plans"
+                )
         training.require_shown_rows(metric_rows)
         fewest = training.fewest_table_rows(metric_rows)
         for index, entry in enumerate(self.resources):
             few = entry.part == "train" and entry.rows < fewest
             if few and "ddp" in training.plans:
                 raise inconsistent(
-                    f"its {entry.rows} rows are fewer than {fewest}: a rank would show the "
-                    f"others what it made of fewer than output.metric_rows, {metric_rows}",
+                    f"is {entry.rows}, fewer than {fewest}: a rank would send the others results "
+                    f"over fewer rows than output.metric_rows ({metric_rows})",
                     f"resources[{index}].rows",
                 )
 
     def _require_role(self, name: str, role: PartyRole, field: str) -> None:
         self._require_parties((name,), field)
         if role not in self.party(name).roles:
-            raise inconsistent(f"{name} has not the role {role}", field)
+            raise inconsistent(f"names {name}, which lacks the role {role}", field)
 
     def _require_parties(self, names: Iterable[str], field: str) -> None:
         known = {party.name for party in self.parties}
         for name in names:
             if name not in known:
-                raise inconsistent(f"{name[:80]!r} is not among the parties", field)
+                raise inconsistent(f"names {name[:80]!r}, which is not a party", field)

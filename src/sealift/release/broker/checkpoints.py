@@ -1,10 +1,10 @@
 """A broker's work on checkpoints: decide, log and sync, change the vault, then answer.
 
-The log comes first, so it may be one step ahead of the vault after a crash; the next
-request brings the vault up to it. A vault that cannot follow was rolled back, and one
-that is ahead has lost its log: neither is served from (rule H14). Whoever claimed a job
-last works on it; earlier instances are refused for good, so that two accelerators never
-write one job's history.
+The log is written first, so it may be one step ahead of the vault after a crash; the next
+request updates the vault. A vault that is further behind was rolled back, and one that is
+ahead has lost its log: the broker refuses to work with either (rule H14). The instance
+that claimed a job last runs it; earlier instances are refused permanently, so that two
+accelerators never write checkpoints of one job.
 """
 
 from __future__ import annotations
@@ -87,7 +87,11 @@ class CheckpointKeeper:
             try:
                 return self._answer(request, asker)
             except SealiftError as error:
-                self._refuse(request, asker, error)
+                if self._releases.refused(asker.peer, error):
+                    key, mark = JobKey(self._verified.digest, request.job), request.mark
+                    self._append(
+                        "checkpoint-refusal", key, mark, asker, rule=error.code
+                    )
                 raise
 
     def _answer(self, request: CheckpointRequest, asker: Asker) -> Answered:
@@ -98,14 +102,17 @@ class CheckpointKeeper:
         status = self._settle(key)
         if request.claim:
             return self._claim(key, asker)
-        self._require_worker(key, asker)
+        if self._store.worker(key) != asker.peer.instance:
+            raise _superseded()
         if request.deposit is not None:
             return self._deposit(key, request.deposit, status)
         if request.commit is not None:
             return self._commit(key, request.commit, status, asker)
         if request.fetch is not None:
             return self._release(key, request.fetch, status, asker)
-        return self._finish(key, status, asker)
+        logged = self._append("checkpoint-finish", key, status.committed, asker)
+        self._store.finish(key)
+        return logged
 
     def _settle(self, key: JobKey) -> CheckpointStatus:
         """Bring the vault up to the log; they part only by a crash or a rollback."""
@@ -136,31 +143,23 @@ class CheckpointKeeper:
         self._store.claim(key, instance)
         return self._store.status(key)
 
-    def _require_worker(self, key: JobKey, asker: Asker) -> None:
-        if self._store.worker(key) != asker.peer.instance:
-            raise _superseded()
-
     def _deposit(
         self, key: JobKey, deposit: Deposit, status: CheckpointStatus
     ) -> CheckpointStatus:
         mark = deposit.mark
         self._require_split(mark)
         if mark.number <= status.last:
-            raise _wrong_number(mark, f"{status.last} counts already")
+            raise _wrong_number(mark, f"checkpoint {status.last} is already valid")
         self._store.deposit(key, mark, SecretKey(deposit.share))
         return self._store.status(key)
 
     def _commit(
-        self,
-        key: JobKey,
-        mark: CheckpointMark,
-        status: CheckpointStatus,
-        asker: Asker,
+        self, key: JobKey, mark: CheckpointMark, status: CheckpointStatus, asker: Asker
     ) -> Logged:
         """Log, then let it count; asked again, overwrite what lingered of the one before."""
         counts_on = None if status.finished else status.committed
         if mark not in (counts_on, status.pending):
-            raise _wrong_number(mark, "its share was not deposited here")
+            raise _wrong_number(mark, "its share was not deposited at this broker")
         logged = self._append("checkpoint", key, mark, asker)
         if status.committed != mark:
             self._store.commit(key)
@@ -173,7 +172,7 @@ class CheckpointKeeper:
     ) -> ShareRelease:
         """Seal, log and sync, in this order; what is returned may leave."""
         if fetch.mark != status.committed:
-            raise _wrong_number(fetch.mark, f"{status.last} counts")
+            raise _wrong_number(fetch.mark, f"checkpoint {status.last} is valid")
         info = fetch.grant_info(key.agreement, key.job, self._identity.name, asker.th2)
         share = self._store.fetch(key, fetch.mark)
         sealed, signature = seal_grant(
@@ -190,27 +189,13 @@ class CheckpointKeeper:
         self._releases.require_still(asker.peer)
         return ShareRelease(info, sealed, signature, logged)
 
-    def _finish(self, key: JobKey, status: CheckpointStatus, asker: Asker) -> Logged:
-        logged = self._append("checkpoint-finish", key, status.committed, asker)
-        self._store.finish(key)
-        return logged
-
     def _require_split(self, mark: CheckpointMark) -> None:
         holders = self._verified.agreement.holders
         if self._identity.name not in mark.split or not set(mark.split) <= set(holders):
             raise MalformedError(
-                "the key is split among others",
-                why=f"{', '.join(mark.split)[:80]}; this is {self._identity.name}'s broker",
+                "the checkpoint's key is split among other owners",
+                why=f"it is split among {', '.join(mark.split)[:80]}; this is {self._identity.name}'s broker",
                 code="checkpoint-split",
-            )
-
-    def _refuse(
-        self, request: CheckpointRequest, asker: Asker, error: SealiftError
-    ) -> None:
-        key = JobKey(self._verified.digest, request.job)
-        if self._releases.refused(asker.peer, error):
-            self._append(
-                "checkpoint-refusal", key, request.mark, asker, rule=error.code
             )
 
     def _append(
@@ -257,15 +242,15 @@ def last_logged(raws: Iterable[bytes], agreement: Digest) -> dict[str, Checkpoin
 
 def _superseded() -> PolicyError:
     return PolicyError(
-        "this accelerator does not work on the job any more",
-        why="a newer one took it over",
+        "this accelerator no longer runs the job",
+        why="a newer accelerator took it over",
         code="instance-superseded",
     )
 
 
 def _wrong_number(mark: CheckpointMark, why: str) -> StaleError:
     return StaleError(
-        f"checkpoint {mark.number} is not the next one here",
+        f"checkpoint {mark.number} is not the next one at this broker",
         why=why,
         code="checkpoint-number",
     )

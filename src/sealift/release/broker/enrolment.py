@@ -1,9 +1,9 @@
 """A broker's work on enrolment: whose TPM does an attestation key live in?
 
-A host that has none of this owner's enrolments yet comes without evidence and gets
-nothing but a challenge: a credential that only the agreed TPM opens, and only for the
-key that it names. The answer is what the enrolment rests on. It is logged, and no key
-of the owner depends on it alone: evidence is judged in full at every session.
+A host without an enrolment of this owner connects without evidence and gets only a
+challenge: a credential that only the agreed TPM can open, and only for the key that the
+host names. A correct answer leads to the enrolment. It is logged, and no key of the owner
+depends on it alone, because evidence is appraised completely in every session.
 Source: spec/evidence-tpm.md section Enrolment.
 """
 
@@ -75,7 +75,8 @@ class Enroller:
         tpm = require_references(appraiser.references.tpm, "TPM evidence")
         if self._signer.public_key not in appraiser.references.enrollers:
             raise PolicyError(
-                "this owner enrols no hosts under the agreement", code="not-an-enroller"
+                "the agreement does not name this owner as an enroller",
+                code="not-an-enroller",
             )
         _, root = verify_endorsement(
             request.certificates,
@@ -86,7 +87,7 @@ class Enroller:
         )
         if ek.spki_digest not in tpm.endorsement_keys:
             raise PolicyError(
-                "the host is none of those that were agreed on",
+                "the host is not one that the agreement names",
                 why=ek.spki_digest.to_text(),
                 code="tpm-other-host",
             )
@@ -115,7 +116,7 @@ class Enroller:
             enrolment, secret = self._open.pop(session, (None, None))
         if enrolment is None or secret is None:
             raise EvidenceError(
-                "this session has no open challenge", code="tpm-not-activated"
+                "this session has no open enrolment challenge", code="tpm-not-activated"
             )
         try:
             check_answer(secret, answer)

@@ -1,9 +1,9 @@
-"""Statements that reach a broker while it runs: kept first, obeyed then, shown to peers.
+"""Statements that reach a broker while it runs: it saves, obeys and passes them on.
 
-They come in two ways: as files put beside the agreement, which are looked for before
-each release, and in a message from a party. One that comes in a message is on the disk
-before anything changes, so a broker that is started again knows it (spec/release.md,
-rule S5). Without a folder they are remembered in memory alone.
+They arrive as files beside the agreement, which are read before each release, or in a
+message from a party. A statement from a message is on the disk before it has any effect,
+so a restarted broker knows it (spec/release.md, rule S5). Without a folder statements are
+only in memory.
 """
 
 from __future__ import annotations
@@ -114,11 +114,8 @@ class StatementsInForce:
         is_next = (said.line, said.number) == (last.name, last.number + 1)
         if not is_next and (said.line, said.number, said.digest) not in about:
             raise MalformedError(
-                "a statement about no agreement of this line", code="bad-statement"
+                "the statement is about no agreement of this line", code="bad-statement"
             )
-        self._verify(signed)
-
-    def _verify(self, signed: SignedStatement) -> None:
         require_timely(signed.body, self._clock())
         find_speaker(signed, self._verified.line)
 
@@ -127,7 +124,9 @@ class StatementsInForce:
         name, digest = _key(signed)
         rivals = sum(key[0] == name and key[1] != digest for key in self._known)
         if len(self._known) >= MAX_STATEMENTS or rivals >= MAX_RIVALS:
-            raise MalformedError("too many statements", code="bad-statement")
+            raise MalformedError(
+                "the broker has too many statements", code="bad-statement"
+            )
 
     def _is_news(self, signed: SignedStatement) -> bool:
         known = self._known.get(_key(signed))

@@ -1,8 +1,9 @@
-"""The way out of one owner's broker: ask the decision, seal, count, log and sync; then go.
+"""Key releases of one owner's broker: decide, seal, count, log and sync, then send.
 
-Keys leave by ``KeyReleases.release``, shares of checkpoints by ``release/broker/checkpoints.py``;
-both ask ``KeyReleases.require``, which gathers what this broker knows at the moment and has
-``release/decision.py`` decide. If the entry cannot be written, nothing leaves (rule H6).
+``KeyReleases.release`` releases keys, ``release/broker/checkpoints.py`` shares of
+checkpoints. Both call ``KeyReleases.require``, which collects what this broker knows at
+the moment and passes it to ``release/decision.py``. If the log entry cannot be written,
+nothing is released (rule H6).
 Source: spec/release.md sections Decision and Key release.
 """
 
@@ -44,8 +45,8 @@ from sealift.release.vault.ledger import Debit
 from sealift.release.vault.vault import Vault
 from sealift.session.endpoint import VerifiedPeer
 
-# Whoever reaches the relay can be refused as often as it likes: strangers must not fill
-# the disk that releases need.
+# Anybody who reaches the relay can cause refusals, so their log entries are limited: they
+# must not fill the disk that releases need.
 MAX_UNPROVEN: Final = 1000
 
 
@@ -201,7 +202,7 @@ class KeyReleases:
         )
 
     def require_still(self, peer: VerifiedPeer) -> None:
-        """To sync an entry takes its time: what came meanwhile counts.
+        """Check again after the sync: a revocation or statement may have arrived meanwhile.
 
         Raises:
             PolicyError, StaleError: see ``require_in_force``, or ``lease-revoked``.
@@ -330,7 +331,7 @@ def bring_into_force(
     if verified.require_owner_signed(identity.name).sign != identity.public_key:
         raise PolicyError(
             f"the agreement names another key for {identity.name}",
-            fix="Use the identity that signed it",
+            fix="Use the identity that signed the agreement",
             code="owner-unsigned",
         )
     held = vault.resources()
@@ -338,8 +339,8 @@ def bring_into_force(
         if resource.name in held and held[resource.name] != resource.key:
             raise IntegrityError(
                 f"the vault's key of {resource.name} is not the agreement's",
-                why="the table was sealed again after the agreement was made",
-                fix="Use the vault of that time, or sign a successor",
+                why="the table was sealed again after the agreement was signed",
+                fix="Use the vault with which the agreement was made, or sign a successor",
                 code="other-key",
             )
     vault.activate(verified)

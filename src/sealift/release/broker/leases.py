@@ -1,15 +1,15 @@
-"""Leases of released keys: who proved itself lately, who fell silent, who failed.
+"""Leases of released keys: which accelerators sent fresh evidence in time.
 
-A released key with a lease is worth something only while its accelerator keeps proving
-itself: each renewal of the session carries fresh evidence, judged in full, and counts
-from the moment it was judged, by this side's monotonic clock (rule H5). Whoever falls
-silent for longer than its heartbeat is given nothing until it proves itself again; for
-longer than its lease, or fails, and it is revoked for good: an instance key is made at a
-process's start, so a clean start is another instance.
+A key that is released under a lease stays valid only while its accelerator sends fresh
+evidence: each renewal of the session has new evidence, which is appraised completely and
+is valid from that moment, by this side's monotonic clock (rule H5). An accelerator that is
+silent for longer than its heartbeat gets nothing until it sends new evidence. If it is
+silent for longer than its lease, or its evidence is refused, it is revoked permanently. A
+restarted process has a new instance key, so it is another instance.
 
-Revoking is logged and remembered before anybody is told. What was delivered before is
-not recalled: from here on the instance gets nothing more, and the owner's holder, which
-asks for its status, stops giving it rows.
+A revocation is logged and saved before anybody learns of it. Keys that were delivered
+before are not recalled: the instance gets nothing more, and the owner's holder, which asks
+for its status, stops sending rows.
 Source: spec/release.md section Leases.
 """
 
@@ -24,11 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError, SealiftError, require_value
 from sealift.release.agreement import KeyLease, Resource
-from sealift.release.broker.messages import (
-    HEARTBEAT_MISSING,
-    LeaseRequest,
-    LeaseStatus,
-)
+from sealift.release.broker.messages import HEARTBEAT_MISSING, LeaseRequest, LeaseStatus
 from sealift.release.decision import GRACE_S, require_good, require_same_host
 from sealift.release.vault.ledger import Ledger
 from sealift.session.endpoint import VerifiedPeer
@@ -134,7 +130,7 @@ class KeyLeases:
             self._leases[instance] = replace(lease, proven_at_s=newer)
 
     def give_back(self, instance: PublicKey) -> None:
-        """The instance needs its keys no more, and said so."""
+        """The instance reported that it no longer needs its keys."""
         with self._changed:
             self._leases.pop(instance, None)
 
@@ -218,13 +214,13 @@ class KeyLeases:
         if request.action == "ask":
             if peer.identity != self._owner:
                 raise PolicyError(
-                    "only the owner's own holder may ask where an instance stands",
+                    "only the owner's own holder may ask for the status of an instance",
                     code="not-the-owner",
                 )
             return self._wait(require_value(request.instance), request.wait_s)
         if peer.result is None:
             raise PolicyError(
-                "a lease is about a peer that showed evidence", code="evidence-missing"
+                "a lease needs a peer that sent evidence", code="evidence-missing"
             )
         if request.action == "give-back":
             self.give_back(peer.instance)
@@ -265,8 +261,8 @@ def shortest_lease(resources: Iterable[Resource]) -> KeyLease | None:
 class Asker:
     """Who asks in one session, and since when its evidence is known to be good.
 
-    Evidence is judged somewhere between two requests. The earlier of the two times is
-    taken, so a lease is never thought fresher than it is.
+    Evidence is appraised some time between two requests. The earlier of the two times is
+    used, so a lease never counts as fresher than it is.
 
     Args:
         session: Of the peer.
@@ -321,7 +317,7 @@ class Asker:
         if self._session.th2 == self._th2:
             raise PolicyError(
                 "the session was not renewed since the last answer",
-                why="a lease is renewed by fresh evidence",
+                why="a lease is renewed only with fresh evidence",
                 code="not-renewed",
             )
         return self.judged_after_s

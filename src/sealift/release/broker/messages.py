@@ -1,4 +1,4 @@
-"""What is asked of a broker and what it answers, as records of the codec."""
+"""Requests to a broker and its answers, as records of the codec."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from sealift.crypto.tpmcredential import Credential
 from sealift.errors import MalformedError
 from sealift.release.agreement import Purpose, RunTerms
 from sealift.release.agreement.statements import SignedStatement
-from sealift.release.checkpoint import (
-    CheckpointRequest,
-    CheckpointStatus,
-    ShareRelease,
-)
+from sealift.release.checkpoint import CheckpointRequest, CheckpointStatus, ShareRelease
 from sealift.release.grant import KeyRelease, ReleaseRequest, check_challenge
 from sealift.release.log.entries import Logged, SignedTreeHead
 
@@ -50,9 +46,11 @@ class LeaseRequest:
 
     def __post_init__(self) -> None:
         if (self.instance is not None) != (self.action == "ask"):
-            raise MalformedError("only asking names an instance", field="instance")
+            raise MalformedError(
+                'only action = "ask" names an instance', field="instance"
+            )
         if not 0 <= self.wait_s <= MAX_WAIT_S:
-            raise MalformedError("too long a wait", field="wait_s")
+            raise MalformedError("the wait is too long", field="wait_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +82,7 @@ class EnrolRequest:
 
     def __post_init__(self) -> None:
         if (self.begin is None) == (self.answer is None):
-            raise MalformedError("enrolling has two steps, one at a time")
+            raise MalformedError("an enrolment request has exactly one step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +105,7 @@ class PassRequest:
     def __post_init__(self) -> None:
         check_challenge(self.attempt)
         if not 0 < self.visits <= MAX_INTEGER:
-            raise MalformedError("a pass is one visit at least", field="visits")
+            raise MalformedError("a pass must have at least one visit", field="visits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +150,7 @@ class BrokerRequest:
             self.rows,
         )
         if sum(each is not None for each in asked) != 1:
-            raise MalformedError("a broker is asked one thing at a time")
+            raise MalformedError("a request asks exactly one thing")
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,10 +42,7 @@ from sealift.release.broker.messages import (
     EnrolRequest,
     Refusal,
 )
-from sealift.release.checkpoint import (
-    CheckpointRequest,
-    CheckpointStatus,
-)
+from sealift.release.checkpoint import CheckpointRequest, CheckpointStatus
 from sealift.release.decision import require_reader, require_same_agreement
 from sealift.release.facts import RollbackGate, Sighting
 from sealift.release.log.auditlog import AuditLog
@@ -163,10 +160,7 @@ class Broker:
             session.send_message(answer)
 
     def answer(
-        self,
-        request: BrokerRequest,
-        session: Session,
-        asker: Asker,
+        self, request: BrokerRequest, session: Session, asker: Asker
     ) -> BrokerAnswer:
         """Answer one request; a refusal is an answer too."""
         try:
@@ -177,15 +171,16 @@ class Broker:
             self._releases.tell(
                 "broker.failed", rule=error.code, peer=session.peer.name
             )
-            line = "the broker cannot answer now; its own output says why"
+            line = "the broker cannot answer now; its own log says why"
             return BrokerAnswer(refusal=Refusal(error.code, line))
 
     def record_refused_handshake(
         self, error: SealiftError, *, role: str = "", name: str = ""
     ) -> None:
-        """Log a peer whose handshake was refused: it never came to ask.
+        """Log a peer whose handshake was refused before it could ask anything.
 
-        Only so many per process: strangers must not fill the disk that releases need.
+        The number per process is limited: strangers must not fill the disk that releases
+        need.
         """
         if not isinstance(error, (RefusedError, MalformedError)):
             return

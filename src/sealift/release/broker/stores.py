@@ -1,12 +1,12 @@
-"""Every way to an owner's vault and log from outside the audited core; copies of both.
+"""All access to an owner's vault and log from outside the audited core, and copies of both.
 
-Nobody else opens either (``scripts/core.py``). What comes out is a broker, or keys that
-cannot be read; what goes in is a path and the identity that opens it.
+No other module opens them (``scripts/core.py``). Callers give a path and the identity that
+opens it, and get a broker, or keys that they cannot read.
 
-An older copy brings older memory back (rule H6): uses that were counted since, instances
-that were revoked, agreements that came into force. So a restore compares the log with a
-head that somebody else kept, and vault and log with each other; what it cannot compare it
-says. The identity file is no part of it: without it a copy is worth nothing.
+An older copy lacks later uses, revocations and agreements (rule H6). So a restore compares
+the log with a head that somebody else saved, and the vault with the log, and reports what
+it could not compare. A backup does not contain the identity file, without which nobody can
+open it.
 Source: spec/release.md section Copies.
 """
 
@@ -139,18 +139,15 @@ def _alone(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _taken(path, file.read(20)) from None
+            holder = file.read(20).decode("ascii", "replace")
+            raise UnavailableError(
+                f"another broker uses {path}",
+                why=f"its process id is {holder or 'not written yet'}",
+                code="broker-running",
+            ) from None
         file.truncate(0)
         file.write(str(os.getpid()).encode())
         yield
-
-
-def _taken(path: Path, holder: bytes) -> UnavailableError:
-    return UnavailableError(
-        f"another broker works with {path}",
-        why=f"its process is {holder.decode('ascii', 'replace') or 'just beginning'}",
-        code="broker-running",
-    )
 
 
 VAULT: Final = "vault"
@@ -174,8 +171,8 @@ class StoreBackup:
 def back_up(vault_path: Path, log_path: Path, folder: Path) -> StoreBackup:
     """Copy vault and log into a new folder, and check the copies.
 
-    The log first: the vault counts a use before the log says so, and what is copied
-    later may only know more.
+    The log is copied first: the vault counts a use before the log records it, so the
+    later copy of the vault can only know more.
 
     Raises:
         UsageError: ``output-exists``.
@@ -214,8 +211,8 @@ def restore(
     for target in (vault_path, log_path):
         if target.exists():
             raise UsageError(
-                f"{target} exists already",
-                fix="Move it away first; keep it, it may know more than the copy",
+                f"{target} already exists",
+                fix="Move it away, and keep it: it may be newer than the copy",
                 code="output-exists",
             )
     copy_database(folder / LOG, log_path, logfile.APPLICATION_ID)
@@ -282,14 +279,14 @@ def _memory(connection: sqlite3.Connection, form: int) -> tuple[dict[str, int], 
 
 
 def _require_one_time(folder: Path, uses: dict[str, int], revoked: int) -> None:
-    """The vault knows every use and revocation that the log speaks of."""
+    """Refuse a vault that lacks a use or a revocation of the log."""
     for entry in read_entries(folder / LOG):
         if not isinstance(entry, LogEntry):
             continue
         if entry.use > uses.get(entry.resource, 0) or entry.epoch > revoked:
             raise IntegrityError(
-                f"{folder / VAULT} and {folder / LOG} are not of one time",
-                why="the log speaks of uses or revocations that the vault forgot",
+                f"{folder / VAULT} and {folder / LOG} are from different times",
+                why="the log has uses or revocations that the vault lacks",
                 code="copies-differ",
             )
 
@@ -298,7 +295,7 @@ def _make_new(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        raise UsageError(f"{folder} exists already", code="output-exists") from None
+        raise UsageError(f"{folder} already exists", code="output-exists") from None
     except FileNotFoundError as error:
         raise unreadable(folder.parent, error) from None
     except OSError as error:

@@ -1,10 +1,10 @@
 """The audit log on disk: entries and signed heads in one SQLite file, under a Merkle tree.
 
 ``append`` returns only when entry and head are on the disk, so a caller that appends
-before it lets a key go has the entry whatever happens next (rule H6). Entries that come
-while the disk is busy are written together, under one head. Opening for
-writing checks the file against its own last head. Whoever owns the log can still write
-another one from the start: only a head kept elsewhere shows that (``release/log/heads.py``).
+before it releases a key has the entry whatever happens next (rule H6). Entries that arrive
+while the disk is busy are written together, under one head. Opening for writing checks the
+file against its own last head. The log's owner could still write another log from the
+start; only a head that somebody else saved proves that (``release/log/heads.py``).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class LogTree:
         """The tree head over the first ``size`` leaves, all by default."""
         size = len(self) if size is None else size
         if not 0 <= size <= len(self):
-            raise UsageError(f"the log has {len(self)} entries, not {size}")
+            raise UsageError(f"the log has {len(self):,} entries, not {size:,}")
         return self._range(0, size) if size else sha256(b"")
 
     def truncate(self, size: int) -> None:
@@ -131,7 +131,8 @@ def require_last_head(tree: LogTree, last: SignedTreeHead, path: Path) -> None:
     """The last head covers all entries, and fits them; raises ``log-damaged``."""
     if last.body.size != len(tree):
         raise damaged(
-            path, f"{len(tree)} entries, the last head covers {last.body.size}"
+            path,
+            f"it has {len(tree):,} entries, and its last head covers {last.body.size:,}",
         )
     require_root(tree, last.body, path)
 
@@ -139,7 +140,9 @@ def require_last_head(tree: LogTree, last: SignedTreeHead, path: Path) -> None:
 def require_root(tree: LogTree, head: TreeHead, path: Path) -> None:
     """A head fits the entries that it covers; raises ``log-damaged``."""
     if head.size > len(tree) or tree.root(head.size) != head.root.raw:
-        raise damaged(path, f"the head of {head.size} entries does not fit them")
+        raise damaged(
+            path, f"the signed head over {head.size:,} entries does not match them"
+        )
 
 
 def stored_entries(connection: sqlite3.Connection, path: Path) -> Iterator[bytes]:
@@ -173,24 +176,22 @@ def last_head(connection: sqlite3.Connection, path: Path) -> SignedTreeHead:
         query = "SELECT head FROM heads ORDER BY size DESC LIMIT 1"
         row = connection.execute(query).fetchone()
     if row is None:
-        raise damaged(path, "it has no head")
+        raise damaged(path, "it has no signed head")
     return decode(SignedTreeHead, row[0])
 
 
 def rolled_back(size: int, covered: int) -> IntegrityError:
-    """The error for a log that lost its end."""
+    """The error for a log whose last entries are missing."""
     return IntegrityError(
         "the log was rolled back",
-        why=f"it has {size} entries, a head from outside covers {covered}",
+        why=f"it has {size:,} entries, and a head from another place covers {covered:,}",
         code="log-rolled-back",
     )
 
 
 def damaged(path: Path, why: str) -> IntegrityError:
-    """The error for a log that does not hold together."""
-    return IntegrityError(
-        f"the log {path} does not hold together", why=why, code="log-damaged"
-    )
+    """The error for a log whose entries and heads contradict each other."""
+    return IntegrityError(f"the log {path} is damaged", why=why, code="log-damaged")
 
 
 Clock = Callable[[], float]
@@ -203,11 +204,7 @@ class AuditLog:
     """
 
     def __init__(
-        self,
-        connection: sqlite3.Connection,
-        path: Path,
-        signer: Signer,
-        clock: Clock,
+        self, connection: sqlite3.Connection, path: Path, signer: Signer, clock: Clock
     ) -> None:
         self._connection = connection
         self._path = path
@@ -254,7 +251,9 @@ class AuditLog:
             log = cls(connection, path, signer, clock)
             last = log.head()
             if last.body.log != signer.public_key:
-                raise PolicyError(f"{path} is another owner's log", code="other-log")
+                raise PolicyError(
+                    f"{path} is the log of another owner", code="other-log"
+                )
             # Else the next head would sign whatever somebody wrote into the file.
             verify_head(last)
             require_last_head(log._tree, last, path)
@@ -293,7 +292,7 @@ class AuditLog:
             if second > len(self._tree):
                 raise rolled_back(len(self._tree), second)
             if not 0 <= first <= second:
-                raise MalformedError("sizes of a log go from small to large")
+                raise MalformedError("the first size of a log must be the smaller one")
             return self._tree.consistency_proof(first, second) if first else ()
 
     def close(self) -> None:

@@ -138,7 +138,7 @@ class TreeHead:
 
     def __post_init__(self) -> None:
         if self.size < 0:
-            raise MalformedError("a log has no negative size", field="size")
+            raise MalformedError("the size of a log cannot be negative", field="size")
 
 
 SignedTreeHead = SignedDocument[TreeHead]
@@ -162,7 +162,7 @@ def verify_head(signed: SignedTreeHead) -> TreeHead:
         return signed.verify(signed.body.log)
     except AuthenticationError:
         raise IntegrityError(
-            "a tree head is not signed by its log's owner", code="head-unsigned"
+            "a log head is not signed by the log's owner", code="head-unsigned"
         ) from None
 
 
@@ -190,14 +190,16 @@ def verify_growth(earlier: TreeHead, later: TreeHead, proof: Sequence[bytes]) ->
         IntegrityError: ``log-forked``, if its past is another one.
     """
     if earlier.log != later.log:
-        raise IntegrityError("heads of two logs", code="log-forked")
+        raise IntegrityError(
+            "the two heads belong to different logs", code="log-forked"
+        )
     try:
         merkle.verify_consistency(
             earlier.size, later.size, earlier.root.raw, later.root.raw, proof
         )
     except IntegrityError as error:
         raise IntegrityError(
-            "the log is not a continuation of what was seen before",
+            "the log does not continue the log that was seen before",
             why=error,
             code="log-forked",
         ) from None
@@ -227,6 +229,8 @@ class Logged:
         """
         head = verify_head(self.head)
         if head.log != owner:
-            raise PolicyError(f"{what} is in another owner's log", code="other-log")
+            raise PolicyError(
+                f"{what} is in the log of another owner", code="other-log"
+            )
         verify_entry(self.entry, self.inclusion, head)
         return read_entry(self.entry)

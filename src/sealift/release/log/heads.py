@@ -1,11 +1,11 @@
-"""What others check of a log: heads that they keep of it, and its whole file (rule H6).
+"""How others check a log: by saved heads, and by its whole file (rule H6).
 
-A log's owner signs all of its heads, so a file that holds together proves nothing against
-its owner. A head that somebody else kept does: it has to be a prefix of the log.
+A log's owner signs all its heads, so a consistent file proves nothing against the owner. A
+head that somebody else saved does, because it must be a prefix of the log.
 
-The first head of a log is taken as it is, after its signature; from then on every other
-head must be shown to be of the same log, by a consistency proof. A log that was rolled
-back or forked after that cannot show one.
+The first head of a log is accepted after a check of its signature. Every later head needs
+a consistency proof that it belongs to the same log, which a log that was rolled back or
+forked cannot give.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Kept:
 
 def _no_proof(log: PublicKey, first: int, second: int) -> tuple[bytes, ...]:
     raise PolicyError(
-        "a tree head without proof that its log only grew",
+        "a log head came without proof that the log only grew",
         why=f"from {first} to {second} entries",
         code="head-unproven",
     )
@@ -131,8 +131,8 @@ def _verify_same_log(kept: TreeHead, head: TreeHead, prove: Prove) -> None:
         # The empty log is a prefix of every log, so no proof would catch this one.
         raise IntegrityError(
             "the log was emptied",
-            why=f"a head of {kept.size} entries was kept",
-            fix="Keep that head: it shows that its owner rolled the log back",
+            why=f"a head over {kept.size:,} entries was saved before",
+            fix="Keep the saved head: it proves that its owner rolled the log back",
             code="log-forked",
         )
     earlier, later = sorted((kept, head), key=lambda entry: entry.size)
@@ -143,7 +143,7 @@ def _verify_same_log(kept: TreeHead, head: TreeHead, prove: Prove) -> None:
 
 
 class ShownHeads:
-    """What an accelerator shows to every holder: the latest head of each log it used."""
+    """The heads that an accelerator sends to holders: the latest of each log it used."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -171,7 +171,9 @@ def log_owner(signed: SignedTreeHead, verified: VerifiedAgreement) -> Party:
     for party in verified.agreement.parties:
         if party.sign == signed.body.log:
             return party
-    raise PolicyError("a tree head of a log of no party", code="other-log")
+    raise PolicyError(
+        "a log head belongs to no party of the agreement", code="other-log"
+    )
 
 
 def demand_dated(signed: SignedTreeHead, verified: VerifiedAgreement) -> None:
@@ -186,7 +188,7 @@ def demand_dated(signed: SignedTreeHead, verified: VerifiedAgreement) -> None:
     if later_s > CLOCKS_DIFFER_S:
         owner = log_owner(signed, verified).name
         raise PolicyError(
-            f"the log of {owner} is dated {later_s:.0f} s after this machine's time",
+            f"the log of {owner} is dated {later_s:,.0f} s after this machine's time",
             why=f"the clocks of two machines may differ by {CLOCKS_DIFFER_S} s",
             code="head-of-the-future",
         )
@@ -208,7 +210,7 @@ def find_head(path: Path, log: PublicKey) -> SignedTreeHead:
         kept = {single.body.log.to_text(): single}
     if log.to_text() not in kept:
         raise PolicyError(
-            f"{path} holds no head of this log",
+            f"{path} has no head of this log",
             why=f"the log's owner is {log}",
             code="no-head",
         )
@@ -220,7 +222,7 @@ def _single_head(raw: bytes, path: Path) -> SignedTreeHead:
         return decode(SignedTreeHead, raw)
     except MalformedError as error:
         raise MalformedError(
-            f"{path} holds no tree heads", why=error, code="bad-heads"
+            f"{path} has no log heads", why=error, code="bad-heads"
         ) from None
 
 
@@ -255,10 +257,13 @@ class LogReport:
 
     @property
     def statement(self) -> str:
-        """What this proves, in words."""
+        """What the check proves, as a sentence."""
         if self.continues is None:
-            return "self-consistent only: no head from outside was compared"
-        return f"continues the head of {self.continues} entries that you kept"
+            return (
+                "self-consistent only: the log was not compared with a head "
+                "that somebody else saved, so it could be forged"
+            )
+        return f"the log continues the saved head over {self.continues:,} entries"
 
 
 def _reading(path: Path) -> AbstractContextManager[sqlite3.Connection]:
@@ -313,11 +318,11 @@ def _verify_heads(
     tree: LogTree, heads: list[SignedTreeHead], path: Path
 ) -> SignedTreeHead:
     if not heads:
-        raise damaged(path, "it has no head")
+        raise damaged(path, "it has no signed head")
     for signed in heads:
         verify_head(signed)
         if signed.body.log != heads[-1].body.log:
-            raise damaged(path, "two keys sign it")
+            raise damaged(path, "two different keys sign it")
         require_root(tree, signed.body, path)
     require_last_head(tree, heads[-1], path)
     return heads[-1]

@@ -1,8 +1,8 @@
-"""Shares of checkpoint keys in an owner's vault: at most two per job, one that counts.
+"""Shares of checkpoint keys in an owner's vault: at most two per job, one of them valid.
 
-``commit`` deletes the share of the checkpoint before in the same transaction, so there
-is no moment at which two of them count, and none at which none does. What is deleted is
-overwritten, in the file and in the log beside it; copies of the vault are not reached.
+``commit`` deletes the share of the checkpoint before in the same transaction, so exactly
+one is valid at any time. Deleted bytes are overwritten in the file and in the log beside
+it, but not in copies of the vault.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ class CheckpointStore:
                     number, Digest.from_text(sealed), tuple(split.split())
                 )
                 for state, number, sealed, split in connection.execute(
-                    "SELECT state, number, sealed, split FROM shares "
-                    "WHERE agreement = ? AND job = ?",
+                    "SELECT state, number, sealed, split FROM shares WHERE agreement = ? AND job = ?",
                     key.columns,
                 )
             }
@@ -89,8 +88,7 @@ class CheckpointStore:
         """Whether another instance took this one's job over."""
         with self._file.reading() as connection:
             row = connection.execute(
-                "SELECT 1 FROM superseded "
-                "WHERE agreement = ? AND job = ? AND instance = ?",
+                "SELECT 1 FROM superseded WHERE agreement = ? AND job = ? AND instance = ?",
                 (*key.columns, instance.to_text()),
             ).fetchone()
         return row is not None
@@ -135,8 +133,7 @@ class CheckpointStore:
         with self._file.deleting() as connection:
             _delete(connection, key, "committed")
             connection.execute(
-                "UPDATE shares SET state = 'committed' "
-                "WHERE agreement = ? AND job = ? AND state = 'pending'",
+                "UPDATE shares SET state = 'committed' WHERE agreement = ? AND job = ? AND state = 'pending'",
                 key.columns,
             )
             _set_finished(connection, key, 0)
@@ -151,8 +148,7 @@ class CheckpointStore:
         with self._file.deleting() as connection:
             _delete(connection, key, "pending")
             connection.execute(
-                "UPDATE shares SET salt = x'', wrapped = x'' "
-                "WHERE agreement = ? AND job = ?",
+                "UPDATE shares SET salt = x'', wrapped = x'' WHERE agreement = ? AND job = ?",
                 key.columns,
             )
             _set_finished(connection, key, 1)
@@ -172,7 +168,7 @@ class CheckpointStore:
             ).fetchone()
         if row is None or not row[1]:
             raise UnavailableError(
-                f"the vault holds no share of checkpoint {mark.number} of {key.job}",
+                f"the vault has no share of checkpoint {mark.number} of {key.job}",
                 code="no-share",
             )
         return self._file.unwrap(row, self._context(key, mark))

@@ -1,10 +1,10 @@
-"""The vault's file: what is written is on the disk, and secrets in it are wrapped.
+"""The vault's file: every write is synced to the disk, and secrets in it are wrapped.
 
-Whoever only reads need not wait for somebody else's sync: there are two connections. Each
-secret is wrapped under a key of its own, derived from the owner's identity and a fresh
-salt, so the file is worth nothing without the identity file and its passphrase (rule C10:
-the wrapping key is not beside the database; while a broker runs it is in that process).
-What a secret is for is bound to it, so two of them cannot change places.
+There are two connections, so that readers need not wait for a writer's sync. Each secret
+is wrapped under a separate key, derived from the owner's identity and a fresh salt, so
+the file cannot be opened without the identity file and its passphrase (rule C10: the
+wrapping key is not beside the database; while a broker runs it is in that process). The
+use of a secret is bound to it, so two secrets cannot be exchanged.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class VaultFile:
             emptied = self._empty_log()
         if not emptied:
             raise UnavailableError(
-                f"what was deleted still lies in {self.path}-wal",
-                why="another process reads the vault",
+                f"deleted bytes are still in {self.path}-wal",
+                why="another process is reading the vault",
                 code="key-lingers",
             )
 
@@ -174,7 +174,7 @@ class VaultFile:
         if own:
             return IntegrityError(
                 f"{self.path} is damaged",
-                why=f"it is {self.owner}'s, and a secret in it was overwritten",
+                why=f"it belongs to {self.owner}, and a secret in it was overwritten",
                 code="vault-damaged",
             )
         return RefusedError(

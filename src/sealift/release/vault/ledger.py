@@ -1,8 +1,8 @@
-"""What a broker must never forget, beside keys and log: uses, who has what, revocations.
+"""The broker's permanent counters in the vault's file: uses, key holders, revocations.
 
-In the vault's file. Every change is on the disk before the call returns, so a use is debited before its key leaves (rule H6), and a revoked
-instance stays revoked over restarts. An older copy of the file brings older memory
-back: the audit log, and the heads that others kept, show that it happened.
+Every change is on the disk before the call returns, so a use is counted before its key is
+released (rule H6), and a revoked instance stays revoked after a restart. An older copy of
+the file has older counters; the audit log, and the heads that others saved, reveal that.
 """
 
 from __future__ import annotations
@@ -158,8 +158,7 @@ class Ledger:
         """
         with self._file.writing() as connection:
             connection.execute(
-                "INSERT INTO revocations (instance, rule) VALUES (?, ?) "
-                "ON CONFLICT (instance) DO NOTHING",
+                "INSERT INTO revocations (instance, rule) VALUES (?, ?) ON CONFLICT (instance) DO NOTHING",
                 (instance.to_text(), rule),
             )
             return _epoch(connection)
@@ -221,8 +220,7 @@ def _runs(connection: sqlite3.Connection, line: str) -> frozenset[Digest]:
 
 def _spent(connection: sqlite3.Connection, debit: Debit) -> int:
     row = connection.execute(
-        "SELECT coalesce(sum(amount), 0) FROM debits "
-        "WHERE line = ? AND budget = ? AND attempt <> ?",
+        "SELECT coalesce(sum(amount), 0) FROM debits WHERE line = ? AND budget = ? AND attempt <> ?",
         (debit.line, debit.budget, debit.attempt),
     ).fetchone()
     return int(row[0])

@@ -1,8 +1,8 @@
 """The vault: an owner's data keys, wrapped, in one SQLite file.
 
-``release/vault/file.py`` wraps them. The vault also remembers which agreement is in force
-in each line, and never goes back (rule H7).
-Not promised: an older copy of the whole file brings older memory back.
+``release/vault/file.py`` wraps them. The vault also records which agreement is in force
+in each line, and never returns to an earlier one (rule H7).
+Not promised: an older copy of the whole file has the older records.
 """
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ from typing import Final
 from sealift.channel.record.commitment import key_commitment
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
-from sealift.errors import (
-    MalformedError,
-    StaleError,
-    UnavailableError,
-    UsageError,
-)
+from sealift.errors import MalformedError, StaleError, UnavailableError, UsageError
 from sealift.ids import Digest, check_name
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.database import (
@@ -116,8 +111,7 @@ class Vault:
             for resource in data_keys:
                 if _row(connection, resource):
                     raise UsageError(
-                        f"the vault holds a key for {resource} already",
-                        code="key-exists",
+                        f"the vault already has a key for {resource}", code="key-exists"
                     )
             connection.executemany("INSERT INTO keys VALUES (?, ?, ?, ?)", rows)
         return {row[0]: Digest.from_text(row[1]) for row in rows}
@@ -208,7 +202,7 @@ def _row(
 
 
 def _no_key(resource: str) -> UnavailableError:
-    return UnavailableError(f"the vault holds no key for {resource}", code="no-key")
+    return UnavailableError(f"the vault has no key for {resource}", code="no-key")
 
 
 def bring_up(path: Path) -> None:
@@ -230,8 +224,8 @@ def require_known_form(connection: sqlite3.Connection, path: Path) -> int:
         form = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if form > FORM:
         raise MalformedError(
-            f"{path} was written by a later version of Sealift",
-            why=f"its form is {form}, this version knows {FORM}",
+            f"a later version of Sealift wrote {path}",
+            why=f"its format is {form}, and this version supports up to {FORM}",
             code="vault-version",
         )
     return form
@@ -247,18 +241,17 @@ def _require_successor(
     number, digest = row
     if after.number <= number:
         raise StaleError(
-            "another agreement is in force",
-            why=f"this owner's keys are under number {number} of {after.name}, "
-            f"and this one is number {after.number}",
-            fix=f"Use that one, sign number {number + 1} with it as predecessor, or give "
-            "a new undertaking another name",
+            "another agreement is in force in the vault",
+            why=f"number {number} of {after.name} is in force, and this one is number {after.number}",
+            fix=f"Use number {number}, sign number {number + 1} with it as "
+            "predecessor, or choose another name for a new line of agreements",
             code="agreement-superseded",
         )
     # An owner may have let agreements pass that it did not sign: the line shows them.
     past = [before.to_text() for before in verified.backing.past]
     if digest not in past[number - 1 : number]:
         raise StaleError(
-            "the agreement does not follow the one before",
+            "the agreement does not follow its predecessor",
             why=f"number {number} of {after.name} is in force here",
             code="agreement-line",
         )
