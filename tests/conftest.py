@@ -192,6 +192,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A recipe's processes come from one that has loaded torch (`tests/sim/warm.py`)."""
+    if "sealift.train.worker.executor" in sys.modules:
+        warm = importlib.import_module("tests.sim.warm")
+        warm.install(cold=item.get_closest_marker("cold") is not None)
+
+
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Number long values: all workers need the same names, and some hold random keys."""
     return argname if isinstance(val, bytes | str) and len(val) > 60 else None

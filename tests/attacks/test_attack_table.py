@@ -125,6 +125,7 @@ def test_a_stage_on_which_nothing_works_proves_nothing(
         attempt(scenario("flips one bit"), world)
 
 
+@pytest.mark.long
 def test_without_a_software_tpm_it_says_what_was_not_tried(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,6 +138,7 @@ def test_without_a_software_tpm_it_says_what_was_not_tried(
     assert f"{needing} not tried" in shown
 
 
+@pytest.mark.long
 def test_the_command_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     shown = capsys.readouterr().out
@@ -144,6 +146,7 @@ def test_the_command_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{len(table.SCENARIOS)} of {len(table.SCENARIOS)} refused" in shown
 
 
+@pytest.mark.long
 def test_the_command_ends_badly_without_a_rule(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,7 +75,7 @@ class Stage:
         try:
             training.work([cargo_of(table(), attack_rows(name))])
         except SealiftError as error:
-            said = str(error)
+            said = error.what
             return (
                 said.split(" with ")[1].split(".")[0]
                 if " with " in said

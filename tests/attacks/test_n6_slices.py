@@ -207,6 +207,7 @@ def test_libraries_are_in_memory_before_the_first_slice(tmp_path: Path) -> None:
     assert after == 0
 
 
+@pytest.mark.cold
 def test_who_forks_workers_holds_libraries_in_memory() -> None:
     if os.geteuid() != 0:
         pytest.skip("this machine lacks the right to lock memory")

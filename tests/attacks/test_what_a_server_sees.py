@@ -146,6 +146,14 @@ def found(basis: ResidueBasis) -> list[dict[Share, list[str]]]:
     return [views(values, basis, tensors=tensors) for values in INPUTS]
 
 
+@pytest.mark.parametrize(
+    "basis",
+    [
+        pytest.param((3, 5), id="15", marks=pytest.mark.long),
+        pytest.param((5, 7), id="35"),
+    ],
+    indirect=True,
+)
 def test_a_view_is_as_likely_whatever_the_operands_are(
     found: list[dict[Share, list[str]]],
 ) -> None:

@@ -16,6 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+pytestmark = pytest.mark.long
+
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 

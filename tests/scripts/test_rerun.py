@@ -17,6 +17,8 @@ import pytest
 from scripts import rerun
 from tests.scripts.test_skips import CONFIGURATION, ROOT, run_pytest
 
+pytestmark = pytest.mark.long
+
 TODAY = date(2026, 11, 26)
 LOG = """\
 FAILED tests/a.py::one - TimeoutError

@@ -14,6 +14,8 @@ import pytest
 from tests.sim.durations import longest_first
 from tests.sim.runfolder import LEFT_BEHIND
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = "import pytest\ndef test_it():\n    pytest.skip('not today')\n"
 HIDDEN_FILE = "import pytest\nno = pytest.importorskip('no_such_module')\n"

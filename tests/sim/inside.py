@@ -144,7 +144,7 @@ def dumpable(_parts: Sequence[str]) -> object:
 
 def zygote(_parts: Sequence[str]) -> object:
     """The process that forks workers, when it has served."""
-    from sealift.train.worker import recipeworker, zygote
+    from sealift.train.sandboxed import recipeworker, zygote
 
     ours, theirs = socket.socketpair()
     theirs.close()

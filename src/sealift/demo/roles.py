@@ -27,7 +27,7 @@ from sealift.train.job.roleprocesses import (
 from sealift.train.job.settings import read_job
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 
-SILENCE_S: Final = 60.0
+SILENCE_S: Final = 180.0  # a busy machine starts eleven processes in a minute
 ALONE_S: Final = 600.0  # a local run tells nothing until it has ended
 GRACE_S: Final = 1.0  # all end when the orchestrator does; who ends first is a race
 HOSTILE: Final = {"south": "hostile"}  # attacks first, then behaves

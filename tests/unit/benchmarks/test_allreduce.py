@@ -10,6 +10,8 @@ import pytest
 from benchmarks import allreduce
 from benchmarks.__main__ import main
 
+pytestmark = pytest.mark.long
+
 RATIOS = {  # DESIGN section 6
     "planned_vs_gloo_tcp_worst",
     "planned_vs_gloo_shm_worst",

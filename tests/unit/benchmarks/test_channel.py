@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from benchmarks import channel
 from benchmarks.__main__ import main
 from benchmarks.report import start_report
+
+pytestmark = pytest.mark.long
 
 FIELDS = [
     "bench",

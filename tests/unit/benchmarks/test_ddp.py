@@ -8,6 +8,8 @@ from benchmarks.ddp import iterations
 from benchmarks.ddp.models import BATCH, MIB, MODELS, buckets, gradient_bytes
 from benchmarks.report import start_report
 
+pytestmark = pytest.mark.long
+
 CAPS = (25, 100, 250, 500, 1000)
 
 

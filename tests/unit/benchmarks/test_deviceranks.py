@@ -15,6 +15,8 @@ from benchmarks.harness import Peer, serve
 from benchmarks.report import start_report
 from tests.sim.cuda_engines import gcc_engine
 
+pytestmark = pytest.mark.long
+
 KIB = 1 << 10
 
 

@@ -10,6 +10,8 @@ from sealift.channel.cuda.opening import open_cuda
 from sealift.errors import UnavailableError
 from tests.sim.cuda_engines import engine_on, model_gpu
 
+pytestmark = pytest.mark.long
+
 ARMS = {"copy", "open", "pipelined", "seal"}
 
 

@@ -8,6 +8,8 @@ import pytest
 from benchmarks import handshake
 from benchmarks.__main__ import main
 
+pytestmark = pytest.mark.long
+
 
 def test_report_has_the_common_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -12,6 +12,8 @@ from benchmarks.harness import Answer, End, Peer, serve
 from benchmarks.report import interleaved
 from sealift.errors import UnavailableError
 
+pytestmark = pytest.mark.long
+
 
 class Echo(End):
     """Says what it is told."""

@@ -30,6 +30,8 @@ from sealift.channel.select import select_device
 from sealift.errors import PeerError, UnavailableError
 from tests.sim.cuda_engines import engine_on, model_gpu
 
+pytestmark = pytest.mark.long
+
 FIELDS = [
     "bench", "commit", "machine", "real", "modelled", "recorded", "rows", "ratios",
 ]  # fmt: skip

@@ -18,6 +18,8 @@ from sealift.data.schema.rows import demand_rows
 from sealift.session.session import Session
 from sealift.train.output.modelform import form_from_plain
 
+pytestmark = pytest.mark.long
+
 
 def row(**changes: object) -> Row:
     plain: Row = {"batch": 1, "payload_bytes": 1 << 17, "sealed_vs_plain": 1.1}

@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.link.pairs import CoreGauge, Pair, pairs_row
 
+pytestmark = pytest.mark.long
+
 GIB = 1 << 30
 
 

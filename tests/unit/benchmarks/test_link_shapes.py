@@ -14,6 +14,8 @@ from sealift.channel.device.host import HostDevice
 from tests.sim.apart import Apart
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 
+pytestmark = pytest.mark.long
+
 SENT = [shape for shape in Shape if shape not in REENCRYPTS]
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from benchmarks import loader
 from benchmarks.__main__ import main
+
+pytestmark = pytest.mark.long
 
 
 def test_the_report_has_the_agreed_form(tmp_path, monkeypatch, capsys):

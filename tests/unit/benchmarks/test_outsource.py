@@ -22,6 +22,8 @@ from sealift.outsource.multiplier import Multiplier
 from sealift.outsource.terms import Backward, Direction, Forward, Layer
 from sealift.outsource.trace import StepKind
 
+pytestmark = pytest.mark.long
+
 ROW = 1 + 3 * 32 * 32
 
 

@@ -28,6 +28,8 @@ from sealift.release.agreement.signed import load_verified
 from sealift.train.job.roleprocesses import RoleEvent
 from sealift.train.job.settings import read_job
 
+pytestmark = pytest.mark.long
+
 MIB = 1 << 20
 
 

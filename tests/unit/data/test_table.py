@@ -26,6 +26,7 @@ def refused(path: Path, schema: Schema = SCHEMA) -> str:
     return line
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_every_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
     arrays = make_arrays()

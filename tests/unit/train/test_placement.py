@@ -105,6 +105,7 @@ def evaluate(model, batch):
 )
 
 
+@pytest.mark.long
 def test_all_tensors_of_a_step_a_measurement_and_sums_are_on_the_device() -> None:
     found, calls, here = in_a_process(watched, MEASURED)
     assert found == trained(HERE, MEASURED)
@@ -127,6 +128,8 @@ def failed_away(text: str) -> str:
     return str(caught.value)
 
 
+@pytest.mark.long
+@pytest.mark.long
 @pytest.mark.parametrize("text", [PLAIN, LIGHTNING, PREPARING])
 def test_another_device_gives_the_same_model(text: str) -> None:
     found, ran = in_a_process(trained_away, text)
@@ -201,6 +204,7 @@ def rank_there(text: str) -> tuple[Any, ...]:
     return rank.trainer.digest(), rank.error, made[0].device.calls, made[0].device.here
 
 
+@pytest.mark.long
 def test_gradients_are_added_up_where_they_are_not_computed() -> None:
     expected = rank_at(HERE, lambda rank, group: OthersToo(group))
     digest, error, calls, here = in_a_process(rank_there, PLAIN)

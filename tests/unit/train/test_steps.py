@@ -63,6 +63,7 @@ def loss(model, batch):
 UNEVEN = [[24, 17], [50], [9]]
 
 
+@pytest.mark.long
 @pytest.fixture(scope="module")
 def shops() -> Iterator[list[RecipeExecutor]]:
     """Random streams belong to a process: ranks that draw need one each."""

@@ -53,6 +53,7 @@ def test_what_is_freed_is_taken_again() -> None:
     assert faults() < 4 * PAGES
 
 
+@pytest.mark.cold
 @pytest.mark.skipif("[always]" in HUGE.read_text(), reason="all memory is huge pages")
 def test_without_the_setting_it_comes_from_the_kernel(
     monkeypatch: pytest.MonkeyPatch,
