@@ -95,7 +95,7 @@ def test_new_asks_for_what_it_needs(folder: Path) -> None:
     ]  # fmt: skip
     code, said = type_in(folder, ["agreement", "new"], answers)
     assert code == 0, said
-    assert "Who gets the model [bern]" in said
+    assert "gets the model [bern]" in said
     document = (folder / "agreement.toml").read_text()
     for line in ("max_uses = 40 ", "min_owner_rows = 2 ", 'model_owner = "bern"'):
         assert f"\n{line}" in document

@@ -378,7 +378,7 @@ def test_try_shows_the_whole_traceback(world: World) -> None:
     said = sealift_says(world.path, "try", world.agreement, "--bundle", "recipe")
     assert said.code == JOB
     assert said.out == ""  # the result, and there is none
-    assert said.err[:2] == ["sealift: recipe.py is not the agreed one", "here"]
+    assert said.err[:2] == ["sealift: recipe.py differs from the agreed file", "here"]
     assert "Traceback (most recent call last):" in said.err
     assert "    raise ValueError('of my own')" in said.err
     assert said.err[-2:] == [

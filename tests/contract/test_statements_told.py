@@ -36,8 +36,8 @@ def test_a_veto_reaches_a_running_broker(
         words += [str(ours / "pass"), "--yes", "--tell", str(ours / "job.toml")]
         assert main(["agreement", "veto", str(ours / "agreement.json"), *words]) == 0
         said = capsys.readouterr()
-        assert "told       the broker of ada" in said.out
-        assert "the broker of cleo does not know it" in said.err  # it does not run
+        assert "the broker of ada" in said.out
+        assert "the broker of cleo" in said.err  # it does not run
         assert "agreement-vetoed" in town.collect(world, "ada")
         assert [path.name for path in theirs.iterdir()] == [
             "joint-digits-1-bern-veto.statement.json"

@@ -156,7 +156,7 @@ def test_one_receipt_of_the_run_is_everybodys(
     home = folder / "south"
     words = ["--receipts", home / "receipts", "--agreement", folder / "agreement.json"]
     kept = sealift("audit", "kept", home / "audit.db", *words)
-    assert "10 of 10 receipts stand in 1 receipt of whole runs" in kept.stdout
+    assert "10 of 10 receipts are part of 1 verified receipt" in kept.stdout
 
 
 @pytest.mark.plan

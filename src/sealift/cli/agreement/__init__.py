@@ -51,9 +51,7 @@ FILE_HELP = "agreement.toml, or the signed agreement.json"
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `agreement`."""
-    verbs = subparsers.add_parser(
-        "agreement",
-    ).add_verbs()
+    verbs = subparsers.add_parser("agreement").add_verbs()
     add_starter_parser(verbs)
     _add_check(verbs)
     _add_show(verbs)
@@ -66,7 +64,7 @@ def _add_check(verbs: Any) -> None:
     parser = verbs.add_parser(
         "check",
         run=_check,
-        help="say in plain words what each party gives and receives",
+        help="explain in plain words what each party gives and receives",
     )
     parser.add_path("file", help=FILE_HELP)
     parser.add_json()
@@ -76,44 +74,41 @@ def _add_show(verbs: Any) -> None:
     parser = verbs.add_parser(
         "show",
         run=_show,
-        help="print what is signed; with --code, the code that it approves",
-        description="--code lists the bundle's files, and what became of each since the "
-        "predecessor. With the folders, it prints the diff.",
+        help="print the document that is signed; with --code, the agreed code",
+        description="--code lists the files of the code, and how each has changed since the "
+        "predecessor. With both folders, it prints the differences.",
     )
     parser.add_path("file", help=FILE_HELP)
-    parser.add_flag("--code", "the code instead of the document")
-    parser.add_path("--bundle", metavar="DIR", help="the agreed code, checked first")
-    parser.add_file("--predecessor", help="the agreement before")
-    parser.add_path(
-        "--predecessor-bundle", metavar="DIR", help="its code, checked first"
-    )
+    parser.add_flag("--code", "show the code instead of the document")
+    parser.add_path("--bundle", metavar="DIR", help="folder with the agreed code")
+    parser.add_file("--predecessor", help="the previous agreement")
+    parser.add_path("--predecessor-bundle", metavar="DIR", help="folder with its code")
 
 
 def _add_sign(verbs: Any) -> None:
     parser = verbs.add_parser(
         "sign",
         run=_sign,
-        help="add your signature",
-        description="From agreement.toml: write the canonical JSON beside it, with your "
-        "signature. From agreement.json: add your signature to it.",
+        help="sign an agreement",
+        description="For agreement.toml it writes agreement.json, with your signature. For "
+        "agreement.json it adds your signature.",
     )
     parser.add_path("file", help=FILE_HELP)
-    parser.add_path("--key", required=True, help="your identity")
+    parser.add_path("--key", required=True, help="your identity key")
     parser.add_file(
-        "--former-key",
-        help="of a successor that names a new key for you: the one before",
+        "--former-key", help="your old key, if this names a new one for you"
     )
-    parser.add_flag("--yes", "do not show what is signed, do not ask")
+    parser.add_flag(
+        "--yes", "sign without showing the agreement and without a question"
+    )
     parser.add_allow()
     parser.add_passphrase()
 
 
 def _add_verify(verbs: Any) -> None:
-    parser = verbs.add_parser(
-        "verify", run=_verify, help="check that all signed who must"
-    )
+    parser = verbs.add_parser("verify", run=_verify, help="verify all signatures")
     parser.add_path("file", help="the signed agreement.json")
-    parser.add_file("--predecessor", help="check that it follows this one")
+    parser.add_file("--predecessor", help="verify that it follows this agreement")
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -135,19 +130,19 @@ def _check(args: argparse.Namespace) -> None:
     print(f"digest     {agreement.digest}")
     print(f"signed by  {', '.join(names) or 'nobody yet'}")
     print(f"missing    {', '.join(signed.missing) or 'nobody'}")
-    print(ascii_only(f"binds      {_binds(signed, args.file)}"))
+    print(ascii_only(f"in force   {_binds(signed, args.file)}"))
     _print_time(agreement)
     print()
     for line in explain_lines(sentences):
         print(ascii_only(line))
     holes = find_holes(agreement)
-    print(f"{count(len(holes), 'hole')} known:")
+    print(f"{count(len(holes), 'known gap')}:")
     for hole in holes:
         print(ascii_only(f"  ! {hole.line} [{hole.name}]"))
 
 
 def _binds(signed: SignedAgreement, path: Path) -> str:
-    """Whether it binds, as far as this folder knows; the first reason if it does not."""
+    """Whether it is in force, as far as this folder shows; else the first reason."""
     try:
         verify(signed, load_statements(path.parent, signed.agreement.name))
     except RefusedError as error:
@@ -156,7 +151,7 @@ def _binds(signed: SignedAgreement, path: Path) -> str:
 
 
 def _print_time(agreement: Agreement) -> None:
-    """Say it where no key is released now, whoever signed."""
+    """Print a line if no key is released at this time."""
     try:
         agreement.require_time(now_s())
     except PolicyError as error:
@@ -201,7 +196,7 @@ def _code(args: argparse.Namespace, agreement: Agreement) -> Iterator[str]:
     before = load_signed(args.predecessor).agreement if args.predecessor else None
     if before is not None and agreement.predecessor != before.digest:
         raise UsageError(
-            f"{args.predecessor} is not the predecessor",
+            f"{args.predecessor} is not the predecessor of this agreement",
             why=f"the agreement names {agreement.predecessor or 'none'}",
             code="other-agreement",
         )
@@ -222,13 +217,13 @@ def _code(args: argparse.Namespace, agreement: Agreement) -> Iterator[str]:
 
 
 def _sign(args: argparse.Namespace) -> None:
-    target = _target(args.file)
+    target = args.file.with_suffix(".json")
     document = load_document(args.file)
     agreement = document.agreement
     _require_not_over(agreement)
     _require_alike(agreement)
     say(f"you are signing {agreement.name}, number {agreement.number}")
-    say(f"digest {agreement.digest}; `sealift agreement check {args.file}` says more")
+    say(f"digest {agreement.digest}; `sealift agreement check {args.file}` explains it")
     name = load_own_card(args.key).name
     if not args.yes and has_terminal():
         print(_readable(agreement), file=sys.stderr)
@@ -236,7 +231,7 @@ def _sign(args: argparse.Namespace) -> None:
         for line in explain_lines(sentences, colour=sys.stderr.isatty()):
             say(line)
     require_allowed(agreement, name, args.allow)
-    confirm("sign it", yes=args.yes)
+    confirm("sign this agreement", yes=args.yes)
     identity = _identity(args, args.key)
     former = _identity(args, args.former_key) if args.former_key else None
     with locked(target.parent):
@@ -284,14 +279,10 @@ def _verify(args: argparse.Namespace) -> None:
     print(f"signed by  {names}")
     silent = [each.name for each in agreement.parties if each.name not in signers]
     if silent:
-        print(f"silent     {', '.join(silent)}: no key of theirs is released")
+        print(f"unsigned   {', '.join(silent)}: none of their keys is released")
     if verified.backing.left:
         print(f"left       {', '.join(sorted(verified.backing.left))}")
     _print_time(agreement)
-
-
-def _target(path: Path) -> Path:
-    return path.with_suffix(".json")
 
 
 def _current(target: Path, document: SignedAgreement) -> SignedAgreement:
@@ -301,9 +292,9 @@ def _current(target: Path, document: SignedAgreement) -> SignedAgreement:
     signed = verify_signatures(load_signed(target))
     if signed.agreement.digest != document.agreement.digest:
         raise UsageError(
-            f"{target} holds another agreement",
-            why="the document, a card or the code changed since it was first signed",
-            fix="Sign that file itself, or remove it and have everybody sign again",
+            f"{target} has another agreement",
+            why="the document, a card or the code was changed after the first signature",
+            fix="Sign that file, or remove it and let all parties sign again",
             code="other-agreement",
         )
     return signed

@@ -1,4 +1,4 @@
-"""Bring a statement to the brokers and the accelerator of a job, so that they obey it now."""
+"""Send a statement to the brokers and the accelerator of a job, so that they obey it now."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sealift.travel.peers import (
 from sealift.travel.visit.messages import Said, receive_message, send_message
 
 DIAL_S: Final = 10.0
-OBEY_S: Final = 40.0  # for the accelerator to overwrite what is under work
+OBEY_S: Final = 40.0  # the accelerator first overwrites the rows that it is using
 
 
 def require_teller(agreement: VerifiedAgreement, identity: Identity) -> None:
@@ -35,8 +35,8 @@ def require_teller(agreement: VerifiedAgreement, identity: Identity) -> None:
     """
     if identity.name not in agreement.agreement.holders:
         raise PolicyError(
-            f"{identity.name} brings no data, so brokers do not meet it",
-            fix="Give the statement's file to the owners: their brokers read it there",
+            f"{identity.name} brings no data, so brokers do not accept its connection",
+            fix="Give the statement's file to the owners, who put it beside their agreement",
             code="not-a-data-owner",
         )
 

@@ -39,18 +39,22 @@ def add_starter_parser(verbs: Any) -> None:
         "new",
         run=_write_starter,
         help="write a commented agreement.toml from cards and a code folder",
-        description="What is not given is asked for, if there is a terminal.",
+        description="Asks for missing arguments if there is a terminal.",
     )
-    parser.add_argument("--name", help="name of the line of agreements")
-    parser.add_path("--party", nargs="+", metavar="NAME.card.json")
-    parser.add_path("--resource", nargs="+", metavar="NAME.resource.json")
+    parser.add_argument("--name", help="name of the agreement and its successors")
+    parser.add_path("--party", nargs="+", metavar="NAME.card.json", help="all parties")
+    parser.add_path(
+        "--resource", nargs="+", metavar="NAME.resource.json", help="sealed data"
+    )
     parser.add_argument(
         "--about", choices=get_args(About),
-        help="default: train; serve, if the resources are models. A group has none",
+        help="default: train, or serve if the resources are models; a group has no resources",
     )  # fmt: skip
-    parser.add_path("--code", metavar="DIR")
+    parser.add_path("--code", metavar="DIR", help="folder with the code")
     parser.add_argument(
-        "--entry", default="recipe.py", help="the recipe in DIR; default: recipe.py"
+        "--entry",
+        default="recipe.py",
+        help="the recipe in that folder; default: recipe.py",
     )
     parser.add_argument(
         "--model-owner", metavar="PARTY", help="default: the last party"
@@ -61,14 +65,14 @@ def add_starter_parser(verbs: Any) -> None:
         nargs="*",
         default=[],
         metavar="KEY",
-        help="ed25519:... of the accelerator's development attester, or its card",
+        help="key (ed25519:...) or card of the accelerator's development attester",
     )
-    parser.add_file("--predecessor", help="the signed agreement before")
+    parser.add_file("--predecessor", help="the previous signed agreement")
     parser.add_file(
         "--references",
         nargs="+",
         default=[],
-        help="signed reference sets of the hosts that are accepted",
+        help="signed reference sets of accepted hosts",
     )
     _add_rule_arguments(parser)
     parser.add_path("-o", "--out", default=Path("agreement.toml"))
@@ -85,21 +89,24 @@ def _add_rule_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--rehearse", type=Level, choices=list(Level), metavar="LEVEL",
-        help="with development: the level whose steps are rehearsed",
+        help="with development: the level to rehearse",
     )  # fmt: skip
     parser.add_argument(
         "--threshold", type=int, metavar="N",
-        help="so many parties bring a successor into force; default: all of them",
+        help="how many parties must sign a successor; default: all",
     )  # fmt: skip
     parser.add_argument(
-        "--veto", nargs="*", metavar="PARTY", help="default: every owner of data"
+        "--veto",
+        nargs="*",
+        metavar="PARTY",
+        help="parties with a right of veto; default: each data owner",
     )
     parser.add_argument(
-        "--until", metavar="TIME", help="when it ends, RFC 3339; default: in 90 days"
+        "--until", metavar="TIME", help="when it ends (RFC 3339); default: in 90 days"
     )
     parser.add_argument(
         "--max-uses", type=int, default=MAX_USES, metavar="N",
-        help=f"times that each key may be released; 0: any; default: {MAX_USES}",
+        help=f"how often each key may be released; 0: no limit; default: {MAX_USES}",
     )  # fmt: skip
 
 
@@ -130,10 +137,10 @@ def _complete(args: argparse.Namespace) -> None:
             f"--{' and --'.join(missing)} must be given",
             why="there is no terminal to ask",
         )
-    args.name = args.name or ask_line("Name of the line of agreements")
-    args.party = args.party or _ask_paths("Cards of the parties, NAME.card.json")
+    args.name = args.name or ask_line("Name of the agreement")
+    args.party = args.party or _ask_paths("Cards of all parties (NAME.card.json)")
     if args.about != "group":
-        question = "Sealed tables, NAME.resource.json"
+        question = "Cards of the sealed tables (NAME.resource.json)"
         args.resource = args.resource or _ask_paths(question)
     args.code = args.code or Path(ask_line("Folder with the code"))
     _ask_rules(args)
@@ -146,31 +153,24 @@ def _ask_paths(question: str) -> list[Path]:
 def _ask_rules(args: argparse.Namespace) -> None:
     """What has a default, shown with it."""
     names = [load_card(path).name for path in args.party]
-    args.entry = ask_line("The recipe in it", args.entry)
-    args.model_owner = ask_line("Who gets the model", args.model_owner or names[-1])
-    args.operator = ask_line("Who runs it", args.operator or args.model_owner)
+    args.entry = ask_line("Recipe in that folder", args.entry)
+    args.model_owner = ask_line(
+        "Party that gets the model", args.model_owner or names[-1]
+    )
+    args.operator = ask_line(
+        "Party that runs the job", args.operator or args.model_owner
+    )
     levels = ask_words("Accepted levels, best first", "development")
-    args.level = args.level or [_level(word) for word in levels]
+    try:
+        args.level = args.level or [Level(word) for word in levels]
+    except ValueError as error:
+        raise UsageError(str(error), fix=f"Use one of {', '.join(Level)}") from None
     if Level.DEVELOPMENT in args.level and not args.attester:
         args.attester = ask_words("Key or card of the accelerator's attester")
-    needed = ask_line("Signatures that a successor needs", str(len(names)))
-    args.threshold = args.threshold or _number(needed)
-
-
-def _level(word: str) -> Level:
-    try:
-        return Level(word)
-    except ValueError:
-        raise UsageError(
-            f"{word[:80]} is not a level", fix=f"Use one of {', '.join(Level)}"
-        ) from None
-
-
-def _number(word: str) -> int:
-    try:
-        return int(word)
-    except ValueError:
-        raise UsageError(f"{word[:80]} is not a number") from None
+    needed = ask_line("Number of signatures that a successor needs", str(len(names)))
+    if not needed.isdecimal():
+        raise UsageError(f"{needed[:80]} is not a number")
+    args.threshold = args.threshold or int(needed)
 
 
 def _starter(args: argparse.Namespace) -> Starter:
@@ -183,7 +183,12 @@ def _starter(args: argparse.Namespace) -> Starter:
     model_owner = args.model_owner or names[-1]
     operator = args.operator or model_owner
     for name in (model_owner, operator, *(owner for _, owner in owners)):
-        _require_party(name, names)
+        if name not in names:
+            raise UsageError(
+                f"{name} is not among the parties",
+                fix="Add its card to --party",
+                code="not-a-party",
+            )
     before = load_signed(args.predecessor).agreement if args.predecessor else None
     train_rows = _train_rows([card for _, card in cards])
     every = args.threshold is None or args.threshold == len(names)
@@ -234,19 +239,10 @@ def _parse_until(text: str) -> int:
         at = None
     if at is None or at.tzinfo is None:
         raise UsageError(
-            f"{text[:80]} is not a time with its offset",
+            f"{text[:80]} is not a time with a UTC offset",
             fix='Write it like "2027-01-31T12:00:00Z"',
         )
     return int(at.timestamp())
-
-
-def _require_party(name: str, names: list[str]) -> None:
-    if name not in names:
-        raise UsageError(
-            f"{name} is not among the parties",
-            fix="Give its card with --party",
-            code="not-a-party",
-        )
 
 
 def _enrollers(
@@ -277,7 +273,7 @@ def _attester(text: str) -> PublicKey:
     except MalformedError:
         raise UsageError(
             f"{text[:80]} is neither a key nor a card",
-            fix="Give ed25519:... or a NAME.card.json",
+            fix="Use ed25519:... or a file NAME.card.json",
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""`sealift agreement veto|cancel|leave`: what one party says of an agreement."""
+"""`sealift agreement veto|cancel|leave`: a party's signed statement on an agreement."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from sealift.release.broker.stores import destroy_keys
 
 SEALED_SUFFIX: Final = ".sealed"
 _MEANS: Final[dict[StatementKind, str]] = {
-    "veto": "it never binds anybody, and nothing can follow it",
-    "cancel": "the line ends once as many of the board say so as its threshold asks for",
-    "leave": "nothing of yours is released in this line any more, for good",
+    "veto": "it never comes into force, and no agreement can follow it",
+    "cancel": "this line of agreements ends when as many board members as its threshold say so",
+    "leave": "none of your keys is ever released again in this line of agreements",
 }
 
 
@@ -44,17 +44,17 @@ def add_statement_parsers(verbs: Any) -> None:
         parser = verbs.add_parser(
             kind,
             run=_make_statement,
-            help=f"say of an agreement: {meaning}",
-            description="Writes a signed statement beside the agreement. Give it to the "
-            "other parties: it counts wherever it lies beside the agreement.",
+            help=f"{kind} an agreement: {meaning}",
+            description="Writes a signed statement beside the agreement. Give the file to the "
+            "other parties: it applies in each folder where it is beside the agreement.",
         )
         parser.add_path("file", help="the signed agreement.json")
-        parser.add_path("--key", required=True, help="your identity")
+        parser.add_path("--key", required=True, help="your identity key")
         parser.add_flag("--yes", "do not ask")
         parser.add_path(
             "--tell",
             metavar="JOB",
-            help="bring it to the owners' brokers and the accelerator of this job, too",
+            help="also send it to the owners' brokers and the accelerator of this job",
         )
         parser.add_passphrase()
         if kind == "leave":
@@ -68,7 +68,7 @@ def _make_statement(args: argparse.Namespace) -> None:
     agreement = signed.agreement
     say(f"{kind} of {agreement.name}, number {agreement.number}: {_MEANS[kind]}")
     say(f"digest {agreement.digest}")
-    confirm(f"{kind} it", yes=args.yes)
+    confirm(f"{kind} this agreement", yes=args.yes)
     identity = unlock(args, args.key, f"Passphrase of {args.key}")
     _require_right(kind, signed, identity.name)
     said = sign_statement(kind, agreement, identity, now_s())
@@ -102,19 +102,19 @@ def _tell(
     address = read_job(job).address
     for who, problem in tell_running(address, agreement, identity, said):
         if problem:
-            say(f"{who} does not know it: {problem}")
+            say(f"{who} did not get it: {problem}")
         else:
-            print(f"told       {who}")
+            print(f"sent to    {who}")
 
 
 def _add_leave_arguments(parser: Parser) -> None:
-    parser.add_file("--vault", help="destroy your data keys in it")
+    parser.add_file("--vault", help="destroy your data keys in this vault")
     parser.add_path(
         "--sealed",
         nargs="+",
         default=[],
         metavar="DIR",
-        help="where to look for sealed copies; default: beside the agreement",
+        help="where to search for sealed copies; default: beside the agreement",
     )
 
 
@@ -123,14 +123,14 @@ def _require_right(kind: StatementKind, signed: SignedAgreement, name: str) -> N
     agreement.party(name)
     before = signed.before[-1].agreement if signed.before else None
     if kind == "veto" and not has_veto(agreement, before, name):
-        raise _no_right(name, "it has no veto on the board")
+        raise _no_right(name, "it has no right of veto")
     if kind == "cancel" and name not in agreement.effective_board.members:
-        raise _no_right(name, "it is no member of the board")
+        raise _no_right(name, "it is not a member of the board")
 
 
 def _no_right(name: str, why: str) -> PolicyError:
     return PolicyError(
-        f"{name} cannot say that of this agreement", why=why, code="no-right"
+        f"{name} cannot make this statement on the agreement", why=why, code="no-right"
     )
 
 
@@ -141,11 +141,13 @@ def _clean_up(args: argparse.Namespace, agreement: Agreement, owner: Identity) -
         for name in destroy_keys(args.vault, owner, names):
             print(f"destroyed  key of {name}")
     elif names:
-        say("your data keys are still in your vault: say --vault FILE to destroy them")
+        say("your data keys are still in your vault; add --vault FILE to destroy them")
     for path in _copies(names, args.sealed or [args.file.parent]):
         print(f"delete     {path}")
     if names:
-        say("whoever else holds a sealed copy, or a backup of the vault: delete it too")
+        say(
+            "ask everybody who has a sealed copy, or a backup of the vault, to delete it"
+        )
 
 
 def _copies(names: Iterable[str], folders: Iterable[Path]) -> Iterator[Path]:

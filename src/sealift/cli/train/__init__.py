@@ -34,7 +34,7 @@ from sealift.codec import encode
 from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PolicyError, UsageError
-from sealift.events import Event, Sink
+from sealift.events import Event
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import load_bundle
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
@@ -63,13 +63,12 @@ def add_parser(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "train",
-        description="plan travel: starts orchestrator and accelerator here, waits for "
-        "the holders that `sealift join` starts elsewhere, and ends when the job does. "
-        "plan ddp: starts the orchestrator, and all ranks unless rows stay at home: then "
-        "`sealift join` starts each owner's. "
-        "plan local: one process reads every owner's sealed files; give --vault, --key "
-        "and --passphrase-file once per owner. docs/reference/job.md lists the fields of "
-        "JOB.",
+        description="Plan travel: starts orchestrator and accelerator on this machine and waits "
+        "for the holders, which the owners start with `sealift join`. "
+        "Plan ddp: starts the orchestrator, and all ranks unless rows stay with their "
+        "owners; then each owner starts its rank with `sealift join`. "
+        "Plan local: one process reads the sealed files of all owners; give --vault, --key "
+        "and --passphrase-file once for each owner. docs/reference/job.md explains JOB.",
     )
     parser.set_defaults(run=run, must_resume=False)
     _add_train_arguments(parser)
@@ -78,29 +77,30 @@ def add_parser(subparsers: Any) -> None:
 def _add_train_arguments(parser: Parser) -> None:
     """Add what `sealift resume` takes as well."""
     parser.add_path("job", metavar="JOB", help="the job, a TOML file")
-    parser.add_path("--output", metavar="DIR", help="not the job's place")
-    parser.add_flag("--watch", "a line for every visit")
+    parser.add_path("--output", metavar="DIR", help="results; default: as in the job")
+    parser.add_flag("--watch", "print a line for each visit")
     add_view_argument(parser)
     parser.add_json()
     for option, text in (
-        ("--key", "the operator's identity. local: every owner's"),
-        ("--passphrase-file", "of each key, in the same order"),
-        ("--vault", "local: every owner's, in the order of the keys"),
-        ("--sealed", "local, and ddp here: folders with sealed files and cards"),
+        ("--key", "the operator's identity key; plan local: those of all owners"),
+        (
+            "--passphrase-file",
+            "the key's passphrase; for several, in the order of the keys",
+        ),
+        ("--vault", "plan local: the vaults of all owners, in the order of the keys"),
+        ("--sealed", "plans local and ddp: folders with sealed files and cards"),
     ):
         parser.add_argument(
             option, type=Path, action="append", default=[], metavar="PATH", help=text
         )
-    parser.add_file("--attester-key", help="of this host, if an accelerator runs here")
+    parser.add_file(
+        "--attester-key", help="this host's key, if an accelerator runs here"
+    )
     parser.add_file("--attester-passphrase-file")
-    parser.add_argument(
-        "--orchestrator", metavar="HOST:PORT", help="not the job's address"
-    )
-    parser.add_path(
-        "--state",
-        metavar="DIR",
-        help="checkpoints, not in state/NAME beside the job",
-    )
+    text = "where to listen; default: as in the job"
+    parser.add_argument("--orchestrator", metavar="HOST:PORT", help=text)
+    text = "checkpoints; default: state/NAME beside the job"
+    parser.add_path("--state", metavar="DIR", help=text)
     add_judging_arguments(parser)
     add_attester_arguments(parser)
 
@@ -134,7 +134,7 @@ def require_train(plan: Plan) -> None:
     """
     if plan.command != "train":
         raise UsageError(
-            f"the job's plan is {plan.name}",
+            f"`sealift train` does not run plan {plan.name}",
             fix=run_instead(plan),
             code="other-plan",
         )
@@ -149,7 +149,7 @@ def _show(summary: dict[str, Any]) -> None:
 
 
 def _shortened(value: Any) -> str:
-    """A total on one line; ``statistics.json`` has the whole of it."""
+    """A total on one line; ``statistics.json`` has all of it."""
     text = json.dumps(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
@@ -158,9 +158,9 @@ def add_resume(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "resume",
-        description="As `sealift train`, which goes on from a checkpoint by itself if "
-        "there is one; this command ends with an error if there is none. Only the last "
-        "checkpoint that counts in the owners' logs opens.",
+        description="Like `sealift train`, which also continues from a checkpoint if there is "
+        "one; but this command fails if there is none. Only the last checkpoint in the "
+        "owners' logs can be opened.",
     )
     parser.set_defaults(run=_run_resume, must_resume=True)
     _add_train_arguments(parser)
@@ -171,7 +171,7 @@ def _run_resume(args: argparse.Namespace) -> int:
     plan = PLANS[read_job(args.job).plan]
     if not plan.checkpoints:
         raise UsageError(
-            f"a job of plan {plan.name} keeps no checkpoints", code="nothing-to-resume"
+            f"a job of plan {plan.name} has no checkpoints", code="nothing-to-resume"
         )
     return run(args)
 
@@ -206,7 +206,12 @@ def _train_locally(
         talk = Talk(sys.stderr)
         lines = TrainLines(agreement.agreement, job, watch=args.watch, talk=talk)
         here = journal_of(args.job.resolve().parent, job.name)
-        journal = Journal(here, "train", _told_to(lines), wall_clock)
+
+        def tell(event: Event) -> None:
+            now_s = time.monotonic()
+            lines.take(RoleEvent("train", now_s, event.kind, event.fields))
+
+        journal = Journal(here, "train", tell, wall_clock)
         journal.begin(job=job.name, plan=job.plan, agreement=agreement.digest.to_text())
         args.ended = journal.end
         history = History(place, name, journal)
@@ -243,13 +248,6 @@ def _train_locally(
         folder.appear()
         history.forget()
     return result
-
-
-def _told_to(lines: TrainLines) -> Sink:
-    def sink(event: Event) -> None:
-        lines.take(RoleEvent("train", time.monotonic(), event.kind, event.fields))
-
-    return sink
 
 
 def _executor(
@@ -304,9 +302,9 @@ def require_development(agreement: VerifiedAgreement) -> None:
     """
     if agreement.accept != (Level.DEVELOPMENT,):
         raise PolicyError(
-            "the local plan shows no evidence to anybody",
+            "plan local has no attestation evidence",
             why=f"the agreement accepts {', '.join(agreement.accept)}",
-            fix="Run it with the plan travel",
+            fix="Use plan travel",
             code="level-refused",
         )
 
@@ -335,8 +333,8 @@ def owners_keys(
         len(args.vault),
     }:
         raise UsageError(
-            "the plan local needs every owner's keys",
-            fix="Give --key, --passphrase-file and --vault once per owner, in one order",
+            "plan local needs the keys of all owners",
+            fix="Give --key, --passphrase-file and --vault once for each owner, in one order",
             code="keys-missing",
         )
     keys: dict[str, SecretKey] = {}

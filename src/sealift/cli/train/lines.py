@@ -21,7 +21,7 @@ from sealift.train.job.talk import Talk, TalkativeSink
 from sealift.train.sandbox.confine import Confinement
 from sealift.travel.peers import accelerator_names
 
-SHORT_S: Final = 2.0  # what takes no longer needs no word
+SHORT_S: Final = 2.0  # a shorter rest is not worth a word
 LONG_S: Final = 180.0
 
 
@@ -162,13 +162,13 @@ class TrainLines:
             left = self._ahead.say_left(self._now_s)
         if seen.purpose == "train":
             kilobytes = seen.sealed_bytes / 1000
-            what = f"visits, {kilobytes:.0f} kB sealed" if kilobytes else "slices"
+            what = f"visits, {kilobytes:,.0f} kB sealed" if kilobytes else "slices"
             self.say(
-                f"epoch {seen.epoch + 1} of {self._epochs}: {seen.visits} {what}"
+                f"epoch {seen.epoch + 1} of {self._epochs}: {seen.visits:,} {what}"
                 f"{numbers}{left}"
             )
         elif seen.purpose == "heldout":
-            rows = f"{seen.rows} held-out rows"
+            rows = f"{seen.rows:,} held-out rows"
             self.say(f"after epoch {seen.epoch + 1}: {rows}{numbers}{left}")
 
     def say(self, line: str) -> None:

@@ -1,7 +1,7 @@
-"""``sealift try``: run a recipe on synthetic rows, with full tracebacks.
+"""``sealift try``: test a recipe on random rows, with full tracebacks.
 
-For the person who writes the recipe, before any agreement exists and without anybody's
-data. It runs in the sandbox of a real run, where an error leaves as file, line and type alone.
+For the author of a recipe, before there is an agreement or data. The recipe runs in the same
+sandbox as in a real run, where only the file, line and type of an error leave the machine.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "try",
         run=run,
-        description="Trains a few steps on random rows that fit a schema, the last batch "
-        "with one row alone, then evaluates; on each schema of an agreement. Needs "
-        "nobody's data and no key; works before there is an agreement.",
+        description="Trains a few steps on random rows that fit a schema (for an agreement, "
+        "each of its schemas), the last batch with one row only, and then evaluates. It "
+        "needs no data and no key, and works before there is an agreement.",
     )
     parser.add_path(
         "agreement",
         nargs="?",
-        help="agreement.toml or agreement.json: take entry and schemas from it",
+        help="agreement.toml or agreement.json, for its entry and schemas",
     )
-    parser.add_path("--bundle", required=True, metavar="DIR")
-    parser.add_argument("--entry", metavar="FILE", help="file that defines build()")
+    parser.add_path("--bundle", required=True, metavar="DIR", help="the code")
+    parser.add_argument("--entry", metavar="FILE", help="the file that defines build()")
     parser.add_path("--schema", metavar="TOML")
     parser.add_path(
         "--form",
         metavar="TOML",
-        help="of the model, if it is to be served: ask it, too",
+        help="a served model's form: send it a request, too",
     )
     parser.add_argument(
-        "--drop-last", action="store_true", help="as training.drop_last in the job"
+        "--drop-last", action="store_true", help="like training.drop_last in the job"
     )
     for name, default in (("rows", 256), ("steps", 20), ("batch-rows", 16)):
         parser.add_argument(f"--{name}", type=_count, default=default, metavar="N")
@@ -110,8 +110,8 @@ def _subject(
         return entry, _schemas(args, agreement), agreement.accept
     if args.entry is None or args.schema is None:
         raise UsageError(
-            "there is no recipe to try",
-            fix="Name an agreement, or both --entry and --schema",
+            "the recipe's file and schema are missing",
+            fix="Name an agreement, or give both --entry and --schema",
         )
     return args.entry, [load_schema(args.schema)], (Level.DEVELOPMENT,)
 
@@ -128,7 +128,7 @@ def _schemas(args: argparse.Namespace, agreement: Agreement) -> list[Schema]:
     if not any(each.part == "train" for each in agreement.resources):
         raise MalformedError(
             "the agreement has no training rows",
-            fix="Name a schema with --schema",
+            fix="Give one with --schema",
             code="bad-agreement",
         )
     return found
@@ -139,7 +139,7 @@ def _say_differences(agreement: Agreement, files: dict[str, bytes]) -> None:
 
     digests = {name: Digest.of(content) for name, content in files.items()}
     for name in differing_files(agreement.code.files, digests):
-        say(f"{name} is not the agreed one")
+        say(f"{name} differs from the agreed file")
 
 
 def _show(rehearsal: Rehearsal, *, as_json: bool) -> None:
@@ -156,7 +156,7 @@ def _show(rehearsal: Rehearsal, *, as_json: bool) -> None:
     for name, value in (*facts.items(), *of_recipe):
         shown = f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
         print(f"{name:<11} {shown}")
-    say("synthetic rows: the numbers say nothing of the data")
+    say("the rows were random, so these numbers say nothing about your data")
 
 
 def _facts(rehearsal: Rehearsal) -> dict[str, Any]:
@@ -177,5 +177,5 @@ def _facts(rehearsal: Rehearsal) -> dict[str, Any]:
 def _count(text: str) -> int:
     number = int(text)
     if not 1 <= number <= 1 << 24:
-        raise argparse.ArgumentTypeError("must be from 1 to 16777216")
+        raise argparse.ArgumentTypeError("must be from 1 to 16,777,216")
     return number

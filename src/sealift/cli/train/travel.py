@@ -159,7 +159,7 @@ def train_travelling(
                 break
     lines.say_pass()  # of the last one, which nothing follows
     if not result:
-        raise JobError("the orchestrator gave no result", code="role-ended")
+        raise JobError("the orchestrator ended without a result", code="role-ended")
     return dict(result)
 
 
@@ -173,14 +173,10 @@ def require_keys(args: argparse.Namespace, *, attester: bool) -> None:
     if attester:
         given += [args.attester_key, args.attester_passphrase_file]
     if not all(given) or len(args.key) != 1:
-        both = (
-            ", --attester-key and --attester-passphrase-file of this host"
-            if attester
-            else ""
-        )
+        both = ", and --attester-key and --attester-passphrase-file of this host"
         raise UsageError(
-            "identities and their passphrase files are missing",
-            fix=f"Give --key and --passphrase-file of the operator{both}",
+            "identity keys or their passphrase files are missing",
+            fix=f"Give --key and --passphrase-file of the operator{both if attester else ''}",
             code="keys-missing",
         )
 
