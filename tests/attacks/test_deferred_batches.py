@@ -312,8 +312,8 @@ INTEGER, SHORT, HOST = {"fields": ("x", "id")}, {"drop_last": False}, {"engine":
         ({"fields": ("kept",)}, "bool can decide"),
         ({"fields": None}, "can decide"),
         ({**SHORT, "batch": 7}, "the last batch is shorter"),
-        (HOST, "opens before it hands out"),
-        ({"device": "meta", "engine": None}, "is outward"),
+        (HOST, "engine="),
+        ({"device": "meta", "engine": None}, "a copy to"),
         ({"guarded": False}, r"loader\.guard"),
     ],
 )

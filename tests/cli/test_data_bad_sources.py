@@ -107,12 +107,12 @@ def flipped_parquet() -> str:
 ARRAYS: dict[str, tuple[Callable[[], str], str]] = {
     "a NaN": (npz(x=np.array([0, np.nan])), "6 t.npz, x[1]: nan is not finite"),
     "objects": (npz(x=np.array([1, "a", None], object)), "6 t.npz holds Python objects"),
-    "ragged": (npz(x=X, label=X[:4]), "6 t.npz: x has 5 rows, label has 4"),
+    "ragged": (npz(x=X, label=X[:4]), "6 t.npz: x has 5 rows, and label has 4"),
     "no rows": (npz(x=X[:0]), "6 t.npz has no rows"),
     "no arrays": (npz(), "6 t.npz holds no arrays"),
     "a number": (npz(x=np.float32(1)), "6 t.npz: x is a single number"),
-    "complex": (npz(x=X.astype(complex)), "6 t.npz: x is complex128"),
-    "text": (npz(x=np.array(["a"])), "6 t.npz: x is <U1"),
+    "complex": (npz(x=X.astype(complex)), "6 t.npz: x has the dtype complex128"),
+    "text": (npz(x=np.array(["a"])), "6 t.npz: x has the dtype <U1"),
     "cut": (cut(npz(x=X), 200), "6 t.npz is not a .npz file"),
     "empty": (text("t.npz", ""), "6 t.npz is not a .npz file"),
     "empty npy": (text("t.npy", ""), "6 t.npy is not a .npy array"),
@@ -127,12 +127,18 @@ ARRAYS: dict[str, tuple[Callable[[], str], str]] = {
 CSV = {
     "empty": ("", "6 t.csv is empty"),
     "header alone": ("a,b\n", "6 t.csv has no rows"),
-    "a name twice": ("a,a,b\n1,1,2\n", "6 t.csv, header: two columns 'a'. Rename one"),
-    "short row": ("a,b\n1,2\n3\n", "6 t.csv, line 3: 1 cell, the header has 2"),
-    "long row": ("a,b\n1,2,3\n", "6 t.csv, line 2: 3 cells, the header has 2"),
+    "a name twice": (
+        "a,a,b\n1,1,2\n",
+        "6 t.csv, header: two columns named 'a'. Rename one",
+    ),
+    "short row": ("a,b\n1,2\n3\n", "6 t.csv, line 3: it has 1 cell"),
+    "long row": ("a,b\n1,2,3\n", "6 t.csv, line 2: it has 3 cells"),
     "open quote": ('a,b\n"1,2\n3,4\n', "6 t.csv, line 3: not CSV: unexpected end"),
     "a newline in a cell": ('a,b\n1,"x\ny"\n', "6 t.csv, line 3, column b: 'x\\ny' is"),
-    "UTF-16 without a mark": ("a,b\n1,2\n".encode("utf-16-le"), "6 t.csv is no text"),
+    "UTF-16 without a mark": (
+        "a,b\n1,2\n".encode("utf-16-le"),
+        "6 t.csv is not a text file",
+    ),
     "a NaN": ("a,b\nnan,2\n", "6 t.csv, line 2, column a: nan is not finite"),
     "wrong dtype": ("a,b\n1,2.5\n", "6 t.csv, line 2, column b: '2.5' is not a whole"),
     "other columns": ("a;c\n1;2\n", "6 t.csv has 2 problems"),
@@ -191,12 +197,12 @@ def builds(): raise KeyError("x")
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("bad_for_a_test:late", "6 bad_for_a_test:late, row 2: the dataset failed: "
+        ("bad_for_a_test:late", "6 bad_for_a_test:late, row 2: the dataset raised an error: "
          "ValueError: of mine"),
-        ("bad_for_a_test:stops", "6 bad_for_a_test:stops, row 2: the dataset failed: "
+        ("bad_for_a_test:stops", "6 bad_for_a_test:stops, row 2: the dataset raised an error: "
          "SystemExit: enough"),
         ("bad_for_a_test:ragged", "6 bad_for_a_test:ragged, row 1: a is float64 [2]"),
-        ("bad_for_a_test:endless", "2 bad_for_a_test:endless does not say how long"),
+        ("bad_for_a_test:endless", "2 bad_for_a_test:endless cannot report its length"),
         ("bad_for_a_test:builds", "2 cannot load bad_for_a_test:builds: KeyError: 'x'"),
         ("exits_for_a_test:rows", "2 cannot load exits_for_a_test:rows: SystemExit: 3"),
         ("raises_for_a_test:rows", "2 cannot load raises_for_a_test:rows: Runtime"),
@@ -235,7 +241,7 @@ def as_folder(folder: Path) -> None:
         (as_folder, "3 cannot read saved/data-00001-of-00002.arrow: "),
         (lambda f: (f / "state.json").write_text("{"), "6 state.json is not JSON"),
         (lambda f: (f / "state.json").write_text(json.dumps({"_data_files": 3})),
-         "6 state.json: what save_to_disk writes as '_data_files' is a list"),
+         "6 state.json: '_data_files' must be a list"),
         (lambda f: os.truncate(f / "data-00001-of-00002.arrow", 0), "6 data-00001-of-0"),
     ],
 )  # fmt: skip
@@ -260,7 +266,7 @@ def test_a_picture_that_is_not_there(
     Path("pictures/cat/1.png").unlink()
     Path("pictures/cat/1.png").write_bytes(b"no image")
     line = refused(capsys, "pictures")
-    assert line.startswith("6 cat/1.png is not an image that can be read: it is of no")
+    assert line.startswith("6 cat/1.png cannot be read as an image: its format")
 
 
 def test_a_pipe_is_not_waited_for(
@@ -275,10 +281,10 @@ def test_a_pipe_is_not_waited_for(
     ("words", "said"),
     [
         (("--name", "No"), "6 resource name 'No' is not a valid name"),
-        (("--record-bytes", "1"), "2 a record has 64 to 4194304 bytes, not 1"),
+        (("--record-bytes", "1"), "2 a record must have 64 to 4,194,304 bytes"),
         (
             ("-o", "passphrase"),
-            "3 cannot write passphrase: there is a file of that name",
+            "3 cannot write passphrase: a file of that name exists",
         ),
         (("--vault", "no/v.db"), "3 cannot write no/v.db"),
         # As where nobody may look: whether it is there cannot be found out.

@@ -238,9 +238,9 @@ def test_a_swapped_file(home: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "code", "said"),
     [
-        (30, "wrong-data-key", "the key does not open north-train.sealed: it is"),
-        (300, "record-changed", "north-train.sealed was changed: a record of it"),
-        (-1, "record-changed", "north-train.sealed was changed: a record of it"),
+        (30, "wrong-data-key", "the key does not open north-train.sealed: the file"),
+        (300, "record-changed", "north-train.sealed was changed: one of its records"),
+        (-1, "record-changed", "north-train.sealed was changed: one of its records"),
     ],
 )
 def test_a_flipped_byte_is_told_with_the_file(

@@ -14,7 +14,7 @@ from sealift.train.job.talk import Talk
 from tests.sim.jobworld import Wishes, fresh_world
 
 READY = {
-    "level": "development", "keys": 6, "sandbox": "none", "why": "as the job says",
+    "level": "development", "keys": 6, "sandbox": "none", "why": "set by the job",
     "buffer_bytes": 1 << 20, "position": 0,
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Roles that die, stall, stop or never come: the run ends as the job says, in one line."""
+"""Roles that die, stall, stop or never come: the run ends set by the job, in one line."""
 
 from __future__ import annotations
 

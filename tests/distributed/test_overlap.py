@@ -57,7 +57,7 @@ def test_buffers_that_do_not_fit_are_refused_before_any_key(tmp_path: Path) -> N
         orchestrator, accelerator = run["orchestrator"], run["accelerator"]
         assert orchestrator.end() == UNAVAILABLE, orchestrator.errors
         assert orchestrator.error().endswith("[buffer-too-large]")
-        assert "1.0 TiB are asked for" in orchestrator.error()
+        assert "1.0 TiB are needed" in orchestrator.error()
         assert accelerator.end() == UNAVAILABLE
         kinds = {event.kind for event in accelerator.events}
         assert "release.collected" not in kinds

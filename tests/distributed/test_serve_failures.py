@@ -27,7 +27,7 @@ BAD_ROWS: dict[str, np.ndarray] = {
     "none": PIXELS[:0],
     "whole": PIXELS.astype(int),
     "words": PIXELS.astype(str),
-    "gap": np.full((1, 64), np.nan, np.float32),
+    "padding": np.full((1, 64), np.nan, np.float32),
     "above": 17 * PIXELS,
 }  # type: ignore[dict-item]
 

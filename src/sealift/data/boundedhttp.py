@@ -38,7 +38,7 @@ class BoundedResponse(ClientResponse):
         if asked is None or self.status >= 400:
             return MAX_PAGE_BYTES
         if self.status != _PARTIAL_CONTENT:
-            raise ClientPayloadError("the server does not send parts of a file")
+            raise ClientPayloadError("the server does not support range requests")
         return int(asked[2]) - int(asked[1]) + 1
 
     async def _read_up_to(self, most_bytes: int) -> bytes:
@@ -46,5 +46,7 @@ class BoundedResponse(ClientResponse):
         while part := await self.content.read(most_bytes + 1 - len(body)):
             body += part
             if len(body) > most_bytes:
-                raise ClientPayloadError("the server sends more than was asked for")
+                raise ClientPayloadError(
+                    "the server sent more bytes than were requested"
+                )
         return bytes(body)

@@ -236,8 +236,8 @@ def check_cell_rows(cell_rows: int) -> None:
     """
     if not 1 <= cell_rows <= MAX_INTEGER:
         raise UsageError(
-            f"a cell has at least 1 row, not {cell_rows}",
-            fix=f"Leave it out for {DEFAULT_CELL_ROWS}",
+            f"a cell must have at least 1 row, not {cell_rows}",
+            fix=f"Leave it out to use {DEFAULT_CELL_ROWS}",
         )
 
 
@@ -248,7 +248,9 @@ def shard_names(name: str, count: int) -> list[str]:
         UsageError: for no shards, or too many.
     """
     if not 1 <= count <= MAX_SHARDS:
-        raise UsageError(f"a table is sealed as 1 to {MAX_SHARDS} shards, not {count}")
+        raise UsageError(
+            f"a table can be sealed as 1 to {MAX_SHARDS} shards, not {count}"
+        )
     digits = len(str(count - 1))
     return [f"{name}-{number:0{digits}}" for number in range(count)]
 
@@ -268,8 +270,8 @@ def record_bytes_for(row_bytes: int, *, about: int = DEFAULT_RECORD_BYTES) -> in
     """
     if not MIN_RECORD_BYTES <= about <= MAX_RECORD_BYTES:
         raise UsageError(
-            f"a record has {MIN_RECORD_BYTES} to {MAX_RECORD_BYTES} bytes, not {about}",
-            fix="Leave it out for 1 MiB",
+            f"a record must have {MIN_RECORD_BYTES:,} to {MAX_RECORD_BYTES:,} bytes, not {about:,}",
+            fix="Leave it out to use 1 MiB",
         )
     unit = math.lcm(row_bytes, RECORD_ALIGNMENT_BYTES)
     if unit > MAX_RECORD_BYTES:
@@ -296,7 +298,7 @@ def _write(path: Path, folder: Staging, content: bytes) -> None:
 def _shares(rows: int, count: int) -> list[int]:
     if rows < count:
         raise UsageError(
-            f"{rows} rows are too few for {count} shards", fix="Use fewer shards"
+            f"{rows:,} rows are too few for {count} shards", fix="Use fewer shards"
         )
     share, more = divmod(rows, count)
     return [share + (number < more) for number in range(count)]
@@ -331,10 +333,7 @@ def _counted(table: Table, sink: Sink) -> Iterator[bytes]:
         yield block
         done_bytes += len(block)
         emit(
-            sink,
-            "data.progress",
-            done_bytes=done_bytes,
-            total_bytes=table.total_bytes,
+            sink, "data.progress", done_bytes=done_bytes, total_bytes=table.total_bytes
         )
 
 
@@ -342,4 +341,4 @@ def _check_words(name: str, part: str, owner: str) -> None:
     check_name(name, what="resource name")
     check_name(owner, what="owner")
     if part not in PARTS:
-        raise UsageError(f"a part is one of {', '.join(PARTS)}, not {part!r}")
+        raise UsageError(f"the part must be one of {', '.join(PARTS)}, not {part!r}")

@@ -154,7 +154,7 @@ class Staging:
         names = os.listdir(self.descriptor)
         for name in names:
             if name != MARK and not name.endswith((*_IN_ORDER, PARTIAL_SUFFIX)):
-                raise _not_ours(self.out_dir, f"{name} is no file of a sealing")
+                raise _not_ours(self.out_dir, f"{name} is not from a sealing")
         return names
 
 
@@ -216,8 +216,8 @@ def demand_all_placed(place: str) -> None:
             continue
         if any(fnmatch.filter(names, pattern) for pattern in wanted):
             raise UnavailableError(
-                f"not all files of {_name_of(folder.name)} are in {folder.parent}",
-                why="sealing was stopped while they were put in place",
+                f"some files of {_name_of(folder.name)} are not in {folder.parent} yet",
+                why="sealing was interrupted while it moved them into place",
                 code="sealing-unfinished",
             )
 
@@ -274,7 +274,7 @@ def _locked(out: int, folder: str, out_dir: Path) -> int:
 def _require_ours(descriptor: int, out_dir: Path) -> None:
     found = os.fstat(descriptor)
     if found.st_uid != os.geteuid():
-        raise _not_ours(out_dir, "another user made it")
+        raise _not_ours(out_dir, "it belongs to another user")
     if found.st_mode & _OTHERS_WRITE:
         raise _not_ours(out_dir, "other users may write to it")
 
@@ -292,9 +292,9 @@ def _lock(descriptor: int, folder: str, out_dir: Path) -> None:
 
 def _not_ours(out_dir: Path, why: str) -> UnavailableError:
     return UnavailableError(
-        f"the folder that a sealing works in, in {out_dir}, is not its own",
+        f"other users can change the working folder of the sealing in {out_dir}",
         why=why,
-        fix=f"Look at *{STAGING_SUFFIX} there, or seal into a folder of your own",
+        fix=f"Check *{STAGING_SUFFIX} there, or seal into a folder that only you can write to",
         code="cannot-write",
     )
 

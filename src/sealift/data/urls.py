@@ -58,7 +58,7 @@ class UrlSource:
             raise _unreadable(self._url, error) from error
         size = facts.get("size")
         if not isinstance(size, int):
-            raise _unreadable(self._url, "the server does not say how long it is")
+            raise _unreadable(self._url, "the server does not report the file's length")
         version = next((facts[key] for key in _VERSION_KEYS if facts.get(key)), "")
         return size, str(version)
 
@@ -70,7 +70,7 @@ class UrlSource:
         except Exception as error:
             raise _unreadable(self._url, error) from error
         if len(part) != len(out):
-            raise _unreadable(self._url, "the server sends other parts than asked for")
+            raise _unreadable(self._url, "the server sent another range than requested")
         out[:] = part
         return len(part)
 
@@ -99,7 +99,9 @@ def read_place(place: str, max_bytes: int, options: StorageOptions | None) -> by
     try:
         size_bytes, _ = source.state()
         if size_bytes > max_bytes:
-            raise UsageError(f"{name_of(place)} is too large: {size_bytes} bytes")
+            raise UsageError(
+                f"{name_of(place)} is too large: it has {size_bytes:,} bytes"
+            )
         content = bytearray(size_bytes)
         view, filled = memoryview(content), 0
         while count := source.read_into(filled, view[filled:]) if view[filled:] else 0:
@@ -127,23 +129,18 @@ def expand(place: str, options: StorageOptions | None = None) -> list[str]:
     Raises:
         UnavailableError: if a pattern names none.
     """
-    if not _has_wildcard(place) or exists(place, options):
+    if not _WILD.intersection(place) or exists(place, options):
         return [place]
     path = local_path(place)
     found = sorted(glob.glob(str(path))) if path else _remote_matches(place, options)
     if not found:
         raise UnavailableError(
-            f"no file is named {place}",
-            why="the pattern names none",
-            fix="Check the folder; shards end in .sealed",
+            f"no file matches {place}",
+            why="the pattern matches none",
+            fix="Check the folder; names of shards end in .sealed",
             code="cannot-read",
         )
     return found
-
-
-def _has_wildcard(place: str) -> bool:
-    """Whether a place is a pattern, if there is no file of that very name."""
-    return bool(_WILD.intersection(place))
 
 
 def local_path(place: str) -> Path | None:
@@ -179,8 +176,8 @@ def _file_system(url: str, options: StorageOptions) -> tuple[Any, str]:
     scheme = url.partition("://")[0]
     if "::" in _LITERAL.sub("", url):  # of what lies below nothing would be bounded
         raise UsageError(
-            f"{scheme}:// is a chain of places",
-            fix="Give the URL where the shard itself lies",
+            f"{scheme}:// is a chain of file systems",
+            fix="Give the URL of the shard itself",
         )
     try:
         core = importlib.import_module("fsspec.core")
@@ -191,9 +188,7 @@ def _file_system(url: str, options: StorageOptions) -> tuple[Any, str]:
     except ImportError as error:
         raise _missing(scheme, f"pip install 'fsspec[{scheme}]'", error) from None
     except ValueError as error:
-        raise UsageError(
-            f"{scheme}:// is no place to read from: {_told(error)}"
-        ) from None
+        raise UsageError(f"cannot read from {scheme}://: {_told(error)}") from None
     except Exception as error:
         raise _unreadable(url, error) from error
     return files, str(path)

@@ -98,7 +98,7 @@ def _is_descriptor(word: object) -> bool:
 
 def _too_large(path: Path, max_bytes: int) -> MalformedError:
     return MalformedError(
-        f"{path} is larger than allowed",
+        f"{path} is too large",
         why=f"the limit is {max_bytes:,} bytes",
         code="too-large",
     )

@@ -37,9 +37,9 @@ def save(path: Path, array: Any) -> Path:
 @pytest.mark.parametrize(
     ("array", "words"),
     [
-        (GOOD.astype(np.float64), "x is float64, the schema says float32"),
+        (GOOD.astype(np.float64), "x is float64, and the schema requires float32"),
         (GOOD.astype(np.int32), "x is int32"),
-        (GOOD[:, :3], "shape (10, 3), the schema wants (rows, 4)"),
+        (GOOD[:, :3], "shape (10, 3), and the schema requires (rows, 4)"),
         (GOOD.reshape(10, 2, 2), "shape (10, 2, 2)"),
         (GOOD[:, 0], "shape (10,)"),
     ],
@@ -131,7 +131,7 @@ def test_arrays_of_different_lengths_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "t.npz", tmp_path / "t.safetensors"):
         arrays = {"x": GOOD, "label": np.zeros(9, np.int8)}
         np.savez(path, **arrays) if path.suffix == ".npz" else save_file(arrays, path)
-        assert "x has 10 rows, label has 9" in refused(path, two)
+        assert "x has 10 rows, and label has 9" in refused(path, two)
 
 
 def test_truth_bytes_are_0_or_1(tmp_path: Path) -> None:
@@ -142,15 +142,15 @@ def test_truth_bytes_are_0_or_1(tmp_path: Path) -> None:
 
 def test_unknown_safetensors_dtype_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path / "t.safetensors", GOOD.astype(np.uint16))
-    assert "U16, which no schema has" in refused(path)
+    assert "U16" in refused(path)
 
 
 def test_an_archive_that_numpy_did_not_write(tmp_path: Path) -> None:
     raw = io.BytesIO()
     np.save(raw, GOOD)
     kinds = {
-        zipfile.ZIP_BZIP2: "x.npy is compressed in a way that numpy does not write",
-        zipfile.ZIP_LZMA: "x.npy is compressed in a way that numpy does not write",
+        zipfile.ZIP_BZIP2: "x.npy has a compression",
+        zipfile.ZIP_LZMA: "x.npy has a compression",
     }
     for kind, words in kinds.items():  # which expand without a bound, in one step
         with zipfile.ZipFile(tmp_path / "t.npz", "w", kind) as archive:

@@ -92,14 +92,14 @@ OPENED: dict[str, tuple[Callable[[Path], object], str, int, str]] = {
     "empty": (lambda p: os.truncate(p, 0), "bad-sealed-file", 6, "part-1.sealed is not"),
     "half": (half, "bad-sealed-file", 6, "part-1.sealed is not a whole sealed file"),
     "a flipped byte": (flip, "record-changed", 5, "of part-1.sealed was changed"),
-    "another dataset's": (others(".sealed"), "wrong-data-key", 5, "part-1.sealed: it is"),
+    "another dataset's": (others(".sealed"), "wrong-data-key", 5, "part-1.sealed: the file"),
     "another dataset's, with its card": (
         others(".sealed", ".resource.json"), "wrong-data-key", 5, "open part-1.sealed",
     ),
     "another dataset's card": (
-        others(".resource.json"), "content-mismatch", 5, "the card of part-1.sealed is",
+        others(".resource.json"), "content-mismatch", 5, "the card of part-1.sealed",
     ),
-    "another shard": (sibling, "wrong-data-key", 5, "open part-1.sealed: it is another"),
+    "another shard": (sibling, "wrong-data-key", 5, "open part-1.sealed: the file was sealed with another"),
 }  # fmt: skip
 
 
@@ -131,7 +131,7 @@ MEANWHILE: dict[str, tuple[Callable[[Path], object], str]] = {
         "part-1.sealed was changed while it was in use: it was written to",
     ),
     "half": (half, "part-1.sealed was changed while it was in use: it is "),
-    "empty": (lambda p: os.truncate(p, 0), "bytes shorter. Put the file back"),
+    "empty": (lambda p: os.truncate(p, 0), "bytes shorter. Restore the file"),
 }
 
 

@@ -66,8 +66,8 @@ def test_a_column_is_what_its_cells_are(
         ([f"P{number}" for number in range(40)], "mostly different"),
         ([f"t{number % 21}" for number in range(40)], "mostly different"),
         ([f"t{number % 51}" for number in range(400)], "more than 50"),
-        (cells("01/02/2020", "03/04/2020"), "read in two ways"),
-        (cells("", "NA"), "it is empty"),
+        (cells("01/02/2020", "03/04/2020"), "two possible formats"),
+        (cells("", "NA"), "all its cells are empty"),
     ],
 )
 def test_what_makes_no_field_is_left_out(
@@ -186,7 +186,7 @@ def test_one_draft_for_training_and_heldout_rows(tmp_path: Path) -> None:
 
 def test_options_of_other_sources_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
-    with pytest.raises(UsageError, match="--fields is not for"):
+    with pytest.raises(UsageError, match="--fields cannot be used with"):
         draft_schema([tmp_path / "a.csv"], SourceOptions(fields=(("x", "x"),)))
     with pytest.raises(UsageError, match="several"):
         draft_schema([tmp_path / "a.npz", tmp_path / "b.npz"], NO_OPTIONS)

@@ -87,15 +87,15 @@ def test_infinity_counts_only_when_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("x0,x1,n\n1,2,3\n", "no column 'b'"),
-        ("x0,n,b\n1,2,3\n", "no column 'x1'"),
-        ("n,b\n1,2\n", "no column 'x_0'"),
-        ("x0,x1,x2,n,b\n1,2,3,4,5\n", "column 'x2' that is not in the schema"),
-        ("x0,x1,n,b,n\n1,2,3,4,5\n", "two columns 'n'"),
-        ("x0,x1,n,b\n1,2,3\n", "line 2: 3 cells, the header has 4"),
-        ("x0,x1,n,b\n1,2,3,1,\n", "line 2: 5 cells"),
+        ("x0,x1,n\n1,2,3\n", "column 'b'"),
+        ("x0,n,b\n1,2,3\n", "column 'x1'"),
+        ("n,b\n1,2\n", "column 'x_0'"),
+        ("x0,x1,x2,n,b\n1,2,3,4,5\n", "the column 'x2' is not in the schema"),
+        ("x0,x1,n,b,n\n1,2,3,4,5\n", "two columns named 'n'"),
+        ("x0,x1,n,b\n1,2,3\n", "line 2: it has 3 cells"),
+        ("x0,x1,n,b\n1,2,3,1,\n", "line 2: it has 5 cells"),
         ('x0,x1,n,b\n1,2,3,"1\n', "not CSV"),
-        ("x0,x1,n,b\n1,2,3,1\n".encode("utf-16")[2:], "no text"),
+        ("x0,x1,n,b\n1,2,3,1\n".encode("utf-16")[2:], "not a text file"),
         ("x0,x1,n,b\n", "no rows"),
     ],
 )

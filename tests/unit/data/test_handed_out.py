@@ -40,7 +40,7 @@ def test_a_transform_of_batches(dataset: SealedDataset) -> None:
         for (here, twice), (number, x) in zip(batches, expected, strict=True):
             assert torch.equal(here, number)
             assert torch.equal(twice, x * 2)
-    with pytest.raises(UsageError, match="a batch before its verdict"):
+    with pytest.raises(UsageError, match="before it is verified"):
         loader(dataset, fields=("x",), drop_last=True, verdicts="deferred",
                transform=doubled)  # fmt: skip
 
@@ -71,10 +71,10 @@ def test_a_batch_that_was_not_handed_out_comes_again(dataset: SealedDataset) -> 
 def test_what_counts_is_a_number_from_zero(dataset: SealedDataset) -> None:
     batches = loader(dataset)
     for wrong in (-1, "1", 1.5, True):
-        with pytest.raises(UsageError, match="an epoch is a whole number"):
+        with pytest.raises(UsageError, match="the epoch"):
             batches.set_epoch(wrong)  # type: ignore[arg-type]
     for wrong in (2.5, "8", 0, True):
-        with pytest.raises(UsageError, match="a batch has at least one row"):
+        with pytest.raises(UsageError, match="at least one row"):
             loader(dataset, batch_size=wrong)
-    with pytest.raises(UsageError, match="fields= is a list of names"):
+    with pytest.raises(UsageError, match="fields="):
         loader(dataset, fields="id")

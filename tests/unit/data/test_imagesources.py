@@ -42,12 +42,10 @@ def test_images_are_changed_only_when_told(tmp_path: Path) -> None:
     place = pictures(tmp_path)
     schema = infer_schema(str(place))
     Image.new("RGB", (9, 9)).save(place / "dog" / "0.png")
-    with pytest.raises(
-        MalformedError, match=r"dog/0.png is 9x9, not 4x5.*--image-size"
-    ):
+    with pytest.raises(MalformedError, match=r"dog/0.png is 9x9.*4x5.*--image-size"):
         read(str(place), schema)
     Image.new("L", (5, 4)).save(place / "dog" / "0.png")
-    with pytest.raises(MalformedError, match=r"dog/0.png is of mode L, not RGB"):
+    with pytest.raises(MalformedError, match=r"dog/0.png is an image of mode L.*RGB"):
         read(str(place), schema)
     options = SourceOptions(image_size=(6, 2), image_mode="L")
     schema = infer_schema(str(place), options)
@@ -58,7 +56,7 @@ def test_images_are_changed_only_when_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("dog/0.png", b"\x89PNG but no more", "dog/0.png is not an image that can"),
+        ("dog/0.png", b"\x89PNG but no more", "dog/0.png cannot be read"),
         ("dog/notes.txt", b"x", "dog/notes.txt is not an image"),
     ],
 )
@@ -113,7 +111,7 @@ def test_a_script_under_an_images_name_is_not_run(
     place = pictures(tmp_path)
     schema = infer_schema(str(place))
     (place / "dog" / "0.png").write_bytes(SCRIPT)
-    with pytest.raises(MalformedError, match=r"dog/0.png is not an image that can"):
+    with pytest.raises(MalformedError, match=r"dog/0.png cannot be read"):
         read(str(place), schema)
     assert not started
 
@@ -141,7 +139,9 @@ def test_a_size_that_a_file_announces_is_not_believed(
         return load(image)
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", count)
-    with pytest.raises(MalformedError, match=r"dog/0.png is (9000x8000|not an image)"):
+    with pytest.raises(
+        MalformedError, match=r"dog/0.png (is 9000x8000|cannot be read)"
+    ):
         read(str(place), schema, options)
     assert set(decoded) == {(5, 4)}
 

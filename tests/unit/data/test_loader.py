@@ -96,8 +96,8 @@ def place(name: str) -> int:
         (place("label"), np.int64(10).tobytes(), "label", "above its maximum"),
         (place("label"), np.int64(-1).tobytes(), "label", "below its minimum"),
         (place("kept"), b"\x02", "kept", "not true or false"),
-        (place("kept") + 1, b"\x01", "kept", "gap"),
-        (SCHEMA.row_bytes - 1, b"\x01", "kept", "gap"),
+        (place("kept") + 1, b"\x01", "kept", "padding"),
+        (SCHEMA.row_bytes - 1, b"\x01", "kept", "padding"),
     ],
 )
 def test_check_names_the_field_and_nothing_else(

@@ -146,7 +146,7 @@ class Doubled(Subset[Any]):
 
 def test_what_is_not_only_rows_is_refused(dataset: SealedDataset) -> None:
     for data in (Doubled(dataset, [1]), [1, 2], ConcatDataset([[1], dataset])):
-        with pytest.raises(UsageError, match="a sealed loader reads no"):
+        with pytest.raises(UsageError, match="a sealed loader cannot read"):
             SealedDataLoader(data)  # type: ignore[arg-type]
     for indices in ([ROWS], [-ROWS - 1], [0.5], [True], [[1]], []):
         with pytest.raises(UsageError):
@@ -162,13 +162,13 @@ def test_what_is_not_only_rows_is_refused(dataset: SealedDataset) -> None:
         ("pin_memory", True, "device="),
         ("generator", torch.Generator(), "seed="),
         ("prefetch_factor", 2, "window_bytes="),
-        ("worker_init_fn", print, "nothing else"),
+        ("worker_init_fn", print, "only open records"),
     ],
 )
 def test_torchs_arguments_have_one_line_each(
     dataset: SealedDataset, name: str, value: object, instead: str
 ) -> None:
-    with pytest.raises(UsageError, match=f"has no {name}=.*{instead}"):
+    with pytest.raises(UsageError, match=f"{name}=.*{instead}"):
         SealedDataLoader(dataset, **{name: value})
 
 
@@ -218,7 +218,7 @@ def test_a_look_says_that_it_was_an_epoch(dataset: SealedDataset) -> None:
         batches.set_epoch(0)
         assert ids(batches) == first
         next(iter(batches))
-        with pytest.warns(UserWarning, match=r"all of epoch 1.*set_epoch\(\)") as said:
+        with pytest.warns(UserWarning, match=r"used up epoch 1.*set_epoch\(\)") as said:
             ids(batches)
         assert said[0].filename == __file__
 

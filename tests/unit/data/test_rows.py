@@ -41,7 +41,7 @@ def test_unpack_is_the_inverse() -> None:
 
 
 def test_unpack_refuses_a_part_of_a_row() -> None:
-    with pytest.raises(MalformedError, match="whole rows"):
+    with pytest.raises(MalformedError, match="whole number of rows"):
         unpack(packed(make_arrays(2))[:-8], SCHEMA)
 
 

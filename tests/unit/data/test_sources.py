@@ -119,9 +119,9 @@ def test_a_bare_array_has_no_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ({"X": np.zeros(3)}, "'X' makes no field.*--fields NAME=X"),
-        ({"x": np.zeros(3, np.uint16)}, "x is uint16"),
-        ({"x": np.zeros(3, complex)}, "x is complex128"),
+        ({"X": np.zeros(3)}, "'X'.*--fields NAME=X"),
+        ({"x": np.zeros(3, np.uint16)}, "x has the dtype uint16"),
+        ({"x": np.zeros(3, complex)}, "x has the dtype complex128"),
         ({"x": np.array(3)}, "not one per row"),
     ],
 )

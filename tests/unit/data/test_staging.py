@@ -63,7 +63,7 @@ def test_what_no_sealing_made_is_not_removed(tmp_path: Path) -> None:
     folder.mkdir(mode=0o700)
     (folder / "thesis.tex").touch()
     (folder / "n.sealed").touch()
-    with pytest.raises(UnavailableError, match="no file of a sealing"):
+    with pytest.raises(UnavailableError, match=r"thesis\.tex"):
         settled(tmp_path)
     assert sorted(os.listdir(folder)) == ["n.sealed", "thesis.tex"]
     (folder / "thesis.tex").unlink()  # control: the rest is
@@ -88,7 +88,7 @@ def test_a_folder_of_another_user_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(UnavailableError, match="another user made it"):
+    with pytest.raises(UnavailableError, match="another user"):
         settled(tmp_path)
 
 
@@ -167,7 +167,7 @@ def test_a_sealing_that_ends_while_it_is_looked_at_is_over(
     (folder / staging.MARK).touch()
     (folder / "n.sealed").touch()
     place = str(tmp_path / "n.sealed")
-    with pytest.raises(SealiftError, match="not all files of n"):  # control
+    with pytest.raises(SealiftError, match="some files of n"):  # control
         staging.demand_all_placed(place)
     found = staging.glob.iglob
 

@@ -158,7 +158,7 @@ def test_after_a_whole_epoch_it_goes_on_with_the_next(dataset: SealedDataset) ->
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"seed": 4}, "its seed was 3, here it is 4"),
+        ({"seed": 4}, "its seed was 3, and this loader's is 4"),
         ({"shuffle": False}, "shuffle"),
         ({"window_bytes": 800}, "window_bytes"),
         ({"world_size": 2, "rank": 0}, "world_size"),
@@ -204,9 +204,9 @@ def test_another_for_ends_the_first(dataset: SealedDataset) -> None:
     with loader(dataset) as batches:
         first = iter(batches)
         next(first)
-        with pytest.warns(UserWarning, match="was all of epoch 0"):
+        with pytest.warns(UserWarning, match="used up epoch 0"):
             assert len(ids(batches)) == ROWS
-        with pytest.raises(UsageError, match="ended by another"):
+        with pytest.raises(UsageError, match="another iteration"):
             next(first)
 
 

@@ -12,7 +12,7 @@ BELOW = "http://127.0.0.1:1/a.sealed"
 
 @pytest.mark.parametrize("place", ["blockcache::{}", "simplecache::{}", "zip://a::{}"])
 def test_a_chain_of_places_is_refused(place: str) -> None:
-    with pytest.raises(UsageError, match="a chain of places"):
+    with pytest.raises(UsageError, match="a chain of file systems"):
         open_place(place.format(BELOW))
 
 

@@ -184,7 +184,7 @@ def read_120(place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "why"), [(206, "more than was asked"), (200, "does not send parts")]
+    ("status", "why"), [(206, "more bytes"), (200, "range requests")]
 )
 def test_an_answer_is_read_as_far_as_was_asked(
     endless: tuple[str, type[Endless]], status: int, why: str
@@ -202,7 +202,7 @@ def test_what_is_not_bounded_is_read_to_its_end(
 ) -> None:
     """Control: all 64 MiB come into memory for 120 bytes."""
     monkeypatch.setattr(urls, "_bounded", lambda scheme, options: options)
-    with pytest.raises(UnavailableError, match="other parts than asked"):
+    with pytest.raises(UnavailableError, match="another range"):
         read_120(endless[0])
     assert len(endless[1].sent) == 64
 
@@ -210,7 +210,7 @@ def test_what_is_not_bounded_is_read_to_its_end(
 def test_a_page_of_files_is_bounded(endless: tuple[str, type[Endless]]) -> None:
     place, server = endless
     server.status = 200
-    with pytest.raises(UnavailableError, match="more than was asked"):
+    with pytest.raises(UnavailableError, match="more bytes"):
         expand(place.replace("x.sealed", "*.sealed"))
 
 
@@ -226,7 +226,7 @@ def test_less_than_was_asked_is_refused(shards: Shards) -> None:
 
     with served(shards.folder, Short) as url:
         source = open_place(f"{url}/{shards.places[0].name}")
-        with pytest.raises(UnavailableError, match="other parts than asked"):
+        with pytest.raises(UnavailableError, match="another range"):
             source.read_into(0, memoryview(bytearray(120)))
     with served(shards.folder) as url:  # control
         source = open_place(f"{url}/{shards.places[0].name}")
@@ -310,7 +310,7 @@ def test_a_scheme_that_nobody_knows() -> None:
 
 def test_a_pattern_that_names_nothing(shards: Shards, in_memory: str) -> None:
     for place in (f"{shards.folder}/*.gone", f"{in_memory}/*.gone"):
-        with pytest.raises(UnavailableError, match="the pattern names none"):
+        with pytest.raises(UnavailableError, match="no file matches"):
             expand(place)
     odd = shards.folder / "odd[1].sealed"
     shutil.copy(shards.places[0], odd)
@@ -329,11 +329,13 @@ def test_shards_of_several_schemas(shards: Shards, tmp_path: Path) -> None:
     )  # fmt: skip
     keys = {**shards.keys, "other": key}
     places = [shards.places[0], tmp_path / "other.sealed"]
-    with pytest.raises(MalformedError, match=r"other.sealed has other rows") as caught:
+    with pytest.raises(
+        MalformedError, match=r"other.sealed has other columns"
+    ) as caught:
         SealedDataset(places, keys)
     assert (caught.value.code, caught.value.field) == ("schema-mismatch", "x")
     assert caught.value.offset == 8
-    with pytest.raises(MalformedError, match="other rows than schema="):
+    with pytest.raises(MalformedError, match="other columns than schema="):
         SealedDataset(
             places[1], key, schema=shards.cards[0].schema,
             card=SealedDataset(places[1], key).shards.shards[0].card,
@@ -360,7 +362,7 @@ def test_the_agreement_decides_what_a_card_says(shards: Shards) -> None:
 
 
 def agreement_decides(shards: Shards, agreed: list[Resource]) -> None:
-    with pytest.raises(SealiftError, match="not the resource of the agreement") as e:
+    with pytest.raises(SealiftError, match="the card of part-0") as e:
         SealedDataset(shards.places, shards.keys, agreed=agreed)
     assert e.value.exit_code == 5
 
@@ -372,7 +374,7 @@ def test_a_genuine_shard_in_anothers_place(shards: Shards) -> None:
         shutil.copy(first.with_suffix(suffix), second.with_suffix(suffix))
     agreed = [card.resource for card in shards.cards]
     for options in ({}, {"agreed": agreed}):
-        with pytest.raises(SealiftError, match=r"part-1.sealed is that of part-0") as e:
+        with pytest.raises(SealiftError, match=r"part-1.sealed belongs to part-0") as e:
             SealedDataset(shards.places, shards.keys, **options)
         assert (e.value.code, e.value.exit_code) == ("content-mismatch", 5)
     # Control: who names the card, or the key, decides; the file is genuine.
@@ -396,5 +398,5 @@ def test_a_folder_with_a_question_mark(shards: Shards) -> None:
 
 def test_keys_that_are_none(shards: Shards) -> None:
     keys: Any = "north.key"
-    with pytest.raises(UsageError, match="keys= is a key, keys by name, or a vault"):
+    with pytest.raises(UsageError, match="keys="):
         SealedDataset(shards.places, keys)

@@ -54,7 +54,7 @@ def test_all_visits_at_one_time_share_it(
 def test_what_the_job_says() -> None:
     assert choose(64 * MIB, buffer_bytes=MIB) == (
         MIB,
-        "as the job says; 64.0 MiB are free",
+        "set by the job; 64.0 MiB are free",
     )
     assert choose(4 * MIB, buffer_bytes=2 * MIB, buffers=2)[0] == 2 * MIB
 
@@ -62,10 +62,10 @@ def test_what_the_job_says() -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"buffer_bytes": 5 * MIB}, "5.0 MiB are asked for, 4.0 MiB are free"),
+        ({"buffer_bytes": 5 * MIB}, "5.0 MiB are needed, 4.0 MiB are free"),
         (
             {"buffer_bytes": 3 * MIB, "buffers": 2},
-            "2 times 3.0 MiB are asked for, 4.0 MiB are free",
+            "2 times 3.0 MiB are needed, 4.0 MiB are free",
         ),
     ],
 )

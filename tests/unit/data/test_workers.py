@@ -185,7 +185,7 @@ def test_a_dataset_stays_in_its_process(shards: Shards) -> None:
         dataset[0]
         with multiprocessing.get_context("fork").Pool(1) as pool:
             forked = pool.apply_async(_look, (id(dataset),))
-            assert "stays in the process" in forked.get(10)
+            assert "to another process" in forked.get(10)
 
 
 def _look(address: int) -> str:

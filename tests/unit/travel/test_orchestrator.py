@@ -216,7 +216,7 @@ def test_nobody_is_waited_for_if_the_job_says_so() -> None:
 
 def test_what_the_accelerator_refuses_is_not_asked_of_another() -> None:
     first = accelerator()
-    first._ready = Failed("buffer-too-large", "9 TiB are asked for")  # type: ignore[assignment]
+    first._ready = Failed("buffer-too-large", "9 TiB are needed")  # type: ignore[assignment]
     job = Job(first, accelerator())
     with pytest.raises(UnavailableError) as refusal:
         job.run()

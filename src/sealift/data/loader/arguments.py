@@ -25,16 +25,16 @@ from sealift.errors import UsageError
 SealedRows: TypeAlias = SealedDataset | Subset[Any] | ConcatDataset[Any]
 
 _INSTEAD: Final = {
-    "batch_sampler": "shuffle= and seed= decide the order, a Subset which rows",
-    "collate_fn": "batches are columns already, and transform= changes whole ones",
-    "generator": "seed= decides the order",
-    "multiprocessing_context": "workers='process' starts fresh ones",
-    "pin_memory": "device= says where batches are",
-    "pin_memory_device": "device= says where batches are",
-    "prefetch_factor": "window_bytes= says how much is opened ahead",
-    "sampler": "shuffle= and seed= decide the order, a Subset which rows",
-    "timeout": "a worker that is gone is noticed at once",
-    "worker_init_fn": "workers open records and run nothing else",
+    "batch_sampler": "use shuffle= and seed= for the order, and a Subset for a choice of rows",
+    "collate_fn": "batches already consist of columns; use transform= to change a whole batch",
+    "generator": "use seed= for the order",
+    "multiprocessing_context": "workers='process' always starts new processes",
+    "pin_memory": "use device= for the place of batches",
+    "pin_memory_device": "use device= for the place of batches",
+    "prefetch_factor": "use window_bytes= for the amount that is opened ahead",
+    "sampler": "use shuffle= and seed= for the order, and a Subset for a choice of rows",
+    "timeout": "the loader notices a lost worker immediately",
+    "worker_init_fn": "workers only open records and run no code of yours",
 }
 _ALWAYS_SO: Final = ("in_order", "persistent_workers")
 
@@ -66,7 +66,7 @@ def source_of(data: SealedRows) -> LoaderSource:
     """
     datasets, chosen = _rows_of(data)
     if not len(chosen):
-        raise UsageError("there is no row to read")
+        raise UsageError("the dataset has no rows")
     shards = join_shards([each.shards for each in datasets])
     if not np.array_equal(chosen, np.arange(shards.layout.rows)):
         shards = replace(shards, layout=replace(shards.layout, chosen=np.sort(chosen)))
@@ -90,9 +90,8 @@ def _rows_of(data: Any) -> tuple[tuple[SealedDataset, ...], Indices]:
             before += sum(map(len, tables))
         return datasets, np.concatenate(chosen)
     raise UsageError(
-        f"a sealed loader reads no {type(data).__name__}",
-        fix="Use a SealedDataset, a Subset or ConcatDataset of some, or torch's "
-        "DataLoader with num_workers=0",
+        f"a sealed loader cannot read a {type(data).__name__}",
+        fix="Use a SealedDataset, a Subset or ConcatDataset of some, or torch's DataLoader with num_workers=0",
     )
 
 
@@ -101,9 +100,11 @@ def _indices(indices: object, rows: int) -> Indices:
     if found.size == 0:
         return np.zeros(0, np.int64)
     if found.ndim != 1 or found.dtype.kind not in "iu":
-        raise UsageError("a Subset's indices are a list of whole numbers")
+        raise UsageError("the indices of a Subset must be a list of whole numbers")
     if found.min() < -rows or found.max() >= rows:
-        raise UsageError(f"a Subset names rows that are not among {rows}")
+        raise UsageError(
+            f"a Subset names a row outside the {rows:,} rows of the dataset"
+        )
     return found.astype(np.int64) % rows
 
 
@@ -116,7 +117,9 @@ def refuse_torchs(given: Mapping[str, object]) -> None:
     """
     for name, value in given.items():
         if name in _INSTEAD and value:
-            raise UsageError(f"a sealed loader has no {name}=", why=_INSTEAD[name])
+            raise UsageError(
+                f"a sealed loader does not support {name}=", why=_INSTEAD[name]
+            )
         if name not in _INSTEAD and name not in _ALWAYS_SO:
             raise TypeError(f"SealedDataLoader() has no argument {name!r}")
 

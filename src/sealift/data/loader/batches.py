@@ -67,10 +67,11 @@ class BatchPlan:
     fields: Sequence[str] | None
 
     def __post_init__(self) -> None:
-        demand_count(self.batch_size, "a batch has at least one row", least=1)
-        demand_count(self.rows, "an epoch has rows")  # more ranks than rows: refused
+        demand_count(self.batch_size, "a batch must have at least one row", least=1)
+        # With more ranks than rows an epoch would be empty.
+        demand_count(self.rows, "an epoch must have rows")
         if isinstance(self.fields, str):
-            raise UsageError("fields= is a list of names", fix=f"Use [{self.fields!r}]")
+            raise UsageError("fields= must be a list", fix=f"Use [{self.fields!r}]")
         known = [field.name for field in self.schema.fields]
         for name in self.fields or ():
             if name not in known:

@@ -127,7 +127,7 @@ class Deferral:
         """
         if all(each.closed for each in self._steps):
             raise not_deferred(
-                "no optimizer waits for it: call loader.guard(optimizer)"
+                "no optimizer waits for the verdict: call loader.guard(optimizer)"
             )
 
     def admit(self, tensors: Sequence[Tensor], verdicts: Sequence[Verdicts]) -> None:
@@ -161,12 +161,12 @@ def check_deferral(
         UsageError: code ``deferral-not-allowed``, unless all is float and of one shape.
     """
     if kind not in KINDS:
-        raise UsageError(f"verdicts are 'strict' or 'deferred', not {kind!r}")
+        raise UsageError(f"verdicts must be 'strict' or 'deferred', not {kind!r}")
     if kind == "strict":
         return False
     for field in fields:
         shape, nbytes = (batch_size, *field.shape), batch_size * field.size_bytes
         check_deferrable(field.dtype, shape, nbytes)
     if not one_shape:
-        raise not_deferred("the last batch is shorter: say drop_last=True")
+        raise not_deferred("the last batch is shorter: use drop_last=True")
     return True

@@ -259,6 +259,6 @@ def _demand_whole_rows(shards: ShardSet) -> None:
         if layout.record_bytes % row_bytes:
             raise UsageError(
                 f"{shard.name} has rows that cross records",
-                why="a device opens whole records",
+                why="a device can open only whole records",
                 code="rows-cross-records",
             )

@@ -101,17 +101,17 @@ def make_rows(
             GPU that cannot be used.
     """
     if options.workers not in ("thread", "process"):
-        raise UsageError(f"workers are 'thread' or 'process', not {options.workers!r}")
+        raise UsageError(f"workers={options.workers!r} is not thread or process")
     if not isinstance(options.engine, str):
         return _device_rows(shards, order, options.engine, options)
     if options.engine not in ("auto", "host"):
-        raise UsageError(f"engine is 'auto', 'host' or one, not {options.engine!r}")
+        raise UsageError(f"engine={options.engine!r} is not auto, host or an engine")
     if options.engine == "host" and options.device is None:
         raise UsageError(
-            "device='auto' chooses the engine too", fix="Name the device, or no engine"
+            "device='auto' chooses the engine", fix="Name the device, or no engine"
         )
     if options.defers and options.engine == "host":
-        raise not_deferred("engine='host' opens before it hands out")
+        raise not_deferred("engine='host' verifies every batch before it returns it")
     elsewhere = options.device is not None and options.device.type != "cuda"
     if not options.defers and (options.engine == "host" or elsewhere):
         return _host_rows(shards, order, options)
@@ -162,7 +162,7 @@ def _device_rows(
         found = device_tensor(memory.plain(0), lies_on).device
         device = found if selected or options.device is None else options.device
         if options.defers and device.type != found.type:
-            raise not_deferred(f"a copy to {device} is outward, batches are on {found}")
+            raise not_deferred(f"a copy to {device} leaves {found}, where batches are")
         device = found if options.defers else device
     except BaseException:
         memory.close()

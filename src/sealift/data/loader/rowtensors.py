@@ -63,7 +63,7 @@ def batch_order(rows: int, *, seed: int, epoch: int, scope: str = "") -> Tensor:
 def split_order(order: Tensor, batch_rows: int) -> Iterator[Tensor]:
     """``order`` in batches of ``batch_rows``; the last one may be shorter."""
     if batch_rows < 1:
-        raise UsageError("a batch has at least one row")
+        raise UsageError("a batch must have at least one row")
     yield from order.split(batch_rows)
 
 
@@ -85,7 +85,7 @@ def _check_buffer(buffer: Tensor, schema: Schema) -> None:
     )
     if not fits:
         raise UsageError(
-            f"a buffer of rows is uint8 (rows, {schema.row_bytes}), aligned to 8 bytes"
+            f"a buffer of rows must be uint8 of shape (rows, {schema.row_bytes}), aligned to 8 bytes"
         )
 
 

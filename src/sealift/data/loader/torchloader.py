@@ -26,7 +26,7 @@ from sealift.data.loader.arguments import (
     refuse_torchs,
     source_of,
 )
-from sealift.data.loader.batches import BatchMemory, BatchPlan, Columns, PartialBatch
+from sealift.data.loader.batches import BatchMemory, BatchPlan, PartialBatch
 from sealift.data.loader.deferral import Deferral, StepGate, Verdicting, check_deferral
 from sealift.data.loader.memories import (
     Engine,
@@ -47,8 +47,8 @@ from sealift.errors import SealiftError, UsageError
 WINDOW_BYTES: Final = 64 << 20
 
 _LOOKED: Final = (
-    "the look at one batch was all of epoch {}, and this is the next: after a look say "
-    "set_epoch(), or look at dataset[:8]"
+    "the earlier read of one batch used up epoch {}, and this is the next "
+    "epoch: call set_epoch() after such a read, or read dataset[:8] instead"
 )
 Tensors = dict[str, Tensor] | tuple[Tensor, ...]
 Transform = Callable[[Any], Any]
@@ -115,7 +115,7 @@ class SealedDataLoader:
         **torchs: object,
     ) -> None:
         refuse_torchs(torchs)
-        demand_count(num_workers, "workers are not negative")
+        demand_count(num_workers, "num_workers must not be negative")
         rank, world_size = place_among_ranks(rank, world_size)
         order = OrderOptions(
             shuffle=shuffle,
@@ -135,7 +135,7 @@ class SealedDataLoader:
             verdicts, plan.chosen, batch_size, one_shape=plan.has_one_shape
         )
         if defers and transform is not None:
-            raise UsageError("transform= would copy a batch before its verdict")
+            raise UsageError("transform= would copy a batch before it is verified")
         self._transform = transform
         self._deferral = Deferral(self._give_up) if defers else None
         self._memory_options = MemoryOptions(
@@ -204,9 +204,8 @@ class SealedDataLoader:
     def __repr__(self) -> str:
         order, plan = self._plan.order, self._plan
         return (
-            f"SealedDataLoader({plan.layout.rows} rows of {', '.join(plan.names)}; "
-            f"batch_size={plan.batch_size}, shuffle={order.shuffle}, "
-            f"seed={order.seed}, drop_last={plan.drop_last}, rank={order.rank} of "
+            f"SealedDataLoader({plan.layout.rows} rows of {', '.join(plan.names)}; batch_size={plan.batch_size}, "
+            f"shuffle={order.shuffle}, seed={order.seed}, drop_last={plan.drop_last}, rank={order.rank} of "
             f"{order.world_size}, num_workers={self.num_workers})"
         )
 
@@ -231,7 +230,7 @@ class SealedDataLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next ``for`` at the start of ``epoch``, from 0."""
-        demand_count(epoch, "an epoch is a whole number")
+        demand_count(epoch, "the epoch must be a whole number")
         self._end_stream()
         self._epoch, self._position, self._fresh = epoch, 0, True
 
@@ -279,7 +278,7 @@ class SealedDataLoader:
                 if self._stream is not stream:
                     if self._deferral is not None:  # perhaps a verdict that failed
                         self._deferral.gate.check()
-                    raise UsageError("this iteration was ended by another one")
+                    raise UsageError("another iteration over the loader ended this one")
         except SealiftError:
             self._give_up()  # what is open may be what is wrong
             if self._deferral is not None:  # whatever came before a verdict is that
@@ -302,7 +301,10 @@ class SealedDataLoader:
                 while taken < len(places) and position < last:
                     if batch is None:
                         count = min(self.batch_size, last - position)
-                        batch = self._new_batch(columns, count)
+                        names, memory = self._plan.names, self._batch_memory
+                        batch = PartialBatch(
+                            columns, names, count, memory, self.batch_size
+                        )
                     part = places[taken : taken + batch.missing]
                     batch.fill(columns, part, out)
                     taken, position = taken + len(part), position + len(part)
@@ -317,10 +319,6 @@ class SealedDataLoader:
             if batch is not None:
                 batch.scrub()
 
-    def _new_batch(self, columns: Columns, rows: int) -> PartialBatch:
-        memory, most_rows = self._batch_memory, self.batch_size
-        return PartialBatch(columns, self._plan.names, rows, memory, most_rows)
-
     def _handed_out(self, batch: PartialBatch, rows: WindowRows) -> Any:
         placed = [tensor.to(rows.device) for tensor in batch.tensors]
         if self._deferral is not None:
@@ -332,8 +330,8 @@ class SealedDataLoader:
     def _demand_deferral(self) -> Deferral:
         if self._deferral is None:
             raise UsageError(
-                "verdicts are strict here: nothing is handed out before its verdict",
-                fix="Say verdicts='deferred' if work is to begin earlier",
+                "verdicts are strict: a batch is returned only after it is verified",
+                fix="Use verdicts='deferred' to start work before a batch is verified",
             )
         return self._deferral
 

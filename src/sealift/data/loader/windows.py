@@ -26,13 +26,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from sealift.data.loader.opening import Extent, OpenerPool, extents_of, grouped
-from sealift.data.schedule.order import (
-    EpochOrder,
-    Indices,
-    OrderOptions,
-    ShardLayout,
-    Window,
-)
+from sealift.data.schedule.order import EpochOrder, Indices, OrderOptions, Window
 from sealift.data.shards.shardset import ShardSet
 from sealift.errors import no_room
 
@@ -329,7 +323,7 @@ def window_bytes(shards: ShardSet, options: OrderOptions) -> int:
     """Bytes of the largest window of any epoch."""
     layout = shards.layout
     order = EpochOrder(layout, options, 0)
-    rows = max(_unit_rows(shard, layout.row_bytes) for shard in layout.shards)
+    rows = max(-(-each.record_bytes // layout.row_bytes) for each in layout.shards)
     if layout.chosen is None:
         return min(order.units_per_window * rows, order.rows) * layout.row_bytes
     # What lies between chosen rows of a record is opened with them.
@@ -345,7 +339,3 @@ def record_window_bytes(shards: ShardSet, options: OrderOptions) -> int:
     # A rank's first and last unit may be parts of the same records as others' are.
     most = min(order.units_per_window, len(layout.unit_starts))
     return most * largest
-
-
-def _unit_rows(shard: ShardLayout, row_bytes: int) -> int:
-    return -(-shard.record_bytes // row_bytes)

@@ -103,18 +103,8 @@ def _receive_frame(
         return None
     (length,) = _LENGTH.unpack(head)
     if length > MAX_FRAME_BYTES:
-        raise MalformedError(f"a frame of {length} bytes", code="bad-message")
+        raise MalformedError(f"a frame has {length:,} bytes", code="bad-message")
     return _receive(sock, length, keep_waiting)
-
-
-def _pack_extents(extents: Sequence[Extent]) -> bytes:
-    """The bytes of a request."""
-    return b"".join(_EXTENT.pack(e.shard, e.start, e.end, e.at) for e in extents)
-
-
-def _unpack_extents(raw: bytearray) -> list[Extent]:
-    """The extents of a request."""
-    return [Extent(*numbers) for numbers in _EXTENT.iter_unpack(raw)]
 
 
 def failure_of(error: SealiftError) -> bytes:
@@ -140,7 +130,9 @@ def _error_of(answer: bytes) -> SealiftError:
     }
     kind = _KINDS.get(failure.kind)
     if kind is None:
-        raise MalformedError("an error of no known kind", code="bad-message")
+        raise MalformedError(
+            "the worker reported an error of an unknown kind", code="bad-message"
+        )
     if kind is MalformedError:
         return MalformedError(
             failure.what, field=failure.field, offset=failure.offset, **words
@@ -209,7 +201,8 @@ class SpawnedOpener:
             PeerError: code ``opener-gone``, if the process ended.
         """
         try:
-            _send_frame(self._sock, _pack_extents(extents))
+            packed = (_EXTENT.pack(e.shard, e.start, e.end, e.at) for e in extents)
+            _send_frame(self._sock, b"".join(packed))
             answer = _receive_frame(self._sock)
         except OSError:
             answer = None
@@ -240,9 +233,9 @@ class SpawnedOpener:
         except subprocess.TimeoutExpired:
             status = 0
         return PeerError(
-            f"the process {self.process.pid} that opens records is gone",
+            f"the worker process {self.process.pid}, which opens records, ended",
             why=_words(status),
-            fix="Look at the machine's memory; then go on from the loader's state",
+            fix="Check the machine's memory; then continue from the loader's state",
             code="opener-gone",
         )
 
@@ -266,7 +259,7 @@ def _start(theirs: socket.socket, memory: int) -> subprocess.Popen[bytes]:
         )
     except OSError as error:
         raise UnavailableError(
-            "cannot start a process that opens records",
+            "cannot start a worker process to open records",
             why=error,
             fix="Use workers='thread'",
             code="opener-gone",
@@ -287,7 +280,7 @@ def _assignment(shards: Sequence[Shard], arena: WindowArena) -> bytes:
         return codec.encode(_Assignment(arena.total_bytes, tuple(entries)))
     except MalformedError as error:
         raise UsageError(
-            "storage_options cannot be handed to another process",
+            "storage_options cannot be passed to another process",
             why=error.why,
             fix="Use plain values, or workers='thread'",
         ) from None
@@ -329,7 +322,7 @@ def main() -> None:
 
 def _answer(opener: ShardOpener, request: bytearray) -> bytes:
     try:
-        opener.open(_unpack_extents(request))
+        opener.open([Extent(*numbers) for numbers in _EXTENT.iter_unpack(request)])
     except SealiftError as error:
         return failure_of(error)
     return b""

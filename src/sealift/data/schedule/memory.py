@@ -82,7 +82,7 @@ class SharedBuffer:
         try:
             self._file, self._map = _make(length)
         except (OSError, ValueError, OverflowError) as error:
-            what = f"a visit's buffer of {length} bytes"
+            what = f"a visit's buffer of {length:,} bytes"
             raise no_room(what, error, "Lower buffer_bytes in the job") from None
         self._map.madvise(mmap.MADV_DONTDUMP)
         self._map.madvise(mmap.MADV_DONTFORK)

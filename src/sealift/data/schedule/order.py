@@ -106,7 +106,7 @@ class OrderOptions:
         if not 0 <= self.rank < self.world_size:
             raise UsageError(f"there is no rank {self.rank} of {self.world_size}")
         if self.window_bytes < 1:
-            raise UsageError("a window has at least one byte")
+            raise UsageError("a window must have at least one byte")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ def _rank_rows(layout: Layout, options: OrderOptions) -> tuple[int, int]:
     share += bool(rest and options.pad)
     if share == 0:
         raise UsageError(
-            f"{layout.rows} rows are too few for {options.world_size} ranks",
+            f"{layout.rows:,} rows are too few for {options.world_size} ranks",
             fix="Use fewer ranks, or drop_last=False",
         )
     return options.rank * share, share
@@ -307,8 +307,8 @@ class LoaderState:
             saved, here = getattr(self, name), getattr(current, name)
             if saved != here:
                 raise UsageError(
-                    "the state is of another loader",
-                    why=f"its {name} was {saved}, here it is {here}",
+                    "the state belongs to another loader",
+                    why=f"its {name} was {saved}, and this loader's is {here}",
                     code="loader-state",
                 )
 
@@ -321,7 +321,7 @@ def parse_state(plain: object) -> LoaderState:
     """
     known = {field.name: field.type for field in fields(LoaderState)}
     if not isinstance(plain, Mapping) or plain.get("version") != STATE_VERSION:
-        raise _bad("version", "it is not a loader's state of version 1")
+        raise _bad("version", "it is not a loader state of version 1")
     for name in plain.keys() - known.keys() - {"version"}:
         raise _bad(str(name), "unknown key")
     for name, kind in known.items():

@@ -231,8 +231,8 @@ def _cells_per_visit(item: Resource, buffer_bytes: int) -> int:
     cells = (buffer_bytes // item.row_bytes - rest) // item.cell_rows
     if cells < 1:
         raise UsageError(
-            f"a cell of {item.name} has {item.longest_cell_bytes} bytes",
-            why=f"the buffer has {buffer_bytes}",
+            f"the largest cell of {item.name} has {item.longest_cell_bytes:,} bytes",
+            why=f"the buffer has {buffer_bytes:,} bytes",
             code="buffer-too-small",
         )
     return cells
@@ -292,7 +292,7 @@ def choose_buffer(
     if wanted:
         if wanted * visits > free_bytes:
             raise _too_large(wanted, visits, free)
-        return BufferChoice(wanted, f"as the job says; {free}")
+        return BufferChoice(wanted, f"set by the job; {free}")
     longest = max(each.total_bytes for each in resources)
     share = int(free_bytes * SHARE) // visits
     cell = max(each.longest_cell_bytes for each in resources)
@@ -327,7 +327,7 @@ def say_bytes(count: int) -> str:
 def _too_large(wanted: int, visits: int, free: str) -> UnavailableError:
     times = f"{visits} times " if visits > 1 else ""
     return UnavailableError(
-        "the visits' buffers do not fit into memory",
-        why=f"{times}{say_bytes(wanted)} are asked for, {free}",
+        "the visits' buffers do not fit into the memory",
+        why=f"{times}{say_bytes(wanted)} are needed, {free}",
         code="buffer-too-large",
     )

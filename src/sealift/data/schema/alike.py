@@ -36,7 +36,7 @@ def demand_alike(resources: Sequence[Resource]) -> None:
             problems += [f"{each.name}: {line}" for line in found]
     if problems:
         raise MalformedError(
-            "the tables cannot be learned from as one",
+            "one model cannot be trained on these tables together",
             why=problems[0] if len(problems) == 1 else f"{len(problems)} differences",
             code="mixed-schemas",
             problems=tuple(problems) if len(problems) > 1 else (),

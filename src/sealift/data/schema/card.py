@@ -50,9 +50,9 @@ class ResourceCard:
         check_name(entry.owner, what="owner")
         check_record_bytes(entry.record_bytes)
         if entry.part != "model" and self.schema.row_bytes != entry.row_bytes:
-            raise _inconsistent("resource.row_bytes", "it is not the schema's")
+            raise _inconsistent("resource.row_bytes", "does not follow from the schema")
         if len(self.leaves) != count_records(entry.total_bytes, entry.record_bytes):
-            raise _inconsistent("leaves", "there is not one per record")
+            raise _inconsistent("leaves", "must have one entry per record")
 
     @property
     def name(self) -> str:
@@ -116,5 +116,5 @@ def parse_card(raw: bytes, *, source: str) -> ResourceCard:
 
 def _inconsistent(field: str, why: str) -> MalformedError:
     return MalformedError(
-        "a resource card does not fit itself", field=field, why=why, code="bad-card"
+        "the resource card contradicts itself", field=field, why=why, code="bad-card"
     )

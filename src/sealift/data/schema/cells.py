@@ -73,9 +73,9 @@ def check_cells(rules: CellRules, kind: str, classes: int | None) -> None:
         _check_categories(rules, kind, classes)
     elif isinstance(rules.empty, str):
         if (rules.empty, kind) != ("nan", "float"):
-            raise _bad("empty", "a text for empty cells is one of the categories")
+            raise _bad("empty", "the text for empty cells must be a category")
     elif rules.empty is not None and not _is_of_kind(rules.empty, kind):
-        raise _bad("empty", f"an empty cell of such a field counts as {_KINDS[kind]}")
+        raise _bad("empty", f"the value of an empty cell must be {_KINDS[kind]}")
     if rules.date:
         _check_date(rules, kind)
 
@@ -88,41 +88,43 @@ def _is_of_kind(stated: float | bool, kind: str) -> bool:
 
 def _check_column(rules: CellRules, kind: str) -> None:
     if rules.column != rules.column.strip() or len(rules.column) > MAX_TEXT:
-        raise _bad("column", f"a column's name has at most {MAX_TEXT} characters")
+        raise _bad("column", f"a column's name may have at most {MAX_TEXT} characters")
     alone = CellRules(missing=rules.missing)
     if rules.missing and (kind != "bool" or rules != alone):
-        raise _bad("missing", "it is a bool field, without a column or other rules")
+        raise _bad("missing", "it must be a bool field without other rules")
 
 
 def _check_categories(rules: CellRules, kind: str, classes: int | None) -> None:
     names = rules.categories
     if kind != "int":
-        raise _bad("categories", "only an integer field has categories")
+        raise _bad("categories", "only an integer field can have categories")
     if not 1 <= len(names) <= MAX_CATEGORIES or len(set(names)) != len(names):
-        raise _bad("categories", f"there are 1 to {MAX_CATEGORIES}, all different")
+        raise _bad(
+            "categories", f"there must be 1 to {MAX_CATEGORIES:,}, all different"
+        )
     for name in names:
         fits = name and name == name.strip() and name.isprintable()
         if not fits or len(name) > MAX_TEXT:
-            raise _bad("categories", "a category is text, without spaces at its ends")
+            raise _bad("categories", "a category must be text without outer spaces")
     if classes != len(names):
-        raise _bad("classes", "categories already say how many", fix="Leave it out")
+        raise _bad("classes", "the categories give the number", fix="Leave it out")
     if rules.empty is not None and rules.empty not in names:
-        raise _bad("empty", "an empty cell counts as one of the categories")
+        raise _bad("empty", "the value of an empty cell must be one of the categories")
 
 
 def _check_date(rules: CellRules, kind: str) -> None:
     if rules.categories or kind == "bool":
-        raise _bad("date", "a date becomes a number of days")
+        raise _bad("date", "a date needs an integer field (a number of days)")
     if "%" not in rules.date or not rules.date.isprintable():
-        raise _bad("date", "not a form of dates", fix='Write "%Y-%m-%d" for 2024-12-31')
+        raise _bad("date", "not a date format", fix='Write "%Y-%m-%d" for 2024-12-31')
     if not _is_form(rules.date):
         raise _bad(
             "date",
-            "a form of dates has a year, a month and a day, each once",
+            "a date format must have a year, a month and a day, each once",
             fix='Write "%Y-%m-%d" for 2024-12-31',
         )
     if kind == "int" and _TIME_OF_DAY.search(rules.date):
-        raise _bad("date", "a time of day takes a float field: float64")
+        raise _bad("date", "a date with a time of day needs a float64 field")
 
 
 def _is_form(form: str) -> bool:

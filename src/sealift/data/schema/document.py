@@ -127,12 +127,12 @@ def field_to_plain(field: Field) -> dict[str, Any]:
 
 def _parse_field(row: object, *, source: str, path: str) -> Field:
     if not isinstance(row, Mapping):
-        raise _bad(f"{source}: a field is a table", path)
+        raise _bad(f"{source}: each field must be a table", path)
     _refuse_unknown(row, _FIELD_KEYS, source, path)
     name = _text(row.get("name"), source, f"{path}.name")
     dtype = _text(row.get("dtype"), source, f"{path}.dtype")
     if "finite" in row and (dtype in DTYPES and DTYPES[dtype].kind != "float"):
-        raise _bad(f"{source}: only a float field has 'finite'", f"{path}.finite")
+        raise _bad(f"{source}: only a float field can have 'finite'", f"{path}.finite")
     cells = _parse_cells(row, source, path)
     classes = _count(row.get("classes"), source, f"{path}.classes")
     if cells.categories and classes is None:
@@ -190,7 +190,9 @@ def _refuse_unknown(
         if key not in known:
             place = f"{path}.{key}" if path else str(key)
             fix = nearest(str(key), known) or f"Known keys: {', '.join(known)}"
-            raise _bad(f"{source} has an unknown key {str(key)[:40]!r}", place, fix=fix)
+            raise _bad(
+                f"{source} has the unknown key {str(key)[:40]!r}", place, fix=fix
+            )
 
 
 def _bad(what: str, path: str, *, fix: str = "") -> MalformedError:

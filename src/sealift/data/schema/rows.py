@@ -59,7 +59,7 @@ def pack(columns: Columns, schema: Schema, *, source: str, locate: Locate) -> by
     block = np.zeros(count, dtype=row_dtype(schema))
     for field in schema.fields:
         column = columns[field.name]
-        _check_column(column, field, source=source)
+        check_layout(column.dtype, column.shape, field, source=source)
         _check_values(column, field, source=source, locate=locate)
         block[field.name] = column
     return block.tobytes()
@@ -73,7 +73,7 @@ def unpack(raw: bytes | bytearray | memoryview, schema: Schema) -> dict[str, Arr
     """
     if len(raw) % schema.row_bytes:
         raise MalformedError(
-            f"{len(raw)} bytes are not whole rows of {schema.row_bytes} bytes",
+            f"{len(raw):,} bytes are not a whole number of rows of {schema.row_bytes:,} bytes",
             code="bad-rows",
         )
     block = np.frombuffer(raw, dtype=row_dtype(schema))
@@ -101,28 +101,19 @@ def check_names(names: list[str], schema: Schema, *, source: str) -> None:
         )
 
 
-def _check_column(column: Array, field: Field, *, source: str) -> None:
-    """Demand the field's dtype and shape.
-
-    Raises:
-        MalformedError: names both, and how to convert.
-    """
-    check_layout(column.dtype, column.shape, field, source=source)
-
-
 def check_layout(
     dtype: np.dtype[Any], shape: tuple[int, ...], field: Field, *, source: str
 ) -> None:
     """``_check_column`` for an array that is not read yet."""
     if dtype != numpy_dtype(field):
         raise bad_table(
-            f"{source}: {field.name} is {dtype}, the schema says {field.dtype}",
+            f"{source}: {field.name} is {dtype}, and the schema requires {field.dtype}",
             fix=f"Convert with .astype('{field.dtype}'), or change the schema",
         )
     if not shape or shape[1:] != field.shape:
         raise bad_table(
-            f"{source}: {field.name} has shape {shape}, "
-            f"the schema wants (rows, {', '.join(map(str, field.shape))})",
+            f"{source}: {field.name} has the shape {shape}, and the schema "
+            f"requires (rows, {', '.join(map(str, field.shape))})",
             fix="Reshape the array, or change the schema",
         )
 
@@ -178,15 +169,14 @@ def check_lengths(lengths: Mapping[str, int], *, source: str) -> None:
     for name in rest:
         if lengths[name] != lengths[first]:
             raise bad_table(
-                f"{source}: {first} has {lengths[first]} rows, "
-                f"{name} has {lengths[name]}",
-                fix="Every array has one entry per row",
+                f"{source}: {first} has {lengths[first]:,} rows, and {name} has {lengths[name]:,}",
+                fix="Give every array one entry per row",
             )
 
 
 def bad_table(what: str, *, why: str = "", fix: str = "") -> MalformedError:
     """A table that does not match its schema as a whole."""
-    fix = fix or "Check that it is the right file, and whole"
+    fix = fix or "Check that it is the right file and that it is complete"
     return MalformedError(what, why=why, fix=fix, code="bad-table")
 
 
@@ -213,11 +203,15 @@ def demand_rows(rows: Buffer, schema: Schema) -> None:
 def _check_block(block: Bytes, schema: Schema) -> None:
     end = 0
     for field, offset in zip(schema.fields, schema.offsets, strict=True):
-        _demand(not block[:, end:offset].any(), field, "next to a gap that is not zero")
+        _demand(
+            not block[:, end:offset].any(),
+            field,
+            "followed by padding that is not zero",
+        )
         end = offset + field.size_bytes
         _check_field(block[:, offset:end], field)
     last = schema.fields[-1]
-    _demand(not block[:, end:].any(), last, "next to a gap that is not zero")
+    _demand(not block[:, end:].any(), last, "followed by padding that is not zero")
 
 
 def _check_field(raw: Bytes, field: Field) -> None:
@@ -236,9 +230,9 @@ def _check_field(raw: Bytes, field: Field) -> None:
 def _demand(fits: bool, field: Field, rule: str) -> None:
     if not fits:
         raise MalformedError(
-            "a party's rows do not fit their schema",
+            "a row does not fit its schema",
             field=field.name,
-            why=f"a value is {rule}",
-            fix="Its owner finds the row with `sealift data seal` on the source",
+            why=f"one value is {rule}",
+            fix="Ask its owner to run `sealift data seal` on the source: it names the row",
             code="bad-row",
         )

@@ -155,13 +155,13 @@ class Schema:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.fields) <= MAX_FIELDS:
-            raise _bad("fields", f"a schema has 1 to {MAX_FIELDS} fields")
+            raise _bad("fields", f"a schema must have 1 to {MAX_FIELDS:,} fields")
         names = [field.name for field in self.fields]
         for index, name in enumerate(names):
             if name in names[:index]:
                 raise _bad(f"fields[{index}].name", f"the name {name!r} appears twice")
         if self.row_bytes > MAX_ROW_BYTES:
-            raise _bad("fields", f"a row is larger than {MAX_ROW_BYTES} bytes")
+            raise _bad("fields", f"a row is larger than {MAX_ROW_BYTES:,} bytes")
         for index, field in enumerate(self.fields):
             if field.cells.missing:
                 _check_missing(self.fields, index)
@@ -208,16 +208,19 @@ def _bad(path: str, what: str, *, fix: str = "") -> MalformedError:
 
 def _check_field(field: Field) -> None:
     if not _FIELD_NAME.fullmatch(field.name):
-        raise _bad("name", "a field's name is a-z, then a-z, 0-9 and '_' (63 at most)")
+        raise _bad(
+            "name",
+            "a field's name must begin with a-z, then have a-z, 0-9 and '_' (at most 63 characters)",
+        )
     if field.dtype not in DTYPES:
         known = ", ".join(DTYPES)
         raise _bad("dtype", "unknown dtype", fix=f"Use one of {known}")
     if len(field.shape) > MAX_DIMENSIONS:
-        raise _bad("shape", f"a shape has at most {MAX_DIMENSIONS} axes")
+        raise _bad("shape", f"a shape may have at most {MAX_DIMENSIONS} axes")
     if any(not 1 <= length <= MAX_ROW_BYTES for length in field.shape):
-        raise _bad("shape", "every length in a shape is at least 1")
+        raise _bad("shape", "every length in a shape must be at least 1")
     if field.size_bytes > MAX_ROW_BYTES:
-        raise _bad("shape", f"a row is larger than {MAX_ROW_BYTES} bytes")
+        raise _bad("shape", f"a row is larger than {MAX_ROW_BYTES:,} bytes")
     if field.element.kind != "float" and not field.finite:
         raise _bad("finite", "only a float field can allow NaN and infinities")
     _check_classes(field)
@@ -230,18 +233,18 @@ def _check_classes(field: Field) -> None:
     if field.classes is None:
         return
     if field.element.kind != "int":
-        raise _bad("classes", "only an integer field has classes")
+        raise _bad("classes", "only an integer field can have classes")
     if not 1 <= field.classes <= min(field.element.highest + 1, MAX_EXACT_INTEGER):
-        raise _bad("classes", f"classes is at least 1 and fits {field.dtype}")
+        raise _bad("classes", f"classes must be at least 1 and fit {field.dtype}")
     if field.minimum is not None or field.maximum is not None:
-        raise _bad("classes", "classes already bounds the values", fix="Drop min, max")
+        raise _bad("classes", "classes already limits the values", fix="Drop min, max")
 
 
 def _check_empty(field: Field) -> None:
     number = field.cells.empty
     if isinstance(number, str):
         if number == "nan" and not field.cells.categories and field.finite:
-            raise _bad("empty", "nan takes finite = false")
+            raise _bad("empty", "nan needs finite = false")
     elif number is not None:
         low, high = field.bounds
         below, above = (
@@ -249,7 +252,7 @@ def _check_empty(field: Field) -> None:
             high is not None and number > high,
         )
         if not field.element.holds(number) or below or above:
-            raise _bad("empty", "what an empty cell counts as does not fit the field")
+            raise _bad("empty", "the value of an empty cell does not fit the field")
 
 
 def _check_missing(fields: tuple[Field, ...], index: int) -> None:
@@ -258,7 +261,7 @@ def _check_missing(fields: tuple[Field, ...], index: int) -> None:
     if not of or of[0].cells.empty is None or of[0].shape != field.shape:
         raise _bad(
             f"fields[{index}].missing",
-            "it names another field of that shape, which says what an empty cell counts as",
+            "it must name another field of the same shape that has a value for empty cells",
         )
 
 
@@ -273,10 +276,10 @@ def _check_bounds(field: Field) -> None:
 
 def _check_bound(field: Field, path: str, bound: float) -> None:
     if field.element.kind == "bool":
-        raise _bad(path, "a bool field has no bounds")
+        raise _bad(path, "a bool field cannot have bounds")
     if field.element.kind == "int" and not isinstance(bound, int):
-        raise _bad(path, "the bound of an integer field is an integer")
+        raise _bad(path, "the bound of an integer field must be an integer")
     if not field.element.holds(bound):  # NaN and infinities end here too
         raise _bad(path, f"the bound does not fit {field.dtype}")
     if abs(bound) > MAX_EXACT_INTEGER:
-        raise _bad(path, "a bound lies within +-(2^53 - 1)", fix="Leave it out")
+        raise _bad(path, "a bound must be within +-(2^53 - 1)", fix="Leave it out")

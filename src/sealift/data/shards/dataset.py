@@ -184,7 +184,7 @@ class SealedDataset:
         self.demand_usable()
         count = len(self)
         if not -count <= index < count:
-            raise IndexError(f"row {index} of {count}")
+            raise IndexError(f"the dataset of {count:,} rows has no row {index}")
         shard, row = self.shards.layout.place(index % count)
         record_bytes = self.shards.layout.shards[shard].record_bytes
         start = row * self.schema.row_bytes
@@ -214,8 +214,8 @@ class SealedDataset:
 
 def _other_process() -> UsageError:
     return UsageError(
-        "a sealed dataset stays in the process that opened it",
-        why="its keys neither pickle nor survive a fork",
+        "a sealed dataset cannot be sent to another process",
+        why="its keys cannot be pickled and do not survive a fork",
         code="forked-dataset",
     )
 
@@ -246,7 +246,7 @@ def owner_keys(
         RefusedError: if the passphrase, or the identity, is another one.
     """
     if (passphrase is None) == (passphrase_file is None):
-        raise UsageError("give passphrase= or passphrase_file=")
+        raise UsageError("passphrase= or passphrase_file= is missing")
     if passphrase_file is not None:
         passphrase = read_secret_line(Path(passphrase_file))
     owner = load_identity(Path(identity), passphrase or "")

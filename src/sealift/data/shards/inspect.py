@@ -59,8 +59,8 @@ def demand_sealed_as(
     if known is not None and _is_sealed_as(known, shard, header):
         check_same(known, schema, name=shard.name, other=said_by)
     raise MalformedError(
-        f"{shard.name} was not sealed with the columns that {said_by} says",
-        why="a name, a dtype, a shape or their order is another",
+        f"{shard.name} was not sealed with the columns of {said_by}",
+        why="a name, a dtype, a shape or their order differs",
         code="schema-mismatch",
     )
 
@@ -95,7 +95,7 @@ def _other_schema(
     name: str, other: str, field: str, offset: int, found: str
 ) -> MalformedError:
     return MalformedError(
-        f"{name} has other rows than {other}",
+        f"{name} has other columns than {other}",
         field=field,
         offset=offset,
         why=f"there is {found}",
@@ -159,7 +159,7 @@ def verify_table(path: Path, key: SecretKey, card: ResourceCard | None = None) -
         except AuthenticationError as error:
             raise ShardRefusedError(
                 f"{path.name} was changed",
-                why="a record of it, or its end, does not verify",
+                why="one of its records, or its end, does not verify",
                 code="record-changed",
             ) from error
 

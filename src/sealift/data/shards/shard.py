@@ -194,21 +194,25 @@ class ShardReader:
 
     def _refused(self, index: int, error: SealiftError) -> SealiftError:
         place = f"record {index} of {self.shard.name}"
-        fix = "Copy the shard again from its owner; then go on from the loader's state"
+        fix = (
+            "Copy the shard again from its owner; then continue from the loader's state"
+        )
         if isinstance(error, IntegrityError):
-            why = "it is not the content that its card commits to"
+            why = "its content does not match its card"
             return IntegrityError(
                 f"{place} was replaced", why=why, fix=fix, code="content-mismatch"
             )
         offset = self.header.record_bytes * index
-        why = f"bytes {offset} on do not verify"
+        why = f"the bytes from offset {offset:,} on do not verify"
         return ShardRefusedError(
             f"{place} was changed", why=why, fix=fix, code="record-changed"
         )
 
     def _check_header(self) -> None:
         if self.shard.header and self.shard.header != self.header.encode():
-            raise _changed(self.shard, "it is another sealed file than at first")
+            raise _changed(
+                self.shard, "it is another sealed file than when it was opened"
+            )
         if self.shard.card is not None:
             check_card_fits(
                 self.header.total_bytes, self.header.record_bytes, self.shard
@@ -266,8 +270,8 @@ def _leaves_of(shard: Shard) -> VerifiedLeaves | None:
         return leaves_of(shard.card, shard.key)
     except IntegrityError as error:
         raise IntegrityError(
-            f"the card of {shard.name} is not that of its content",
-            why="its leaves are not what it commits to under the shard's key",
+            f"the card of {shard.name} does not match its content",
+            why="the card's list of hashes does not match its commitment",
             fix="Use the card that `sealift data seal` wrote beside the file",
             code="content-mismatch",
         ) from error
@@ -299,8 +303,7 @@ def moved(shard: str, error: SealiftError) -> UnavailableError:
     return UnavailableError(
         f"cannot read shard {shard}",
         why=error.why or error.what,
-        fix="Put it back, or say where it is now: "
-        f"SealedDataset(..., relocate={{{shard!r}: 'PATH OR URL'}})",
+        fix=f"Restore it, or name its new place: SealedDataset(..., relocate={{{shard!r}: 'PATH OR URL'}})",
         code="shard-unreadable",
     )
 
@@ -329,6 +332,6 @@ def wrong_key(shard: str) -> ShardRefusedError:
     """The error for a file that its key does not open."""
     return ShardRefusedError(
         f"the key does not open {shard}",
-        why="it is another file, sealed with another key, or its header was changed",
+        why="the file was sealed with another key, or its header was changed",
         code="wrong-data-key",
     )

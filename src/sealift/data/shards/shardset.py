@@ -41,12 +41,7 @@ from sealift.data.urls import (
     read_place,
     split_query,
 )
-from sealift.errors import (
-    IntegrityError,
-    MalformedError,
-    UnavailableError,
-    UsageError,
-)
+from sealift.errors import IntegrityError, MalformedError, UnavailableError, UsageError
 from sealift.release.agreement import Resource
 
 NO_OPTIONS: Final[StorageOptions] = {}
@@ -117,7 +112,7 @@ def open_shards(
         for each in _found(str(place), options.relocate, storage)
     ]
     if options.card is not None and len(found) != 1:
-        raise UsageError("one card belongs to one shard; leave card= out for several")
+        raise UsageError("card= belongs to one shard; leave it out for several shards")
     opened = [_look_into(place, name, keys, options) for place, name in found]
     schema = _one_schema(opened)
     return ShardSet(
@@ -190,8 +185,8 @@ def _check_asked(card: ResourceCard, name: str) -> None:
     """The card says which key is fetched: it must be the shard's that was asked for."""
     if card.name != name:
         raise IntegrityError(
-            f"what lies at {name}{SEALED_SUFFIX} is that of {card.name}",
-            fix="Put the right file back, or give it its name again",
+            f"the file {name}{SEALED_SUFFIX} belongs to {card.name}",
+            fix="Restore the right file, or rename this one",
             code="content-mismatch",
         )
 
@@ -201,7 +196,7 @@ def _schema_of(place: str, card: ResourceCard | None, options: ShardOptions) -> 
     if card is None and schema is None:
         _demand_there(place, options)
         raise UsageError(
-            f"nothing says what a row of {name_of(place)} is",
+            f"the schema of {name_of(place)} is unknown",
             why="there is no card beside it",
             fix="Give schema= or card=",
         )
@@ -246,9 +241,9 @@ def _rows_of(opened: _Opened, schema: Schema) -> ShardLayout:
     rows, rest = divmod(opened.header.total_bytes, schema.row_bytes)
     if rest or not rows:
         raise MalformedError(
-            f"{opened.shard.name} does not hold rows of {schema.row_bytes} bytes",
+            f"the rows of {opened.shard.name} do not have {schema.row_bytes:,} bytes",
             offset=rows * schema.row_bytes,
-            fix="Use the schema that it was sealed with",
+            fix="Use the schema with which it was sealed",
             code="bad-rows",
         )
     return ShardLayout(rows, opened.header.record_bytes)
@@ -265,8 +260,8 @@ def _check_agreed(
     # Its owner's rule comes with the agreement; a card has none yet.
     if entry is None or replace(entry, rule=card.resource.rule) != card.resource:
         raise IntegrityError(
-            f"the card of {card.name} is not the resource of the agreement",
-            fix="Use the card that the agreement was made with",
+            f"the card of {card.name} differs from the resource in the agreement",
+            fix="Use the card with which the agreement was made",
             code="content-mismatch",
         )
 
@@ -280,7 +275,7 @@ def _key_of(keys: Keys, name: str) -> SecretKey:
         return keys[name]
     if not isinstance(keys, KeySource):
         raise UsageError(
-            "keys= is a key, keys by name, or a vault",
+            "keys= must be a key, keys by name, or a vault",
             fix="Use owner_keys(vault, identity, passphrase_file=...)",
         )
     return keys.fetch(name)
@@ -301,5 +296,5 @@ def _found(
 def _listed(places: Place | Sequence[Place]) -> Sequence[Place]:
     listed = [places] if isinstance(places, (str, Path)) else list(places)
     if not listed:
-        raise UsageError("a sealed dataset has at least one shard")
+        raise UsageError("a sealed dataset must have at least one shard")
     return listed

@@ -47,7 +47,7 @@ def _fields_of(
         return chosen_layouts(found, options)
     if only is None:
         raise unclear(
-            f"{source} does not say what its array is called",
+            f"{source} has no name for its array",
             fix="Name it with --fields NAME, or give --schema",
         )
     return {only: layout}
@@ -108,8 +108,7 @@ def _array_name(entry: zipfile.ZipInfo, source: str) -> str:
         raise bad_table(f"{source}: {entry.filename[:80]} is not a .npy array")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise bad_table(
-            f"{source}: {entry.filename[:80]} is compressed in a way that numpy does "
-            "not write",
+            f"{source}: {entry.filename[:80]} has a compression that is not supported",
             fix="Save it with numpy.savez or savez_compressed",
         )
     return entry.filename.removesuffix(".npy")
@@ -182,7 +181,7 @@ def _slice_layout(part: Any, name: str, source: str) -> Layout:
     dtype = _SAFETENSORS.get(part.get_dtype())
     if dtype is None:
         raise bad_table(
-            f"{source}: {name[:80]} is {part.get_dtype()}, which no schema has",
+            f"{source}: {name[:80]} has the dtype {part.get_dtype()}, which is not supported",
             fix=f"Convert it to one of {', '.join(_SAFETENSORS.values())}",
         )
     return np.dtype(dtype).newbyteorder("<"), tuple(part.get_shape())

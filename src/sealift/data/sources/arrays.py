@@ -83,7 +83,7 @@ class ArrayTable:
         if layouts != self.layouts:
             raise bad_table(
                 f"{self.path.name} changed while it was read",
-                fix="Seal a copy that nothing writes to",
+                fix="Seal a copy that no program writes to",
             )
 
 
@@ -160,7 +160,7 @@ def field_of(
     """
     if dtype.newbyteorder("<").name not in DTYPES or dtype.hasobject:
         raise unclear(
-            f"{source}: {name[:80]} is {dtype}, which no schema has",
+            f"{source}: {name[:80]} has the dtype {dtype}, which is not supported",
             fix=f"Convert it to one of {', '.join(DTYPES)}",
         )
     if not shape:
@@ -205,7 +205,8 @@ def read_layout(stream: IO[bytes], source: str) -> Layout:
         raise bad_table(f"{source} is not a .npy array", why=str(error)) from error
     if dtype.hasobject:
         raise bad_table(
-            f"{source} holds Python objects", fix="Save plain numbers; no pickles here"
+            f"{source} holds Python objects",
+            fix="Save plain numbers; pickled objects are not supported",
         )
     if fortran and len(shape) > 1:
         raise bad_table(

@@ -54,15 +54,13 @@ def field_of_type(name: str, column: str, kind: Any, source: str) -> Field:
         shape, inner = list(kind.shape), kind.value_type
     while hasattr(inner, "value_type"):
         if not hasattr(inner, "list_size"):
-            raise unclear(
-                f"{source}: {column[:80]} holds {inner}, whose length it does not say"
-            )
+            raise unclear(f"{source}: {column[:80]} holds {inner} of unknown length")
         shape.append(inner.list_size)
         inner = inner.value_type
     dtype = _ARROW_NAMES.get(str(inner), str(inner))
     if dtype not in DTYPES:
         raise unclear(
-            f"{source}: {column[:80]} is {inner}, which no schema has",
+            f"{source}: {column[:80]} has the type {inner}, which is not supported",
             fix="Leave it out with --fields, or convert it to one of "
             + ", ".join(DTYPES),
         )
@@ -155,8 +153,8 @@ def _flattened(
     if len(wrong):
         row = first[0] + int(wrong[0]) // first[1]
         raise MalformedError(
-            f"{source}, row {row}, column {field.name}: "
-            f"{lengths[wrong[0]]} values, the schema says {length}",
+            f"{source}, row {row}, column {field.name}: it has "
+            f"{lengths[wrong[0]]} values, and the schema requires {length}",
             fix="Correct the row, or change the schema",
             code="bad-row",
         )
@@ -179,15 +177,14 @@ def _demand_no_nulls(
 
 def _other_kind(column: Any, field: Field, source: str) -> MalformedError:
     return bad_table(
-        f"{source}: {field.name} is {column.type}, the schema says {field.dtype}",
+        f"{source}: {field.name} is {column.type}, and the schema requires {field.dtype}",
         fix="Convert the column, or leave it out with --fields",
     )
 
 
 def _other_shape(source: str, field: Field, found: str) -> MalformedError:
     return bad_table(
-        f"{source}: {field.name} has {found} in a row, "
-        f"the schema wants {list(field.shape)}",
+        f"{source}: {field.name} has {found} per row, and the schema requires {list(field.shape)}",
         fix="Change the schema",
     )
 
@@ -357,7 +354,7 @@ def _kinds(files: list[Path]) -> Any:
         if first is not None and kinds != first:
             raise bad_table(
                 f"{path.name} has other columns than {files[0].name}",
-                fix="Seal them one by one",
+                fix="Seal each file separately",
             )
         first = kinds
         demand_distinct(kinds.names, path.name)

@@ -88,7 +88,7 @@ def _infer(place: str, options: SourceOptions) -> Schema:
         return Schema(tuple(_field(saved, name, col, options) for name, col in chosen))
     except (KeyError, TypeError, ValueError) as error:
         raise unclear(
-            f"{saved.name} describes its columns in another way than is known here",
+            f"{saved.name} describes its columns in a form that is not supported",
             why=f"{type(error).__name__}: {error}",
         ) from error
 
@@ -137,9 +137,9 @@ def _image_bytes(image: Any, place: str) -> bytes:
     raw = image.get("bytes") if isinstance(image, dict) else None
     if not isinstance(raw, bytes):
         raise MalformedError(
-            f"{place}: the image is not in the file",
-            why="it is missing, or a path to a file elsewhere",
-            fix="Save the dataset with its images embedded",
+            f"{place}: the image itself is not in the file",
+            why="the cell is empty, or has only the path of another file",
+            fix="Save the dataset with embedded images",
             code="bad-row",
         )
     return raw
@@ -149,8 +149,8 @@ def _look(folder: Path) -> _Saved:
     if (folder / _SPLITS).is_file():
         splits = _listed(_json(folder / _SPLITS), "splits") or ["train"]
         raise bad_table(
-            f"{folder.name} holds several splits",
-            fix=f"Seal each of them: {', '.join(str(folder / str(s)) for s in splits)}",
+            f"{folder.name} has several splits",
+            fix=f"Seal each split separately: {', '.join(str(folder / str(s)) for s in splits)}",
         )
     state = _json(folder / _STATE)
     if state.get("_indices_data_files") or state.get("_indices_files"):
@@ -162,7 +162,7 @@ def _look(folder: Path) -> _Saved:
         folder / _plain_name(entry) for entry in _listed(state, "_data_files")
     )
     if not files:
-        raise bad_table(f"{folder.name} names no files with rows")
+        raise bad_table(f"{folder.name} names no data files")
     kinds = next(_streams(files)).schema
     demand_distinct(kinds.names, folder.name)
     return _Saved(folder.name, files, kinds, _features(kinds, files[0].name))
@@ -200,7 +200,7 @@ def _streams(files: tuple[Path, ...]) -> Iterator[Any]:
             raise UnavailableError(
                 f"cannot read {path}",
                 why="there is no such file" if absent else str(error),
-                fix=f"Copy all of the folder: {_STATE} names that file",
+                fix=f"Copy the whole folder: {_STATE} names that file",
                 code="cannot-read",
             ) from None
         with file, reading(path.name):
@@ -214,21 +214,21 @@ def _json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise bad_table(f"{path.name} is not JSON", why=str(error)) from error
     if not isinstance(found, dict):
-        raise bad_table(f"{path.name} is not what save_to_disk writes")
+        raise bad_table(f"{path.name} does not have the form that save_to_disk writes")
     return found
 
 
 def _listed(found: dict[str, Any], key: str) -> list[Any]:
     value = found.get(key) or []
     if not isinstance(value, list):
-        raise bad_table(f"{_STATE}: what save_to_disk writes as {key!r} is a list")
+        raise bad_table(f"{_STATE}: {key!r} must be a list")
     return value
 
 
 def _plain_name(entry: Any) -> str:
     name = entry.get("filename") if isinstance(entry, dict) else None
     if not isinstance(name, str) or Path(name).name != name:
-        raise bad_table(f"{_STATE} names a file that is not in its folder")
+        raise bad_table(f"{_STATE} names a file outside its folder")
     return name
 
 

@@ -62,7 +62,8 @@ def first_form(raw: bytes, options: SourceOptions, name: str) -> ImageForm:
     mode = options.image_mode or image.mode
     if mode not in CHANNELS:
         raise unclear(
-            f"{name} is of mode {mode}", fix="Convert all with --image-mode RGB (or L)"
+            f"{name} has the mode {mode}, which is not supported",
+            fix="Convert all with --image-mode RGB (or L)",
         )
     height, width = options.image_size or (image.height, image.width)
     return ImageForm(mode, height, width)
@@ -79,9 +80,10 @@ def form_of(field: Field, source: str) -> ImageForm:
         channels, height, width = field.shape
         return ImageForm(modes[channels], height, width)
     raise UsageError(
-        f"{source}: {field.name} holds images",
-        why=f"the schema says {field.dtype} {list(field.shape)}",
-        fix='It is dtype = "uint8" and shape = [channels, height, width], 1 or 3 channels',
+        f"{source}: {field.name} has images",
+        why=f"the schema has {field.dtype} {list(field.shape)}",
+        fix='Use dtype = "uint8" and shape = [channels, height, width], with 1 '
+        "or 3 channels",
     )
 
 
@@ -109,7 +111,7 @@ def _demand_form(
 ) -> None:
     """Demand what is not converted to be as it must be; ask before decoding."""
     if image.mode != form.mode and options.image_mode is None:
-        raise _unlike(name, f"of mode {image.mode}", form.mode, "--image-mode")
+        raise _unlike(name, f"an image of mode {image.mode}", form.mode, "--image-mode")
     if image.size != (form.width, form.height) and options.image_size is None:
         wanted = f"{form.height}x{form.width}"
         raise _unlike(name, f"{image.height}x{image.width}", wanted, "--image-size")
@@ -135,8 +137,8 @@ def _decoding(name: str) -> Iterator[None]:
             yield
     except (OSError, ValueError, SyntaxError, *bombs) as error:
         raise MalformedError(
-            f"{name} is not an image that can be read",
-            why=_UNNAMED.sub("it is of no kind that is known", str(error)),
+            f"{name} cannot be read as an image",
+            why=_UNNAMED.sub("its format is unknown", str(error)),
             fix="Remove it, or save it again",
             code="bad-row",
         ) from error
@@ -144,7 +146,7 @@ def _decoding(name: str) -> Iterator[None]:
 
 def _unlike(name: str, found: str, wanted: str, option: str) -> MalformedError:
     return MalformedError(
-        f"{name} is {found}, not {wanted}",
+        f"{name} is {found}, and the others are {wanted}",
         fix=f"Convert all with {option} {wanted}, or convert it yourself",
         code="bad-row",
     )
@@ -213,7 +215,7 @@ def _infer(place: str, options: SourceOptions) -> Schema:
     path = Path(place)
     images = list(_images(path))
     if not images:
-        raise unclear(f"{path.name} holds no images")
+        raise unclear(f"{path.name} has no images")
     first = images[0][0]
     form = first_form(first.read_bytes(), options, first.relative_to(path).as_posix())
     classes = [_text(folder.name) for folder in _classes(path)]
@@ -232,7 +234,7 @@ def _images(folder: Path) -> Iterator[tuple[Path, int]]:
             if not path.is_file():
                 raise bad_table(
                     f"{path.relative_to(folder).as_posix()} cannot be read",
-                    why="it is a link to nothing, or no file",
+                    why="it is a broken link, or not a file",
                     fix="Put the image there, or remove the name",
                 )
             if path.suffix.lower() not in SUFFIXES:
@@ -260,7 +262,7 @@ def _text(name: str) -> str:
 
 def _refuse_fields(options: SourceOptions) -> None:
     if options.fields:
-        raise UsageError("--fields is not for a folder of images")
+        raise UsageError("--fields cannot be used with a folder of images")
 
 
 SOURCE = TableSource(

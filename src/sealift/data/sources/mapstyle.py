@@ -76,10 +76,9 @@ class MapStyle:
         for index, entry in enumerate(entries, start):
             if entry.shape != field.shape or entry.dtype != entries[0].dtype:
                 raise MalformedError(
-                    f"{self.name}, row {index}: {field.name} is {entry.dtype} "
-                    f"{list(entry.shape)}, the schema wants {field.dtype} "
-                    f"{list(field.shape)}",
-                    fix="Let the dataset return rows of one kind",
+                    f"{self.name}, row {index}: {field.name} is {entry.dtype} {list(entry.shape)}, "
+                    f"and the schema requires {field.dtype} {list(field.shape)}",
+                    fix="Make the dataset return rows of one form",
                     code="bad-row",
                 )
         return as_integer(np.stack(entries), field, self.name, start)
@@ -141,7 +140,7 @@ def _length(dataset: Any, place: str) -> int:
         return len(dataset)
     except (Exception, SystemExit) as error:
         raise UsageError(
-            f"{place} does not say how long it is",
+            f"{place} cannot report its length",
             why=f"{type(error).__name__}: {error}",
             code="bad-dataset",
         ) from error
@@ -154,7 +153,7 @@ def _row_of(
         row = dataset[index]
     except (Exception, SystemExit) as error:
         raise MalformedError(
-            f"{source}, row {index}: the dataset failed",
+            f"{source}, row {index}: the dataset raised an error",
             why=f"{type(error).__name__}: {error}",
             fix="Correct the dataset's code or its files",
             code="bad-row",
@@ -166,14 +165,17 @@ def _named(row: Any, options: SourceOptions, source: str) -> dict[str, Any]:
     if isinstance(row, Mapping):
         for name in row:
             if not isinstance(name, str):
-                raise unclear(f"{source}: {name!r} is no name", fix="Return text keys")
+                raise unclear(
+                    f"{source}: {name!r} is not a valid name",
+                    fix="Return a dict with text keys",
+                )
         return {field: row[col] for field, col in options.chosen(list(row))}
     entries = row if isinstance(row, (tuple, list)) else (row,)
     names = [field for field, _ in options.fields]
     if len(names) != len(entries):
         raise unclear(
-            f"{source}: {len(entries)} values without names",
-            fix="Name them in their order, like --fields x,label",
+            f"{source}: its {len(entries)} values have no names",
+            fix="Name them in order, for example --fields x,label",
         )
     return dict(zip(names, entries, strict=True))
 
@@ -203,10 +205,9 @@ def _as_array(value: Any, place: str) -> Array:
         return np.asarray(value)
     except Exception as error:  # torch, for one, raises several kinds
         raise MalformedError(
-            f"{place} is no array of numbers",
+            f"{place} is not an array of numbers",
             why=f"{type(error).__name__}: {error}",
-            fix="Lists have one length; tensors are detached, on the CPU, and of a "
-            "dtype that numpy has",
+            fix="Use lists of one length, or detached CPU tensors of a dtype that numpy has",
             code="bad-row",
         ) from error
 

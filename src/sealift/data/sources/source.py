@@ -110,24 +110,19 @@ def refuse_options(options: SourceOptions, kind: str) -> None:
         UsageError: names it.
     """
     if options.fields:
-        raise UsageError(f"--fields is not for {kind}", fix="Use --schema")
+        raise UsageError(f"--fields cannot be used with {kind}", fix="Use --schema")
     refuse_image_options(options, kind)
 
 
 def refuse_image_options(options: SourceOptions, kind: str) -> None:
     """The same, for a kind that has columns to choose from but no images."""
     if options.image_size or options.image_mode:
-        raise UsageError(f"--image-size and --image-mode are not for {kind}")
+        raise UsageError(f"--image-size and --image-mode cannot be used with {kind}")
 
 
 def unclear(what: str, *, why: str = "", fix: str = "") -> MalformedError:
     """A source from which no schema follows."""
-    return MalformedError(
-        what,
-        why=why,
-        fix=fix,
-        code="no-schema",
-    )
+    return MalformedError(what, why=why, fix=fix, code="no-schema")
 
 
 def made_field(
@@ -142,7 +137,7 @@ def made_field(
         return Field(name, dtype, shape, **more)
     except MalformedError as error:
         raise unclear(
-            f"{source}: {name[:80]!r} makes no field",
+            f"{source}: {name[:80]!r} cannot be the name of a field",
             why=error.what,
             fix=f"Give it a name with --fields {quote('NAME=' + name[:80])}",
         ) from None

@@ -15,13 +15,7 @@ from typing import Final, TypeVar
 
 from sealift.data.schema.rows import bad_table, pack
 from sealift.data.schema.schema import Schema
-from sealift.data.sources import (
-    arrayfiles,
-    arrow,
-    huggingface,
-    images,
-    mapstyle,
-)
+from sealift.data.sources import arrayfiles, arrow, huggingface, images, mapstyle
 from sealift.data.sources.csvfiles.structure import Structure, look_at
 from sealift.data.sources.problems import Problems
 from sealift.data.sources.source import (
@@ -34,12 +28,7 @@ from sealift.data.sources.source import (
     unclear,
     with_suffix,
 )
-from sealift.errors import (
-    MalformedError,
-    UnavailableError,
-    UsageError,
-    unreadable,
-)
+from sealift.errors import MalformedError, UnavailableError, UsageError, unreadable
 
 _is_text = with_suffix(".csv", ".tsv")
 
@@ -108,11 +97,15 @@ class Table:
         except OSError as error:
             raise unreadable(Path(error.filename or self.name), error) from error
         if done != self.rows or _stamp(self.place) != self.stamp:
-            why = "" if done == self.rows else f"{self.rows} rows at first, {done} now"
+            why = (
+                ""
+                if done == self.rows
+                else f"it had {self.rows:,} rows first, and {done:,} now"
+            )
             raise bad_table(
                 f"{self.name} changed while it was read",
                 why=why,
-                fix="Seal a copy that nothing writes to",
+                fix="Seal a copy that no program writes to",
             )
 
 
@@ -161,11 +154,11 @@ def _source_of(place: str) -> TableSource:
     if not Path(place).exists():
         raise UnavailableError(
             f"cannot read {place}",
-            why="there is no such file, and it is no MODULE:ATTRIBUTE",
+            why="there is no such file, and it is not a MODULE:ATTRIBUTE",
             code="cannot-read",
         )
     raise UsageError(
-        f"{place} is not a table that can be sealed",
+        f"{place} is not a kind of table that can be sealed",
         fix=f"Use one of: {'; '.join(source.name for source in SOURCES)}",
         code="unknown-source",
     )
@@ -181,7 +174,7 @@ def infer_schema(source: Path | str, options: SourceOptions = NO_OPTIONS) -> Sch
     place = str(source)
     kind = _readable(place, lambda: _source_of(place))
     if kind.infer is None:
-        raise unclear(f"a {kind.name} does not say what its columns are")
+        raise unclear(f"a {kind.name} has no schema of its columns")
     infer = kind.infer
     return _readable(place, lambda: infer(place, options))
 
@@ -196,7 +189,9 @@ def draft_schema(sources: Sequence[Path | str], options: SourceOptions) -> Draft
     """
     if not all(map(_is_text, map(str, sources))):
         if len(sources) > 1:
-            raise UsageError("a schema is drafted from several .csv or .tsv files only")
+            raise UsageError(
+                "a schema can be drafted from several files only if all are .csv or .tsv files"
+            )
         return Draft(infer_schema(sources[0], options))
     from sealift.data.sources.csvfiles.draft import draft_from_texts
 
@@ -263,6 +258,6 @@ def _refuse_pipe(path: Path) -> None:
         raise UsageError(
             f"{path} is not a file",
             why="it is a pipe, a socket or a device",
-            fix="Write its content to a file first: it is read more than once",
+            fix="Write its content to a file first, because it is read more than once",
             code="unknown-source",
         )

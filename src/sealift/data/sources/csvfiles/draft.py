@@ -112,7 +112,8 @@ class _Column:
             return dtype, CellRules(date=forms[0])
         texts = self.texts or ()
         few = 0 < 2 * len(texts) <= self.filled and 2 * self.dated < self.filled
-        if not forms and few and all(map(_may_be_category, texts)):
+        plain = all(len(each) <= MAX_TEXT and each.isprintable() for each in texts)
+        if not forms and few and plain:
             return "int64", CellRules(categories=tuple(sorted(texts)))
         return "", NO_RULES
 
@@ -124,16 +125,16 @@ class _Column:
     def why_not(self) -> str:
         """Why it makes no field."""
         if not self.filled:
-            return "it is empty"
+            return "all its cells are empty"
         if len(self.name) > MAX_TEXT:
-            return f"a column's name has at most {MAX_TEXT} characters"
+            return f"its name has more than {MAX_TEXT} characters"
         if self.codes:
-            return "numbers that begin with 0 look like codes: give it a field"
+            return "its numbers begin with 0 and look like codes: write a field for it"
         if len(self._forms()) > 1:
-            return "its dates may be read in two ways: give it a field with date = ..."
+            return "its dates have two possible formats: write a field with date = ..."
         if 2 * self.dated >= self.filled:
-            return "it looks like dates: give it a field with date = ..."
-        return "its texts are mostly different, or more than 50"
+            return "its values look like dates: write a field with date = ..."
+        return "it has mostly different texts, or more than 50"
 
     def _forms(self) -> list[str]:
         most = max(self.dates.values(), default=0)
@@ -165,9 +166,9 @@ def draft_from_texts(structures: Sequence[Structure]) -> Draft:
     whole = tuple(_gathered(fields, wide))
     if not 0 < len(whole) <= _MOST_FIELDS:
         raise MalformedError(
-            f"{len(whole)} columns make a field",
-            why=f"a schema has 1 to {_MOST_FIELDS}",
-            fix="Say in a schema of your own which ones count, and leave_out the others",
+            f"{len(whole):,} columns would become fields",
+            why=f"a schema may have 1 to {_MOST_FIELDS}",
+            fix="Write a schema with the columns that you need, and name the others in leave_out",
             code="bad-schema",
             problems=notes if not whole else (),
         )
@@ -181,10 +182,6 @@ def _look_at_all(structures: Sequence[Structure]) -> list[_Column]:
             for name, cells in zip(structure.header, batch.columns, strict=True):
                 columns[name].look(cells)
     return list(columns.values())
-
-
-def _may_be_category(text: str) -> bool:
-    return len(text) <= MAX_TEXT and text.isprintable()
 
 
 def _with_empty(

@@ -34,7 +34,7 @@ from sealift.data.sources.source import SourceOptions, refuse_options
 from sealift.errors import nearest
 
 _BLOCK_BYTES: Final = 8 << 20  # a row is shorter
-_FILL: Final = "Fill the cell, or say in the schema what an empty one counts as"
+_FILL: Final = "Fill the cell, or give a value for empty cells in the schema"
 _CORRECT: Final = "Correct the cell, or change the schema"
 
 Places = dict[str, tuple[int, ...]]  # per field, its columns' positions
@@ -192,8 +192,8 @@ class _Inspection:
 
     def _add_doubtful(self) -> None:
         """Numbers that may be others than they look."""
-        why = "may have decimals or thousands: no other cell of the file tells"
-        fix = "Export it with decimal points, and no thousands"
+        why = "could have a decimal point or a thousands separator, and no other cell of the file decides it"
+        fix = "Export the file with decimal points and without thousands separators"
         if self._marks.matter:
             self._total += self._marks.total
             found = self._marks.doubtful
@@ -201,14 +201,14 @@ class _Inspection:
             pointed = list(self._marks.pointed())
             self._total += sum(count for count, _first in pointed)
             found = [first for _count, first in pointed]
-            why = "looks like thousands: smaller numbers of the column have no point"
+            why = "seems to have a thousands separator: smaller numbers of the column have no point"
         more = [_Wrong(row, at, f"{text!r} {why}", fix) for row, at, text in found]
         self._wrong = sorted(self._wrong + more)[:SHOWN]
 
 
 def _offences(cells: ReadCells, spec: Field) -> Iterator[tuple[Mask, str, str, str]]:
     """Which cells are wrong, how they are named, what they are not, and what to do."""
-    yield cells.wrong & cells.empty, "", "there is no value", _FILL
+    yield cells.wrong & cells.empty, "", "the cell is empty", _FILL
     yield cells.wrong & ~cells.empty, "{!r} is not ", expected(spec), _CORRECT
     told = cells.wrong
     for fits, rule, fix in misfits(cells.numbers, spec):
@@ -224,17 +224,17 @@ def find_places(header: tuple[str, ...], schema: Schema, problems: Problems) -> 
     known = {*used, *schema.leave_out}
     for name, count in Counter(header).items():
         if count > 1:
-            _add(problems, f"two columns {name[:80]!r}", "Rename one of them")
+            _add(problems, f"two columns named {name[:80]!r}", "Rename one of them")
         if name not in known:
-            fix = "Add it to the schema: as a field, or to leave_out"
-            what = f"a column {name[:80]!r} that is not in the schema"
+            fix = "Add it to the schema, as a field or in leave_out"
+            what = f"the column {name[:80]!r} is not in the schema"
             _add(problems, what, nearest(name, known - set(header)) or fix)
     for name, count in used.items():
         if name not in position:
             fix = nearest(name, header) or "Add it to the header row"
-            _add(problems, f"no column {name!r}", f"{fix}, or change the schema")
+            _add(problems, f"column {name!r} is missing", f"{fix} or change the schema")
         if count > 1 or name in schema.leave_out:
-            what = f"two fields of the schema take the same column, {name!r}"
+            what = f"two fields of the schema use the same column, {name!r}"
             _add(problems, what, "Rename one of the fields")
     return {
         field: tuple(position[name] for name in names if name in position)

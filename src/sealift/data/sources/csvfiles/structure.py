@@ -25,9 +25,9 @@ DELIMITERS: Final = (",", ";", "\t", "|")
 WORDS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 LOOKED_AT_ROWS: Final = 200
 _UNLIKE: Final = {
-    "utf-8-sig": "UTF-8, unlike other lines",
-    "cp1252": "not UTF-8, unlike other lines",
-    "unknown": "a character of no known encoding",
+    "utf-8-sig": "the line is UTF-8, unlike other lines",
+    "cp1252": "the line is not UTF-8, unlike other lines",
+    "unknown": "the line has a character of an unknown encoding",
 }
 _UTF_32: Final = (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
 _NUMBER: Final = re.compile(r"\s*[+-]?[\d.,]*\d[\d.,]*\s*")
@@ -100,12 +100,14 @@ def look_at(path: Path, problems: Problems) -> Structure:
         names = enumerate(next(found, (0, []))[1], 1)
         header = tuple(name.strip() or f"column {place}" for place, name in names)
         if not header:
-            raise bad_table(f"{path.name} is empty", fix="A header row comes first")
+            raise bad_table(
+                f"{path.name} is empty", fix="Begin the file with a header row"
+            )
         if header[0].startswith("sep="):
             raise bad_table(
-                f"{path.name} begins with a line for a spreadsheet program",
-                why=f"{header[0][:9]!r} is no name of a column",
-                fix="Delete its first line",
+                f"{path.name} begins with a line for spreadsheet programs",
+                why=f"{header[0][:9]!r} is not the name of a column",
+                fix="Delete the first line",
             )
         rows, ragged = 0, []
         for number, (line, cells) in enumerate(found):
@@ -116,9 +118,10 @@ def look_at(path: Path, problems: Problems) -> Structure:
                     problems.add(what, fix="Delete such rows", code="bad-table")
                 continue
             ragged.append(number)
+            count = f"{len(cells)} cell{'s' if len(cells) != 1 else ''}"
             problems.add(
-                f"line {line}: {_count(len(cells))}, the header has {len(header)}",
-                fix="Every row has one cell per column",
+                f"line {line}: it has {count}, and the header has {len(header)}",
+                fix="Give every row one cell per column",
                 code="bad-table",
             )
     commas = _has(path, '"' if delimiter == "," else ",")
@@ -129,10 +132,6 @@ def _has(path: Path, character: str) -> bool:
     """Whether a file has it, in any encoding that is told apart here."""
     with path.open("rb") as stream:
         return any(character.encode() in block for block in _blocks(stream))
-
-
-def _count(cells: int) -> str:
-    return f"{cells} cell{'s' if cells != 1 else ''}"
 
 
 def _encoding(path: Path) -> str:
@@ -149,7 +148,9 @@ def _encoding(path: Path) -> str:
         line = 1
         for block in _blocks(stream):
             if b"\0" in block:
-                raise bad_table(f"{path.name} is no text", fix="Export it as CSV")
+                raise bad_table(
+                    f"{path.name} is not a text file", fix="Export it as CSV"
+                )
             if b"\r" in block:
                 block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
             for number, text in enumerate(block.split(b"\n"), line):
@@ -188,7 +189,7 @@ def _mixed(name: str, kind: str, lines: list[int], total: int) -> MalformedError
     for line in lines:
         problems.add(
             f"line {line}: {_UNLIKE[kind]}",
-            fix="Export it anew in one encoding: best UTF-8",
+            fix="Export it again in one encoding, preferably UTF-8",
             code="bad-table",
         )
     problems.count(total - len(lines))
@@ -232,11 +233,10 @@ def _rows(
                 yield reader.line_num, row
     except UnicodeDecodeError as error:
         raise bad_table(
-            f"{source}: a character that is not UTF-16",
-            fix="Save it as UTF-8",
+            f"{source}: a character that is not UTF-16", fix="Save it as UTF-8"
         ) from error
     except csv.Error as error:
-        fix = "Look for a quoted cell, here or above, that is not closed"
+        fix = "Look for a missing closing quotation mark, in this line or above"
         if "field larger" in str(error):
             fix = "Shorten the cell, or take the column out of the file"
         raise bad_table(
@@ -249,5 +249,5 @@ def changed(source: str, why: str = "") -> MalformedError:
     return bad_table(
         f"{source} changed while it was read",
         why=why,
-        fix="Seal a copy that nothing writes to",
+        fix="Seal a copy that no program writes to",
     )
