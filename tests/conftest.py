@@ -269,7 +269,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 @pytest.fixture(scope="session", autouse=True)
 def _commands_do_not_watch_this_process() -> None:
     """A command run in here may not start the thread that ends a stopping process."""
-    importlib.import_module("sealift.cli.signals")._State.watched = True
+    importlib.import_module("sealift.train.job.signals")._State.watched = True
 
 
 @pytest.fixture(scope="session")

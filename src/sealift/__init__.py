@@ -16,9 +16,9 @@ __all__ = ["AsyncClient", "__version__", "connect", "host", "join", "run"]
 _FOUND_IN = {
     "AsyncClient": "sealift.serve.asyncclient",
     "connect": "sealift.serve.client",
-    "host": "sealift.cli.meeting.python",
-    "join": "sealift.cli.meeting.python",
-    "run": "sealift.cli.meeting.python",
+    "host": "sealift.api",
+    "join": "sealift.api",
+    "run": "sealift.api",
 }
 
 

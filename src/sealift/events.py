@@ -6,6 +6,7 @@ a sample or a path of somebody else's machine: it may end up on a screen or in a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -62,3 +63,8 @@ def unfailing(sink: Sink) -> Sink:
 def emit(sink: Sink, kind: str, **fields: Value) -> None:
     """Hand one event to ``sink``."""
     sink(Event(kind, fields))
+
+
+def wall_clock() -> float:
+    """Seconds since 1970: for certificates, validity, and what people read."""
+    return time.time()  # noqa: TID251 - the one place where a command takes its time

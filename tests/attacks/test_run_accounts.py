@@ -13,7 +13,6 @@ import pytest
 
 from sealift.attest.development import DevelopmentAttester
 from sealift.cli.main import main
-from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.codec import encode_named
 from sealift.collective.group import SealedGroup
 from sealift.crypto.identity import save_identity
@@ -30,6 +29,7 @@ from sealift.session.endpoint import Endpoint
 from sealift.train.loop.states import state_digest
 from sealift.train.output.accounts import RunAccount, SignedAccount
 from sealift.train.output.handout import Handout
+from sealift.train.output.runfolder import RunFolder, RunName
 from sealift.train.output.runreceipt import (
     FORMER,
     PREDICATE,

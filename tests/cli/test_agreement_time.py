@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sealift.cli.judging import wall_clock
 from sealift.cli.main import main
+from sealift.events import wall_clock
 from sealift.release.agreement.signed import save_signed
 from tests.worlds.consortium import make_consortium
 

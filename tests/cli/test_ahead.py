@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from sealift.cli.ahead import looks
-from sealift.cli.judging import wall_clock
 from sealift.cli.main import main
 from sealift.demo.folder import World
 from sealift.demo.job import make_world
 from sealift.demo.tasks.digits import DIGITS
+from sealift.events import wall_clock
 from sealift.release.agreement.explain import explain
 from sealift.release.agreement.signed import load_signed
 from sealift.session.relay.server import Relay

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sealift.cli.roles.history import History
-from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.events import Event, discard
 from sealift.ids import Digest
+from sealift.train.output.history import History
+from sealift.train.output.runfolder import RunFolder, RunName
 
 NAME = RunName("digits", Digest.of(b"agreement"))
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from sealift.cli.roles import open_events
-from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.errors import MalformedError
 from sealift.events import emit
 from sealift.ids import Digest
 from sealift.release.agreement.signed import load_signed, verify
+from sealift.train.output.runfolder import RunFolder, RunName
 from sealift.travel.orchestrator.job import RunSummary
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import JobFinished, Output

@@ -11,10 +11,10 @@ from safetensors.numpy import save
 
 from sealift.cli import model
 from sealift.cli.main import main
-from sealift.cli.vault import OwnersVault
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.data import staging
+from sealift.data.ownersvault import OwnersVault
 from sealift.data.schema.schema import Field, Schema
 from sealift.data.sealing import seal_shards
 from tests.sim.servinghowto import boxes

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 import sealift
-from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.codec import encode
 from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Digest
 from sealift.train.output.manifest import MANIFEST_NAME
+from sealift.train.output.runfolder import RunFolder, RunName
 from sealift.train.sandbox.kernel import call, mount
 from sealift.travel.visit.messages import Output
 
@@ -30,7 +30,7 @@ OTHER = RunName("letters", NAME.agreement)
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path
-from sealift.cli.roles.runfolder import RunFolder, RunName
+from sealift.train.output.runfolder import RunFolder, RunName
 from sealift.ids import Digest
 place, when, name = sys.argv[1:]
 with RunFolder(Path(place), RunName("digits", Digest.of(b"agreement"))) as run:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.errors import UnavailableError
 from sealift.ids import Digest
+from sealift.train.output.runfolder import RunFolder, RunName
 from sealift.travel.visit.messages import Output
 
 NAME = RunName("digits", Digest.of(b"agreement"))

@@ -19,7 +19,7 @@ SOURCE = str(Path(sealift.__file__).parent.parent)
 STOPPED = 128 + signal.SIGTERM
 START = """
 import sys, time, hashlib
-from sealift.cli import signals
+from sealift.train.job import signals
 signals.GRACE_S = {grace_s}
 signals.install_stop_signals()
 signals.on_second_signal(lambda: print("last act", flush=True))
@@ -89,7 +89,7 @@ def test_what_is_being_started_is_started_whole() -> None:
 
 FOLLOWS = """
 import time
-from sealift.cli import signals
+from sealift.train.job import signals
 signals.install_stop_signals()
 signals.follow_parent()
 signals.on_second_signal(lambda: print("scrubbed", flush=True))
@@ -102,7 +102,7 @@ except signals.StopRequested:
 """
 PARENT = """
 import os, subprocess, sys, threading, time
-from sealift.cli.signals import followed
+from sealift.train.job.signals import followed
 for _ in range(200):  # they end one after another, while the child hears of it
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 subprocess.run([sys.executable, "-c", sys.argv[1]], env={**os.environ, **followed()})
@@ -127,7 +127,7 @@ def test_a_child_follows_its_parent(number: signal.Signals) -> None:
 
 THREADED = """
 import os, subprocess, sys, threading
-from sealift.cli.signals import followed
+from sealift.train.job.signals import followed
 made = []
 def start():
     command = [sys.executable, "-c", sys.argv[1]]
@@ -142,7 +142,7 @@ made[0].terminate()
 
 
 def test_a_child_survives_the_thread_that_started_it() -> None:
-    impatient = "from sealift.cli import signals; signals.ENDING_S = 0.1\n"
+    impatient = "from sealift.train.job import signals; signals.ENDING_S = 0.1\n"
     process = subprocess.Popen(
         [sys.executable, "-c", THREADED, impatient + FOLLOWS],
         env={**os.environ, "PYTHONPATH": SOURCE},

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import sealift
+from sealift.api import Meeting, Question
 from sealift.cli.main import EXIT_BUG, main
-from sealift.cli.meeting.python import Meeting
 from sealift.errors import (
     JobError,
     RefusedError,
@@ -24,6 +24,8 @@ from sealift.errors import (
     UnavailableError,
     UsageError,
 )
+from sealift.ids import Digest
+from sealift.meet.words import words_of
 from tests.sim.jobworld import Wishes, fresh_world
 from tests.sim.ownaddress import own_address
 
@@ -260,7 +262,7 @@ def test_it_ends_with_the_process_that_called(two: Two) -> None:
 
 def test_nothing_is_signed_without_a_yes(two: Two) -> None:
     heard: list[str] = []
-    asked: list[list[str]] = []
+    asked: list[Question] = []
 
     def take_part(sign: object, compare: str | None = None) -> SealiftError:
         with pytest.raises(SealiftError) as caught:
@@ -303,11 +305,10 @@ def test_nothing_is_signed_without_a_yes(two: Two) -> None:
         assert refused.code == "meeting-declined"
         assert not any("not-confirmed" in each for each in heard)
     (question,) = asked
-    assert (
-        question[0] == "host asks you to take part in training a model. Signing means:"
-    )
-    assert question[-2].startswith("words     ")
-    assert question[-1].split()[-1] == digest
+    assert (question.about, question.digest) == ("sign", digest)
+    assert question.words.split() == [*words_of(Digest.from_text(digest))]
+    assert any("At level development" in line for line in question.lines)
+    assert str(question).endswith(digest)
     assert any("north: said no" in each for each in two.said)
     assert not (two.north / "sealed").exists()
     assert not (two.north / "agreement.json").exists()

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from sealift.cli.roles.runfolder import RunName
 from sealift.codec import encode
 from sealift.demo.tasks.digits import digits_parts
 from sealift.release.agreement.signed import load_verified
+from sealift.train.output.runfolder import RunName
 from tests.sim.ownaddress import own_address
 from tests.sim.typed import Typed
 

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from sealift.attest.development import DevelopmentAttester
-from sealift.cli.judging import wall_clock
 from sealift.errors import PolicyError, SealiftError
+from sealift.events import wall_clock
 from sealift.ids import Role
 from sealift.release.client import collect_release
 from sealift.session.endpoint import Endpoint

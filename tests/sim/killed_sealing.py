@@ -22,10 +22,10 @@ from typing import Any
 
 from sealift.cli import data
 from sealift.cli.main import main
-from sealift.cli.vault import OwnersVault
 from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.data import SealedDataset, sealing
+from sealift.data.ownersvault import OwnersVault
 from sealift.data.schema.document import load_schema
 from sealift.data.staging import Staging
 from sealift.errors import SealiftError

@@ -15,13 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sealift.cli.judging import wall_clock
 from sealift.cli.meeting.declared import declaration_of, invitations_for
 from sealift.cli.meeting.guest import MeetingProgress, OwnerMeeting, read_kept
 from sealift.cli.meeting.place import PartyFolder
 from sealift.crypto.identity import Identity, create_identity
 from sealift.errors import SealiftError
-from sealift.events import Event
+from sealift.events import Event, wall_clock
 from sealift.meet.book import MeetingState
 from sealift.meet.door import MeetingListener, places
 from sealift.meet.host import Host

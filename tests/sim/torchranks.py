@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from sealift.cli.judging import wall_clock
 from sealift.codec import encode
 from sealift.crypto.identity import create_identity, save_identity
 from sealift.data.schema.card import read_card
+from sealift.events import wall_clock
 from sealift.release.agreement.document import compile_document
 from sealift.release.agreement.signed import add_signature, save_signed
 from sealift.release.agreement.starter import Starter

@@ -18,8 +18,9 @@ import shlex
 import sys
 import termios
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO
 
 from sealift.errors import (
     UnavailableError,
@@ -31,6 +32,32 @@ from sealift.errors import (
 from sealift.release.files import read_given_passphrase
 
 YES: Final = frozenset({"y", "yes"})
+
+
+# A descriptor, for a program that runs a command (`sealift.api`): what it would else have
+# to read out of sentences comes there as lines of JSON.
+CALLER: Final = "SEALIFT_CALLER"
+
+
+class Caller:
+    """The program that runs this command, if there is one that hears."""
+
+    _stream: ClassVar[TextIO | None] = None
+
+    @classmethod
+    def attend(cls) -> None:
+        """Find it; no process that this one starts does."""
+        if (number := os.environ.pop(CALLER, "")).isdecimal():
+            os.set_inheritable(int(number), False)
+            cls._stream = open(int(number), "w", encoding="utf-8")  # noqa: SIM115
+
+    @classmethod
+    def tell(cls, kind: str, **fields: object) -> None:
+        """Tell it an event; it may be gone."""
+        if cls._stream is not None:
+            with suppress(OSError):
+                cls._stream.write(json.dumps({"kind": kind, **fields}) + "\n")
+                cls._stream.flush()
 
 
 def has_terminal() -> bool:

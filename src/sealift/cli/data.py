@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from sealift import codec
 from sealift.channel.record.outputfile import open_output
 from sealift.cli.console import say, unlock
-from sealift.cli.vault import OwnersVault
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
+from sealift.data.ownersvault import OwnersVault
 from sealift.errors import UsageError
 from sealift.events import Event, Sink, discard
 from sealift.ids import check_name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +16,7 @@ from sealift.cli.console import say
 from sealift.codec import decode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, UsageError
+from sealift.events import wall_clock
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.equip import equip_from_files
 from sealift.release.files import read_whole
@@ -120,7 +120,7 @@ def parse_time(text: str | None, option: str = "--at") -> float:
         UsageError: if it is no time.
     """
     if text is None:
-        return time.time()  # noqa: TID251 - the end of the command line
+        return wall_clock()
     try:
         at = dt.datetime.fromisoformat(text)
     except ValueError:
@@ -194,8 +194,3 @@ def load_equipped(args: argparse.Namespace) -> VerifiedAgreement:
     at_s = None if said is None else parse_time(said)
     clock = wall_clock if at_s is None else lambda: at_s
     return equip_from(args, load_verified(args.agreement), clock=clock)
-
-
-def wall_clock() -> float:
-    """Seconds since 1970: certificates, validity, and what people read."""
-    return time.time()  # noqa: TID251 - the end of the command line

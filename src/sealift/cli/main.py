@@ -33,9 +33,9 @@ from typing import Any, Final
 import sealift
 from sealift.cli.ahead.commands import Look
 from sealift.cli.arguments import Parser
-from sealift.cli.console import flush_results, forget_stdout, unwritten
-from sealift.cli.signals import StopRequested, follow_parent, install_stop_signals
+from sealift.cli.console import Caller, flush_results, forget_stdout, unwritten
 from sealift.errors import SealiftError, UnavailableError, for_screen, visible
+from sealift.train.job.signals import StopRequested, follow_parent, install_stop_signals
 
 
 def _record_bug(error: Exception) -> str:
@@ -187,6 +187,7 @@ def run_guarded(run: Callable[[], int], noun: Sequence[str] = ()) -> int:
     """
     install_stop_signals()
     followed = follow_parent()
+    Caller.attend()
     try:
         code = run()
         flush_results()
@@ -267,6 +268,7 @@ def _without_torch(noun: str) -> UnavailableError:
 
 
 def _report(error: SealiftError) -> int:
+    Caller.tell("error", line=str(error), code=error.code)
     for problem in getattr(error, "problems", ()):
         _say(problem)
     _say(f"{error} [{error.code}]")

@@ -17,7 +17,6 @@ from sealift.cli.judging import (
     equip_from,
     load_equipped,
     parse_time,
-    wall_clock,
 )
 from sealift.codec import to_plain
 from sealift.errors import (
@@ -30,6 +29,7 @@ from sealift.errors import (
     quote_foreign,
     visible,
 )
+from sealift.events import wall_clock
 from sealift.release.agreement.explain import cargo_promise, count
 from sealift.release.agreement.signed import (
     VerifiedAgreement,

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sealift.cli.signals import followed, on_second_signal, stop_postponed
 from sealift.data.schedule.visits import VisitBatch, plan_here
 from sealift.demo import cheating, holders
 from sealift.demo.folder import HOST, OPERATOR, OWNERS, Words, World
@@ -25,6 +24,7 @@ from sealift.train.job.roleprocesses import (
     Told,
 )
 from sealift.train.job.settings import read_job
+from sealift.train.job.signals import followed, on_second_signal, stop_postponed
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 
 SILENCE_S: Final = 180.0  # a busy machine starts eleven processes in a minute

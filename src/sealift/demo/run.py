@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Protocol
 
 from sealift.attest.reference import TpmReferences
-from sealift.cli.signals import on_second_signal
 from sealift.cli.view import view_beside
 from sealift.demo.checks import check_rounds, check_run
 from sealift.demo.folder import OWNERS, World, claimed, remove_secrets
@@ -22,6 +21,7 @@ from sealift.demo.tasks import TASKS
 from sealift.demo.tasks.task import Sample, Task
 from sealift.demo.views import View
 from sealift.train.job.settings import read_job
+from sealift.train.job.signals import on_second_signal
 from sealift.travel.visit.state import Clock
 
 

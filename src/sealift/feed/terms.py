@@ -24,6 +24,7 @@ from sealift.attest.referenceset import (
 )
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError, UnavailableError, UsageError
+from sealift.events import wall_clock
 from sealift.ids import Role
 from sealift.release.agreement.code import load_bundle
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
@@ -69,7 +70,7 @@ def load_agreement(
         bundle = parse_bundle(read_whole(Path(collateral), 2 * MAX_BUNDLE_BYTES))
     verified = load_verified(Path(agreement))
     verified.agreement.require_about("train")
-    return equip(verified, clock=_wall_clock, collateral=bundle, sets=sets)
+    return equip(verified, clock=wall_clock, collateral=bundle, sets=sets)
 
 
 def load_key(
@@ -102,7 +103,7 @@ def owner_endpoint(agreement: VerifiedAgreement, identity: Identity) -> Endpoint
         PolicyError: see ``require_home``.
     """
     owner = Owner(identity.name, identity.public_key)
-    require_home(owner, agreement, _wall_clock())
+    require_home(owner, agreement, wall_clock())
     return Endpoint(
         role=Role.HOLDER,
         name=identity.name,
@@ -126,7 +127,7 @@ def device_endpoint(
         UnavailableError: code ``no-evidence``.
         PolicyError: code ``attester-unknown``.
     """
-    agreement.agreement.require_time(_wall_clock())
+    agreement.agreement.require_time(wall_clock())
     load_bundle(Path(code), agreement.agreement.code)
     return Endpoint(
         role=Role.ACCELERATOR,
@@ -190,7 +191,7 @@ class FeedDecision:
         peer: VerifiedPeer,
         judged_after_s: float,
     ) -> None:
-        self._statements = StatementsInForce(agreement, folder, clock=_wall_clock)
+        self._statements = StatementsInForce(agreement, folder, clock=wall_clock)
         self._owner = Owner(identity.name, identity.public_key)
         self._peer = peer
         self._judged_after_s = judged_after_s
@@ -205,7 +206,7 @@ class FeedDecision:
         state = ReleaseState(
             owner=self._owner,
             verified=verified,
-            at_s=_wall_clock(),
+            at_s=wall_clock(),
             ended=ended,
             revoked="",
             evidence_age_s=time.monotonic() - self._judged_after_s,
@@ -241,7 +242,3 @@ def _no_data(name: str) -> PolicyError:
     return PolicyError(
         f"{name} brings no data to this agreement", code="not-a-data-owner"
     )
-
-
-def _wall_clock() -> float:
-    return time.time()  # noqa: TID251 - here is where time comes in

@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 
 from sealift.attest.development import DevelopmentAttester
-from sealift.cli.judging import wall_clock
 from sealift.crypto.identity import create_identity
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (
@@ -31,6 +30,7 @@ from sealift.errors import (
     SealiftError,
     UsageError,
 )
+from sealift.events import wall_clock
 from sealift.ids import Role
 from sealift.integrations import process_group
 from sealift.release.agreement.signed import load_verified

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from sealift.cli.main import main
-from sealift.cli.roles.runfolder import OUTPUT_NAMES
 from sealift.codec import decode, encode
 from sealift.crypto.identity import create_identity, save_identity
 from sealift.crypto.keys import TOKEN
@@ -27,6 +26,7 @@ from sealift.release.agreement.signed import save_signed
 from sealift.train.loop.states import parse_tensors
 from sealift.train.output.approval import ApproverShare, share_name
 from sealift.train.output.opening import read_model_manifest, read_share
+from sealift.train.output.runfolder import OUTPUT_NAMES
 from sealift.train.output.sealing import OutputKey
 from tests.sim.approvedrun import (
     APPROVERS,

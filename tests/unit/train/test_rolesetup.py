@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from sealift.attest.development import DevelopmentAttester
-from sealift.cli.judging import wall_clock
 from sealift.errors import SealiftError
-from sealift.events import discard
+from sealift.events import discard, wall_clock
 from sealift.train.job.hostattester import EvidencePlaces, open_attester
 from sealift.train.job.rolesetup import RoleSetup, given, set_up_rank
 from tests.sim.torchranks import group_world, variables

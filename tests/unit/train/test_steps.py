@@ -63,7 +63,6 @@ def loss(model, batch):
 UNEVEN = [[24, 17], [50], [9]]
 
 
-@pytest.mark.long
 @pytest.fixture(scope="module")
 def shops() -> Iterator[list[RecipeExecutor]]:
     """Random streams belong to a process: ranks that draw need one each."""
@@ -92,6 +91,7 @@ def test_ranks_compute_the_bits_of_one_task(
     assert joined(before, slices) == joined(before, [each.slice for each in ranks])
 
 
+@pytest.mark.long
 def test_a_recipe_that_fails_on_one_rank_ends_all(shops: list[RecipeExecutor]) -> None:
     """Each at its own word, and none is taken for a worker that died."""
     world = World(NORMED, [[24]] * 3, work=shops.__getitem__)

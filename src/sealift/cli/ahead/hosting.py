@@ -11,7 +11,6 @@ from typing import Final
 
 from sealift.cli.ahead import looks, planned
 from sealift.cli.ahead.dryrun import Checks, Unknown, show
-from sealift.cli.judging import wall_clock
 from sealift.cli.meeting.declared import (
     declaration_of,
     invitations_for,
@@ -21,6 +20,7 @@ from sealift.codec import parse_toml
 from sealift.crypto.identity import create_identity
 from sealift.data.schema.document import load_schema
 from sealift.errors import UsageError
+from sealift.events import wall_clock
 from sealift.ids import check_name
 from sealift.meet.book import MeetingState
 from sealift.meet.invitation import HOST, Invitation

@@ -8,11 +8,11 @@ from pathlib import Path
 from sealift.cli.ahead import looks
 from sealift.cli.ahead.dryrun import Checks
 from sealift.cli.ahead.network import Network
-from sealift.cli.judging import wall_clock
 from sealift.cli.meeting.place import PartyFolder, read_invitation
 from sealift.data.sources.csvfiles.structure import look_at
 from sealift.data.sources.problems import Problems
 from sealift.errors import UnavailableError
+from sealift.events import wall_clock
 from sealift.meet.invitation import Invitation
 from sealift.release.agreement.explain import say_time
 from sealift.train.job.settings import parse_address

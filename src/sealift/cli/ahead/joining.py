@@ -12,12 +12,12 @@ from sealift.cli.ahead.dryrun import Checks, Unknown, show_job
 from sealift.cli.ahead.network import Network
 from sealift.cli.ahead.planned import require_leaves
 from sealift.cli.console import unlock
-from sealift.cli.judging import equip_from, wall_clock
+from sealift.cli.judging import equip_from
 from sealift.cli.roles import require_data_owner
 from sealift.cli.roles.attester import evidence_places
 from sealift.cli.roles.held import check_keys, load_held
 from sealift.cli.roles.join import require_passphrase_file, require_rows_at_home
-from sealift.events import discard
+from sealift.events import discard, wall_clock
 from sealift.release.agreement.signed import load_verified
 from sealift.train.job.rolesetup import RoleSetup, own_enroller, require_role
 from sealift.train.job.settings import check_job, parse_address, read_job

@@ -12,8 +12,8 @@ from sealift.attest.level import Level
 from sealift.channel.transport.tcp import TcpListener
 from sealift.cli.ahead.dryrun import Unknown
 from sealift.cli.doctor import lacking, look, probes
-from sealift.cli.judging import wall_clock
 from sealift.errors import UnavailableError
+from sealift.events import wall_clock
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import load_bundle
 from sealift.release.agreement.explain import count, say_time

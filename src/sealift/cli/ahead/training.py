@@ -12,7 +12,6 @@ from sealift.cli.ahead.planned import require_leaves
 from sealift.cli.judging import equip_from
 from sealift.cli.roles import require_party
 from sealift.cli.roles.attester import evidence_places
-from sealift.cli.roles.runfolder import require_free
 from sealift.cli.train import owners_keys, require_development, require_train
 from sealift.cli.train.travel import accelerators_here, require_keys
 from sealift.crypto.identity import load_identity
@@ -23,6 +22,7 @@ from sealift.release.agreement.signed import load_verified
 from sealift.release.files import read_secret_line
 from sealift.train.job.rolesetup import RoleSetup
 from sealift.train.job.settings import check_job, parse_address, read_job
+from sealift.train.output.runfolder import require_free
 from sealift.train.plans import PLANS
 from sealift.train.plans.local import opened_tables
 

@@ -11,13 +11,13 @@ from typing import Final
 
 from sealift.attest.level import Level
 from sealift.cli.console import say
-from sealift.cli.judging import wall_clock
 from sealift.codec import parse_toml
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.document import load_schema, schema_to_plain
 from sealift.data.schema.schema import Schema
 from sealift.errors import MalformedError
+from sealift.events import wall_clock
 from sealift.ids import check_name
 from sealift.meet.invitation import MEETING_BYTES, Invitation
 from sealift.meet.messages import MAX_FILES_BYTES

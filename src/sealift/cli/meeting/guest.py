@@ -13,8 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.cli.console import YES, ask_afresh, has_terminal, say, show
-from sealift.cli.judging import wall_clock
+from sealift.cli.console import YES, Caller, ask_afresh, has_terminal, say, show
 from sealift.cli.meeting.place import (
     PartyFolder,
     add_ask_argument,
@@ -27,10 +26,10 @@ from sealift.cli.meeting.question import (
     tell_declared,
     tell_terms,
 )
-from sealift.cli.vault import OwnersVault
 from sealift.cli.view import add_view_argument
 from sealift.codec import decode, encode, parse_toml
 from sealift.crypto.keys import SecretKey
+from sealift.data.ownersvault import OwnersVault
 from sealift.data.schema.card import CARD_SUFFIX, read_card
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
 from sealift.data.schema.schema import Schema
@@ -48,6 +47,7 @@ from sealift.errors import (
     UsageError,
     quote_foreign,
 )
+from sealift.events import wall_clock
 from sealift.ids import Digest
 from sealift.meet.door import Conversation
 from sealift.meet.guest import Guest
@@ -452,12 +452,14 @@ class OwnerMeeting:
         self._talk.wait_for("")
         names = [each.name for each in self._tables()]
         rows = dict(zip(names, fewest, strict=False))
-        for line in tell_comparison(declared, schema, rows, self.kept.declarations):
+        lines = [*tell_comparison(declared, schema, rows, self.kept.declarations)]
+        for line in lines:
             say(line)
         if self.args.decline:
             return False
         digest = declared.digest
         say(f"digest    {digest.to_text()}")
+        Caller.tell("question", about="compare", digest=digest.to_text(), lines=lines)
         return self._is_confirmed("compare", digest, "Compare? (y/N)")
 
     def _is_confirmed(self, verb: str, digest: Digest, question: str) -> bool:
@@ -553,10 +555,11 @@ class OwnerMeeting:
         Raises:
             UsageError: nobody can answer, or ``--sign-if`` names other terms.
         """
-        for line in tell_terms(terms, self.place.name, colour=_is_coloured()):
+        words, digest = " ".join(words_of(terms.digest)), terms.digest.to_text()
+        lines = [*tell_terms(terms, self.place.name, colour=_is_coloured())]
+        for line in (*lines, f"words     {words}", f"digest    {digest}"):
             say(line)
-        say(f"words     {' '.join(words_of(terms.digest))}")
-        say(f"digest    {terms.digest.to_text()}")
+        Caller.tell("question", about="sign", digest=digest, lines=lines, words=words)
         cards = [each.body for each in terms.cards]
         self._require_allowed(proposed_agreement(terms.declaration, cards))
         if self.args.decline or not self._is_confirmed(
@@ -565,8 +568,8 @@ class OwnerMeeting:
             return None
         if self.args.sign_if or self.ask is None:
             return True
-        words = "Did you compare the words with another party? (y/N)"
-        return self.ask(words, "n").lower() in YES
+        question = "Did you compare the words with another party? (y/N)"
+        return self.ask(question, "n").lower() in YES
 
     def _require_allowed(self, agreement: Agreement) -> None:
         """Demand a name on the command line for what is below this program's floor.

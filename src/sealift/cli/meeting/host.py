@@ -13,8 +13,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.cli.console import say
-from sealift.cli.judging import wall_clock
+from sealift.cli.console import Caller, say
 from sealift.cli.meeting.declared import (
     declaration_of,
     invitations_for,
@@ -23,9 +22,7 @@ from sealift.cli.meeting.declared import (
     try_recipe,
 )
 from sealift.cli.meeting.place import PartyFolder, add_ask_argument
-from sealift.cli.signals import followed, stop_postponed
 from sealift.cli.view import add_view_argument, view_beside
-from sealift.cli.view.report import REPORT_NAME
 from sealift.crypto.identity import Identity
 from sealift.errors import (
     PolicyError,
@@ -34,7 +31,7 @@ from sealift.errors import (
     UsageError,
     visible,
 )
-from sealift.events import Event, Sink, discard
+from sealift.events import Event, Sink, discard, wall_clock
 from sealift.ids import MAX_RANKS, check_name
 from sealift.meet.book import MeetingState
 from sealift.meet.door import MeetingListener, places
@@ -52,8 +49,10 @@ from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.train.job.journal import Journal, journal_of
 from sealift.train.job.settings import parse_address
+from sealift.train.job.signals import followed, stop_postponed
 from sealift.train.job.talk import Talk
 from sealift.travel.visit.messages import RUN_RECEIPT_NAME
+from sealift.view.report import REPORT_NAME
 
 LISTEN: Final = "127.0.0.1:7420"
 MODEL_NAME: Final = "model.safetensors"
@@ -180,7 +179,9 @@ def _open_book(args: argparse.Namespace, place: PartyFolder) -> MeetingState:
         Relay.listen(*parse_address(args.listen)).close()  # else nobody is invited
         book = MeetingState.create(path, invitations_for(args, place.identity(), names))
     for seat in book.seats():
-        print(f"{seat.name}  {seat.invitation.to_text()}", flush=True)
+        line = seat.invitation.to_text()
+        print(f"{seat.name}  {line}", flush=True)
+        Caller.tell("invitation", party=seat.name, line=line)
     say("send each party its line; keep it secret until that party has used it")
     return book
 

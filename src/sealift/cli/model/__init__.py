@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from sealift import codec
 from sealift.cli.console import say, show, unlock
 from sealift.cli.judging import add_judging_arguments, load_equipped
-from sealift.cli.vault import OwnersVault
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
+from sealift.data.ownersvault import OwnersVault
 from sealift.errors import UsageError
 from sealift.release.files import make_folder, read_whole
 

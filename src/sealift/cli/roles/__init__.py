@@ -9,9 +9,9 @@ from pathlib import Path
 
 from sealift.cli.arguments import Parser
 from sealift.cli.console import unlock
-from sealift.cli.judging import add_judging_arguments, equip_from, wall_clock
+from sealift.cli.judging import add_judging_arguments, equip_from
 from sealift.errors import PolicyError, SealiftError
-from sealift.events import Sink, emit
+from sealift.events import Sink, emit, wall_clock
 from sealift.session.direct import PathDialler
 from sealift.session.directhost import DirectHost
 from sealift.train.job.directpaths import open_direct_host

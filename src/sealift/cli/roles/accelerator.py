@@ -18,7 +18,6 @@ from sealift.cli.roles import (
 )
 from sealift.cli.roles.attester import add_attester_arguments, evidence_places
 from sealift.cli.roles.rank import add_rank_arguments, run_rank
-from sealift.cli.signals import on_second_signal
 from sealift.release.agreement.code import load_bundle
 from sealift.session.directhost import DirectHost
 from sealift.session.relay.client import RelayClient
@@ -29,6 +28,7 @@ from sealift.train.job.rejoin import Joined, Rejoining
 from sealift.train.job.releasedkeys import enrol_where_missing
 from sealift.train.job.rolesetup import RoleSetup, boot_clock
 from sealift.train.job.runningjob import MOST, JobShapes, Restarts
+from sealift.train.job.signals import on_second_signal
 from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.travel.peers import accelerator_names

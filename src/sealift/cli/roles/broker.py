@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from sealift.cli.arguments import Parser
-from sealift.cli.judging import JUDGING, equip_from, option_words, wall_clock
+from sealift.cli.judging import JUDGING, equip_from, option_words
 from sealift.cli.roles import (
     add_role_arguments,
     keep_run_in,
     require_data_owner,
     set_up_role,
 )
-from sealift.cli.signals import followed, on_second_signal, stop_postponed
+from sealift.events import wall_clock
 from sealift.health.reporting import Counts, Reporter
 from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -38,6 +38,7 @@ from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import prover
 from sealift.train.job.rejoin import Joined, Rejoining
 from sealift.train.job.rolesetup import RoleSetup
+from sealift.train.job.signals import followed, on_second_signal, stop_postponed
 from sealift.travel.broker import BrokerService
 from sealift.travel.peers import accelerator_names, relay_name
 

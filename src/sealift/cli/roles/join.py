@@ -20,7 +20,6 @@ from typing import Any
 
 from sealift.cli.agreement.notify import tell_running
 from sealift.cli.console import say
-from sealift.cli.judging import wall_clock
 from sealift.cli.roles import (
     add_dialler_arguments,
     add_role_arguments,
@@ -37,10 +36,7 @@ from sealift.cli.roles.broker import (
     statements_folder,
 )
 from sealift.cli.roles.held import check_keys, load_held
-from sealift.cli.roles.history import History
 from sealift.cli.roles.rank import run_rank
-from sealift.cli.roles.runfolder import RunName
-from sealift.cli.signals import StopRequested, on_second_signal
 from sealift.cli.view import add_view_argument, view_beside, write_report
 from sealift.errors import (
     JobError,
@@ -50,7 +46,7 @@ from sealift.errors import (
     UnavailableError,
     UsageError,
 )
-from sealift.events import emit
+from sealift.events import emit, wall_clock
 from sealift.ids import Role
 from sealift.release.agreement.statements import ENDS
 from sealift.release.broker.inforce import StatementsInForce
@@ -63,6 +59,9 @@ from sealift.train.job.journal import FINISHED
 from sealift.train.job.rejoin import Joined, Rejoining
 from sealift.train.job.rolesetup import RoleSetup
 from sealift.train.job.settings import read_job
+from sealift.train.job.signals import StopRequested, on_second_signal
+from sealift.train.output.history import History
+from sealift.train.output.runfolder import RunName
 from sealift.travel.holder.jobs import HolderJob, Receipts
 from sealift.travel.holder.visit import SERVED_NAME, HeldResource, ServedVisits
 from sealift.travel.peers import relay_name

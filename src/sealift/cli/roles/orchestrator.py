@@ -12,21 +12,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.cli.judging import wall_clock
 from sealift.cli.roles import add_role_arguments, require_party, set_up_role
-from sealift.cli.roles.history import History
-from sealift.cli.roles.runfolder import RunFolder, RunName
-from sealift.cli.view.report import REPORT_NAME, make_report
 from sealift.codec import encode
 from sealift.data.schedule.visits import Stop
 from sealift.errors import PolicyError, Stopping
-from sealift.events import emit
+from sealift.events import emit, wall_clock
 from sealift.ids import Role
 from sealift.release.files import read_whole
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.train.job.rolesetup import RoleSetup
+from sealift.train.output.history import History
+from sealift.train.output.runfolder import RunFolder, RunName
 from sealift.train.plans import Coverage
 from sealift.train.ranks.orchestrator import GroupOrchestrator
 from sealift.travel.broker import dismiss_brokers
@@ -39,6 +37,7 @@ from sealift.travel.visit.messages import (
     Output,
     StartJob,
 )
+from sealift.view.report import REPORT_NAME, make_report
 
 # For all that lost an orchestrator that was killed; it ends once each of them has heard.
 FAREWELL_WAIT_S: Final = 60.0

@@ -14,7 +14,6 @@ from sealift.channel.transport.tcp import TcpListener
 from sealift.cli.console import print_result, say
 from sealift.cli.roles import add_role_arguments, set_up_role
 from sealift.cli.roles.attester import add_attester_arguments, evidence_places
-from sealift.cli.signals import on_second_signal
 from sealift.events import emit
 from sealift.release.agreement.code import load_bundle
 from sealift.serve.admission import Admission
@@ -24,6 +23,7 @@ from sealift.session.relay.server import Relay
 from sealift.train.job.hostattester import open_attester
 from sealift.train.job.rolesetup import RoleSetup, boot_clock
 from sealift.train.job.settings import parse_address
+from sealift.train.job.signals import on_second_signal
 from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.travel.peers import accelerator_names, registry_of

@@ -10,12 +10,12 @@ from typing import Any
 
 from sealift.channel.transport.tcp import TcpListener
 from sealift.cli.console import say, unlock
-from sealift.cli.judging import equip_from, wall_clock
+from sealift.cli.judging import equip_from
 from sealift.cli.roles import add_job_arguments
 from sealift.codec import parse_toml
 from sealift.crypto.identity import Identity
 from sealift.errors import PolicyError
-from sealift.events import Sink, emit, unfailing
+from sealift.events import Sink, emit, unfailing, wall_clock
 from sealift.ids import Role
 from sealift.outsource.masked import SHARES, Share
 from sealift.outsource.own.servers import Servers

@@ -23,18 +23,15 @@ from typing import Any, Final
 from sealift.attest.level import Level
 from sealift.cli.arguments import Parser
 from sealift.cli.console import say
-from sealift.cli.judging import add_judging_arguments, wall_clock
+from sealift.cli.judging import add_judging_arguments
 from sealift.cli.roles.attester import add_attester_arguments
-from sealift.cli.roles.history import History
-from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.cli.train.lines import TrainLines
 from sealift.cli.view import add_view_argument, view_beside
-from sealift.cli.view.report import REPORT_NAME, make_report
 from sealift.codec import encode
 from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PolicyError, UsageError
-from sealift.events import Event
+from sealift.events import Event, wall_clock
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import load_bundle
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
@@ -49,12 +46,15 @@ from sealift.train.job.settings import JobTable, check_job, read_job
 from sealift.train.job.talk import Talk
 from sealift.train.loop.slices import plan_slice
 from sealift.train.loop.statistics import STATISTICS_NAME, totals_file
+from sealift.train.output.history import History
+from sealift.train.output.runfolder import RunFolder, RunName
 from sealift.train.plans import PLANS, Plan
 from sealift.train.plans.local import LocalRun, opened_tables, train_local
 from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.taskprocess import TaskLimits
 from sealift.travel.settings import run_terms
+from sealift.view.report import REPORT_NAME, make_report
 
 MAX_SHOWN: Final = 100  # characters of one total
 

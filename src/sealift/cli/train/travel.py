@@ -16,13 +16,13 @@ from typing import Any, Final
 
 from sealift.cli.judging import JUDGING, option_words
 from sealift.cli.roles.attester import HOST
-from sealift.cli.signals import followed, on_second_signal, stop_postponed
 from sealift.cli.train.lines import TrainLines
 from sealift.errors import JobError, PeerError, UsageError
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.train.job.roleprocesses import Ended, RoleEvent, RoleProcesses, RoleResult
 from sealift.train.job.settings import JobTable
+from sealift.train.job.signals import followed, on_second_signal, stop_postponed
 from sealift.train.job.talk import Talk
 from sealift.travel.peers import accelerator_names
 

@@ -106,7 +106,7 @@ STOP_S: Final = 6.0  # then SIGKILL; a role needs far less to scrub and leave
 KEPT_LINES: Final = 20
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _ERROR_LINE = re.compile(r"sealift: (?P<line>.*) \[(?P<code>[a-z0-9-]+)\]\Z")
-_CLASS_FOR_EXIT: Final[Mapping[int, type[SealiftError]]] = {
+CLASS_FOR_EXIT: Final[Mapping[int, type[SealiftError]]] = {
     kind.exit_code: kind
     for kind in (
         UsageError, UnavailableError, PeerError, RefusedError, MalformedError, JobError,
@@ -126,13 +126,13 @@ def error_said(
         about: What the error's line begins with.
     """
     match = _ERROR_LINE.match(last)
-    if match is None or exit_code not in _CLASS_FOR_EXIT:
+    if match is None or exit_code not in CLASS_FOR_EXIT:
         return JobError(
             f"the process {name} ended early",
             why=last or _say_exit(exit_code),
             code="role-ended",
         )
-    found = _CLASS_FOR_EXIT[exit_code](f"{about}{match['line']}", fix=None)
+    found = CLASS_FOR_EXIT[exit_code](f"{about}{match['line']}", fix=None)
     found.code = match["code"]
     return found
 

@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.cli.roles.runfolder import RunFolder, RunName
 from sealift.errors import unreadable
 from sealift.events import Event, Sink, metrics_of
+from sealift.train.output.runfolder import RunFolder, RunName
 
 LINES_NAME: Final = "history.jsonl"
 TABLE_NAME: Final = "history.csv"

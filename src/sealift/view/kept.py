@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from sealift.attest.policy import Appraiser
-from sealift.cli.judging import wall_clock
-from sealift.cli.view.report import see_run
 from sealift.data.schedule.visits import plan_here, plan_job
 from sealift.errors import SealiftError
+from sealift.events import wall_clock
 from sealift.ids import Role
 from sealift.release.agreement.explain import count
 from sealift.release.agreement.signed import (
@@ -34,6 +33,7 @@ from sealift.train.output.runreceipt import RunReceipt, open_run, verify_run
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 from sealift.view.live import LiveRun
 from sealift.view.livepage import AcceleratorEvidence, RunFiles
+from sealift.view.report import see_run
 
 UNJUDGED: Final = ("collateral-missing", "collateral-stale", "references-absent")
 MAX_RECEIPTS: Final = 2000  # of visits, that are read each time

@@ -21,13 +21,13 @@ from typing import IO, Any, Final
 
 from sealift.cli.arguments import Parser
 from sealift.cli.console import say
-from sealift.cli.judging import wall_clock
-from sealift.cli.signals import followed
-from sealift.cli.view.kept import Papers
 from sealift.errors import PeerError, UnavailableError, UsageError, require_value
+from sealift.events import wall_clock
 from sealift.release.files import write_whole
 from sealift.train.job.journal import SUFFIX, JournalReader
+from sealift.train.job.signals import followed
 from sealift.train.sandbox import landlock
+from sealift.view.kept import Papers
 from sealift.view.live import LiveRun, replay
 from sealift.view.livepage import fragments, report
 from sealift.view.markup import element

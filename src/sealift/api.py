@@ -13,35 +13,56 @@ a person would type it: same words, same files, same errors, and the same call a
 on. Nobody is asked at this process's terminal. Paths are as typed in that folder. What a
 command says goes to this process's stderr, or line by line to ``talk``, which is called
 in a thread of its own; what ``talk`` raises ends the command and is raised here.
-The child ends with this process, and with an exception that ends the call. No torch here.
+Invitations, questions and errors come as data through a pipe (``cli.console.Caller``);
+no printed sentence is read here. The child ends with this process, and with an exception
+that ends the call. No torch here.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self, TextIO
 
-from sealift.cli.signals import GRACE_S, followed
-from sealift.errors import UsageError, require_value, unreadable
-from sealift.train.job.roleprocesses import error_said
+from sealift.cli.console import CALLER
+from sealift.errors import SealiftError, UsageError, require_value, unreadable
+from sealift.train.job.roleprocesses import CLASS_FOR_EXIT, error_said
+from sealift.train.job.signals import GRACE_S, followed
 
 Word = str | Path
 Option = Word | int | bool | list[Word] | None
 Talk = Callable[[str], object]
 
 STOP_S: Final = GRACE_S + 3.0  # a command ends itself before
-_INVITATION: Final = re.compile(r"(\S+)  (sealift-invitation-\S+)")
-_QUESTION: Final = "sealift: host asks you "  # as `tell_terms` begins
-_COMPARE: Final = f"{_QUESTION}to compare "  # as `tell_comparison` does
-_DIGEST: Final = "sealift: digest "
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What an owner is asked in a meeting.
+
+    Attributes:
+        about: What a yes does: ``compare`` the table with a declaration, or ``sign`` terms.
+        digest: Of the declaration or of the terms, ``sha256:...``.
+        lines: The sentences that the screen shows.
+        words: To be compared with another party's, by telephone; empty before terms are there.
+    """
+
+    about: Literal["compare", "sign"]
+    digest: str
+    lines: tuple[str, ...]
+    words: str = ""
+
+    def __str__(self) -> str:
+        """The question as a screen shows it."""
+        words = [f"words     {self.words}"] if self.words else []
+        return "\n".join([*self.lines, *words, f"digest    {self.digest}"])
 
 
 def host(
@@ -74,13 +95,13 @@ def host(
     words = ["host", recipe, "--invite", *names, *_typed(more)]
     command = _Command(words, folder, talk)
     try:
-        found = command.wait_printed(_INVITATION, count)
-        if len(found) < count:  # it failed; or its model lies there already
+        invitations = command.wait_invitations(count)
+        if len(invitations) < count:  # it failed; or its model lies there already
             command.wait()
     except BaseException:
         command.stop()
         raise
-    return Meeting(command, Path(folder), {each[1]: each[2] for each in found})
+    return Meeting(command, Path(folder), invitations)
 
 
 class Meeting:
@@ -125,7 +146,7 @@ def join(
     folder: Word = ".",
     heldout: Word | None = None,
     compare: str | None = None,
-    sign: str | Callable[[list[str]], bool] | None = None,
+    sign: str | Callable[[Question], bool] | None = None,
     allow: Sequence[str] = (),
     talk: Talk | None = None,
 ) -> dict[str, Any]:
@@ -138,9 +159,9 @@ def join(
         heldout: Rows that are measured on only.
         compare: The digest of the declaration that the table may be compared with.
         sign: The digest of the terms that are to be signed, and no others; both say, too, that
-            the words were compared. Or what gets a question's lines and answers it: first
-            whether to compare, then whether to sign. False declines: the others are told.
-            What is declared or shown otherwise later is asked about again.
+            the words were compared. Or what gets a ``Question`` and answers it: first whether
+            to compare, then whether to sign. False declines: the others are told. What is
+            declared or shown otherwise later is asked about again.
         allow: What may be signed although it is below the floor, as ``--allow`` names it.
         talk: Gets each line for people; stderr without it.
 
@@ -157,18 +178,18 @@ def join(
     words: list[Word] = ["join", given, data, *_typed(more)]
     if not callable(sign):
         answers = _typed({"compare_if": compare, "sign_if": sign})
-        return _result([*words, *answers], folder, talk, secret)
+        return _result(_Command([*words, *answers], folder, talk, secret))
     answer: dict[str, Option] = {"compare_if": compare}
     while True:
-        heard = _Heard(talk or _say)
+        command = _Command([*words, *_typed(answer)], folder, talk, secret, asks=True)
         try:
-            return _result([*words, *_typed(answer)], folder, heard, secret)
+            return _result(command)
         except UsageError as error:
-            if error.code != "not-confirmed" or not heard.question:
+            if error.code != "not-confirmed" or command.question is None:
                 raise
-        yes = sign([each.removeprefix("sealift: ") for each in heard.question])
-        verb = "compare" if heard.question[0].startswith(_COMPARE) else "sign"
-        answer |= {f"{verb}_if": heard.digest} if yes else {"decline": True}
+        asked = command.question
+        yes = sign(asked)
+        answer |= {f"{asked.about}_if": asked.digest} if yes else {"decline": True}
 
 
 def run(
@@ -186,7 +207,8 @@ def run(
     Raises:
         SealiftError: what the command said, with its exit code.
     """
-    return _result(["train", job, "--json", *_typed(options)], folder, talk)
+    words: list[Word] = ["train", job, "--json", *_typed(options)]
+    return _result(_Command(words, folder, talk))
 
 
 def _typed(options: Mapping[str, Option]) -> Iterator[str]:
@@ -200,11 +222,8 @@ def _typed(options: Mapping[str, Option]) -> Iterator[str]:
             yield from (f"{option}={each}" for each in several)
 
 
-def _result(
-    words: Sequence[Word], folder: Word, talk: Talk | None, given: str = ""
-) -> dict[str, Any]:
-    """Run a command to its end; the line of JSON that it prints last."""
-    command = _Command(words, folder, talk, given)
+def _result(command: _Command) -> dict[str, Any]:
+    """Wait for a command's end; the line of JSON that it printed last."""
     try:
         printed = command.wait()
     finally:
@@ -214,26 +233,8 @@ def _result(
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-class _Heard:
-    """Passes lines on, and keeps the question that stands among them."""
-
-    def __init__(self, talk: Talk) -> None:
-        self.question: list[str] = []
-        self.digest = ""
-        self._talk = talk
-
-    def __call__(self, line: str) -> None:
-        if line.startswith(_QUESTION):
-            self.question, self.digest = [], ""
-        if line.startswith(_QUESTION) or (self.question and not self.digest):
-            self.question.append(line)
-            if line.startswith(_DIGEST):
-                self.digest = line.removeprefix(_DIGEST).strip()
-        if not line.endswith("[not-confirmed]"):  # the caller's function answers it
-            self._talk(line)
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 class _Command:
@@ -247,38 +248,51 @@ class _Command:
         folder: Where it is typed.
         talk: Gets each line for people.
         given: What it reads from standard input, in one line.
+        asks: Whether the caller answers questions; then the error of one that nobody has
+            answered yet is not said to people.
+
+    Attributes:
+        printed: Lines of its stdout.
+        question: The last one that it asked.
 
     Raises:
         UnavailableError: ``cannot-read``, if there is no such folder.
     """
 
     def __init__(
-        self, words: Sequence[Word], folder: Word, talk: Talk | None, given: str = ""
+        self,
+        words: Sequence[Word],
+        folder: Word,
+        talk: Talk | None,
+        given: str = "",
+        *,
+        asks: bool = False,
     ) -> None:
-        self._given = given
+        self._given, self._asks = given, asks
         self.printed: list[str] = []
+        self.question: Question | None = None
+        self._invitations: dict[str, str] = {}
+        self._error: dict[str, Any] | None = None
         self._name = f"sealift {words[0]}"
         self._talk = talk or _say
         self._last = ""
         self._failure: Exception | None = None
         self._process: subprocess.Popen[str] | None = None
         self._changed = threading.Condition()
-        self._printed_all = False
+        self._told_all = False
         started = threading.Event()
         place = (list(map(str, words)), Path(folder), started)
         self._thread = threading.Thread(target=self._attend, args=place, daemon=True)
         self._thread.start()
         started.wait()
 
-    def wait_printed(self, pattern: re.Pattern[str], count: int) -> list[re.Match[str]]:
-        """The lines that fit, once there are so many, or there will be no more."""
-
-        def found() -> list[re.Match[str]]:
-            return [each for line in self.printed if (each := pattern.fullmatch(line))]
-
+    def wait_invitations(self, count: int) -> dict[str, str]:
+        """Lines to mail by party, once there are so many, or there will be no more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._printed_all or len(found()) >= count)
-            return found()
+            self._changed.wait_for(
+                lambda: self._told_all or len(self._invitations) >= count
+            )
+            return {**self._invitations}
 
     def wait(self) -> list[str]:
         """What it has printed, once it has ended well.
@@ -290,7 +304,9 @@ class _Command:
         if self._failure is not None:
             raise self._failure
         if code := require_value(self._process).returncode:
-            raise error_said(self._name, self._last, code)
+            raise _error_told(self._error, code) or error_said(
+                self._name, self._last, code
+            )
         return self.printed
 
     def stop(self) -> None:
@@ -306,11 +322,14 @@ class _Command:
         self._thread.join()
 
     def _attend(self, words: list[str], folder: Path, started: threading.Event) -> None:
+        heard, tells = os.pipe()
+        told = open(heard, encoding="utf-8", errors="replace")  # noqa: SIM115 - its reader closes it
         try:
             self._process = process = subprocess.Popen(  # noqa: S603 - ourselves
                 [sys.executable, "-P", "-m", "sealift", *words],
                 cwd=folder,
-                env={**os.environ, **followed()},
+                env={**os.environ, **followed(), CALLER: str(tells)},
+                pass_fds=[tells],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -319,36 +338,67 @@ class _Command:
                 process_group=0,  # Ctrl-C is for this process, which ends its children
             )
         except OSError as error:
-            self._failure, self._printed_all = unreadable(folder, error), True
+            self._failure, self._told_all = unreadable(folder, error), True
+            told.close()
             return
         finally:
+            os.close(tells)
             started.set()
-        reader = threading.Thread(target=self._read, args=(process,), daemon=True)
-        reader.start()
+        readers = [
+            threading.Thread(target=self._read, args=(process,), daemon=True),
+            threading.Thread(target=self._attend_events, args=(told,), daemon=True),
+        ]
+        for reader in readers:
+            reader.start()
         with suppress(BrokenPipeError), require_value(process.stdin) as given:
             given.write(self._given)
         with require_value(process.stderr) as stderr:
             for line in stderr:
                 self._hear(line.rstrip("\n"), process)
-        reader.join()
+        for reader in readers:
+            reader.join()
         process.wait()
 
     def _hear(self, line: str, process: subprocess.Popen[str]) -> None:
         self._last = line
-        if self._failure is not None:
+        answered = self._asks and line.endswith("[not-confirmed]")
+        if self._failure is not None or answered:
             return
         try:
             self._talk(line)
-        except Exception as error:  # the caller's: told where it waits
+        except Exception as error:  # the caller's: raised where it waits
             self._failure = error
             process.terminate()
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         with require_value(process.stdout) as stdout:
-            for line in stdout:
+            self.printed.extend(line.rstrip("\n") for line in stdout)
+
+    def _attend_events(self, told: TextIO) -> None:
+        """Take in what the command tells its caller, until it closes the pipe."""
+        with told:
+            for line in told:
+                event = json.loads(line)
                 with self._changed:
-                    self.printed.append(line.rstrip("\n"))
+                    match event.pop("kind"):
+                        case "invitation":
+                            self._invitations[event["party"]] = event["line"]
+                        case "question":
+                            lines = tuple(event.pop("lines"))
+                            self.question = Question(lines=lines, **event)
+                        case "error":
+                            self._error = event
                     self._changed.notify_all()
         with self._changed:
-            self._printed_all = True
+            self._told_all = True
             self._changed.notify_all()
+
+
+def _error_told(told: dict[str, Any] | None, exit_code: int) -> SealiftError | None:
+    """The error that a command ended with, of the class that has its exit code."""
+    kind = CLASS_FOR_EXIT.get(exit_code)
+    if told is None or kind is None:
+        return None
+    error = kind(told["line"], fix=None)
+    error.code = told["code"]
+    return error
