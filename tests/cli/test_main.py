@@ -60,7 +60,9 @@ def test_a_bug_without_a_place_for_its_log(
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "file"))
     break_audit(monkeypatch, RuntimeError())
     assert door.main(["audit"]) == 1
-    assert capsys.readouterr().err.endswith("no place to write its traceback [bug]\n")
+    assert capsys.readouterr().err.endswith(
+        "its traceback could not be written [bug]\n"
+    )
 
 
 def test_out_of_memory(

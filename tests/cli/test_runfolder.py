@@ -285,9 +285,7 @@ def test_what_cannot_be_removed_is_named(
     (left,) = [each for each in left_in(tmp_path) if "/" not in each]
     assert what in left
     assert caught.value.code == "disk-full"
-    assert str(caught.value).endswith(
-        f"the disk is full. Left, since it could not be removed: {tmp_path / left}"
-    )
+    assert str(caught.value).endswith(f"the disk is full. Remove {tmp_path / left}")
 
 
 def refuse(path: Path, missing_ok: bool = False) -> None:

@@ -347,6 +347,6 @@ def test_a_look_ahead_uses_no_invitation_up(parties: Parties) -> None:
     host.kill()
     looked = parties.type("north", *words)
     assert looked.end() == 0, looked.text
-    assert "nobody listens there yet" in looked.text
+    assert "nothing listens there yet" in looked.text
     missing = parties.type("north", *words[:2], "none.csv", "--check")
     assert missing.end() == 3, missing.text

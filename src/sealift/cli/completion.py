@@ -86,8 +86,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "completion",
         run=run,
-        description='Type: eval "$(sealift completion bash)", or have the file say it '
-        "that the shell reads first. zsh likewise; sealift completion fish | source.",
+        description='Run: eval "$(sealift completion bash)", or the same with zsh, or put this '
+        "into the shell's startup file. For fish: sealift completion fish | source.",
     )
     parser.add_argument("shell", choices=("bash", "zsh", "fish"))
 

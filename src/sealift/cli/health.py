@@ -22,7 +22,9 @@ def add_parser(subparsers: Any) -> None:
         "else. Plain HTTP: put a proxy in front for TLS.",
     )
     parser.set_defaults(run=run)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="of the status")
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="the status folder of the role"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="where to listen")
     parser.add_argument(
         "--port",
@@ -30,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
         choices=range(65536),
         default=PORT,
         metavar="PORT",
-        help="0 takes any",
+        help="0 chooses a free port",
     )
 
 

@@ -48,7 +48,7 @@ def _record_bug(error: Exception) -> str:
         except OSError:
             continue
         return f"a bug in sealift: {kind}. Please report it with {place} [bug]"
-    return f"a bug in sealift: {kind}, and no place to write its traceback [bug]"
+    return f"a bug in sealift: {kind}; its traceback could not be written [bug]"
 
 
 def _without_text(error: BaseException) -> list[str]:
@@ -220,7 +220,7 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """The parser: all nouns by name, the one that ``words`` ask for in full."""
     parser = Parser(
         prog="sealift",
-        description="Train one model over several parties' sealed data.",
+        description="Train one model on the sealed data of several parties.",
         epilog="Each error ends with a name in brackets; `sealift explain NAME` explains it.",
     )
     parser.add_argument(

@@ -224,7 +224,7 @@ def test_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "model to    cleo",
     ):
         assert line in shown.out.splitlines()
-    assert "nobody was kept out" in shown.err
+    assert "level development" in shown.err
     assert papers.sealift("open", "cleo", "-o", str(model)) == 5
     assert "bern" in capsys.readouterr().err
     assert papers.sealift("approve", "cleo", "--yes") == 5

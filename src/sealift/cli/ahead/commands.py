@@ -11,11 +11,9 @@ from importlib import import_module
 from typing import Any, Final
 
 DRY: Final = (
-    "say what would run where, who would see what, what would be refused; do nothing"
+    "only show what would run where, who would see what, and what would be refused"
 )
-CHECK: Final = (
-    "check data, keys, code, evidence, the way to the orchestrator and the clock; exit"
-)
+CHECK: Final = "only check data, keys, code, evidence, clock and the connection to the orchestrator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ def add_invited(nouns: Any) -> None:
     from sealift.cli.meeting.guest import add_parser
 
     add_parser(nouns)
-    text = "check data, key, torch, the way to the host and the clock; exit"
+    text = "only check data, key, torch, clock and the connection to the host"
     _add_look(nouns.choices["join INVITATION"], "check", text, "inviting")
 
 

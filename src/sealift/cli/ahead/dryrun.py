@@ -49,7 +49,7 @@ class Checks:
     def look(self, name: str, at: Callable[[], str | None]) -> None:
         """Check one thing; what it raises is kept."""
         try:
-            self.done.append(Checked(name, at() or "as it must be"))
+            self.done.append(Checked(name, at() or "correct"))
         except SealiftError as error:
             lines = (*getattr(error, "problems", ()), f"{error} [{error.code}]")
             self.done += [Checked(name, line, error) for line in lines]
@@ -79,8 +79,8 @@ def show(
     if as_json:
         print(json.dumps({"dry_run": True, **found}))
     else:
-        found["refused"] = checks.refused or ["nothing that can be known beforehand"]
-        print("a dry run: nothing was started, dialled, written or released")
+        found["refused"] = checks.refused or ["nothing, as far as can be known now"]
+        print("this is a dry run: nothing was started, connected, written or released")
         print("\n".join(map(visible, _sections(found))))
     return checks.exit_code
 

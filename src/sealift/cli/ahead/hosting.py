@@ -84,7 +84,7 @@ class _Hosting:
     def declare(self) -> str:
         """What the recipe's folder says; raises as the command does."""
         if not self._invited:
-            return Unknown("not looked at: nobody is invited")
+            return Unknown("not checked: nobody is invited")
         declared, files = declaration_of(self.args, self._invited, self._identity)
         plain = parse_toml(declared.job.encode(), source="job.toml")
         self._training = parse_job(plain).training
@@ -95,17 +95,17 @@ class _Hosting:
     def rehearse(self) -> str:
         """Test the host's own recipe on random rows; raises as `sealift try`."""
         if self._declared is None or find_spec("torch") is None:
-            return Unknown("not tried")
+            return Unknown("not tested")
         schema = load_schema(self.args.recipe / "schema.toml")
         tried = try_recipe(self._files, schema, self._training, STEPS)
         self._step_s = tried.step_s
-        return f"{STEPS} steps on synthetic rows"
+        return f"{STEPS} steps on random rows"
 
     def _runs(self) -> Iterator[str]:
-        yield f"{HOST}: the meeting, at {self.args.listen}, until all have signed"
-        yield f"{HOST}: {planned.ORCHESTRATOR}, at the same place"
+        yield f"{HOST}: the meeting, at {self.args.listen}, until all parties have signed"
+        yield f"{HOST}: {planned.ORCHESTRATOR}, at the same address"
         for each in self._invited:
-            yield f"{each.name}: `sealift join`, which compares its table at home and asks"
+            yield f"{each.name}: `sealift join`, which asks, and compares the table on that machine"
             yield f"{each.name}: {planned.BROKER}"
             yield f"{each.name}: {planned.RANK}"
 
@@ -118,14 +118,14 @@ class _Hosting:
     def _work(self) -> Iterator[str]:
         rows, step_s = self._training.batch_rows, self._step_s
         yield (
-            f"{self._training.epochs} epochs, in steps of {rows} rows, all owners side by "
-            "side; how many rows there are is known when they have come"
+            f"{self._training.epochs:,} epochs, in steps of {rows:,} rows, all owners in "
+            "parallel; the number of rows is known when they have joined"
         )
         yield (
             planned.UNMEASURED
             if not step_s
             else (
-                f"a step took {step_s * 1000:.3g} ms here, on synthetic rows: about "
-                f"{rows / step_s:.0f} rows a second on a machine like this, besides the network"
+                f"a step with random rows took {step_s * 1000:.3g} ms on this machine: about "
+                f"{rows / step_s:,.0f} rows/s on a machine like this, without the network"
             )
         )

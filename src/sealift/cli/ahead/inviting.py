@@ -37,24 +37,22 @@ def check(args: argparse.Namespace) -> int:
 def _look_at(invitation: Invitation) -> str:
     invitation.require_in_time(wall_clock())
     until = say_time(invitation.expires_s)
-    return (
-        f"for {invitation.name}, until {until}; the host has the key {invitation.host}"
-    )
+    return f"for {invitation.name}, until {until}; the host's key is {invitation.host}"
 
 
 def _look_at_key(name: str) -> str:
     place = PartyFolder(Path.cwd(), name)
     if not place.key.exists():
-        return "an identity will be made in this folder"
+        return "an identity key will be created in this folder"
     place.identity()
     return f"{place.key.name} opens"
 
 
 def _look_at_table(path: Path) -> str:
     if not path.is_file():
-        raise UnavailableError(f"there is no {path}", code="cannot-read")
+        raise UnavailableError(f"the file {path} does not exist", code="cannot-read")
     problems = Problems(path.name)
     structure = look_at(path, problems)
     problems.demand_none()
     columns = len(structure.header)
-    return f"{path.name}: {columns} columns, {structure.words}; the host says what must fit"
+    return f"{path.name}: {columns:,} columns, {structure.words}; the host's schema is not known"

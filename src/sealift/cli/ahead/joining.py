@@ -23,7 +23,7 @@ from sealift.train.job.rolesetup import RoleSetup, own_enroller, require_role
 from sealift.train.job.settings import check_job, parse_address, read_job
 from sealift.train.plans import PlanRole
 
-_NO_KEY: Final = Unknown("not looked at: the identity did not open")
+_NO_KEY: Final = Unknown("not checked: the identity key could not be opened")
 
 
 def check(args: argparse.Namespace) -> int:
@@ -75,7 +75,7 @@ class _Owner:
     def _look_at_job(self) -> str:
         check_job(self.job, self.agreed)
         require_role(self.job.plan, self.role)
-        return f"{self.job.name}, plan {self.job.plan}: what it asks for is agreed"
+        return f"{self.job.name}, plan {self.job.plan}: the agreement allows it"
 
     def _look_at_keys(self) -> str:
         if not self.args.holder_only:
@@ -88,7 +88,7 @@ class _Owner:
         if self.role == "accelerator":
             require_rows_at_home(setup)
         self._setup = setup
-        return f"the identity opens, and is the agreement's {identity.name}"
+        return f"the identity key opens, and is {identity.name}'s in the agreement"
 
     def _look_at_tables(self) -> str:
         if self._setup is None:
@@ -97,18 +97,16 @@ class _Owner:
             held = load_held(self._setup, self.args.sealed, stack)
             if not self.args.holder_only:
                 check_keys(self._setup, self.args.vault, held)
-        return (
-            f"{', '.join(held)}: as agreed by their cards, and the vault has the keys"
-        )
+        return f"{', '.join(held)}: their cards are the agreed ones, and the vault has the keys"
 
     def _look_at_code(self) -> str:
         if self.role == "holder" and not Path(self.job.bundle).exists():
-            return Unknown("not here; no process of this owner runs it")
+            return Unknown("not on this machine, which does not run it")
         return looks.look_at_code(self.job, self.agreed.agreement)
 
     def _look_at_evidence(self) -> str:
         if self.role == "holder":
-            return Unknown("none is asked of this machine: its broker judges others'")
+            return Unknown("not needed: this machine verifies evidence and shows none")
         if self._setup is None:
             return _NO_KEY
         return looks.look_at_evidence(self._setup, evidence_places(self.args))

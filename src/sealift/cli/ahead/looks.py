@@ -32,7 +32,7 @@ def look_at_time(agreement: Agreement) -> str:
     """
     agreement.require_time(wall_clock())
     until = agreement.not_after
-    return f"signed; it holds {f'until {say_time(until)}' if until else 'now'}"
+    return f"signed, and valid {f'until {say_time(until)}' if until else 'now'}"
 
 
 def look_at_code(job: JobTable, agreement: Agreement) -> str:
@@ -42,7 +42,7 @@ def look_at_code(job: JobTable, agreement: Agreement) -> str:
         SealiftError: as ``load_bundle``.
     """
     files = load_bundle(Path(job.bundle), agreement.code)
-    return f"{count(len(files), 'file')}, the agreed ones: {agreement.code.digest}"
+    return f"{count(len(files), 'file')}, as agreed: {agreement.code.digest}"
 
 
 def look_at_evidence(setup: RoleSetup, places: EvidencePlaces) -> str:
@@ -63,18 +63,18 @@ def look_at_evidence(setup: RoleSetup, places: EvidencePlaces) -> str:
     lacks = {level: lacking(level, found) for level in wanted}
     for level, missing in lacks.items():
         if not missing:
-            return f"level {level}: what its evidence needs is here"
+            return f"level {level}: this machine has what its evidence needs"
     raise UnavailableError(
-        "this host can prove no accepted level",
-        why="; ".join(f"{each}: lacks {', '.join(lacks[each])}" for each in lacks),
+        "this host cannot attest an accepted level",
+        why="; ".join(f"{each} needs {', '.join(lacks[each])}" for each in lacks),
         code="no-evidence",
     )
 
 
 def _look_at_agent(agent: str) -> str:
     if not os.path.exists(agent.removeprefix("unix:")):
-        raise UnavailableError(f"there is no agent at {agent}", code="no-evidence")
-    return Unknown(f"the agent at {agent} attests for this host; it was not asked")
+        raise UnavailableError(f"no agent has the socket {agent}", code="no-evidence")
+    return Unknown(f"the agent at {agent} attests this host; it was not asked now")
 
 
 def look_at_torch() -> str:
@@ -103,7 +103,7 @@ def look_at_device(job: JobTable) -> str:
     if wanted in ("cpu", "auto"):
         return "the CPU" if wanted == "cpu" else "the first GPU that works, or the CPU"
     if find_spec("torch") is None:
-        return Unknown("not looked at without torch")
+        return Unknown("not checked without torch")
     from sealift.train.worker.executor import RecipeExecutor
 
     with RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor:

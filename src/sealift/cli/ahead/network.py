@@ -40,18 +40,16 @@ class Network:
         host, port = self.address
         place = f"{host}:{port}"
         if not port:
-            return Unknown(
-                "the job leaves the port open: give --orchestrator HOST:PORT"
-            )
+            return Unknown("the job names no port; add --orchestrator HOST:PORT")
         try:
             transport = dial_relay(self.address, timeout_s=DIAL_S)
         except PeerError as error:
             if isinstance(error.__cause__, ConnectionRefusedError):
                 return Unknown(
-                    f"the machine at {place} answers; nobody listens there yet"
+                    f"the machine at {place} answers, but nothing listens there yet"
                 )
             if error.code == "peer-unreachable" and proxy_for(host, os.environ):
-                return Unknown(f"{error.what}: {error.why}, or not yet")
+                return Unknown(f"{error.what}: {error.why}, or nothing listens yet")
             raise
         through = (
             f", through the proxy {transport.proxy.place}" if transport.proxy else ""
@@ -78,12 +76,14 @@ class Network:
             UnavailableError: ``clock-off``.
         """
         if self.told_s is None:
-            return Unknown(f"nobody told the time; here it is {say_time(int(now_s))}")
+            return Unknown(
+                f"not compared; on this machine it is {say_time(int(now_s))}"
+            )
         apart_s = now_s - self.told_s
         if abs(apart_s) <= MAX_APART_S:
-            return f"as at {self.teller}, to {abs(apart_s):.0f} s"
+            return f"{abs(apart_s):.0f} s apart from {self.teller}"
         way = "ahead of" if apart_s > 0 else "behind"
         raise UnavailableError(
-            f"this clock is {abs(apart_s) / 60:.0f} minutes {way} the one of {self.teller}",
+            f"this machine's clock is {abs(apart_s) / 60:.0f} minutes {way} that of {self.teller}",
             code="clock-off",
         )

@@ -20,13 +20,11 @@ from sealift.train.plans import Coverage
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.settings import JobSettings
 
-UNMEASURED: Final = (
-    "the time is not known: nothing was measured here; `sealift try` measures a step"
-)
+UNMEASURED: Final = "the time is unknown; `sealift try` measures a step"
 
 
-ORCHESTRATOR: Final = "orchestrator, which all dial"
-BROKER: Final = "broker, which releases this owner's keys by the agreement"
+ORCHESTRATOR: Final = "orchestrator, to which all others connect"
+BROKER: Final = "broker, which releases this owner's keys as the agreement allows"
 RANK: Final = "rank, with a sandboxed worker that runs the recipe on its own rows"
 
 
@@ -34,8 +32,8 @@ def say_processes(job: JobTable, agreement: Agreement) -> Iterator[str]:
     """Each, behind the name of whose machine it runs on."""
     operator = agreement.operator
     if job.plan == "local":
-        yield "here: one process, which reads every owner's sealed files"
-        yield "here: a sandboxed worker, which runs the recipe"
+        yield "this machine: one process, which reads the sealed files of all owners"
+        yield "this machine: a sandboxed worker, which runs the recipe"
         return
     yield f"{operator}: {ORCHESTRATOR}, at {job.orchestrator}"
     if not agreement.rows_at_home:
@@ -43,14 +41,14 @@ def say_processes(job: JobTable, agreement: Agreement) -> Iterator[str]:
         yield f"{operator}: {many}, with a sandboxed worker that runs the recipe"
     servers = agreement.servers.parties if agreement.servers else {}
     for share, party in servers.items():
-        address = job.servers.addresses[share] or "no address yet"
+        address = job.servers.addresses[share] or "an address that is not set yet"
         yield f"{party}: server of share {share}, at {address}"
     for owner in agreement.holders:
         yield f"{owner}: {BROKER}"
         if agreement.rows_at_home:
             yield f"{owner}: {RANK}"
         elif job.plan != "ddp":
-            yield f"{owner}: holder, which sends its rows, sealed"
+            yield f"{owner}: holder, which sends its encrypted rows"
 
 
 def planned(agreement: Agreement, settings: JobSettings) -> list[VisitBatch]:
@@ -87,7 +85,7 @@ def require_leaves(agreement: Agreement, settings: JobSettings) -> str:
         most = {o: max(n, rule.min_visits) for o, n in covered.passes.items() if n}
         covered = replace(covered, passes={**covered.passes, **most})
     covered.require(rule)
-    return "the planned visits meet the output rule, if every owner comes"
+    return "the planned visits satisfy the output rule, if all owners take part"
 
 
 def say_work(agreement: Agreement, settings: JobSettings) -> Iterator[str]:
@@ -105,9 +103,9 @@ def say_work(agreement: Agreement, settings: JobSettings) -> Iterator[str]:
         if group.purpose == "train":
             steps -= -training.trained_rows(seen) // training.batch_rows
     for purpose, number in visits.items():
-        yield f"{purpose}: {number}{fewest} visits, {rows[purpose]} rows in all"
+        yield f"{purpose}: {number:,}{fewest} visits, {rows[purpose]:,} rows in all"
     slices = settings.slices.count
-    beside = f", in {slices} slices side by side" if slices > 1 else ""
-    each = f"of {training.batch_rows} rows at most"
-    yield f"{count(training.epochs, 'epoch')}, {steps}{fewest} steps {each}{beside}"
+    beside = f", in {slices} parallel slices" if slices > 1 else ""
+    each = f"of at most {training.batch_rows:,} rows"
+    yield f"{count(training.epochs, 'epoch')}, {steps:,}{fewest} steps {each}{beside}"
     yield UNMEASURED

@@ -28,19 +28,19 @@ def add_parser(subparsers: Any) -> None:
     parser = verbs.add_parser(
         "seal",
         run=run,
-        help="seal safetensors, or the model of a run, with a form",
-        description="Write NAME.sealed and its public card NAME.resource.json, and keep "
-        "the key in the vault. A run's folder is opened as `sealift output open` does, "
-        "and its model never lies open on the disk. The form says what the model is "
-        "asked, what its answers hold and who may ask (docs/howto/serve-a-model.md).",
+        help="seal a safetensors file or the model of a run, with a form",
+        description="Writes NAME.sealed and its public card NAME.resource.json, and puts the "
+        "key into the vault. A run's model is opened as by `sealift output open`, but never "
+        "written to disk unencrypted. The form describes inputs, outputs and clients "
+        "(docs/howto/serve-a-model.md).",
     )
     parser.add_path("source", help="a .safetensors file, or the folder of a run")
-    parser.add_file("--agreement", help="of the run, signed")
-    parser.add_path("--form", required=True, metavar="TOML")
-    parser.add_argument("--name", required=True, help="name in the agreement")
-    parser.add_path("--vault", required=True, help="made if it does not exist")
+    parser.add_file("--agreement", help="the run's signed agreement")
+    parser.add_path("--form", required=True, metavar="TOML", help="the model's form")
+    parser.add_argument("--name", required=True, help="its name in the agreement")
+    parser.add_path("--vault", required=True, help="created if it does not exist")
     parser.add_path("--key", required=True, help="the owner's identity")
-    parser.add_path("-o", "--out", default=Path(), metavar="DIR", help="default: here")
+    parser.add_path("-o", "--out", default=Path(), metavar="DIR", help="default: .")
     parser.add_json()
     add_judging_arguments(parser)
     parser.add_passphrase()
@@ -104,7 +104,7 @@ def _content(args: argparse.Namespace, owner: Identity) -> bytes:
         return read_whole(args.source, MAX_MODEL_BYTES)
     if args.agreement is None:
         raise UsageError(
-            "a run is opened with its agreement", fix="Name it with --agreement"
+            "the folder of a run needs --agreement", fix="Add --agreement FILE"
         )
     from sealift.train.output.opening import open_output
 
@@ -122,4 +122,4 @@ def _show(args: argparse.Namespace, card: ResourceCard) -> None:
     facts |= {name: resource[name] for name in kept}
     show(facts, as_json=args.json, width=12, gap="")
     if not args.json:
-        say(f"the key is in {args.vault}; {paths.card.name} is for the agreement")
+        say(f"the key is in {args.vault}; the agreement needs {paths.card.name}")

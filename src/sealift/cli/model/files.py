@@ -39,14 +39,14 @@ def read_columns(path: Path | None, schema: Schema) -> Columns:
         MalformedError: code ``bad-request``, if it does not fit the inputs.
     """
     if path is None:
-        raise UsageError("there are no rows to ask with", fix="Name a file")
+        raise UsageError("the input rows are missing", fix="Name a file with rows")
     reader = _READERS.get(path.suffix)
     if reader is None:
         raise _other_kind(path)
     raw = read_whole(path, MAX_INPUT_BYTES)
     try:
         if not raw:
-            raise ValueError("it is empty")
+            raise ValueError("the file is empty")
         return reader(raw, schema)
     except _UNREADABLE as error:
         why = str(error)[:200].rstrip(".") or type(error).__name__
@@ -83,7 +83,7 @@ def require_writable(path: Path | None) -> None:
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise UnavailableError(
             f"cannot write {path}",
-            why="its folder is not there, or may not be written to",
+            why="its folder does not exist, or you may not write to it",
             code="cannot-write",
         )
 
@@ -103,7 +103,7 @@ def _read_npz(raw: bytes, schema: Schema) -> Columns:
 def _read_json(raw: bytes, schema: Schema) -> Columns:
     plain = json.loads(raw)
     if not isinstance(plain, dict):
-        raise ValueError("it is not arrays by name")
+        raise ValueError("the file is not an object with an array for each name")
     for name, rows in plain.items():
         if not isinstance(rows, list):
             raise ValueError(f"{name[:80]!r} is not a list of rows")
@@ -117,10 +117,10 @@ def _read_csv(raw: bytes, schema: Schema) -> Columns:
     """A column for each number: NAME, or NAME_0, NAME_1 ... of a field with a shape."""
     table = list(csv.reader(io.StringIO(raw.decode("utf-8"))))
     if len(table) < 2:
-        raise ValueError("it has no rows below its header")
+        raise ValueError("there are no rows below the header")
     head, rows = table[0], table[1:]
     if any(len(row) != len(head) for row in rows):
-        raise ValueError("a row has another number of values than the header")
+        raise ValueError("a row does not have as many values as the header")
     places = {name: index for index, name in enumerate(head)}
     found = {}
     for field in schema.fields:
@@ -138,10 +138,10 @@ def _read_csv(raw: bytes, schema: Schema) -> Columns:
 def _array(values: Any, field: Field, rows: list[int]) -> NDArray[Any]:
     found = np.asarray(values)
     if found.size and not np.can_cast(found.dtype, _WIDEST[field.element.kind]):
-        raise ValueError(f"{field.name} has other values than {field.dtype}")
+        raise ValueError(f"{field.name} has values that are not {field.dtype}")
     array = np.asarray(values, dtype=field.dtype)
     if array.size != math.prod(field.shape) * rows[0]:
-        raise ValueError(f"{field.name} has shape {array.shape}")
+        raise ValueError(f"{field.name} has shape {array.shape}, which does not fit")
     return array.reshape(*rows, *field.shape)
 
 
@@ -149,7 +149,7 @@ def _field(schema: Schema, name: str) -> Field:
     for field in schema.fields:
         if field.name == name:
             return field
-    raise ValueError(f"the model is not asked with {name[:80]!r}")
+    raise ValueError(f"the model has no input {name[:80]!r}")
 
 
 def _to_npz(columns: Mapping[str, NDArray[Any]]) -> bytes:
@@ -205,4 +205,4 @@ _WRITERS: Final[dict[str, Callable[[Mapping[str, NDArray[Any]]], bytes]]] = {
 
 def _other_kind(path: Path) -> UsageError:
     known = ", ".join(_READERS)
-    return UsageError(f"{path.name} is none of {known}", code="other-file-kind")
+    return UsageError(f"{path.name} does not end in {known}", code="other-file-kind")

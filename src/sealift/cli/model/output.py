@@ -34,17 +34,16 @@ def _add_approve_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "approve",
         run=run,
-        help="show what a run was, and let its model be opened",
-        description="For a party that the agreement's output.approved_by names. Checks "
-        "the manifest's evidence against the agreement, shows what the run was, and "
-        "gives this party's share of the model's key to everybody who gets the model, "
-        "in RUN/model.approval.NAME.json. Needs manifest.json and model.share.NAME.json "
-        "of the run, not the model. Whoever does not approve does nothing: without its "
-        "share nobody opens the model.",
+        help="show a run, and approve the release of its model",
+        description="For parties in the agreement's output.approved_by. Verifies the manifest "
+        "and its evidence against the agreement, shows the run, asks, and writes your share "
+        "of the model's key for its recipients to RUN/model.approval.NAME.json. Needs the "
+        "run's manifest.json and model.share.NAME.json, not the model. To refuse, do "
+        "nothing: nobody can open the model without your share.",
     )
     parser.add_path("folder", metavar="RUN", help="the run's folder")
-    parser.add_file("--key", required=True, help="your identity")
-    parser.add_file("--agreement", required=True, help="the signed one")
+    parser.add_file("--key", required=True, help="your identity key")
+    parser.add_file("--agreement", required=True, help="the signed agreement")
     parser.add_flag("--yes", "do not ask")
     add_judging_arguments(parser)
     parser.add_passphrase()
@@ -61,9 +60,9 @@ def _approve_output(args: argparse.Namespace) -> str:
     for line in _describe_run(manifest, verified.agreement):
         print(ascii_only(line))
     confirm(
-        "let the model be opened",
+        "approve the release of this model",
         yes=args.yes,
-        fix="Read what is shown above, then give --yes",
+        fix="Read the lines above, then add --yes",
     )
     place = approve(args.folder, manifest, share, approver, verified)
     print(f"approval    {place}")
@@ -80,7 +79,7 @@ def _describe_run(manifest: RunManifest, agreement: Agreement) -> Iterator[str]:
         "sandbox": quote_foreign(manifest.sandbox),
         "software": quote_foreign(manifest.software),
         "weights": manifest.weights,
-        "trained": f"{manifest.steps} steps on {manifest.rows} rows, repeats included",
+        "trained": f"{manifest.steps:,} steps on {manifest.rows:,} rows, repeats included",
         "visits": _counts(manifest.visits),
         "rows agreed": _counts(_agreed_rows(agreement)),
         "metrics": _counts(manifest.metrics),
@@ -114,20 +113,19 @@ def add_parser(subparsers: Any) -> None:
     parser = verbs.add_parser(
         "open",
         run=run,
-        help="check where the model comes from, and write it as safetensors",
-        description="Checks the manifest's evidence against the agreement, opens the "
-        "sealed model with its owner's identity, and compares its weights with the "
-        "digest in the manifest. Needs the approval of everybody whom the agreement's "
-        "output.approved_by names. A run of plan local has no sealed model: its "
-        "model.safetensors lies open. Of a run whose recipe failed, RUN.fault.NAME.json "
-        "tells the code's owner where.",
+        help="verify where the model comes from, and write it as safetensors",
+        description="Verifies the manifest and its evidence against the agreement, decrypts the "
+        "model with its owner's identity key, and compares the weights with the digest in "
+        "the manifest. Needs the approval of all parties in the agreement's "
+        "output.approved_by. A run of plan local has an unencrypted model.safetensors. If "
+        "the recipe failed, the code's owner opens RUN.fault.NAME.json to see where.",
     )
     parser.add_path(
         "folder", metavar="RUN", help="the run's folder, or RUN.fault.NAME.json"
     )
-    parser.add_file("--key", required=True, help="the owner's identity")
-    parser.add_file("--agreement", required=True, help="the signed one")
-    parser.add_file("-o", "--output", help="safetensors, of a model")
+    parser.add_file("--key", required=True, help="the owner's identity key")
+    parser.add_file("--agreement", required=True, help="the signed agreement")
+    parser.add_file("-o", "--output", help="where to write the model")
     parser.add_json()
     add_judging_arguments(parser)
     add_time_argument(parser)
@@ -139,14 +137,16 @@ def run(args: argparse.Namespace) -> int:
     """Open or approve; the exit code."""
     level = _approve_output(args) if args.verb == "approve" else _open(args)
     if protects_nobody(level):
-        say("development evidence: nobody was kept out of this run")
+        say(
+            "level development: whoever ran the machines could read rows, keys and model"
+        )
     return 0
 
 
 def _open(args: argparse.Namespace) -> str:
     """Open; the level of the run."""
     if args.output is None and not args.folder.is_file():
-        raise UsageError("a model goes to a file", fix="Name it with -o")
+        raise UsageError("a model is written to a file", fix="Add -o FILE")
     if args.output is not None:
         require_absent(args.output)
     verified = load_equipped(args)
@@ -154,7 +154,7 @@ def _open(args: argparse.Namespace) -> str:
     if args.folder.is_file():
         return _show_fault(open_fault(args.folder, owner, verified), as_json=args.json)
     from sealift.train.output.opening import (
-        open_output,  # torch, once all else is right
+        open_output,  # imports torch, so only after all other checks
     )
 
     opened = open_output(args.folder, owner, verified)
@@ -190,7 +190,7 @@ def _demand_receipt(
     try:
         demand_of(raw, verified, manifest=opened.manifest, subject=own)
     except SealiftError as error:
-        error.fix = f"{args.output} is kept; do not show {place} as its receipt"
+        error.fix = f"{args.output} was written; do not use {place} as its receipt"
         raise
 
 

@@ -24,43 +24,59 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "predict",
         run=run,
-        description="Appraises the server's evidence against the agreement before "
-        "anything is sent, shows what it proved, and asks. Input: .npz, .json (arrays "
-        "by name) or .csv (a header with names); output: .npz, .json, .csv, or JSON "
-        "lines on stdout. What the server's operator sees: who asks, when, and how much.",
+        description="Verifies the server's evidence against the agreement, shows the result, and "
+        "only then sends the input: .npz, .json (an array for each name) or .csv (names in "
+        "the header). Output: .npz, .json, .csv, or JSON lines on standard output. The "
+        "server's operator sees which client sends how much, and when.",
     )
     parser.add_argument("address", metavar="HOST:PORT", help="where the server listens")
     parser.add_path("input", nargs="?", help="rows: .npz, .json or .csv")
-    parser.add_file("--agreement", required=True, help="the signed one")
+    parser.add_file("--agreement", required=True, help="the signed agreement")
     parser.add_argument(
-        "--owner", metavar="CARD", help="the model owner's card: it must have signed"
+        "--owner",
+        metavar="CARD",
+        help="the model owner's card, whose key must have signed",
     )
     parser.add_argument(
-        "--digest", default="", metavar="sha256:...", help="of the agreement, instead"
+        "--digest",
+        default="",
+        metavar="sha256:...",
+        help="instead: the agreement's digest",
     )
-    parser.add_argument("--model", default="", help="of several, by name")
+    parser.add_argument(
+        "--model", default="", help="the model's name, if there are several"
+    )
     parser.add_argument(
         "--level", type=Level, choices=list(Level), action="append", default=[],
-        help="take this level only (again for more)",
+        help="accept this level only; may be repeated",
     )  # fmt: skip
-    parser.add_flag("--development", "take development evidence, which protects nobody")
-    parser.add_file("--key", help="the client's identity")
-    parser.add_file("-o", "--output")
-    parser.add_flag("--stream", "generate; a line for each step")
+    parser.add_flag(
+        "--development", "accept development evidence, which protects nobody"
+    )
+    parser.add_file("--key", help="your identity key")
+    parser.add_file("-o", "--output", help="default: standard output")
+    parser.add_flag("--stream", "generate, and print a line for each step")
     parser.add_argument(
-        "--steps", type=_count, default=0, metavar="N", help="with --stream: most steps"
+        "--steps",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="with --stream: at most N steps",
     )
     parser.add_argument(
         "--timeout", type=_some_seconds, default=60.0, metavar="S",
-        help="for each part of an answer; default: 60",
+        help="seconds to wait for each part of an answer; default: 60",
     )  # fmt: skip
     parser.add_argument(
         "--patience", type=_seconds, default=10.0, metavar="S",
-        help="without --stream: come again for so long while the server is busy; "
-        "default: 10",
+        help="without --stream: retry for so many seconds if the server is busy; default: 10",
     )  # fmt: skip
-    parser.add_flag("--pad", "hide lengths but for their power of two")
-    parser.add_flag("--describe", "show server and form; ask nothing")
+    parser.add_flag(
+        "--pad", "pad input, so that only the power of two of its length is visible"
+    )
+    parser.add_flag(
+        "--describe", "show the server and the model's form, and send nothing"
+    )
     add_judging_arguments(parser)
     parser.add_passphrase()
 
@@ -72,12 +88,12 @@ def run(args: argparse.Namespace) -> int:
     from sealift.serve.pending import pack_question
 
     if args.steps and not args.stream:
-        raise UsageError("--steps is for generations", fix="Say --stream as well")
+        raise UsageError("--steps needs --stream", fix="Add --stream")
     policy = _policy(args)
     form = _form(policy)
     rows = None if args.describe else read_columns(args.input, form.inputs)
     if rows is not None:
-        pack_question(rows, form)  # what does not fit is not worth a connection
+        pack_question(rows, form)  # refuse wrong input before connecting
     require_writable(args.output)
     with connect(args.address, policy, timeout_s=min(args.timeout, 30.0)) as model:
         _show_server(model)
@@ -92,22 +108,24 @@ def run(args: argparse.Namespace) -> int:
 
 def _seconds(text: str) -> float:
     with suppress(ValueError):
-        if 0 <= (found := float(text)) <= MAX_SECONDS:  # nor is it nan
-            return found
-    raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds, up to a week")
+        if 0 <= (seconds := float(text)) <= MAX_SECONDS:  # false for nan, too
+            return seconds
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a number of seconds up to a week"
+    )
 
 
 def _some_seconds(text: str) -> float:
-    if not (found := _seconds(text)):
-        raise argparse.ArgumentTypeError("no time at all")
-    return found
+    if not (seconds := _seconds(text)):
+        raise argparse.ArgumentTypeError("0 s is too short")
+    return seconds
 
 
 def _count(text: str) -> int:
     with suppress(ValueError):
-        if (found := int(text)) >= 0:
-            return found
-    raise argparse.ArgumentTypeError(f"{text!r} is no number from 0")
+        if (count := int(text)) >= 0:
+            return count
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
 
 
 def _policy(args: argparse.Namespace) -> ClientPolicy:
@@ -172,5 +190,4 @@ def _show_server(model: Client) -> None:
     for name, value in facts.items():
         say(f"{name:<10} {visible(str(value))}")
     if protects_nobody(seen.level):
-        line = "development evidence: whoever runs the server can read what you send"
-        say(line)
+        say("level development: whoever runs the server can read what you send")

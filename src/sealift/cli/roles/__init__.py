@@ -30,14 +30,14 @@ def add_role_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--orchestrator",
         metavar="HOST:PORT",
-        help="where the orchestrator listens, instead of what the job says",
+        help="the orchestrator's address; default: as in the job",
     )
 
 
 def add_job_arguments(parser: Parser) -> None:
     """Add what every role takes."""
     parser.add_path("job", metavar="JOB", help="the job, a TOML file")
-    parser.add_file("--key", required=True, help="identity file")
+    parser.add_file("--key", required=True, help="your identity key")
     add_judging_arguments(parser)
     parser.add_passphrase()
     _add_events_argument(parser)
@@ -93,9 +93,9 @@ def require_party(setup: RoleSetup, name: str, role: str) -> None:
     party = setup.agreement.party(name)
     if party.sign != setup.identity.public_key:
         raise PolicyError(
-            f"this identity is not the agreement's {name}",
-            why=f"it is {setup.identity.name}",
-            fix=f"The {role} runs with the key of {name}",
+            f"this key is not the one of {name} in the agreement",
+            why=f"it is a key of {setup.identity.name}",
+            fix=f"Run the {role} with the key of {name}",
             code="other-key",
         )
 
@@ -106,12 +106,12 @@ def add_host_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--direct",
         metavar="HOST:PORT",
-        help="let holders bring their cargo to this address, past the relay",
+        help="let holders send their rows directly to this address, without the relay",
     )
     parser.add_argument(
         "--direct-listen",
         metavar="HOST:PORT",
-        help="listen there for --direct, when a NAT or a proxy stands in between",
+        help="where to listen for --direct, if a NAT or proxy is in between",
     )
 
 
@@ -123,7 +123,7 @@ def add_dialler_arguments(parser: Parser) -> None:
         metavar="HOST:PORT",
         action="append",
         default=[],
-        help="dial the accelerator there if it offers that; no other address is dialled",
+        help="connect directly to the accelerator at this address only, if it offers it",
     )
 
 
@@ -131,7 +131,7 @@ def _add_relay_only_argument(parser: Parser) -> None:
     """Add what both ends take."""
     parser.add_flag(
         "--relay-only",
-        "let cargo cross through the orchestrator's port and nowhere else",
+        "send rows through the orchestrator's port only",
     )
 
 
@@ -152,7 +152,7 @@ def dialler(args: argparse.Namespace) -> PathDialler:
     if args.relay_only:
         return PathDialler(local=False)
     for place in args.direct:
-        parse_address(place)  # whoever mistypes one hears of it now
+        parse_address(place)  # a mistyped address is refused before the job starts
     return PathDialler(places=args.direct)
 
 
@@ -162,7 +162,7 @@ def _add_events_argument(parser: Parser) -> None:
         "--events",
         metavar="FILE",
         default="",
-        help="write events as JSON lines to FILE, or to stdout for '-'",
+        help="write events as JSON lines to FILE; - is standard output",
     )
 
 
@@ -173,7 +173,9 @@ def keep_run_in(folder: Path, setup: RoleSetup) -> Callable[[bytes], None]:
         try:
             held = demand_of(receipt, setup.agreement, job=setup.job.name)
             path, new = keep_run(folder, held)
-        except SealiftError as error:  # the run is over, and is what it is
+        except (
+            SealiftError
+        ) as error:  # the run has ended; this only decides whether its receipt is kept
             emit(setup.sink, "receipt.refused", reason=error.code, line=str(error))
             return
         if new:

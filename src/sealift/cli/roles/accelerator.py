@@ -1,4 +1,4 @@
-"""``sealift accelerator``: owns the device; model and cargo live in this process alone."""
+"""``sealift accelerator``: owns the device; model and rows are in this process only."""
 
 from __future__ import annotations
 
@@ -43,24 +43,18 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "accelerator",
         run=run,
-        description="Dials the orchestrator, proves itself with the host's attester key, "
-        "collects the data keys from the owners' brokers, and trains: what holders bring, "
-        "or with the plan ddp its own slice of the rows, beside other ranks.",
+        description="Connects to the orchestrator, attests itself, gets the data keys from the "
+        "owners' brokers, and trains on rows that holders send; with plan ddp on its own "
+        "slice of the rows, beside other ranks.",
     )
     add_role_arguments(parser)
     parser.add_flag(
         "--keep-freed-memory",
-        "do not make the allocator overwrite freed memory (receipts will say so)",
+        "do not overwrite freed memory; receipts show this",
     )
-    parser.add_path(
-        "--state",
-        metavar="DIR",
-        help="checkpoints, not in state/NAME beside the job",
-    )
-    parser.add_flag(
-        "--must-resume",
-        "end with an error where there is no checkpoint to go on from",
-    )
+    text = "checkpoints; default: state/NAME beside the job"
+    parser.add_path("--state", metavar="DIR", help=text)
+    parser.add_flag("--must-resume", "fail if there is no checkpoint to continue from")
     add_host_arguments(parser)
     add_rank_arguments(parser)
     add_attester_arguments(parser)
@@ -108,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _JobServer:
-    """What stays when a connection is lost; keys and model do not."""
+    """What is kept when a connection is lost; keys and model are not."""
 
     setup: RoleSetup
     attester: Attester

@@ -1,4 +1,4 @@
-"""What commands take about the evidence of their own host."""
+"""Command-line arguments about the evidence of this host."""
 
 from __future__ import annotations
 
@@ -18,25 +18,29 @@ def add_tpm_arguments(parser: Parser) -> None:
     """Add where the evidence of a TPM comes from."""
     group = parser.add_argument_group("evidence of this host")
     group.add_argument(
-        "--tpm", default=TPM, metavar="PLACE", help="unix:PATH for swtpm"
+        "--tpm", default=TPM, metavar="PLACE", help="device, or unix:PATH for swtpm"
     )
     group.add_path(
         "--tpm-state",
         metavar="DIR",
-        help="attestation key and enrolments, not in tpm/ beside the job",
+        help="attestation key and enrolments; default: tpm/ beside the job",
     )
-    group.add_path("--tpm-issuers", metavar="PEM", help="between the TPM and its maker")
+    group.add_path(
+        "--tpm-issuers",
+        metavar="PEM",
+        help="certificates between the TPM and its maker",
+    )
     group.add_argument(
         "--event-log",
         default=str(EVENT_LOG),
         metavar="FILE",
-        help=f"the firmware's log; {NONE} if there is none",
+        help=f"the firmware's event log; {NONE} if there is none",
     )
     group.add_argument(
         "--ima-list",
         default=str(IMA_LIST),
         metavar="FILE",
-        help=f"the kernel's measurements; {NONE} if there are none",
+        help=f"the kernel's IMA list; {NONE} if there is none",
     )
 
 
@@ -46,7 +50,7 @@ def add_attester_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--agent",
         metavar="unix:PATH",
-        help="an agent that attests for this host, in place of a TPM of its own",
+        help="an agent that attests this host, instead of a TPM",
     )
 
 

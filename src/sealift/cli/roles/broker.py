@@ -1,7 +1,8 @@
-"""``sealift broker``: an owner's own small broker; releases keys and logs that it did.
+"""``sealift broker``: an owner's broker, which logs each key release and then releases the key.
 
-`sealift join` runs one beside the holder, in a process of its own. Without its broker an owner takes no part: one that ends with an error ends the holder.
-One that was killed is started again, a few times; its vault and log are made for that.
+`sealift join` runs one beside the holder, in a process of its own. An owner without a broker
+takes no part in a job, so a broker that ends with an error ends the holder. One that was killed
+is started again, a few times; its vault and log withstand that.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "broker",
         run=run,
-        description="Dials the orchestrator and answers accelerators that show evidence "
-        "which the agreement accepts. Every release and refusal is logged first.",
+        description="Connects to the orchestrator and releases keys to accelerators whose "
+        "evidence the agreement accepts. Each release and refusal is logged first.",
     )
     add_role_arguments(parser)
     add_store_arguments(parser)
@@ -57,12 +58,14 @@ def add_parser(subparsers: Any) -> None:
 
 def add_store_arguments(parser: Parser) -> None:
     """Add the owner's vault and log."""
-    parser.add_file("--vault", required=True)
-    parser.add_file("--log", required=True, help="made if it is not there")
+    parser.add_file("--vault", required=True, help="your vault with the data keys")
+    parser.add_file(
+        "--log", required=True, help="your log; created if it does not exist"
+    )
     parser.add_path(
         "--status",
         metavar="FOLDER",
-        help="say here about every second how it is; `sealift health FOLDER` shows it",
+        help="write its state here about each second, for `sealift health FOLDER`",
     )
 
 

@@ -19,21 +19,18 @@ def add_backup(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "broker backup",
         run=_run_backup,
-        description="The copies are checked. The identity file and its passphrase are no "
-        "part of them: back these up with `sealift key backup`, and elsewhere.",
+        description="Copies vault and log and verifies the copies. They do not include the "
+        "identity key and its passphrase: use `sealift key backup`, and store it elsewhere.",
     )
-    parser.add_file("--vault", required=True)
-    parser.add_file("--log", required=True)
+    parser.add_file("--vault", required=True, help="vault to copy")
+    parser.add_file("--log", required=True, help="log to copy")
     parser.add_path("-o", "--output", required=True, metavar="DIR", help="a new folder")
 
 
 def _run_backup(args: argparse.Namespace) -> int:
     """Copy, check, say."""
     _print_copy(back_up(args.vault, args.log, args.output))
-    say(
-        f"{args.output} is as secret as the vault: whoever has it and the "
-        "identity has the keys"
-    )
+    say(f"keep {args.output} as secret as the vault: with the identity key it opens it")
     return 0
 
 
@@ -51,17 +48,14 @@ def add_restore(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "broker restore",
         run=_run_restore,
-        description="An older copy brings older memory back: uses that were counted "
-        "since, and instances that were revoked. With --head a copy is refused that is "
-        "behind what somebody else saw of this log.",
+        description="A broker that is restored from an older copy has forgotten the uses and "
+        "revocations since then. With --head the command refuses a copy that is older than "
+        "the head of this log that another party kept.",
     )
-    parser.add_path("copy", metavar="DIR", help="from broker backup")
+    parser.add_path("copy", metavar="DIR", help="a folder of `broker backup`")
     parser.add_file("--vault", required=True)
     parser.add_file("--log", required=True)
-    parser.add_file(
-        "--head",
-        help="a signed head, or the file of heads that a holder or another party keeps",
-    )
+    parser.add_file("--head", help="a signed head, or another party's file of heads")
 
 
 def _run_restore(args: argparse.Namespace) -> int:
@@ -72,8 +66,8 @@ def _run_restore(args: argparse.Namespace) -> int:
     _print_copy(restore(args.copy, args.vault, args.log, outside))
     if outside is None:
         say(
-            "nothing was compared with what others saw: uses and revocations "
-            "since this copy are forgotten; give --head FILE"
+            "uses and revocations since this copy are forgotten, if there were any; add "
+            "--head FILE to compare it with a head that another party kept"
         )
     return 0
 
@@ -83,11 +77,11 @@ def add_upgrade(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "broker upgrade",
         run=_run_upgrade,
-        description="Stop the broker first. A broker upgrades a vault by itself when it "
-        "opens it; this keeps a copy for the version before.",
+        description="Stop the broker first. A broker also upgrades a vault when it opens it, "
+        "but this command first makes a copy that the older version can read.",
     )
     parser.add_file("--vault", required=True)
-    parser.add_file("-o", "--output", required=True, help="the copy")
+    parser.add_file("-o", "--output", required=True, help="where to write the copy")
 
 
 def _run_upgrade(args: argparse.Namespace) -> int:

@@ -33,7 +33,7 @@ def check_keys(setup: RoleSetup, vault: Path, held: dict[str, HeldResource]) -> 
                     header = opener.header
             except AuthenticationError:
                 raise MalformedError(
-                    f"{name}{SEALED_SUFFIX} is not the file that its key is for",
+                    f"the vault's key does not open {name}{SEALED_SUFFIX}",
                     code="other-resource",
                 ) from None
             if header.is_described:
@@ -62,8 +62,8 @@ def load_held(
         card = read_card(folder / f"{resource.name}{CARD_SUFFIX}")
         if not card.resource.is_table_of(resource):
             raise MalformedError(
-                f"{resource.name} is not sealed as the agreement says",
-                why="its card differs",
+                f"{resource.name} is not the table in the agreement",
+                why="their cards differ",
                 code="other-resource",
             )
         source = RawSealedFile(folder / f"{resource.name}{SEALED_SUFFIX}")

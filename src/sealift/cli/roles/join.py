@@ -1,7 +1,6 @@
-"""``sealift join``: take part in a job as a data owner: a broker, and a holder beside it.
+"""``sealift join``: take part in a job as a data owner, with a broker and a holder.
 
-Where a job's plan has no holders (``ddp``), an owner's rows stay here: its rank takes the
-holder's place.
+In plan ``ddp`` the rows stay with their owner, and its rank runs instead of a holder.
 """
 
 from __future__ import annotations
@@ -74,25 +73,23 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "join",
         run=run,
-        description="Runs this owner's broker and holder until the job ends; with the plan "
-        "ddp its broker and its rank. Both dial out to the orchestrator; nothing listens "
-        "here. With an invitation in the place of JOB this is another command: "
-        "`sealift join INVITATION --help`.",
+        description="Runs your broker and holder until the job ends; with plan ddp your broker "
+        "and rank. Both connect to the orchestrator; nothing listens on this machine. With an "
+        "invitation instead of JOB this is another command: `sealift join INVITATION --help`.",
     )
     add_role_arguments(parser)
     add_store_arguments(parser)
-    parser.add_path(
-        "--sealed", required=True, metavar="DIR", help="sealed files and cards"
-    )
-    parser.add_path(
-        "--receipts", required=True, metavar="DIR", help="gets the receipts"
-    )
-    parser.add_file(
-        "--heads", help="last heads of all logs, not heads.json beside the log"
-    )
-    parser.add_flag("--holder-only", "the broker runs elsewhere")
+    text = "folder with your sealed files and cards"
+    parser.add_path("--sealed", required=True, metavar="DIR", help=text)
+    text = "folder for the receipts"
+    parser.add_path("--receipts", required=True, metavar="DIR", help=text)
+    text = "the last head of each log; default: heads.json beside the log"
+    parser.add_file("--heads", help=text)
+    parser.add_flag("--holder-only", "run no broker, because it runs elsewhere")
     add_dialler_arguments(parser)
-    parser.add_path("--state", metavar="DIR", help="ddp: checkpoints of the first rank")
+    parser.add_path(
+        "--state", metavar="DIR", help="plan ddp: checkpoints of the first rank"
+    )
     add_attester_arguments(parser)
     add_view_argument(parser)
 
@@ -112,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         code = _train_at_home(args) if at_home else _hold(args)
         args.ended(FINISHED, "")
         path = write_report(folder, job.name, args.receipts.parent)
-        say(f"the report of this run is {path}")
+        say(f"the report of this run is in {path}")
     return code
 
 
@@ -131,7 +128,7 @@ def _hold(args: argparse.Namespace) -> int:
         else:
             finished = _attend_with_broker(args, holder)
     if finished.outcome != "finished":
-        raise JobError("the job failed", why="the orchestrator's output says how")
+        raise JobError("the job failed", why="see the orchestrator's output")
     receipts, heldout = holder.receipts, holder.history.heldout()
     counts = {"receipts": receipts.kept, "failed": receipts.failed}
     print(json.dumps(counts | {"heldout": heldout}))
@@ -147,8 +144,8 @@ def require_kept(lost: int, folder: Path) -> None:
     """
     if lost:
         raise JobError(
-            f"{lost} of the receipts were lost",
-            why=f"{folder} could not be written",
+            f"{lost:,} receipts were lost",
+            why=f"they could not be written to {folder}",
             code="receipt-lost",
         )
 
@@ -185,8 +182,8 @@ def require_rows_at_home(setup: RoleSetup) -> None:
     """
     if not setup.agreement.agreement.rows_at_home:
         raise UsageError(
-            "the ranks of this job are on a host of their own",
-            fix="Run `sealift broker` for this owner",
+            "in this job the rows are not used on their owners' machines",
+            fix="Run `sealift broker` instead",
             code="other-plan",
         )
 
@@ -246,7 +243,7 @@ class _Holder:
     def _attend(self, joined: Joined) -> Finished:
         with _holder_link(self._setup, self._rejoining.dial_s) as self._relay:
             if self._leaving.is_set():
-                raise PeerError("asked to leave", code="role-ended")
+                raise PeerError("the holder was asked to leave", code="role-ended")
             holder = _make_holder(
                 self._args,
                 self._setup,
@@ -270,7 +267,7 @@ def _attend_with_broker(args: argparse.Namespace, holder: _Holder) -> Finished:
         JobError: ``role-ended``; what the broker said stands on stderr.
     """
     command = broker_command(args)
-    with BrokerBeside(command, ended=holder.leave, say=_say) as broker:
+    with BrokerBeside(command, ended=holder.leave, say=say) as broker:
         try:
             return holder.attend()
         except PeerError:
@@ -281,14 +278,10 @@ def _attend_with_broker(args: argparse.Namespace, holder: _Holder) -> Finished:
 
 def _broker_ended(role: str) -> JobError:
     return JobError(
-        f"the broker beside the {role} ended early",
-        why="it said why in the line before",
+        f"the broker beside the {role} has ended",
+        why="the line above shows its error",
         code="role-ended",
     )
-
-
-def _say(line: str) -> None:
-    say(line)
 
 
 def _holder_link(setup: RoleSetup, dial_s: float = DIAL_TIMEOUT_S) -> RelayClient:

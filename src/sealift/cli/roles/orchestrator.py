@@ -1,4 +1,4 @@
-"""``sealift orchestrator``: listen, relay, grant visits. Sees no data and no key."""
+"""``sealift orchestrator``: relay connections and schedule visits. It sees no data and no key."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from sealift.travel.visit.messages import (
 )
 from sealift.view.report import REPORT_NAME, make_report
 
-# For all that lost an orchestrator that was killed; it ends once each of them has heard.
+# Time for those that lost a killed orchestrator to connect again and hear that the job has ended.
 FAREWELL_WAIT_S: Final = 60.0
 
 
@@ -48,13 +48,11 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "orchestrator",
         run=run,
-        description="Listens on the job's address, waits for the accelerator and the "
-        "holders, and runs every planned visit. Needs the operator's identity.",
+        description="Listens on the job's address, waits for the accelerator and the holders, "
+        "and runs each planned visit. Needs the operator's identity key.",
     )
     add_role_arguments(parser)
-    parser.add_path(
-        "--output", metavar="DIR", help="where results go, not the job's place"
-    )
+    parser.add_path("--output", metavar="DIR", help="results; default: as in the job")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -119,7 +117,7 @@ def _orchestrate(
         outputs = _Outputs(folder, setup, history)
         start = StartJob(setup.job.name, encode(setup.job.settings))
         receipt = _orchestrator(setup, sessions).run(start, outputs).receipt
-    except Exception:  # no stop, of which nobody hears
+    except Exception:  # but not a stop: then brokers wait for the next start
         dismiss("failed")
         raise
     dismiss("finished", receipt=receipt)
@@ -225,7 +223,7 @@ class _Outputs:
         settings = self._setup.job.settings
         self.summary = self._folder.finish(summary, agreement, settings, self._complete)
         if refused := self._folder.refusal:
-            line = f"{refused}; the model is kept, without a receipt"
+            line = f"{refused}; the model was written, but no receipt"
             emit(self._setup.sink, "receipt.refused", reason=refused.code, line=line)
         self._history.forget()
 

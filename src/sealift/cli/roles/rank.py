@@ -18,12 +18,12 @@ from sealift.train.job.settings import parse_address
 
 def add_rank_arguments(parser: Parser) -> None:
     """Add what a rank takes besides."""
-    group = parser.add_argument_group("with the plan ddp")
+    group = parser.add_argument_group("for plan ddp")
     group.add_argument(
         "--rank",
         type=int,
         metavar="N",
-        help="which one this is; where rows stay at home, the identity says it",
+        help="this rank's number; not needed if rows stay with their owners",
     )
     group.add_argument(
         "--sealed",
@@ -31,19 +31,19 @@ def add_rank_arguments(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="folders with sealed files and cards (default: beside the job)",
+        help="folders with sealed files and cards; default: beside the job",
     )
     group.add_path(
         "--receipts",
         metavar="DIR",
-        help="gets one for each use of rows, not receipts/NAME beside the job",
+        help="receipts of each use of rows; default: receipts/NAME beside the job",
     )
     group.add_argument(
         "--dial",
         metavar="HOST:PORT",
         action="append",
         default=[],
-        help="an earlier rank's --direct that may be dialled; no other address is",
+        help="connect directly to an earlier rank at this --direct address only",
     )
 
 

@@ -35,21 +35,15 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "serve",
         run=run,
-        description="Listens where the job's [serving] says. Proves itself to the broker "
-        "of the model's owner, who runs `sealift broker` with the same job, loads the "
-        "model into a sandbox, and answers `sealift predict` and sealift.connect(). "
-        "SIGTERM ends it: what is under way is finished, the rest refused, memory "
-        "overwritten. Ends with a line of numbers on stdout.",
+        description="Listens at the address in the job's [serving]. Attests itself to the "
+        "model owner's broker (`sealift broker` with the same job), loads the model into a "
+        "sandbox, and answers `sealift predict` and sealift.connect(). On SIGTERM it answers "
+        "current requests, refuses others, overwrites its memory and prints its counters.",
     )
     add_role_arguments(parser)
     add_attester_arguments(parser)
-    parser.add_argument(
-        "--listen", metavar="HOST:PORT", help="instead of the job's place"
-    )
-    parser.add_flag(
-        "--keep-freed-memory",
-        "do not make the allocator overwrite freed memory",
-    )
+    parser.add_argument("--listen", metavar="HOST:PORT", help="default: as in the job")
+    parser.add_flag("--keep-freed-memory", "do not overwrite freed memory")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         RecipeExecutor(
             files,
             code.entry,
-            overwrite_freed=True,  # of one client's rows, before another's come
+            overwrite_freed=True,  # so that no client's rows are left for the next
             tell=say,
             measure=measuring(attester),
         ) as executor,
@@ -117,5 +111,4 @@ def _serve(
 
 def _say_level(setup: RoleSetup) -> None:
     if Level.DEVELOPMENT in setup.agreement.accept:
-        line = "development evidence: nobody is kept out of questions and answers"
-        say(line)
+        say("level development: whoever runs this machine can read all requests")

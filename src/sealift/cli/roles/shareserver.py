@@ -1,4 +1,4 @@
-"""``sealift share-server``: computes with one share of what nobody may see."""
+"""``sealift share-server``: computes on one of three secret shares."""
 
 from __future__ import annotations
 
@@ -40,25 +40,26 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "share-server",
         run=run,
-        description="Listens where the job's [servers] says. Answers the products of one "
-        "accelerator at a time that the agreement accepts, and proves itself with the "
-        "identity of the agreement's party. In place of a job it takes the servers.toml "
-        "of a user's own process. It sees sizes and uniform numbers. SIGTERM ends it.",
+        description="Listens at the address in the job's [servers]. Computes products for one "
+        "accelerator at a time that the agreement accepts, and authenticates with the key of "
+        "the agreement's party. Instead of a job it takes a user's own servers.toml. It sees "
+        "sizes and uniformly random numbers. SIGTERM ends it.",
     )
     parser.add_argument(
-        "--share", required=True, choices=SHARES, help="which of the three shares"
+        "--share",
+        required=True,
+        choices=SHARES,
+        help="which of the three shares it has",
     )
     add_job_arguments(parser)
+    parser.add_argument("--listen", metavar="HOST:PORT", help="default: as in JOB")
     parser.add_argument(
-        "--listen", metavar="HOST:PORT", help="instead of the place that is written"
-    )
-    parser.add_argument(
-        "--device", default="cpu", choices=("cpu", "cuda"), help="what multiplies"
+        "--device", default="cpu", choices=("cpu", "cuda"), help="device to use"
     )
     parser.add_path(
         "--kernels",
         metavar="FOLDER",
-        help="keep compiled kernels there; what lies there is run",
+        help="store compiled kernels here; kernels in it are executed",
     )
 
 
@@ -88,7 +89,7 @@ def _of_job(args: argparse.Namespace, identity: Identity) -> Terms:
     if parties[share] != identity.name:
         raise PolicyError(
             f"{identity.name} is not the party of share {share}",
-            why=f"the agreement says {parties[share]}",
+            why=f"in the agreement it is {parties[share]}",
             code="other-share",
         )
     agreement = equip_from(args, agreement, own_enroller(agreement, identity))
@@ -130,7 +131,7 @@ def _serve(
         args.share, endpoint, expect, products=products, kernels=kernels, sink=sink
     )
     host, port = listener.address
-    say(f"{kernels.loops.name} kernels, ready after {ready_s:.1f} s")
+    say(f"{kernels.loops.name} kernels are ready after {ready_s:.1f} s")
     say(f"share {args.share}: {products.method} on {args.device}, at {host}:{port}")
     emit(sink, "shares.listening", share=args.share, address=f"{host}:{port}")
     server.serve(listener)

@@ -75,8 +75,8 @@ def require_free(path: Path) -> None:
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UsageError(
-            f"{path} holds a run already",
-            fix="Name another folder with --output, or move that one away",
+            f"{path} already has a run",
+            fix="Choose another folder with --output, or move this one away",
             code="output-exists",
         )
 
@@ -178,7 +178,9 @@ class RunFolder:
             raise _unknown_output()
         self._written_bytes += len(output.part)
         if self._written_bytes > MAX_OUTPUT_BYTES:
-            raise MalformedError("an output is too long", code="bad-output")
+            raise MalformedError(
+                "the accelerator sent an output that is too long", code="bad-output"
+            )
         try:
             with open(
                 self._partial / output.name, "ab", opener=_made_if_missing
@@ -251,8 +253,8 @@ class RunFolder:
             people = say_ranks(agreement.agreement)
             first = people[0] if manifest.plan == "ddp" else "the accelerator"
             raise PolicyError(
-                f"{first} handed out the result of another run",
-                why="its manifest names other instance keys than this run's accelerators have",
+                f"{first} sent the result of another run",
+                why="its manifest has other instance keys than this run's accelerators",
                 code="other-run",
                 ranks=(0,),
             )
@@ -363,15 +365,15 @@ class _Marker:
             fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"another process writes {self._path.name}",
-                fix="Name another folder with --output, or wait for that run",
+                f"another process is writing {self._path.name}",
+                fix="Choose another folder with --output, or wait until that run ends",
                 code="output-exists",
             ) from None
         self._found = os.pread(self._file.fileno(), MAX_NAME_BYTES, 0)
 
 
 def _unknown_output() -> MalformedError:
-    return MalformedError("an output of an unknown name", code="bad-output")
+    return MalformedError("the accelerator sent an unknown output", code="bad-output")
 
 
 def _made_if_missing(path: str, flags: int) -> int:
@@ -380,8 +382,8 @@ def _made_if_missing(path: str, flags: int) -> int:
 
 def _left(paths: Sequence[Path]) -> UnavailableError:
     return UnavailableError(
-        "the run's folder is not tidied up",
-        fix=f"Left, since it could not be removed: {', '.join(map(str, paths))}",
+        "files of an unfinished run could not be removed",
+        fix=f"Remove {', '.join(map(str, paths))}",
         code="cannot-write",
     )
 
