@@ -81,7 +81,7 @@ def _check_attacks(progress: Progress, tries: tuple[str, ...]) -> None:
         expected = REFUSAL_OF[name]
         if found.get(name) != expected:
             raise IntegrityError(
-                f"the attack {name} was not refused as it must be",
+                f"the attack {name} was not refused for the expected reason",
                 why=f"expected {expected}, found {found.get(name) or 'nothing'}",
                 code="attack-succeeded",
             )
@@ -101,7 +101,7 @@ def _check_wrong(
         verdict.wrong_answers += signed.body.step == record.wrong.step
     if verdict.wrong_answers != len(wrong):
         raise IntegrityError(
-            "what servers signed is of other steps",
+            "records of wrong products do not fit what servers signed",
             why=f"{verdict.wrong_answers} of {len(wrong)} records fit",
             code="wrong-product",
         )
@@ -142,7 +142,9 @@ def _check_log(
     """A log that continues every head that others kept of it."""
     report = [verify_log(path, head) for head in heads.values()][-1]
     if report.owner != key:
-        raise IntegrityError(f"{owner}'s log has another key", code="other-log")
+        raise IntegrityError(
+            f"{owner}'s log was signed with another key", code="other-log"
+        )
     return CheckedLog(
         owner=owner,
         size=report.size,
@@ -189,7 +191,7 @@ def _read_receipts(world: World, verified: VerifiedAgreement, verdict: Verdict) 
 
 def _receipts_missing(kept: int, wanted: int, of: str) -> IntegrityError:
     return IntegrityError(
-        f"receipts and {of} differ",
+        f"there is not one receipt for each of the {of}",
         why=f"{kept} receipts, {wanted} {of}",
         code="receipts-missing",
     )
@@ -206,9 +208,8 @@ def _check_model(
     identity = load_identity(home.key, home.passphrase.read_text("utf-8").strip())
     opened = open_output(world.run, identity, verified)
     if opened.weights.to_text() != run.result["weights"]:
-        raise IntegrityError(
-            "the orchestrator told other weights", code="weights-differ"
-        )
+        what = "the model's weights are not those that the orchestrator reported"
+        raise IntegrityError(what, code="weights-differ")
     write_whole(world.model, opened.content)
     verdict.parameters, verdict.manifest = opened.parameters, opened.manifest
     verdict.model_bytes = (world.run / MODEL_NAME).stat().st_size

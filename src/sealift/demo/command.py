@@ -21,9 +21,9 @@ def add_parser(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "demo",
-        description="Makes three owners' keys and data, starts orchestrator, "
-        "accelerator, brokers and holders as processes of their own, lets one holder "
-        "attack, trains, verifies everything that the parties keep, and writes a report.",
+        description="Creates keys and data of three owners, starts orchestrator, accelerator, "
+        "brokers and holders as separate processes, lets one holder attack, trains, verifies "
+        "all records of the parties, and writes a report.",
     )
     parser.set_defaults(run=show_demo)
     add_options(parser)
@@ -31,10 +31,10 @@ def add_parser(subparsers: Any) -> None:
         "--plan",
         choices=PLANS,
         default="travel",
-        help="outsource: three more processes multiply what they cannot read, and one of "
-        "them begins to cheat half way; ddp: rows stay at home, each owner's own accelerator trains on them, and "
-        "sealed rounds average the models; local: one process, no attacks, the "
-        "reference for both",
+        help="travel (default): one accelerator visits the owners in turn; outsource: three "
+        "more processes multiply secret shares, and one starts to cheat half way; ddp: each "
+        "owner's accelerator trains on its rows, and encrypted rounds average the models; "
+        "local: one process, without attacks, as the reference",
     )
 
 
@@ -44,33 +44,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--task",
         choices=("digits", "text"),
         default="digits",
-        help="what is learnt: to read handwritten digits, or to write Python "
-        "byte by byte with a small GPT",
+        help="read handwritten digits (default), or write Python with a small GPT",
     )
     parser.add_argument(
         "--buffers",
         type=int,
         choices=(1, 2),
         default=1,
-        help="2: the next owner's rows load while one owner's are trained on "
-        "(default: 1, the rows are gone before the next owner is met)",
+        help="1 (default): an owner's rows are overwritten before the next owner's are loaded; "
+        "2: the next owner's rows are loaded meanwhile",
     )
     parser.add_argument(
         "--output",
         type=Path,
         default=Path("sealift-demo"),
         metavar="DIR",
-        help="gets report, model and what the parties keep (default: sealift-demo, "
-        "replaced if an earlier demo made it)",
+        help="folder for the report, the model and the parties' records, replaced if an "
+        "earlier demo wrote it; default: sealift-demo",
     )
     for option, text in (
-        ("--view", "show the run on a page in a browser, as `sealift view`"),
+        ("--view", "show the run on a page in the browser, like `sealift view`"),
         ("--mixed", "draw batches across the rows of all owners"),
-        (
-            "--keep",
-            "leave the parties' keys, passphrases and sealed data there as well",
-        ),
-        ("--json", "end with one line of JSON on stdout"),
+        ("--keep", "also keep the parties' keys, passphrases and sealed data there"),
+        ("--json", "print one line of JSON at the end"),
     ):
         parser.add_argument(option, action="store_true", help=text)
 
@@ -95,12 +91,10 @@ def show_demo(args: argparse.Namespace, host: HostMaker | None = None) -> int:
     if args.task == "text" and args.plan == "outsource":
         raise UsageError(
             "the text model has layers that cannot be outsourced",
-            fix="Take --task digits",
+            fix="Use --task digits",
         )
     if args.mixed and args.plan == "outsource":
-        raise UsageError(
-            "the plan outsource takes no mixed cargo", code="no-mixed-cargo"
-        )
+        raise UsageError("plan outsource cannot use --mixed", code="no-mixed-cargo")
     view = open_view(TASKS[args.task], Level.ATTESTED_HOST if host else None)
     outcome = run_demo(args, view, host, clock=time.monotonic)
     # The summary is the result, unless a program reads stdout.
@@ -111,9 +105,9 @@ def show_demo(args: argparse.Namespace, host: HostMaker | None = None) -> int:
         print(json.dumps(outcome.to_plain()))
     if outcome.verdict.failures:
         raise IntegrityError(
-            "the demo did not verify",
+            "a check of the demo failed",
             why=outcome.verdict.failures[0],
-            fix=f"What the parties kept is in {args.output}",
+            fix=f"The parties' records are in {args.output}",
             code="demo-unverified",
         )
     return 0

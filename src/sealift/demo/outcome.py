@@ -82,7 +82,7 @@ class Verdict:
     @property
     def _keepers(self) -> str:
         shown = any("the manifest" in log.kept_by for log in self.logs)
-        return "the signed manifest" if shown else "the other owners"
+        return "the signed manifest" if shown else "the other owners' records"
 
     @property
     def checks(self) -> list[tuple[bool, str]]:
@@ -91,30 +91,30 @@ class Verdict:
         scrubbed = sum(receipt.scrub.scrubbed_bytes for receipt in self.receipts)
         wrong = (
             self.wrong_verified,
-            f"records of {self.wrong_answers} wrong answers: each with the signature of "
-            "the server that it names",
+            f"{self.wrong_answers} records of wrong products, each signed by the server that "
+            "it names",
         )
         return [
             *((wrong,) if self.wrong_answers else ()),
             (
                 self.log_verified,
-                f"audit logs of {len(self.logs)} owners, {entries} entries: each "
-                f"continues the heads that {self._keepers} kept",
+                f"audit logs of {len(self.logs)} owners, {entries:,} entries: each continues "
+                f"the heads in {self._keepers}",
             ),
             (
                 self.receipts_verified,
-                f"{len(self.receipts)} receipts, one per visit: signature, evidence, "
+                f"{len(self.receipts):,} receipts, one for each visit: signature, evidence, "
                 "content, log heads",
             ),
             (
                 self.scrub_verified,
-                f"{len(self.receipts)} scrub reports: {say_bytes(scrubbed)} "
-                "overwritten, read back as zero",
+                f"{len(self.receipts):,} scrub reports: {say_bytes(scrubbed)} "
+                "overwritten and read back as zeros",
             ),
             (
                 self.model_verified,
-                f"the model of {self.parameters:,} parameters, opened with its owner's "
-                "key: the weights of the signed manifest",
+                f"the model, {self.parameters:,} parameters, decrypted by its owner: its "
+                "weights are those of the signed manifest",
             ),
         ]
 

@@ -90,18 +90,20 @@ def _run(
             host = stack.enter_context(make_host(view.say))
             on_second_signal(host.kill)
         rows = task.words.rows
-        view.say(f"making keys, sealing three owners' {rows}, signing the agreement")
+        view.say(
+            f"creating keys, sealing the {rows} of three owners, signing the agreement"
+        )
         values = host.references if host else None
         world = make_world(folder, task, travel, values, args.plan)
         world_s = clock() - began_s
         job = read_job(world.job).name
         stack.enter_context(view_beside(folder, job, wanted=args.view))
         if args.plan == "local":
-            view.say("training in one process alone")
+            view.say("training in one process")
             run, verdict = run_local(world), Verdict()
         elif args.plan == "ddp":
             view.say(
-                "starting seven processes: orchestrator, brokers, an accelerator each"
+                "starting seven processes: orchestrator, three brokers, three accelerators"
             )
             run = run_ddp(world, view.watch)
             view.say("verifying logs, receipts, scrub reports and the model")
@@ -113,7 +115,7 @@ def _run(
             view.say("verifying logs, receipts, scrub reports and the model")
             verdict = check_run(world, run, now=_now)
         if host is not None:
-            view.say("second act: the host will misbehave while rows flow")
+            view.say("running a second job, in which the host misbehaves")
             revocation = _stop_it(second_act(world), host, verdict, clock)
         sample = _sample(world, task)
     metrics, named = run.result["metrics"], task.metric_names
@@ -152,8 +154,8 @@ def _stop_it(
     found = host.run_second_act(world, clock)
     if not found.held:
         verdict.failures.append(
-            f"revocation: {found.last_byte_s:.2f} s until the last byte (bar {BOUND_S:g} "
-            f"s), revoked for {found.rules or 'nothing'}"
+            f"after the host misbehaved, rows were sent for {found.last_byte_s:.2f} s (at "
+            f"most {BOUND_S:g} s are allowed); revoked for {found.rules or 'nothing'}"
         )
     return found
 

@@ -54,13 +54,13 @@ def _story(outcome: Outcome) -> str:
         )
     if not visits:
         return (
-            f"{who} kept their {words.rows} at home, each on a machine of its own,\n"
-            "and taught one model by sealed words about what each of them had learned."
+            f"{who} kept their {words.rows} on machines of their own,\n"
+            "and trained one model by exchanging encrypted updates."
         )
     return (
-        f"{who} taught one model and showed each other none of their {words.rows}:\n"
-        f"it came to them, {visits} times, {say_bytes(outcome.progress.sealed_bytes)} "
-        "crossed sealed, and each time the rows were wiped again."
+        f"{who} trained one model without showing each other their {words.rows}:\n"
+        f"in {visits} visits {say_bytes(outcome.progress.sealed_bytes)} were sent encrypted, "
+        "and the memory was overwritten after each visit."
     )
 
 
@@ -76,7 +76,7 @@ def _results(outcome: Outcome) -> Table:
     metrics = outcome.task.metrics
     table = _table()
     table.add_column("", min_width=12)
-    table.add_column("on rows kept back")
+    table.add_column("on held-out rows")
     for metric in metrics:
         less = ", less is better" if metric.lower_is_better else ""
         table.add_column(f"{metric.title}{less}", justify="right")
@@ -100,7 +100,7 @@ def _attacks(outcome: Outcome) -> Iterator[Text]:
 
 def _after(attack: AttackSeen) -> str:
     if attack.name in cheating.TRIES:
-        return f"{attack.visit} was made again"
+        return f"{attack.visit} was repeated"
     scrubbed = say_bytes(attack.scrubbed_bytes)
     return f"{scrubbed} scrubbed"
 
@@ -118,7 +118,7 @@ def _revocation(outcome: Outcome) -> Iterator[Text]:
         return
     rules = ", ".join(f"{owner} [{rule}]" for owner, rule in found.rules.items())
     yield _mark(found.held).append(
-        f"second act: the host {ACT_IN_WORDS}; lease revoked by {rules or 'nobody'}; "
+        f"then the host {ACT_IN_WORDS}; lease revoked by {rules or 'nobody'}; "
         f"{found.say_stop()} (bar: {BOUND_S:g} s), "
         f"{say_bytes(found.scrubbed_bytes)} scrubbed"
     )
@@ -130,7 +130,9 @@ def _ending(outcome: Outcome) -> Iterator[Text]:
     line = Text("time     ")
     line.append(_against("in all", outcome.seconds, outcome.bar_s))
     if outcome.plan in ("travel", "outsource"):
-        line.append(_against(", all roles up after", outcome.roles_up_s, _bar(outcome)))
+        line.append(
+            _against(", all processes ready after", outcome.roles_up_s, _bar(outcome))
+        )
     yield line
     if outcome.plan != "local":
         yield Text(

@@ -10,29 +10,29 @@ from sealift.demo.cheating import OLD_ANSWER, ONE_NUMBER, ZEROS
 from sealift.demo.holders import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.train.sandbox.confine import Confinement
 
-ACT_IN_WORDS: Final = "executed a program that nobody agreed on"
+ACT_IN_WORDS: Final = "executed a program that is not in the agreement"
 ATTACK_IN_WORDS: Final[Mapping[str, str]] = {
     REPLAY: "sends a record a second time",
-    BEYOND_LEASE: "writes behind the end of its lease",
+    BEYOND_LEASE: "writes outside of its lease",
     PREVIOUS_KEY: "uses the key of its previous visit",
     ONE_NUMBER: "changes one number of a product",
     OLD_ANSWER: "sends an old product again",
     ZEROS: "sends zeros",
 }
 WHY_REFUSED: Final[Mapping[str, str]] = {
-    REPLAY: "frames of a visit are numbered; only the next number is admitted",
+    REPLAY: "frames of a visit are numbered; only the next number is accepted",
     BEYOND_LEASE: "the signed lease says which bytes of which buffer may be written",
     PREVIOUS_KEY: "every visit has a fresh key from its own handshake",
     **dict.fromkeys(
         (ONE_NUMBER, OLD_ANSWER, ZEROS),
-        "every product is checked before the step counts, with numbers that are drawn "
-        "after it is there; one row, computed again, names the server",
+        "each product is verified before it is used, with random numbers that are drawn "
+        "afterwards; one row, computed again, identifies the server",
     ),
 }
 REAL: Final = (
     "eight operating-system processes with keys of their own, over TCP",
     "hybrid key exchange (X25519 and ML-KEM-768) in every session",
-    "AES-256-GCM records, sealed at home, opened only inside the accelerator",
+    "AES-256-GCM records, encrypted by their owner, decrypted only in the accelerator",
     "one agreement that every party signed; one broker per owner releases its keys",
     "audit logs as Merkle trees, receipts signed by the accelerator's instance key",
     "memory overwritten and read back after every visit",
@@ -40,19 +40,17 @@ REAL: Final = (
 REAL_AT_HOME: Final = (
     "seven operating-system processes with keys of their own",
     "an attested session for every pair of accelerators (X25519 and ML-KEM-768)",
-    "AES-256-GCM records, of rows at home and of every word between accelerators",
+    "AES-256-GCM records for stored rows and for all messages between accelerators",
     "one agreement that every party signed; each broker releases to its owner's own "
     "accelerator alone",
     "audit logs as Merkle trees, receipts signed by each accelerator's instance key",
     "memory overwritten and read back after every use of rows",
 )
 REAL_SERVERS: Final = (
-    "three share servers, processes with keys of their own: each gets numbers that say "
-    "nothing, multiplies them, and signs its answers",
+    "three share servers, processes with keys of their own: each multiplies random-looking "
+    "numbers, and signs its results",
 )
-TOGETHER_THEY_SEE: Final = (
-    "the three servers run on one machine: any two of them together see everything"
-)
+TOGETHER_THEY_SEE: Final = "the three servers run on one machine; if two of them collude, they can read everything"
 SOFTWARE_KEY: Final = (
     "evidence comes from a software key: it proves nothing about the machine"
 )
@@ -61,8 +59,8 @@ REAL_REHEARSED: Final = (
     "leases, renewed by fresh evidence every second or so, revoked by each owner's own broker",
 )
 ONLY_REHEARSED: Final = (
-    "the guest attests, the accelerator's process runs beside it on this machine: the "
-    "path is rehearsed, not the protection",
+    "the guest attests, but the accelerator's process runs outside of it on this machine: "
+    "this tests the steps, and gives no protection",
     "the guest's TPM is software, and whoever runs this machine can change the guest",
 )
 DEVELOPMENT_ONLY: Final = (
@@ -88,17 +86,17 @@ class LevelWords:
 
 
 ONLY_DEVELOPMENT: Final = LevelWords(
-    "software keys prove nothing about this machine; nobody is kept out",
+    "software keys prove nothing about this machine, so nothing here is protected",
     "a statement signed with a software key that the agreement names",
     "Whoever runs this machine, and every program on it, can read rows, keys and "
-    "model. The rehearsal is of everything else.",
+    "model. All other steps are real.",
 )
 REHEARSED: Final = LevelWords(
-    "a guest with a software TPM attests, and the accelerator's process runs beside it "
-    "on this machine: the path is rehearsed, nobody is kept out",
-    "a TPM quote with the whole measurement log of a guest, by a TPM made of software",
-    "The guest attests; the accelerator's process, with rows, keys and model, runs "
-    "beside it on this machine, and whoever runs that can read all of it.",
+    "a guest with a software TPM attests, but the accelerator's process runs outside of it "
+    "on this machine, so nothing here is protected",
+    "a quote of a software TPM, with the whole measurement log of a guest",
+    "The guest attests, but the accelerator's process, with rows, keys and model, runs "
+    "outside of it, and whoever runs this machine can read all of it.",
 )
 
 

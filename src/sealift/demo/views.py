@@ -209,7 +209,7 @@ class Lines:
         """Print what this event is worth."""
         visit = progress.visit(event.text("visit"))
         if event.kind == "relay.registered":
-            self.say(f"up: {event.text('name')}")
+            self.say(f"{event.text('name')} has connected")
         elif event.kind == "job.ready":
             self.say(
                 f"accelerator ready at level {progress.level}, {progress.keys} keys "
@@ -222,7 +222,9 @@ class Lines:
         elif event.kind == "shares.wrong":
             self.say(f"REFUSED [{event.text('code')}]: {event.text('line')}")
         elif event.kind == "checkpoint.missed":
-            self.say(f"no checkpoint {event.text('number')}: {event.text('line')}")
+            self.say(
+                f"checkpoint {event.text('number')} was not saved: {event.text('line')}"
+            )
 
     def _round(self, seen: RoundSeen) -> None:
         if seen.purpose == "heldout":

@@ -45,12 +45,13 @@ def check(kept: str) -> Verdict:
 def test_a_record_with_its_servers_signature(tmp_path: Path) -> None:
     verdict = check(str(record().keep(tmp_path)))
     assert (verdict.wrong_answers, verdict.wrong_verified) == (1, True)
-    assert any("records of 1 wrong answers" in line for _, line in verdict.checks)
+    assert any("1 records of wrong products" in line for _, line in verdict.checks)
 
 
 def test_a_record_of_another_step_key_or_none_at_all(tmp_path: Path) -> None:
-    with pytest.raises(IntegrityError, match="of other steps"):
+    with pytest.raises(IntegrityError) as caught:
         check(str(record(step=8).keep(tmp_path)))
+    assert caught.value.code == "wrong-product"
     with pytest.raises(AuthenticationError):
         check(str(record(key=SigningKey.generate()).keep(tmp_path)))
     with pytest.raises(UnavailableError):

@@ -21,7 +21,7 @@ from sealift.demo.progress import AttackSeen, CheckpointSeen, Progress, VisitSee
 from sealift.demo.report.page import render
 from sealift.demo.tasks.digits import DIGITS
 from sealift.demo.tasks.task import Sample
-from sealift.demo.texts import level_words
+from sealift.demo.texts import level_words, say_banner
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.terms import Party, ServersRule
 from sealift.train.loop.statistics import Statistic
@@ -129,9 +129,10 @@ def test_nothing_comes_from_outside(tmp_path: Path) -> None:
 
 
 def test_it_says_development_and_what_failed(tmp_path: Path) -> None:
-    page = render(outcome(tmp_path))
+    shown = outcome(tmp_path)
+    page = render(shown)
     assert "DEVELOPMENT" in page
-    assert "nobody is kept out" in page
+    assert say_banner(shown.level) in page
     assert "✗ failed" in page
 
 
@@ -182,11 +183,11 @@ def test_groups_are_marked_in_mixed_runs_alone(tmp_path: Path) -> None:
 
 def test_hidden_loading_is_not_called_exposed(tmp_path: Path) -> None:
     shown = outcome(tmp_path, travel=Travel(buffers=2))
-    assert "4.80 s of that, 83% of the time, was exposed" in render(shown)
+    assert "4.80 s of that, 83% of the time" in render(shown)
     for visit in shown.progress.visits:
         visit.began_s, visit.ended_s = visit.number, visit.number + 3.0
         visit.marks = [("load", visit.began_s), ("train", visit.began_s + 1.0)]
-    assert "1.00 s of that, 12% of the time, was exposed" in render(shown)
+    assert "1.00 s of that, 12% of the time" in render(shown)
 
 
 def test_checkpoints_and_sums_are_told(tmp_path: Path) -> None:
@@ -219,9 +220,7 @@ def test_a_data_officer_is_answered_first(tmp_path: Path) -> None:
     page = render(shown)
     words = page.index("<h2>For the owners&#x27; data officers</h2>")
     assert words < page.index("<h2>What was refused</h2>")
-    assert page.index("<summary>How it went") < page.index(
-        "<h2>Who is inside when</h2>"
-    )
+    assert page.index("<summary>Details") < page.index("<h2>Whose rows are in use</h2>")
     assert page.rindex("<h2>") == page.index("<h2>Terms</h2>")
     for question in ("Who saw my rows?", "What left, and to whom?"):
         assert page.count(question) == len(OWNERS)
@@ -272,7 +271,7 @@ def test_servers_that_got_shares_are_named() -> None:
         servers=ServersRule(P="sa", M="sb", Z="sc"),
     )
     run = replace(seen(), agreement=shared)
-    words = "Products may be computed by servers P (sa), M (sb), Z (sc): each sees"
+    words = "P (sa), M (sb), Z (sc)"
     assert for_owners(run).count(words) == len(OWNERS)
     assert "shares at sa, sb and sc" in who_gave_what(run)
 
@@ -300,7 +299,7 @@ def test_the_page_of_a_run_has_its_numbers_and_escapes_them() -> None:
 
 def test_failures_that_are_no_attack_are_told_besides(tmp_path: Path) -> None:
     shown = outcome(tmp_path)
-    assert "visit 1 of east" in render(shown).partition("Besides")[2]
+    assert "visit 1 of east" in render(shown).partition("Other refusals")[2]
     shown.progress.attacks[0].visit = shown.progress.visits[0].visit
     assert "Besides" not in render(shown)
 
@@ -331,14 +330,14 @@ def test_what_the_model_writes_is_escaped(tmp_path: Path) -> None:
 
 def test_curves_show_joint_and_alone_over_epochs(tmp_path: Path) -> None:
     shown = outcome(tmp_path)
-    assert "Over the epochs" not in render(shown)
+    assert "Results by epoch" not in render(shown)
     for visit in shown.progress.visits[1:]:
         visit.purpose, visit.epoch = "heldout", visit.number // 4
         visit.metrics = {"accuracy": 0.25, "alone.north.accuracy": 0.125}
     page = render(shown)
     assert "together, epoch 2: 25.0%" in page
     assert "north alone, epoch 1: 12.5%" in page
-    assert "not let out" in page  # south's own model
+    assert "not released" in page  # south's own model
 
 
 def test_a_local_run_has_no_visits_to_show(tmp_path: Path) -> None:
@@ -346,7 +345,7 @@ def test_a_local_run_has_no_visits_to_show(tmp_path: Path) -> None:
     shown.plan, shown.progress = "local", Progress(6)
     page = render(shown)
     assert "bit for bit" in page
-    assert "Who is inside when" not in page
+    assert "Whose rows are in use" not in page
 
 
 @pytest.mark.chromium

@@ -72,7 +72,7 @@ def _sections(outcome: Outcome) -> Iterator[Markup]:
         yield from trust(outcome)
     if outcome.alone:
         yield from results(outcome)
-    yield fold("How it went: learning, times, keys, records, machine", *_how(outcome))
+    yield fold("Details: learning, times, keys, records, machine", *_how(outcome))
     yield glossary()
 
 
@@ -96,8 +96,8 @@ def _seen(outcome: Outcome) -> SeenRun | None:
     if verdict.agreement is None or outcome.plan == "local":
         return None
     scrubbed = (
-        "Each time the memory was overwritten and read back as zeros afterwards, as the "
-        "accelerator says in a signed receipt."
+        "After each visit the memory was overwritten and read back as zeros, as the "
+        "accelerator's signed receipts state."
     )
     numbers: Counter[str] = Counter()
     for visit in outcome.progress.verified:
@@ -111,10 +111,12 @@ def _seen(outcome: Outcome) -> SeenRun | None:
         visits=dict(Counter(receipt.holder for receipt in verdict.receipts)),
         numbers=dict(numbers),
         opened_bytes=dict(opened),
-        scrubbed=scrubbed if verdict.scrub_verified else "Not every scrub verified.",
+        scrubbed=scrubbed
+        if verdict.scrub_verified
+        else "Not all memory was overwritten as it should be.",
         reader="own" if outcome.plan == "ddp" else "one",
         model_bytes=verdict.model_bytes,
-        told_by="logs and receipts say that were verified from what the parties kept",
+        told_by="the verified logs and receipts of the parties show",
     )
 
 
@@ -129,54 +131,54 @@ def _opening(outcome: Outcome) -> Iterator[Markup]:
 def _travelled(outcome: Outcome) -> Iterator[str]:
     words, travel = outcome.task.words, outcome.travel
     yield (
-        f"{say_list(OWNERS).capitalize()} sealed their {words.rows} at home and signed "
-        "one agreement about who may do what with them."
+        f"{say_list(OWNERS).capitalize()} encrypted their {words.rows} and signed one "
+        "agreement on who may use them for what."
     )
-    cargo = "each owner's rows were gone before the next owner was met"
+    cargo = "each owner's rows were overwritten before the next owner's were loaded"
     if travel.mixed:
-        cargo = "it trained across the rows of all owners, and scrubbed each visit's"
+        cargo = "it trained across the rows of all owners, and overwrote them after each visit"
     elif travel.buffers == 2:
-        cargo = "one owner's rows loaded while another's were trained on, then scrubbed"
+        cargo = "it loaded an owner's rows during another's visit, and overwrote both"
     yield (
         f"One accelerator visited them {len(outcome.progress.verified)} times, each time "
-        f"under a fresh key and a lease of that visit alone; {cargo}; and the model "
-        f"that left it at the end, sealed for its owner, {_result(outcome)}."
+        f"with a fresh key and a lease for that visit only; {cargo}. The model, encrypted "
+        f"for its owner, {_result(outcome)}."
     )
     checked = (
-        "afterwards some of what the parties keep did not verify, see below"
+        "some records of the parties are not valid, see below"
         if outcome.verdict.failures
-        else "afterwards logs, receipts and model verified from what the parties keep"
+        else "then logs, receipts and model were verified from the parties' records"
     )
     yield (
-        f"{_attacks(outcome)}; {checked}; but all of this is a rehearsal: "
+        f"{_attacks(outcome)}; {checked}. All of this is a rehearsal: "
         f"{say_banner(outcome.level)}."
     )
 
 
 def _local(outcome: Outcome) -> Iterator[str]:
     words = outcome.task.words
-    yield f"Three owners, {say_list(OWNERS)}, sealed their {words.rows} at home."
+    yield f"Three owners, {say_list(OWNERS)}, encrypted their {words.rows}."
     yield (
-        "One process read all of them with everybody's keys and trained: the reference "
-        f"that travelling must equal bit for bit. The model {_result(outcome)}."
+        "One process read all of them with all keys, and trained. Plan travel must give the "
+        f"same result, bit for bit. The model {_result(outcome)}."
     )
-    yield "Nobody was kept from anything here, nothing was attacked, nothing was logged."
+    yield "Nothing was protected, attacked or logged."
 
 
 def _in_rounds(outcome: Outcome) -> Iterator[str]:
     words = outcome.task.words
     yield (
-        f"{say_list(OWNERS).capitalize()} sealed their {words.rows} and signed one "
+        f"{say_list(OWNERS).capitalize()} encrypted their {words.rows} and signed one "
         "agreement: rows stay on their owner's machine."
     )
     yield (
         "Each owner's own accelerator got the key from that owner's broker, trained on "
-        "its rows, and after each round all of them averaged what they had learnt, "
-        f"sealed for each other alone. The model {_result(outcome)}."
+        "its rows, and after each round all of them averaged their updates, encrypted for "
+        f"each other only. The model {_result(outcome)}."
     )
     yield (
-        "Each accelerator sees the others' changes of the model in the part that it adds "
-        f"up; and all of this is a rehearsal: {say_banner(outcome.level)}."
+        "Each accelerator can read the others' updates in the part that it adds up. All of "
+        f"this is a rehearsal: {say_banner(outcome.level)}."
     )
 
 
@@ -185,8 +187,8 @@ def _outsourced(outcome: Outcome) -> Iterator[str]:
     yield opening
     yield visits
     yield (
-        "Every large product was made by three servers, of which each saw numbers that "
-        "say nothing, unless two of them talk to each other."
+        "Three servers computed all large products. Each saw only random-looking numbers; if "
+        "two of them collude, they can read everything."
     )
     yield ending
 
@@ -229,10 +231,10 @@ def _tiles(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
         yield headline.say(best), "best owner alone", ""
     if progress.rounds:
         trained = [each for each in progress.rounds if each.purpose == "train"]
-        yield str(len(trained)), "rounds, sealed between owners", ""
+        yield str(len(trained)), "encrypted rounds between owners", ""
     if progress.visits:
         yield str(len(progress.verified)), "visits, each with a fresh key", ""
-        yield say_bytes(progress.sealed_bytes), "crossed, sealed", ""
+        yield say_bytes(progress.sealed_bytes), "sent, encrypted", ""
         tried, stopped = len(outcome.attacks), len(outcome.refused)
         yield f"{stopped} of {tried}", "attacks refused", ""
     yield f"{outcome.seconds:.1f} s", "from command to report", ""

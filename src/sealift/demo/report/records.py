@@ -32,10 +32,10 @@ def sealed(outcome: Outcome) -> Markup:
     """Tables at home, keys, checkpoints, and what left."""
     agreement = outcome.verdict.agreement
     return section(
-        "What was sealed, and under which keys",
-        "Rows leave their owner's disk only as records that were sealed there, and are "
-        "opened only inside the accelerator. Every visit has a key of its own from a "
-        "fresh handshake, which authenticates the frames around the records.",
+        "What was encrypted, and with which keys",
+        "Rows leave their owner's disk only encrypted, and are decrypted only in the "
+        "accelerator. Each visit has its own key from a fresh handshake, which authenticates "
+        "the frames around the records.",
         _at_home(agreement) if agreement else "",
         _keys(outcome),
         _checkpoints(outcome) if outcome.progress.checkpoints else "",
@@ -56,7 +56,9 @@ def _at_home(agreement: Agreement) -> Markup:
         for each in agreement.resources
     ]
     headings = ["table of", "for", "rows", "size", "records", "commitment"]
-    return join(element("h3", "Tables, at home"), table(headings, rows, numbers_from=2))
+    return join(
+        element("h3", "Tables of the owners"), table(headings, rows, numbers_from=2)
+    )
 
 
 def _keys(outcome: Outcome) -> Markup:
@@ -65,13 +67,12 @@ def _keys(outcome: Outcome) -> Markup:
     kinds = [
         (
             f"{progress.keys} data keys",
-            "sealed the tables at home; each owner's broker released its own, after "
-            "writing that down",
+            "for the tables; each owner's broker released its own, after an entry in its log",
         ),
         (
             f"{len(progress.visits)} visit keys",
-            "one per visit, refused ones too; "
-            f"{say_bytes(progress.sealed_bytes)} of frames crossed under them",
+            "one for each visit, also refused ones; "
+            f"{say_bytes(progress.sealed_bytes)} of frames were sent with them",
         ),
         (
             f"{made} checkpoint keys",
@@ -80,8 +81,8 @@ def _keys(outcome: Outcome) -> Markup:
         ),
         (
             f"{int(verdict.model_bytes > 0)} output key",
-            f"sealed the model, {say_bytes(verdict.model_bytes)}, and went by HPKE to the "
-            f"key of {MODEL_OWNER} in the agreement",
+            f"for the model, {say_bytes(verdict.model_bytes)}; encrypted (HPKE) for the key of "
+            f"{MODEL_OWNER} in the agreement",
         ),
     ]
     found = table(["how many", "what for"], kinds, prose=True)
@@ -116,9 +117,9 @@ def _left(outcome: Outcome, agreement: Agreement) -> Iterator[Markup]:
     yield element("h3", "What left the accelerator")
     yield element(
         "p",
-        f"By the output rule that everybody signed: {say_list(rule.metrics)}, rounded to "
+        f"Under the output rule of the agreement: {say_list(rule.metrics)}, rounded to "
         f"{rule.digits} decimal places, each over at least {rule.metric_rows} rows; and "
-        f"the model, sealed for {MODEL_OWNER}, once every owner had been visited. "
+        f"the model, encrypted for {MODEL_OWNER}, after each owner had been visited. "
         "Owners' own models, prints and errors of the recipe stayed inside.",
     )
     if manifest is not None and manifest.statistics:
@@ -136,10 +137,10 @@ def records(outcome: Outcome) -> Markup:
     visits = outcome.progress.visits
     return section(
         "The records",
-        "Each owner's broker wrote down every key before it left, and the other owners "
-        "kept signed heads of that log. Each holder keeps a receipt of every visit, "
-        "signed by the accelerator's instance key, which its evidence binds; the scrub "
-        "report in it is a statement of that accelerator, not a proof.",
+        "Each owner's broker logged each key before its release, and the other owners keep "
+        "signed heads of that log. Each holder keeps a receipt of each visit, signed by the "
+        "accelerator's instance key, which is part of its evidence. The scrub report in it "
+        "is a statement of that accelerator, not a proof.",
         _logs(outcome.verdict.logs),
         _receipts(outcome.verdict.receipts),
         details(f"All {len(visits)} visits", _visits(visits)),

@@ -27,22 +27,22 @@ def rounds(outcome: Outcome) -> Iterator[Markup]:
         plot([_losses(trained)], "round", floor=0.0),
     )
     yield section(
-        "On everybody's held-out rows",
-        "Each owner's accelerator measured the joint model on its own rows; what left "
-        "passed the output rule.",
+        "Results on the held-out rows of all owners",
+        "Each owner's accelerator measured the joint model on its own rows. The agreement's "
+        "output rule allows these numbers.",
         plot([_measured(measured, outcome.task.headline)], "after round"),
     )
     verdict = outcome.verdict
     lines = [
-        f"{'held' if good else 'DID NOT HOLD'}: {line}" for good, line in verdict.checks
+        f"{'valid' if good else 'NOT VALID'}: {line}" for good, line in verdict.checks
     ]
     yield section(
         "What was verified", "", bullets([*lines, *verdict.failures], class_="plain")
     )
     yield section(
         "The records",
-        "Each owner's broker wrote down every key before it left; the manifest shows the "
-        "signed heads of all logs. Each owner keeps its accelerator's receipts.",
+        "Each owner's broker logged each key before its release; the manifest has the signed "
+        "heads of all logs. Each owner keeps its accelerator's receipts.",
         kept_records(outcome),
     )
 

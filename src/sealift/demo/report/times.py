@@ -121,7 +121,7 @@ def timeline(outcome: Outcome, spending: Spending) -> Markup:
         ("refused", "fill-refused"),
     ]
     return section(
-        "Who is inside when",
+        "Whose rows are in use",
         _lead(outcome),
         lanes(_lanes(visits, _whole), start, end),
         legend(colours),
@@ -133,18 +133,18 @@ def timeline(outcome: Outcome, spending: Spending) -> Markup:
 def _lead(outcome: Outcome) -> str:
     if outcome.travel.mixed:
         return (
-            "Mixed cargo: one slice of every owner is inside at one time, and batches are "
-            "drawn across all of them. Marked stretches are groups that were trained on "
-            "together. Nothing can read another visit's rows."
+            "Mixed rows: one slice of each owner is in memory at a time, and batches are drawn "
+            "from all of them. Marked times are groups that were trained on together. No visit "
+            "can read another visit's rows."
         )
     if outcome.travel.buffers == 2:
         return (
-            "Two buffers: the next owner's rows load while one owner's are trained on, so "
-            "bars of different owners overlap. Nothing can read another visit's rows."
+            "Two buffers: the next owner's rows are loaded while one owner's are in use, so "
+            "bars of different owners overlap. No visit can read another visit's rows."
         )
     return (
-        "One buffer: a holder's rows are overwritten and read back before the next "
-        "holder is met, so no two bars stand at the same time."
+        "One buffer: an owner's rows are overwritten and read back before the next owner's "
+        "are loaded, so no two bars overlap."
     )
 
 
@@ -235,16 +235,13 @@ def where_time_went(outcome: Outcome, spending: Spending) -> Markup:
         "output and verification": (max(0.0, rest), "tone-5"),
     }
     uses = (name for name in (*PHASES, CHECKPOINT, IDLE) if name in used)
-    overlapping = (
-        "Visits overlap here, so together they took longer than the accelerator did."
-    )
+    overlapping = "Visits overlap, so their sum is longer than the accelerator's time."
     return section(
         "Where the time went",
         f"Of the accelerator's {say_s(whole_s)} between its first and its last "
-        f"visit, {_share(used.get('train', 0.0), whole_s)} went into the "
-        f"work itself. Bringing cargo took {say_s(spending.transfer_s)}; "
-        f"{say_s(spending.exposed_s)} of that, {_share(spending.exposed_s, whole_s)} of "
-        "the time, was exposed: nothing else was done meanwhile.",
+        f"visit, {_share(used.get('train', 0.0), whole_s)} was training. Transfers of rows "
+        f"took {say_s(spending.transfer_s)}; during {say_s(spending.exposed_s)} of that, "
+        f"{_share(spending.exposed_s, whole_s)} of the time, nothing else was done.",
         element("h3", f"The command, {outcome.seconds:.1f} s"),
         _stacked(stages),
         element("h3", f"The accelerator, {say_s(whole_s)}"),

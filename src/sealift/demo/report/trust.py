@@ -34,9 +34,9 @@ RECORDS: Final = "checked from records"  # that the parties keep
 EVIDENCE: Final = ""  # as good as the level
 NOTHING_SEEN: Final = (
     (
-        "A server that multiplies sees sizes and random numbers, and no wrong product counts.",
+        "A server sees sizes and random numbers, and no wrong product is used.",
         "A fresh mask for every tensor, exactly uniform, and a check of every product. It "
-        "holds as long as no two of the three servers talk to each other.",
+        "holds as long as no two of the three servers collude.",
         CRYPTOGRAPHY,
     ),
 )
@@ -48,27 +48,27 @@ HOLDER_ATTACKED: Final = (
 SERVER_CHEATED: Final = (
     "One share server began to cheat half way, with its real identity, in three steps. "
     "Each wrong product was found before a weight had changed, its server was named, and "
-    "the step was made again under new masks. The accelerator keeps a note of it."
+    "the step was repeated with new masks. The accelerator keeps a record of it."
 )
 PROMISED: Final = (
     (
-        "Rows lie on disks and cross networks sealed, unaltered and in order.",
+        "Rows are encrypted on disks and networks, and arrive unaltered and in order.",
         "AES-256-GCM records under the owner's data key, a keyed commitment in the "
         "agreement, and frames under the visit's own key.",
         CRYPTOGRAPHY,
     ),
     (
         "A key of one visit opens nothing of another.",
-        "A whole hybrid handshake for each visit: X25519 and ML-KEM-768.",
+        "A full hybrid handshake for each visit: X25519 and ML-KEM-768.",
         CRYPTOGRAPHY,
     ),
     (
         f"Only {MODEL_OWNER} opens the model.",
-        "Its key went by HPKE to the key that the agreement names.",
+        "Its key was encrypted (HPKE) for the key in the agreement.",
         CRYPTOGRAPHY,
     ),
     (
-        "No key is released that its owner did not agree to, nor unseen.",
+        "No key is released without its owner's consent and a log entry.",
         "Each owner's own broker, the agreement that it signed, and a Merkle log whose "
         "heads the other owners keep.",
         RECORDS,
@@ -85,9 +85,7 @@ PROMISED: Final = (
 def refused(outcome: Outcome) -> Markup:
     """What was refused: attacks, keys that a broker kept back, visits that failed."""
     told = SERVER_CHEATED if outcome.plan == "outsource" else HOLDER_ATTACKED
-    lead = join(
-        f"{told} Each rule has a name; ", code("sealift explain NAME"), " says more."
-    )
+    lead = join(f"{told} To explain a rule: ", code("sealift explain NAME"), ".")
     attacks = [
         [
             f"{attack.holder} {ATTACK_IN_WORDS[attack.name]}",
@@ -100,13 +98,13 @@ def refused(outcome: Outcome) -> Markup:
         ]
         for attack in outcome.attacks
     ]
-    headings = ["attack", "outcome", "rule", "what holds it", ""]
+    headings = ["attack", "outcome", "rule", "why it fails", ""]
     others = list(_others(outcome))
     return section(
         "What was refused",
         lead if attacks else "Nobody attacked.",
         table(headings, attacks, numbers_from=4, prose=True) if attacks else "",
-        element("h3", "Besides") if others else "",
+        element("h3", "Other refusals") if others else "",
         table(["what", "rule", "reason"], others, prose=True)
         if others
         else element(
@@ -126,7 +124,7 @@ def _others(outcome: Outcome) -> Iterator[list[Child]]:
         for entry in log.entries:
             if entry.rule:
                 what = f"{log.owner}'s broker: {entry.subject}"
-                yield [what, code(entry.rule), "written in its log"]
+                yield [what, code(entry.rule), "see its log"]
     for line in outcome.progress.skipped:
         yield ["a planned visit was skipped", "", line]
 
@@ -147,7 +145,7 @@ def revoked(outcome: Outcome) -> Markup:
     rows.append([scrubbed, say_bytes(found.scrubbed_bytes), ""])
     rows.append(["its process had ended after", f"{found.ended_s:.2f} s", ""])
     return section(
-        "A bad act while rows flowed",
+        "A host that misbehaved during a visit",
         join(
             f"A second job ran under the same agreement. Then the host {ACT_IN_WORDS}: ",
             code(found.path),
@@ -172,8 +170,8 @@ def trust(outcome: Outcome) -> Iterator[Markup]:
             EVIDENCE,
         ),
         (
-            "What runs is the code that everybody signed, and it carries no rows out.",
-            "The bundle's digest in the evidence, the output rule, and what keeps it in: "
+            "Only the code in the agreement runs, and it cannot send rows out.",
+            "The code's digest in the evidence, the output rule, and the sandbox: "
             f"{sandbox}.",
             EVIDENCE,
         ),
@@ -191,9 +189,9 @@ def trust(outcome: Outcome) -> Iterator[Markup]:
     ]
     yield section(
         "What each promise rests on",
-        "Cryptography holds whoever runs the machine; records were checked above; the "
-        "rest is as good as the evidence, and development evidence is good for nothing.",
-        table(["promise", "rests on", "so here"], rows, prose=True),
+        "Cryptography works whoever runs the machine, and records were verified above. All "
+        "else depends on the evidence, and development evidence proves nothing.",
+        table(["promise", "based on", "in this run"], rows, prose=True),
     )
 
 
@@ -216,8 +214,8 @@ def _level(outcome: Outcome) -> Markup:
     }
     return section(
         "Which level, and why",
-        "The level is what the accelerator's evidence proved to every broker before a key "
-        "was released, and it stands in every log, receipt and result.",
+        "Before a key was released, the accelerator's evidence proved this level to each "
+        "broker. It is in every log, receipt and result.",
         facts(found),
     )
 
@@ -231,9 +229,8 @@ def _checked(outcome: Outcome) -> Markup:
     items += [element("span", line, class_="bad") for line in verdict.failures]
     return section(
         "Records, verified afterwards",
-        "From the files that the parties kept and the agreement that all of them "
-        "signed, without believing any process that ran. A tick says that records fit "
-        f"each other; that rows were kept from whoever runs the machine, at level "
-        f"{outcome.level}, nothing says.",
+        "Verified from the parties' files and the signed agreement only, not from what "
+        "processes reported. A tick shows that records match. At level "
+        f"{outcome.level} nothing shows that rows were protected.",
         bullets(items, class_="checks"),
     )
