@@ -224,11 +224,11 @@ def test_ended_in_the_midst_of_the_job_it_makes_the_same_model(
     tmp_path: Path, made: Callable[[Path, int], Parties]
 ) -> None:
     """Every party, each at another round, by a kill or Ctrl-C; and beside it a calm run."""
-    parties = made(tmp_path / "killed", 300)
+    parties = made(tmp_path / "killed", 120)
     host = parties.host("--invite", *OWNERS)
     owners = {name: parties.join(name) for name in OWNERS}
     for number, victim in enumerate(("north", "host", "south", "host", "east")):
-        host.wait_text(f"train epoch {50 * number + 5} of")
+        host.wait_text(f"train epoch {20 * number + 5} of")
         ended = host if victim == "host" else owners[victim]
         ended.interrupt() if number in {2, 3} else ended.kill()
         if victim == "host":
@@ -237,7 +237,7 @@ def test_ended_in_the_midst_of_the_job_it_makes_the_same_model(
             owners[victim] = parties.join(victim, answers=())
     for each in (*owners.values(), host):
         assert each.end() == 0, each.text[-3000:]
-    calm = made(tmp_path / "calm", 300)
+    calm = made(tmp_path / "calm", 120)
     host = calm.host("--invite", *OWNERS)
     for each in [host, *(calm.join(name) for name in OWNERS)]:
         assert each.end() == 0, each.text[-3000:]
@@ -297,7 +297,7 @@ def test_a_table_that_does_not_fit_stays_at_home(parties: Parties) -> None:
     host.kill()
     moved = parties.type("host", "host", "digits", "--listen", own_address())
     assert moved.end() == 2, moved.text
-    assert f"the invitations say {parties.address}" in moved.text
+    assert parties.address in moved.text
 
 
 def test_without_its_port_a_host_invites_nobody(parties: Parties) -> None:

@@ -17,7 +17,7 @@ import sealift
 from sealift.demo.folder import World
 from sealift.train.job.roleprocesses import RoleEvent, RoleResult, parse_line
 
-WAIT_S = 300.0
+WAIT_S = 600.0
 SOURCE = str(Path(sealift.__file__).parent.parent)
 PLACES = f"{SOURCE}:{Path(__file__).parents[2]}"  # and of faulty roles, tests.sim
 

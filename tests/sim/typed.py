@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-WAIT_S = 240.0
+WAIT_S = 600.0
 
 
 class Typed:
