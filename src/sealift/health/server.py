@@ -55,18 +55,18 @@ def answer(method: str, path: str, read: Read, now_s: float) -> HttpResponse:
     """
     shown = _PATHS.get(path)
     if shown is None:
-        return HttpResponse(404, "there is nothing here\n")
+        return HttpResponse(404, "not found\n")
     if method != "GET":
-        return HttpResponse(405, "this is only read\n")
+        return HttpResponse(405, "only GET requests are allowed\n")
     try:
         return shown(_fresh(read(), now_s))
     except SealiftError as error:
-        return HttpResponse(503, f"the role is silent [{error.code}]\n")
+        return HttpResponse(503, f"the role's status is missing [{error.code}]\n")
 
 
 def _fresh(status: Status, now_s: float) -> Status:
     if abs(now_s - status.at_s) > STALE_S:
-        raise UnavailableError("the status is old", code="status-stale")
+        raise UnavailableError("the status is out of date", code="status-stale")
     return status
 
 
@@ -210,10 +210,10 @@ def require_own_folder(folder: Path) -> None:
     except OSError as error:
         found, why = {"?"}, cause(error)
     else:
-        why = f"it holds {len(found)} other names"
+        why = f"it has {len(found)} other files or folders"
     if found:
         raise UsageError(
-            f"{folder} is not a folder of a status alone", why=why, code="status-folder"
+            f"{folder} has more in it than a status", why=why, code="status-folder"
         )
 
 

@@ -39,7 +39,7 @@ class Count:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.kind) or not _NAME.fullmatch(self.rule or "none"):
-            raise MalformedError("a count has no plain name", field="counts")
+            raise MalformedError("the name of a counter is not valid", field="counts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Status:
     def __post_init__(self) -> None:
         names = (self.role, self.unready or "none", *self.gauges)
         if len(self.counts) > MAX_COUNTS or not all(map(_NAME.fullmatch, names)):
-            raise MalformedError("not the status of a role", field="status")
+            raise MalformedError("the file is not the status of a role", field="status")
 
 
 def write_status(folder: Path, status: Status) -> None:
@@ -101,7 +101,7 @@ def read_status(folder: Path) -> Status:
             raw = file.read(MAX_BYTES + 1) or b""
     except OSError as error:
         raise UnavailableError(
-            f"no status in {folder}", why=error, code="no-status"
+            f"{folder} has no status", why=error, code="no-status"
         ) from None
     if len(raw) > MAX_BYTES:
         raise MalformedError("the status is too long", code="too-large")

@@ -126,7 +126,7 @@ class Rendezvous:
             return str(self.store.get(what).decode("ascii", "replace"))
         except RuntimeError as error:
             raise PeerError(
-                f"no rank said where its {what} is", why=error, code="peer-timeout"
+                f"no rank gave its {what}'s address", why=error, code="peer-timeout"
             ) from None
 
 

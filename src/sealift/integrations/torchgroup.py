@@ -162,8 +162,8 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if any(tensor.dtype is torch.uint8 for tensor in tensors):
             self._group.abort()  # who went on would be one collective behind
             raise UsageError(
-                "a tensor of bytes is not sent",
-                why="torch's object collectives travel in them and unpickle what came",
+                "a sealed group sends no tensors of bytes",
+                why="torch's object collectives use them, and unpickle what they receive",
                 code="bad-tensor",
             )
         future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
@@ -257,4 +257,4 @@ def _reduction(op: Any) -> Reduction:
     for known, reduction in _REDUCTIONS.items():
         if op == known:
             return reduction
-    raise UsageError(f"a sealed group has no {op}", code="bad-tensor")
+    raise UsageError(f"a sealed group does not support {op}", code="bad-tensor")

@@ -161,11 +161,11 @@ def test_torchs_collectives() -> None:
 
 def test_mistakes_are_refused() -> None:
     heard = on_ranks(WORLD, mistakes)
-    assert any("a tensor of bytes is not sent" in objects for objects, *_ in heard)
+    assert any("tensors of bytes" in objects for objects, *_ in heard)
     for objects, raw, odd, ordinary in heard:
         assert objects
-        assert "a tensor of bytes is not sent" in raw
-        assert "a sealed group has no" in odd
+        assert "tensors of bytes" in raw
+        assert "does not support" in odd
         assert ordinary
 
 
