@@ -308,9 +308,9 @@ INTEGER, SHORT, HOST = {"fields": ("x", "id")}, {"drop_last": False}, {"engine":
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        (INTEGER, "int64 can decide what is done"),
-        ({"fields": ("kept",)}, "bool can decide"),
-        ({"fields": None}, "can decide"),
+        (INTEGER, "int64"),
+        ({"fields": ("kept",)}, "bool"),
+        ({"fields": None}, "control"),
         ({**SHORT, "batch": 7}, "the last batch is shorter"),
         (HOST, "engine="),
         ({"device": "meta", "engine": None}, "a copy to"),

@@ -32,7 +32,7 @@ def test_where_nobody_answers_the_relay_is_left(world: VisitWorld) -> None:
     assert world.direct_host is not None
     world.direct_host.close()
     finder = finder_of(("memfd", "tcp"))
-    for why in ("tcp: cannot connect", "tcp: nobody answered before"):
+    for why in ("tcp: cannot connect", "tcp: nobody answered earlier"):
         assert world.visit("ada", directly(finder=finder)).verified
         path, told = paths_of(world)[-1]
         assert path == "relay"

@@ -63,12 +63,12 @@ def test_cargo_crosses_past_the_relay(world: VisitWorld, kind: Kind) -> None:
     assert outcome.receipt is not None
     assert world.trained[-1][1] == world.plain["ada-train"]
     assert world.raw_frames(outcome) == []
-    assert paths_of(world) == [(kind, "offered and proven")]
+    assert paths_of(world) == [(kind, "offered and proved")]
     relayed = world.visit("ada", directly([]))
     assert world.raw_frames(relayed)  # control: there they would have been seen
     assert paths_of(world)[-1] == (
         "relay",
-        "none of the paths that were offered is allowed here",
+        "this machine allows none of the offered direct paths",
     )
     assert relayed.receipt is not None
     told = [each.body for each in (outcome.receipt, relayed.receipt)]

@@ -261,7 +261,7 @@ def test_a_message_byte_by_byte_does_not_hold_an_end_for_ever(monkeypatch):
     with pytest.raises(PeerError) as caught:
         there.receive_into(bytearray(20))
     assert caught.value.code == "peer-timeout"
-    assert caught.value.what == "the peer sends a message byte by byte"
+    assert caught.value.what == "the peer sends a message in parts that are too small"
 
 
 def test_an_end_that_does_not_look_takes_the_repetition(monkeypatch):

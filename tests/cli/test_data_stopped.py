@@ -95,5 +95,5 @@ def test_what_somebody_else_put_there_is_not_ours(
     assert seal("--shards", "1") == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert "exists already" in said.err
+    assert "[output-exists]" in said.err
     assert "was not read again" not in said.err

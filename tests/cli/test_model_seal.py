@@ -148,4 +148,4 @@ def test_what_somebody_else_put_there_is_not_ours(
     assert seal() == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert "exists already" in said.err
+    assert "[output-exists]" in said.err

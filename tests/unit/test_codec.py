@@ -189,7 +189,7 @@ def test_size_limit() -> None:
     assert parse(raw, max_bytes=100) == "x" * 98
     with pytest.raises(MalformedError, match="limit 99"):
         parse(raw, max_bytes=99)
-    with pytest.raises(MalformedError, match="limit 1048576"):
+    with pytest.raises(MalformedError, match="limit 1,048,576"):
         parse(b" " * ((1 << 20) + 1))
 
 
@@ -240,7 +240,7 @@ def test_mutable_and_shared_buffers_are_accepted() -> None:
 
 
 def test_kinds_that_the_codec_does_not_know_are_our_bug() -> None:
-    with pytest.raises(TypeError, match="does not know"):
+    with pytest.raises(TypeError, match="does not support"):
         decode(complex, b"1")
 
 

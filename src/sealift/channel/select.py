@@ -71,7 +71,7 @@ def select_device(
         why = "asked for by name" if prefer else "the GPU, which passed its self-test"
     else:
         chosen = host()
-        why = "asked for by name" if prefer else "this machine shows no NVIDIA GPU"
+        why = "asked for by name" if prefer else "this machine has no NVIDIA GPU"
     return DeviceSelection(_with_suite(chosen, suite), f"{chosen.name}: {why}")
 
 
@@ -80,5 +80,5 @@ def _with_suite(engine: DeviceEngine, suite: Suite) -> DeviceEngine:
         return engine
     engine.close()
     raise UnavailableError(
-        f"engine {engine.name} does not compute {suite.name}", code="no-such-suite"
+        f"engine {engine.name} does not support {suite.name}", code="no-such-suite"
     )

@@ -37,7 +37,7 @@ def parse(raw: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH)
         offset = len(error.doc[: error.pos].encode())
         raise MalformedError("not JSON", why=error.msg, offset=offset) from None
     except (rfc8785.CanonicalizationError, ValueError, RecursionError):
-        raise MalformedError("no canonical form") from None
+        raise MalformedError("it has no canonical form") from None
     if canonical != raw:
         offset = _first_difference(canonical, raw)
         raise MalformedError("not in canonical form (RFC 8785)", offset=offset)
@@ -53,18 +53,18 @@ def parse_foreign(raw: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> 
     _, text = _text(raw, max_bytes, max_depth)
     try:
         return json.loads(
-            text,
-            parse_constant=_refuse_constant,
-            object_pairs_hook=_once_each,
+            text, parse_constant=_refuse_constant, object_pairs_hook=_once_each
         )
     except (ValueError, RecursionError):
-        raise MalformedError("not JSON, or a field is there twice") from None
+        raise MalformedError("not JSON, or a field appears twice") from None
 
 
 def _text(raw: bytes, max_bytes: int, max_depth: int) -> tuple[bytes, str]:
     """The bytes in memory of our own, and as text."""
     if len(raw) > max_bytes:
-        raise MalformedError(f"message of {len(raw)} bytes", why=f"limit {max_bytes}")
+        raise MalformedError(
+            f"message of {len(raw):,} bytes", why=f"limit {max_bytes:,}"
+        )
     raw = bytes(raw)
     _check_depth(raw, max_depth)
     try:
@@ -143,7 +143,7 @@ def _check_depth(raw: bytes, max_depth: int) -> None:
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a field is there twice")
+        raise ValueError("a field appears twice")
     return fields
 
 

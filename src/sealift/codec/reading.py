@@ -95,7 +95,7 @@ def _reader(kind: Any) -> _Reader:
         return lambda plain, path: plain
     if isinstance(kind, type):
         return _class_reader(kind)
-    raise TypeError(f"codec does not know {kind!r}")
+    raise TypeError(f"the codec does not support {kind!r}")
 
 
 def _array_reader(arguments: tuple[Any, ...]) -> _Reader:
@@ -113,7 +113,7 @@ def _class_reader(kind: type) -> _Reader:
         return _SCALARS[kind]
     if dataclasses.is_dataclass(kind):
         return partial(_from_object, kind)
-    raise TypeError(f"codec does not know {kind!r}")
+    raise TypeError(f"the codec does not support {kind!r}")
 
 
 def _from_literal(values: tuple[Any, ...], plain: Any, path: _Path) -> Any:

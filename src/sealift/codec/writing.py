@@ -49,7 +49,7 @@ def encode(value: object) -> bytes:
     try:
         return rfc8785.dumps(to_plain(value))
     except (rfc8785.CanonicalizationError, UnicodeEncodeError) as error:
-        raise MalformedError("value has no canonical form", why=error) from None
+        raise MalformedError("the value has no canonical form", why=error) from None
 
 
 def encode_named(name: str, message: object) -> bytes:

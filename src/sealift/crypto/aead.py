@@ -42,7 +42,7 @@ class Aead:
 
     def __init__(self, suite: Suite, key: SecretKey) -> None:
         if len(key) != 32:
-            raise UsageError("an AEAD key has 32 bytes")
+            raise UsageError("an AEAD key must have 32 bytes")
         self.suite = suite
         self._cipher = _CIPHER[suite](key.reveal(TOKEN))
 
@@ -88,7 +88,7 @@ class Aead:
 
 def _require_nonce(nonce: bytes) -> None:
     if len(nonce) != NONCE_BYTES:
-        raise UsageError(f"a nonce has {NONCE_BYTES} bytes")
+        raise UsageError(f"a nonce must have {NONCE_BYTES} bytes")
 
 
 def _zero(out: Buffer) -> None:

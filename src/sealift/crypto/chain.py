@@ -52,7 +52,7 @@ class RevocationList:
             require_whole_bytes(der, self._parsed.signature)
             partial = any(each.critical for each in self._parsed.extensions)
         if partial:  # of some reasons, of others' certificates, or since another list
-            raise MalformedError("a revocation list that is not a whole one")
+            raise MalformedError("a revocation list that is not complete")
 
     def verify_fresh(self, issuer: Certificate, *, at_s: int) -> None:
         """Check who signed it and that ``at_s`` lies in its time.
@@ -119,7 +119,7 @@ class StatusAnswer:
         if not any(self._is_signed_by(each) for each in self._signers(issuer, at_s)):
             raise EvidenceError(
                 f"an OCSP answer for {issuer.subject} is not genuine",
-                why="neither it nor its delegate signed it",
+                why="neither the issuer nor its delegate signed it",
                 code="ocsp-not-genuine",
             )
         what = f"an OCSP answer for {issuer.subject}"
@@ -173,9 +173,9 @@ def _require_time(
 ) -> None:
     if not told.this_update_s <= at_s <= told.next_update_s:
         raise EvidenceError(
-            f"{what} is not of this time",
-            why=f"it holds from {say_time(told.this_update_s)} "
-            f"to {say_time(told.next_update_s)}",
+            f"{what} is not valid at this time",
+            why=f"it is valid from {say_time(told.this_update_s)} to "
+            f"{say_time(told.next_update_s)}",
             code=code,
         )
 
@@ -212,7 +212,7 @@ class Revocations:
                 if answer.revokes:
                     raise EvidenceError(
                         f"the certificate of {certificate.subject} was revoked",
-                        why="its issuer does not answer that it is good",
+                        why="its issuer does not confirm that it is good",
                         code="chain-revoked",
                     )
 
@@ -308,21 +308,21 @@ def _verify_path(
         if not each.not_before_s <= at_s <= each.not_after_s:
             raise EvidenceError(
                 f"the certificate of {each.subject} is not valid at this time",
-                why=f"it holds from {say_time(each.not_before_s)} to "
-                f"{say_time(each.not_after_s)}, asked for {say_time(at_s)}",
+                why=f"it is valid from {say_time(each.not_before_s)} to "
+                f"{say_time(each.not_after_s)}; checked at {say_time(at_s)}",
                 code="chain-expired",
             )
         if unknown := sorted(each.critical - UNDERSTOOD):
             raise EvidenceError(
-                f"the certificate of {each.subject} says what nobody here understands",
-                why=f"extension {unknown[0]} is critical",
+                f"the certificate of {each.subject} has an unknown critical extension",
+                why=f"the extension is {unknown[0]}",
                 code="chain-critical",
             )
         limit = each.path_length
         if depth and (not each.is_ca or (limit is not None and depth - 1 > limit)):
             raise EvidenceError(
-                f"{each.subject} may not issue certificates here",
-                why="it is no CA, or its path length is exceeded",
+                f"{each.subject} may not issue certificates",
+                why="it is not a CA, or its path length is exceeded",
                 code="chain-broken",
             )
     for certificate, issuer in pairwise(path):
@@ -337,8 +337,8 @@ def _verify_path(
 
 def _no_root(leaf: Certificate, last: Certificate) -> EvidenceError:
     return EvidenceError(
-        f"no chain from {leaf.subject} to a trusted root",
-        why=f"nothing here issued {last.subject}",
+        f"there is no chain from {leaf.subject} to a trusted root",
+        why=f"the issuer of {last.subject} is missing",
         fix="Add its issuers to the evidence, or its root to the references",
         code="chain-root" if _self_issued(last) else "chain-broken",
     )
@@ -349,8 +349,8 @@ def _require_own_signature(root: Certificate, pins_issuers: bool) -> None:
     """Roots are named by key; what else theirs say is covered by their own signature."""
     if not (pins_issuers and not _self_issued(root)) and not root.is_issued_by(root):
         raise EvidenceError(
-            f"the certificate of {root.subject} was altered",
-            why="its own signature does not fit",
+            f"the certificate of {root.subject} was changed",
+            why="its own signature does not verify",
             fix="Fetch the vendor's root certificate again",
             code="chain-broken",
         )

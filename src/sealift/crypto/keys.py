@@ -73,12 +73,12 @@ class SecretKey:
             UsageError: without ``TOKEN``, after ``wipe``, or in a forked child.
         """
         if token is not TOKEN:
-            raise UsageError("key bytes are read with keys.TOKEN only")
+            raise UsageError("key bytes can be read only with keys.TOKEN")
         # Copied before the check: ``wipe`` in another thread forbids before it
         # overwrites, so zeroes are never taken for a key.
         material = bytes(self._material)
         if not self._usable:
-            raise UsageError("this key was wiped", fix="Derive or receive a fresh one")
+            raise UsageError("this key was wiped", fix="Derive or receive a new one")
         return material
 
     def wipe(self) -> None:

@@ -26,7 +26,7 @@ class Keystream:
 
     def __init__(self, key: SecretKey) -> None:
         if len(key) != 32:
-            raise UsageError("a keystream's key has 32 bytes")
+            raise UsageError("a keystream's key must have 32 bytes")
         self._cipher = AESGCM(key.reveal(TOKEN))
 
     def fill(self, block: int, out: Buffer, attempt: int = 0) -> None:

@@ -48,7 +48,7 @@ class PublicKey:
 
     def __post_init__(self) -> None:
         if len(self.raw) != 32:
-            raise MalformedError("an Ed25519 public key has 32 bytes")
+            raise MalformedError("an Ed25519 public key must have 32 bytes")
 
     @classmethod
     def from_text(cls, text: str) -> PublicKey:

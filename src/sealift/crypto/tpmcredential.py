@@ -66,7 +66,7 @@ def make_credential(
     if symmetric_bits not in _SYMMETRIC_BITS:
         raise MalformedError(f"an endorsement key with AES of {symmetric_bits} bits")
     if len(secret) > digest_bytes(name_hash):
-        raise UsageError("a credential is at most as long as the key's digest")
+        raise UsageError("a credential must not be longer than the key's digest")
     seed, encrypted_seed = _share_seed(endorsement, name_hash)
     key = _kdfa(name_hash, seed, b"STORAGE", name, symmetric_bits)
     identity = _encrypt_cfb(key, _sized(secret.reveal(TOKEN)))

@@ -149,7 +149,7 @@ class RsaKey:
         if not MIN_BITS <= self.modulus.bit_length() <= MAX_BITS:
             raise MalformedError(
                 f"an RSA modulus of {self.modulus.bit_length()} bits",
-                why=f"{MIN_BITS} to {MAX_BITS} are taken",
+                why=f"{MIN_BITS} to {MAX_BITS} are accepted",
             )
         if gcd(self.modulus, _SMALL_PRIMES) != 1:
             raise MalformedError("an RSA modulus with a small factor")

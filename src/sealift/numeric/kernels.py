@@ -70,7 +70,7 @@ class Kernels:
         """
         _same_size(x, out)
         if not 0 < limit <= MOST_LIMIT:
-            raise ValueError(f"a limit of {limit}")
+            raise ValueError(f"the limit {limit} is not valid")
         one = float(1 << NOISE_BITS)
         self.loops.quantize(x, scale * one, limit * one, noise, out)
 
@@ -126,7 +126,7 @@ class Kernels:
 
         whole = size or out.size
         if out.size != min(whole - first * BLOCK, -(-out.size // BLOCK) * BLOCK):
-            raise UsageError("a part of a mask ends within a block")
+            raise UsageError("a part of a mask ends inside a block")
         _draw(mask_stream(seed, basis), out.size, block, first)
 
     def unmask(
@@ -146,7 +146,7 @@ class Kernels:
         most = self.loops.unmask(answers, basis.modulus, scale, ints, floats)
         for share, largest in zip("PMZ", most, strict=True):
             if largest >= basis.modulus:
-                why = "a number of it is not below the modulus"
+                why = "one of its numbers is not below the modulus"
                 raise MalformedError(
                     f"{share} sent no share", why=why, code="bad-share"
                 )
@@ -227,10 +227,7 @@ def best_kernels(folder: Path | None = None) -> Kernels:
 
 
 def _draw(
-    stream: Keystream,
-    size: int,
-    block: Callable[[Words, slice], int],
-    first: int = 0,
+    stream: Keystream, size: int, block: Callable[[Words, slice], int], first: int = 0
 ) -> None:
     """Block after block of words, each drawn until none of its numbers lacks."""
     scratch = np.empty(BLOCK_BYTES + TAG_BYTES, np.uint8)

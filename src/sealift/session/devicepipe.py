@@ -233,7 +233,7 @@ class DevicePipe(Pipe):
         slot, records, at = back.take(), list[_Record](), 0
         while len(records) < BATCH_RECORDS and start < target.nbytes:
             if time.monotonic() > deadline_s:  # each record came in time
-                slow = "the peer sends a message byte by byte"
+                slow = "the peer sends a message in parts that are too small"
                 raise PeerError(slow, code="peer-timeout")
             frame = self._carrier.borrow(self._timeout_s)
             nbytes = len(frame) - FRAME_EXTRA_BYTES
@@ -266,13 +266,11 @@ class DevicePipe(Pipe):
 
 def _used(direction: _Direction | None) -> _Direction:
     if direction is None:
-        raise UsageError("this pipe uses no device")
+        raise UsageError("this pipe has no device")
     return direction
 
 
-def _by_key(
-    records: Sequence[_Record],
-) -> list[tuple[DeviceKey, list[RecordPlace]]]:
+def _by_key(records: Sequence[_Record]) -> list[tuple[DeviceKey, list[RecordPlace]]]:
     """Records of one call have one key; it changes once in 64 GiB."""
     groups = groupby(records, key=lambda record: id(record.key))
     found = [list(group) for _, group in groups]

@@ -102,7 +102,9 @@ def prove_to_host(sock: socket.socket, key: SecretKey, offer: DirectOffer) -> No
     deadline = Deadline(PROOF_S)
     greeting = _receive(sock, _GREETING_BYTES, deadline)
     if not greeting.startswith(MAGIC):
-        raise MalformedError("something else listens there", code="not-an-accelerator")
+        raise MalformedError(
+            "another process listens at that address", code="not-an-accelerator"
+        )
     ours = secrets.token_bytes(_CHALLENGE_BYTES)
     exchange = _Exchange(offer.kind, offer.token, greeting[len(MAGIC) :], ours)
     proof = exchange.proof(key, _End.DIALLER)
@@ -159,7 +161,7 @@ def _receive(sock: socket.socket, count: int, deadline: Deadline) -> bytes:
         except OSError as error:
             raise peer_closed(error) from error
         if not part:
-            raise peer_closed("the peer ended it")
+            raise peer_closed("the peer closed it")
         received += part
     return received
 
@@ -219,7 +221,7 @@ class PathDialler:
             frame_bytes: Longest frame.
         """
         why = (
-            "none of the paths that were offered is allowed here"
+            "this machine allows none of the offered direct paths"
             if offers
             else "no direct path was offered"
         )
@@ -227,14 +229,14 @@ class PathDialler:
             if not self._is_allowed(offer):
                 continue
             if offer.address in self._silent:
-                why = f"{offer.kind}: nobody answered before"
+                why = f"{offer.kind}: nobody answered earlier"
                 continue
             try:
                 transport = self._connect(offer, key, frame_bytes)
             except SealiftError as error:
                 why = f"{offer.kind}: {error.what}"
             else:
-                return Taken(offer.kind, "offered and proven", transport)
+                return Taken(offer.kind, "offered and proved", transport)
         return Taken("relay", why)
 
     def _is_allowed(self, offer: DirectOffer) -> bool:

@@ -23,12 +23,7 @@ from sealift.channel.transport.unixsocket import LocalListener
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit
-from sealift.session.direct import (
-    TOKEN_BYTES,
-    DirectOffer,
-    Kind,
-    prove_to_dialler,
-)
+from sealift.session.direct import TOKEN_BYTES, DirectOffer, Kind, prove_to_dialler
 
 MAX_UNPROVEN: Final = 8  # connections that may be proving themselves at one time
 MAX_UNPROVEN_EACH: Final = 4  # of them from one address
@@ -79,7 +74,7 @@ class DirectPlace:
             while self._transport is None:
                 left_s = deadline.remaining_s()
                 if self._closed or left_s == 0:
-                    raise PeerError("the holder did not come alongside")
+                    raise PeerError("the holder did not use the direct connection")
                 self._changed.wait(left_s)
             return self._transport
 
@@ -207,7 +202,7 @@ class DirectHost:
             token = prove_to_dialler(sock, kind, self._key, self._claim)
             place = self._find(token)
             if place is None:
-                raise PeerError("the visit is over")
+                raise PeerError("the visit has ended")
             place.connect(_transport(kind, sock, place))
         except SealiftError as error:
             with suppress(OSError):

@@ -82,9 +82,9 @@ class PeerPolicy:
 
     def __post_init__(self) -> None:
         if not self.roles:
-            raise UsageError("a peer policy names at least one role")
+            raise UsageError("a peer policy must name at least one role")
         if self.require_identity and self.identities is None:
-            raise UsageError("require_identity needs the identity keys to compare with")
+            raise UsageError("require_identity needs identity keys to compare with")
         if self.require_evidence and self.appraiser is None:
             raise UsageError("require_evidence needs an appraiser")
         demands = self.require_identity or self.require_evidence or self.instance
@@ -238,26 +238,26 @@ def screen_params(policy: PeerPolicy, params: Params, agreement: Digest) -> None
     """
     if params.agreement != agreement:
         raise PolicyError(
-            "the peer works under another agreement",
-            why=f"it names {params.agreement.short}, we have {agreement.short}",
+            "the peer uses another agreement",
+            why=f"it uses {params.agreement.short}; this process uses {agreement.short}",
             code="agreement-differs",
         )
     if params.role not in policy.roles:
         raise PolicyError(
-            f"the peer is a {params.role}",
+            f"the peer has the role {params.role}",
             why=f"only {', '.join(sorted(policy.roles))} may connect here",
             code="role-refused",
         )
     if policy.names is not None and params.name not in policy.names:
         raise PolicyError(
-            f"the peer calls itself {params.name}",
+            f"the peer has the name {params.name}",
             why=f"expected {', '.join(sorted(policy.names))}",
             code="name-refused",
         )
     if policy.instance is not None and params.instance != policy.instance:
         raise PolicyError(
-            f"{params.name} is not the instance that was expected",
-            why="a process makes a fresh instance key at every start",
+            f"{params.name} is not the expected instance",
+            why="a process makes a new instance key at every start",
             code="instance-differs",
         )
 
@@ -273,7 +273,7 @@ def _verify_identity(
     if params.identity is None or proof.identity is None:
         if policy.require_identity:
             raise PolicyError(
-                f"{params.name} shows no identity key", code="identity-missing"
+                f"{params.name} sent no identity key", code="identity-missing"
             )
         return
     params.identity.verify(Label.IDENTITY_PROOF, message, proof.identity)
@@ -282,7 +282,7 @@ def _verify_identity(
     expected: PublicKey | None = policy.identities.get(params.name)
     if params.identity != expected:
         raise PolicyError(
-            f"{params.name} does not have the identity key that the agreement names",
+            f"{params.name} has another identity key than the agreement names",
             code="identity-differs",
         )
 
@@ -298,15 +298,15 @@ def _verify_evidence(
         if policy.require_evidence:
             accepted = ", ".join(policy.appraiser.accept) if policy.appraiser else "it"
             raise EvidenceError(
-                f"{params.name} shows no evidence",
-                why=f"the agreement wants {accepted}",
+                f"{params.name} sent no evidence",
+                why=f"the agreement requires {accepted}",
                 code="evidence-missing",
             )
         return None
     if policy.appraiser is None:
         raise PolicyError(
-            f"{params.name} shows evidence that nobody asked for",
-            why="no accepted level is set here, and no kind is accepted by default",
+            f"{params.name} sent evidence, and none is expected",
+            why="no accepted level is set, and none is accepted by default",
             code="evidence-refused",
         )
     result = policy.appraiser.appraise(proof.evidence, bound, earlier)
@@ -317,6 +317,6 @@ def _verify_evidence(
 def _require_role(result: AttestationResult, params: Params) -> None:
     if result.claims.role not in (None, params.role.value):
         raise EvidenceError(
-            f"evidence of a {result.claims.role} shown by a {params.role}",
+            f"a {params.role} sent the evidence of a {result.claims.role}",
             code="evidence-role",
         )

@@ -185,7 +185,7 @@ class MessageReceiver:
         found = opener.header
         if (found.suite, found.key_epoch, found.carries_messages) != agreed:
             raise MalformedError(
-                "the peer's stream differs from what the handshake agreed on",
+                "the peer's stream differs from the one agreed in the handshake",
                 code="stream-differs",
             )
         self._opener = opener
@@ -199,7 +199,7 @@ class MessageReceiver:
         """
         if self._opener is None:
             raise MalformedError(
-                "a record before the stream's header", code="bad-frame"
+                "a record came before the stream's header", code="bad-frame"
             )
         try:
             return _parse_type(self._opener.open_frame(frame))

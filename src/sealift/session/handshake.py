@@ -84,7 +84,7 @@ class _Party:
         """Demand that we are at ``step``, and be over until the step succeeds."""
         found, self._step = self._step, _Step.OVER
         if found is not step:
-            raise UsageError("this handshake is over, or at another step")
+            raise UsageError("this handshake has ended, or is at another step")
 
     def _params(self, suites: tuple[int, ...], exchange: bytes) -> Params:
         own = self._endpoint
@@ -108,7 +108,7 @@ class _Party:
             raise AuthenticationError  # our own message, sent back to us
         if not secrets.compare_digest(params.predecessor, self._predecessor):
             raise PolicyError(
-                "the peer continues another session than we do",
+                "the peer continues another session than this process",
                 code="predecessor-differs",
             )
         screen_params(self._policy, params, self._endpoint.agreement)
@@ -118,8 +118,8 @@ class _Party:
     ) -> Established:
         if self._former is not None and _lasting(peer) != _lasting(self._former):
             raise PolicyError(
-                "another peer answered the rekey",
-                why="role, name, identity and instance key must stay the same",
+                "another peer than before answered the rekey",
+                why="role, name, identity and instance key must not change",
                 code="rekey-peer-differs",
             )
         return Established(
@@ -241,8 +241,8 @@ def _lasting(peer: VerifiedPeer) -> tuple[object, ...]:
 def _require_version(params: Params) -> None:
     if params.version != VERSION:
         raise PolicyError(
-            f"the peer speaks version {params.version} of the handshake",
-            why=f"this Sealift speaks {VERSION}",
+            f"the peer uses version {params.version} of the handshake",
+            why=f"this Sealift uses version {VERSION}",
             code="handshake-version",
         )
 
@@ -252,7 +252,7 @@ def _choose_suite(offered: Params, ours: tuple[Suite, ...]) -> int:
         if int(suite) in offered.suites:
             return int(suite)
     raise PolicyError(
-        "no cipher suite in common",
+        "the two ends have no cipher suite in common",
         why=f"the peer offers {list(offered.suites)}",
         code="no-common-suite",
     )
@@ -262,7 +262,7 @@ def _chosen_suite(reply: Params, own: Params) -> int:
     if len(reply.suites) != 1 or reply.suites[0] not in own.suites:
         raise PolicyError(
             "the peer chose a cipher suite that was not offered",
-            why=f"{list(reply.suites)} of {list(own.suites)}",
+            why=f"it chose {list(reply.suites)} of {list(own.suites)}",
             code="no-common-suite",
         )
     return reply.suites[0]

@@ -110,14 +110,14 @@ class Pipe:
             hello = self._carrier.receive(self._hello_s)
             if not hello.startswith(_HELLO):
                 raise MalformedError(
-                    "the peer speaks no pipe, or another version of it"
+                    "the peer does not use a pipe, or uses another version"
                 )
             theirs = hello[len(_HELLO) :]
             self._opener = FrameOpener(back, theirs, context=context)
             undone.callback(self._opener.close)
         if self._opener.header.suite is not suite:
             raise MalformedError(
-                "the peer's pipe differs from what the handshake agreed on",
+                "the peer's pipe differs from the one agreed in the handshake",
                 code="stream-differs",
             )
         headers = (mine, theirs) if side is Side.INITIATOR else (theirs, mine)
@@ -166,14 +166,14 @@ class Pipe:
         """
         view = memoryview(target).cast("B")
         if view.readonly:
-            raise UsageError("a message is received into memory that can be written")
+            raise UsageError("a message must be received into writable memory")
         with self._turn(self._receive_lock):
             deadline_s = time.monotonic() + self._timeout_s + len(view) / LEAST_RATE
             try:
                 offset = self._open(view, 0, len(view))
                 while offset < len(view):
                     if time.monotonic() > deadline_s:  # each record came in time
-                        slow = "the peer sends a message byte by byte"
+                        slow = "the peer sends a message in parts that are too small"
                         raise PeerError(slow, code="peer-timeout")
                     offset += self._open(view[offset:], offset, len(view))
             except BaseException:
@@ -207,7 +207,7 @@ class Pipe:
         frame = self._carrier.borrow(self._timeout_s)
         if not is_last(frame):
             raise PeerError(
-                "the pipe is closed before everything was received",
+                "the pipe was closed before everything was received",
                 code="session-truncated",
             )
         verified = self._open_last(frame)
@@ -289,7 +289,7 @@ class Pipe:
 def _claim(lock: threading.Lock) -> None:
     if not lock.acquire(blocking=False):
         raise UsageError(
-            "another thread uses this direction of the pipe", code="pipe-in-use"
+            "another thread is using this direction of the pipe", code="pipe-in-use"
         )
 
 

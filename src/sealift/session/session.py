@@ -22,12 +22,7 @@ from typing import Final, TypeVar
 from sealift import codec
 from sealift.channel.transport.transport import Deadline, Transport
 from sealift.crypto.keys import Label, SecretKey
-from sealift.errors import (
-    MalformedError,
-    PeerError,
-    SealiftError,
-    UsageError,
-)
+from sealift.errors import MalformedError, PeerError, SealiftError, UsageError
 from sealift.ids import Buffer
 from sealift.session.endpoint import Endpoint, Established, PeerPolicy, VerifiedPeer
 from sealift.session.frames import (
@@ -124,7 +119,7 @@ class Session:
         """
         if len(message) > MAX_MESSAGE_BYTES:
             raise UsageError(
-                f"a message of {len(message)} bytes is above {MAX_MESSAGE_BYTES}",
+                f"a message has {len(message):,} bytes, more than {MAX_MESSAGE_BYTES:,}",
                 code="message-too-long",
             )
         with self._life.use(EndPolicy.NEVER), self._send_lock:
@@ -144,7 +139,7 @@ class Session:
             if incoming.raw:
                 raise MalformedError(
                     "expected a message",
-                    why="a raw frame came",
+                    why="a raw frame came in place of a message",
                     code="unexpected-frame",
                 )
             return incoming.payload
@@ -177,7 +172,7 @@ class Session:
             PeerError: it did not answer in time; the session is over.
         """
         if self._established.side is not Side.INITIATOR:
-            raise UsageError("a session is rekeyed by the side that opened it")
+            raise UsageError("only the side that opened a session can rekey it")
         with self._life.use(EndPolicy.ALWAYS), self._receive_lock:
             deadline = Deadline(timeout_s)
             renewal = Initiator(self._endpoint, self._policy, renews=self._established)
@@ -257,7 +252,9 @@ class Session:
             elif kind is FrameKind.ABORT:
                 raise_abort(payload)
             else:
-                raise MalformedError("a handshake in a session", code="bad-frame")
+                raise MalformedError(
+                    "a handshake message came in an open session", code="bad-frame"
+                )
 
     def _receive_frame(self, deadline: Deadline) -> bytes:
         try:
@@ -284,7 +281,9 @@ class Session:
             with self._life.use(EndPolicy.ALWAYS):
                 self._answer_rekey(payload)
             return
-        raise MalformedError("a rekey message out of turn", code="unexpected-frame")
+        raise MalformedError(
+            "a rekey message came out of order", code="unexpected-frame"
+        )
 
     def _answer_rekey(self, hello: bytes) -> None:
         deadline = Deadline(REKEY_TIMEOUT_S)
@@ -304,11 +303,11 @@ class Session:
             if kind is wanted:
                 return payload
             if kind not in (None, MessageType.APPLICATION):
-                raise MalformedError("a rekey message out of turn")
+                raise MalformedError("a rekey message came out of order")
             self._waiting.append(Incoming(kind is None, payload))
             waiting_bytes = sum(len(frame.payload) for frame in self._waiting)
             if len(self._waiting) > MAX_WAITING or waiting_bytes > MAX_WAITING_BYTES:
-                raise PeerError("the peer floods a rekey", code="flooded")
+                raise PeerError("the peer sent too much during a rekey", code="flooded")
 
 
 def connect(

@@ -62,7 +62,7 @@ class Params:
         _require_length("challenge", self.challenge, (CHALLENGE_BYTES,))
         _require_length("predecessor", self.predecessor, (0, TRANSCRIPT_BYTES))
         if not 0 < len(self.suites) <= MAX_SUITES:
-            raise MalformedError("bad number of suites", field="suites")
+            raise MalformedError("the number of suites is wrong", field="suites")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +150,7 @@ def signed_value(side: Side, role: Role, th1: bytes) -> bytes:
 def hash_proofs(th1: bytes, initiator: Proof, responder: Proof) -> bytes:
     """th2: th1, both evidences and all signatures."""
     return labelled(
-        Label.TRANSCRIPT_PROOFS,
-        th1,
-        codec.encode(initiator),
-        codec.encode(responder),
+        Label.TRANSCRIPT_PROOFS, th1, codec.encode(initiator), codec.encode(responder)
     )
 
 

@@ -90,7 +90,7 @@ OPENED: dict[str, tuple[Callable[[Path], object], str, int, str]] = {
     "a folder": (as_folder, "shard-unreadable", 3, "part-1.sealed: it is not a regular"),
     "a pipe": (as_pipe, "shard-unreadable", 3, "part-1.sealed: it is not a regular file"),
     "empty": (lambda p: os.truncate(p, 0), "bad-sealed-file", 6, "part-1.sealed is not"),
-    "half": (half, "bad-sealed-file", 6, "part-1.sealed is not a whole sealed file"),
+    "half": (half, "bad-sealed-file", 6, "part-1.sealed is not a complete sealed file"),
     "a flipped byte": (flip, "record-changed", 5, "of part-1.sealed was changed"),
     "another dataset's": (others(".sealed"), "wrong-data-key", 5, "part-1.sealed: the file"),
     "another dataset's, with its card": (

@@ -153,7 +153,7 @@ def test_what_stands_there_is_never_replaced_or_removed(
     source: Path, out: Path, key: SecretKey, name: str
 ) -> None:
     (out / name).write_bytes(b"precious")
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         seal(source, out, key)
     assert [path.read_bytes() for path in out.iterdir()] == [b"precious"]
 

@@ -134,6 +134,6 @@ def test_what_stands_there_is_not_touched(
     tmp_path: Path, arrays: dict[str, Array]
 ) -> None:
     (tmp_path / "part-2.sealed").write_text("mine")
-    with pytest.raises(UsageError, match=r"part-2.sealed exists already"):
+    with pytest.raises(UsageError, match=r"part-2.sealed already exists"):
         seal(tmp_path, arrays, 4)
     assert left(tmp_path) == {"part-2.sealed"}

@@ -194,11 +194,11 @@ def test_the_socket_is_nobody_elses_business(parties: LinkedParties, left: str) 
         dead.close()
     listener = PathListener(parties.path)
     assert stat.S_IMODE(parties.path.stat().st_mode) == 0o600
-    with pytest.raises(UnavailableError, match="something is there"):
+    with pytest.raises(UnavailableError, match="a file exists there"):
         PathListener(parties.path)
     listener.close()
     parties.path.write_text("mine")
-    with pytest.raises(UnavailableError, match="something is there"):
+    with pytest.raises(UnavailableError, match="a file exists there"):
         PathListener(parties.path)
     assert parties.path.read_text() == "mine"
 

@@ -95,7 +95,7 @@ def test_a_proxy_that_looks_into_the_connection(
     with little_proxy(instead=instead) as proxy:
         error = refusal(monkeypatch, proxy)
     assert (error.code, error.exit_code) == ("proxy-breaks", 3)
-    assert "looks into the connection" in str(error)
+    assert "inspects the connection" in str(error)
 
 
 def test_a_portal_answers_with_its_page(monkeypatch: pytest.MonkeyPatch) -> None:

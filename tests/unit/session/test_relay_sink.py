@@ -22,7 +22,7 @@ def test_frames_go_on() -> None:
         Relay.listen(sink=fail) as relay,
         relay.local_client("first") as first,
     ):
-        with pytest.raises(PeerError, match="name is taken"):
+        with pytest.raises(PeerError, match="the name is in use"):
             RelayClient.dial(relay.address, "first", DIAL_S)
         with RelayClient.dial(relay.address, "second", DIAL_S):
             first.open("second", DIAL_S).close()

@@ -53,7 +53,7 @@ class CudaKey:
     def require_open(self) -> None:
         """Refuse after ``close``."""
         if self._closed:
-            raise UsageError("this key was taken off the device", code="dead-key")
+            raise UsageError("this key was removed from the device", code="dead-key")
 
     def close(self) -> None:
         """Overwrite it after what is queued, and read that back. Idempotent.
@@ -82,10 +82,10 @@ def expand_key(core: Core, suite: Suite, key: SecretKey) -> CudaKey:
     """
     if suite not in core.kernels.suites():
         raise UnavailableError(
-            f"engine cuda does not compute {suite.name}", code="no-such-suite"
+            f"engine cuda does not support {suite.name}", code="no-such-suite"
         )
     if len(key) != KEY_BYTES:
-        raise UsageError(f"an AEAD key has {KEY_BYTES} bytes")
+        raise UsageError(f"an AEAD key must have {KEY_BYTES} bytes")
     expanded = core.allocate(core.kernels.key_bytes(suite))
     try:
         _expand(core, suite, key, expanded)
@@ -125,10 +125,7 @@ class CudaVerdicts:
     """
 
     def __init__(
-        self,
-        ticket: DeviceEvent,
-        read: Callable[[], bytes],
-        refuse: Callable[[], None],
+        self, ticket: DeviceEvent, read: Callable[[], bytes], refuse: Callable[[], None]
     ) -> None:
         self._ticket = ticket
         self._read = read

@@ -281,11 +281,7 @@ class CudaDriver:
         return self._ask("cuModuleGetFunction", module, name.encode())
 
     def launch(
-        self,
-        kernel: Any,
-        grid: Grid,
-        arguments: Sequence[Argument],
-        stream: Any,
+        self, kernel: Any, grid: Grid, arguments: Sequence[Argument], stream: Any
     ) -> None:
         """Queue a kernel; the driver copies the arguments before it returns."""
         if grid.shared_bytes > _MOST_PLAIN_SHARED:
@@ -531,7 +527,7 @@ def _check(cu: Any, call: str, *arguments: Any) -> Any:
 def _no_library(call: str, error: RuntimeError) -> UnavailableError:
     if call == "cuInit":
         return UnavailableError(
-            "there is no NVIDIA GPU to use here",
+            "this process cannot use an NVIDIA GPU",
             why="the driver library libcuda.so.1 is not on this machine",
             code="no-gpu",
         )

@@ -254,7 +254,7 @@ def _architecture_of(gpu: GpuFacts) -> str:
     if gpu.capability < OLDEST:
         raise UnavailableError(
             f"the kernels do not run on {gpu.name}",
-            why=f"its compute capability is {major}.{minor}, 8.0 is the least",
+            why=f"its compute capability is {major}.{minor}; 8.0 is needed",
             code="gpu-too-old",
         )
     return f"sm_{major}{minor}"

@@ -174,11 +174,7 @@ class Driver(Protocol):
         """One kernel of a module."""
 
     def launch(
-        self,
-        kernel: Any,
-        grid: Grid,
-        arguments: Sequence[Argument],
-        stream: Any,
+        self, kernel: Any, grid: Grid, arguments: Sequence[Argument], stream: Any
     ) -> None:
         """Queue a kernel."""
 
@@ -230,18 +226,19 @@ _LOST: Final = {4, 46, 201, 214, 220, 226, 709, 806, 810, 916, 999}
 Meaning = tuple[str, str, str]
 """Code, what happened, what to do."""
 
-_TO_DOCTOR: Final = "`sealift doctor` says what this machine can do"
-_OTHER: Final[Meaning] = ("gpu-error", "the GPU refused a call", _TO_DOCTOR)
+_TO_DOCTOR: Final = "`sealift doctor` shows what this machine supports"
+_OTHER: Final[Meaning] = (
+    "gpu-error",
+    "the NVIDIA driver returned an error",
+    _TO_DOCTOR,
+)
 _MEANINGS: Final[tuple[tuple[set[int], Meaning], ...]] = (
-    (
-        {34, 100, 101},
-        ("no-gpu", "there is no NVIDIA GPU to use here", _TO_DOCTOR),
-    ),
+    ({34, 100, 101}, ("no-gpu", "this process cannot use an NVIDIA GPU", _TO_DOCTOR)),
     (
         {36, 227, 803, 804},
         (
             "gpu-driver-too-old",
-            "the NVIDIA driver does not fit",
+            "the NVIDIA driver does not match",
             "Install a driver for CUDA 13 (R580 or later)",
         ),
     ),
@@ -249,23 +246,23 @@ _MEANINGS: Final[tuple[tuple[set[int], Meaning], ...]] = (
         {200, 209, 218, 222, 223, 301, 302, 303},
         (
             "gpu-kernels-refused",
-            "the driver does not load the kernels made for this GPU",
-            "Update driver and compiler together",
+            "the driver does not load the kernels compiled for this GPU",
+            "Update the driver and the compiler together",
         ),
     ),
     (
         {802},
         (
             "gpu-not-ready",
-            "the GPU is confidential and accepts no work yet",
-            "It must be attested first; then `nvidia-smi conf-compute -srs 1`",
+            "the GPU is in confidential mode and accepts no work yet",
+            "Attest it first; then run `nvidia-smi conf-compute -srs 1`",
         ),
     ),
     (
         {801},
         (
             "gpu-unsupported",
-            "this GPU or its mode does not support a call that is needed",
+            "this GPU or its mode does not support a required call",
             _TO_DOCTOR,
         ),
     ),
@@ -323,7 +320,7 @@ def too_old(found: int) -> UnavailableError:
     """The driver is older than what kernels and bindings need."""
     return UnavailableError(
         "the NVIDIA driver is too old",
-        why=f"it speaks CUDA {_say(found)}, needed is {_say(NEEDED_DRIVER)}",
+        why=f"it supports CUDA {_say(found)}; {_say(NEEDED_DRIVER)} is needed",
         code="gpu-driver-too-old",
     )
 

@@ -124,7 +124,7 @@ class CudaMemory:
     def require_open(self) -> None:
         """Refuse to be used after ``close``."""
         if self._closed:
-            raise UsageError("this memory was given back", code="dead-memory")
+            raise UsageError("this memory was freed", code="dead-memory")
 
     def scrub(self) -> None:
         """Overwrite it with zeroes after what is queued, and read that back.
@@ -181,20 +181,17 @@ def array_range(array: Any, driver: Driver) -> tuple[int, int]:
     """
     told = getattr(array, "__cuda_array_interface__", None)
     if told is None or told.get("mask") is not None:
-        raise UsageError("this is no array in a GPU's memory", code="not-on-gpu")
+        raise UsageError("this array is not in a GPU's memory", code="not-on-gpu")
     address, read_only = told["data"]
     itemsize = int(told["typestr"][2:])
     nbytes = itemsize
     for extent in told["shape"]:
         nbytes *= extent
     if read_only or not _is_dense(told, itemsize):
-        raise UsageError(
-            "this array is read-only or has gaps",
-            code="not-on-gpu",
-        )
+        raise UsageError("this array is read-only or has gaps", code="not-on-gpu")
     if nbytes and (found := driver.residence(address)) in _FOREIGN:
         raise UsageError(
-            f"this array lies in {found.value} memory, not this GPU's",
+            f"this array is in {found.value} memory, not in this GPU's",
             code="not-on-gpu",
         )
     return address, nbytes
@@ -203,7 +200,7 @@ def array_range(array: Any, driver: Driver) -> tuple[int, int]:
 def own_memory(memory: DeviceMemory) -> CudaMemory:
     """The memory, if it is one of a GPU and open."""
     if not isinstance(memory, CudaMemory):
-        raise UsageError("this memory is another device's")
+        raise UsageError("this memory belongs to another device")
     memory.require_open()
     return memory
 

@@ -144,8 +144,7 @@ def _require_supported(driver: Driver) -> None:
     if found < LEAST_CAPABILITY:
         raise UnavailableError(
             f"{driver.facts.name} is not supported",
-            why=f"it has compute capability {_say(found)}, needed is "
-            f"{_say(LEAST_CAPABILITY)}",
+            why=f"it has compute capability {_say(found)}; {_say(LEAST_CAPABILITY)} is needed",
             code="gpu-unsupported",
         )
 
@@ -172,17 +171,17 @@ def make_case(suite: Suite, lengths: Sequence[int]) -> Case:
 
 
 def _checks(engine: CudaEngine, case: Case) -> Iterator[tuple[str, bool]]:
-    yield "what the CPU sealed does not open to its plaintext", _opens(engine, case)
-    yield (
-        "what crosses in pieces does not open to its plaintext",
-        _crosses(engine, case),
-    )
-    yield "it does not seal to the CPU's bytes", _seals(engine, case)
+    yield "bytes that the CPU sealed do not open correctly", _opens(engine, case)
+    yield ("bytes sent in pieces do not open correctly", _crosses(engine, case))
+    yield "it seals to other bytes than the CPU", _seals(engine, case)
     for what, spoilt in _spoilt(case):
-        yield f"a flipped bit in the {what} is not noticed", _refuses(engine, spoilt)
+        yield (
+            f"it does not notice a flipped bit in the {what}",
+            _refuses(engine, spoilt),
+        )
     what, spoilt = next(_spoilt(case))
     yield (
-        f"a flipped {what} that crosses is not noticed",
+        f"it does not notice a flipped {what} in transfer",
         _refuses_crossing(engine, spoilt),
     )
 

@@ -353,7 +353,7 @@ def _check(shape: BatchShape) -> None:
     if shape.longest_bytes > MAX_PLAINTEXT_BYTES:
         raise UsageError(
             f"a record of {shape.longest_bytes} bytes cannot be opened or sealed at once",
-            why=f"kernels take at most {MAX_PLAINTEXT_BYTES}",
+            why=f"kernels accept at most {MAX_PLAINTEXT_BYTES:,} bytes",
             code="bad-record-length",
         )
 

@@ -99,7 +99,7 @@ def _write(
 ) -> Ticket:
     """Queue kernels, or without any a copy, that read ``part`` and write ``total``."""
     if (total.size, total.dtype) != (part.size, part.dtype):
-        raise UsageError("tensors of two lengths or types", code="bad-tensor")
+        raise UsageError("the tensors differ in length or type", code="bad-tensor")
     to, origin = _Span.of(total), _Span.of(part)
     places = {"total": to.address, "part": origin.address}
 

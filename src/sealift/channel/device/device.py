@@ -367,7 +367,7 @@ def check_transfer(
                 start, end = _next_part(ranges, byte, sealed)
                 byte = end
             if begin < start:
-                raise _bad_place("a record does not lie in what crosses, in its order")
+                raise _bad_place("a record is outside the transfer or out of order")
             start = begin + length + TAG_BYTES
             in_order, written = in_order and to >= written, to + length
             plains.append((to, length))
@@ -383,7 +383,7 @@ def _next_part(
     """Start and end of the next part, which begins at ``byte`` at the earliest."""
     buffer, start = next(ranges, (b"", -1))
     if start < byte:
-        raise _bad_place("a record does not lie in what crosses, in its order")
+        raise _bad_place("a record is outside the transfer or out of order")
     nbytes = memoryview(buffer).nbytes
     check_range(sealed, start, nbytes)
     return start, start + nbytes
@@ -397,7 +397,7 @@ def check_range(memory: DeviceMemory, offset: int, nbytes: int) -> None:
     """
     if offset < 0 or offset + nbytes > memory.nbytes:
         raise UsageError(
-            f"{nbytes} bytes at {offset} do not lie in {memory.nbytes} bytes",
+            f"{nbytes:,} bytes at {offset:,} are outside the {memory.nbytes:,} bytes",
             code="bad-record-place",
         )
 
@@ -421,17 +421,15 @@ def _check_ranges(ranges: list[tuple[int, int]], limit: int) -> None:
         ranges.sort()
     for start, length in ranges:
         if start < end or length < 0:
-            raise _bad_place("two records overlap, or begin before the memory")
+            raise _bad_place("two records overlap, or one begins before the memory")
         end = start + length
     if end > limit:
-        raise _bad_place(f"a record ends at {end}, the memory at {limit}")
+        raise _bad_place(f"a record ends at {end:,}, and the memory at {limit:,}")
 
 
 def _bad_place(why: str) -> UsageError:
     return UsageError(
-        "a record does not lie in the device's memory",
-        why=why,
-        code="bad-record-place",
+        "a record is outside the device's memory", why=why, code="bad-record-place"
     )
 
 
@@ -443,7 +441,7 @@ def device_lost(why: str) -> UnavailableError:
 def no_pinned_memory(nbytes: int, why: str) -> UnavailableError:
     """The host cannot keep ``nbytes`` more where a device reads them."""
     return UnavailableError(
-        f"the host has no room for {nbytes} bytes of pinned memory",
+        f"the host has no room for {nbytes:,} bytes of pinned memory",
         why=why,
         code="no-pinned-memory",
     )
@@ -452,7 +450,7 @@ def no_pinned_memory(nbytes: int, why: str) -> UnavailableError:
 def device_out_of_memory(nbytes: int, why: str = "") -> UnavailableError:
     """There is no room for ``nbytes`` more."""
     return UnavailableError(
-        f"the device has no room for {nbytes} bytes",
+        f"the device has no room for {nbytes:,} bytes",
         why=why,
         code="device-out-of-memory",
     )

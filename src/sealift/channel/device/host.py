@@ -68,7 +68,7 @@ class HostMemory:
     def require_open(self) -> None:
         """Refuse to be used after ``close``."""
         if self._closed:
-            raise UsageError("this memory was given back", code="dead-memory")
+            raise UsageError("this memory was freed", code="dead-memory")
 
     def scrub(self) -> None:
         """Overwrite it with zeroes, after what is queued."""
@@ -102,7 +102,7 @@ class HostKey:
             UsageError: after ``close``.
         """
         if self._cipher is None:
-            raise UsageError("this key was taken off the device", code="dead-key")
+            raise UsageError("this key was removed from the device", code="dead-key")
         return self._cipher
 
     def close(self) -> None:
@@ -340,7 +340,9 @@ class HostDevice:
             if self._free_bytes is None:
                 return
             if nbytes > self._free_bytes:
-                raise device_out_of_memory(nbytes, f"{self._free_bytes} are left")
+                raise device_out_of_memory(
+                    nbytes, f"{self._free_bytes:,} bytes are free"
+                )
             self._free_bytes -= nbytes
 
     def _settle(self) -> None:
@@ -411,7 +413,7 @@ def _own(key: DeviceKey) -> HostKey:
 
 def _view(memory: DeviceMemory) -> memoryview:
     if not isinstance(memory, HostMemory):
-        raise UsageError("this memory is another device's")
+        raise UsageError("this memory belongs to another device")
     memory.require_open()
     return memory.view
 

@@ -158,7 +158,7 @@ def check_deferrable(dtype: str, shape: Sequence[int], nbytes: int) -> None:
     """
     name = dtype.removeprefix("torch.")
     if name not in DEFERRABLE:
-        raise not_deferred(f"{name} can decide what is done, a float cannot")
+        raise not_deferred(f"{name} could control the computation, unlike a float")
     if any(size <= 0 for size in shape) or math.prod(shape) * _BYTES[name] != nbytes:
         raise not_deferred(f"shape {tuple(shape)} of {name} is not {nbytes} bytes")
 
@@ -166,7 +166,7 @@ def check_deferrable(dtype: str, shape: Sequence[int], nbytes: int) -> None:
 def not_deferred(why: str) -> UsageError:
     """Such a batch waits for its verdict."""
     return UsageError(
-        "this batch is not used before its verdict",
+        "this batch cannot be used before it is verified",
         why=why,
         code="deferral-not-allowed",
     )

@@ -49,10 +49,11 @@ class SealAhead:
 
     def __init__(self, sender: LinkSender, depth: int = DEFAULT_DEPTH) -> None:
         if sender.mode is not LinkMode.SEAL_AHEAD:
-            raise UsageError(f"mode {sender.mode} seals nothing ahead")
+            raise UsageError(f"mode {sender.mode} cannot seal ahead")
         if depth < 1:
             raise UsageError(
-                f"{depth} batches cannot wait", fix="Let one wait, or more"
+                f"a depth of {depth} batches is not possible",
+                fix="Use a depth of 1 or more",
             )
         self._sender = sender
         self._sealer = sender.sealer
@@ -95,7 +96,7 @@ class SealAhead:
         with self._lock:
             if not self.has_room:
                 raise UsageError(
-                    f"{self._depth} batches wait already", code="too-far-ahead"
+                    f"{self._depth} batches are already waiting", code="too-far-ahead"
                 )
             planned = replace(self._sender.plan(len(view)), number=self._number)
             with self._sender.life:
@@ -141,10 +142,12 @@ class SealAhead:
 
     def _take(self, batch: SealedBatch) -> None:
         if batch.spent:
-            raise UsageError("this batch crossed or was discarded", code="batch-spent")
+            raise UsageError(
+                "this batch was sent or discarded before", code="batch-spent"
+            )
         if not self._waiting or self._waiting[0] is not batch:
             raise UsageError(
-                "another batch was sealed before this one", code="out-of-turn"
+                "a batch that was sealed earlier must be sent first", code="out-of-turn"
             )
         self._waiting.popleft()
         batch.spent = True
@@ -215,7 +218,7 @@ class AheadFeeder:
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._closed)
             if self._closed:
-                raise UsageError("this feeder of batches was closed")
+                raise UsageError("this source of batches was closed")
             found = self._ready[0]
             if isinstance(found, SealedBatch):
                 self._ready.popleft()

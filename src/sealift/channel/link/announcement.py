@@ -149,7 +149,7 @@ def parse_mode(name: str) -> LinkMode:
         known = ", ".join(LinkMode)
         raise UsageError(
             f"there is no link mode {name!r}",
-            fix=f"There are: {known}",
+            fix=f"Use one of: {known}",
             code="no-such-mode",
         ) from None
 
@@ -172,8 +172,8 @@ def parse_hello(frame: Buffer) -> bytes:
     raw = bytes(frame)
     if not raw.startswith(_HELLO_MAGIC):
         raise PolicyError(
-            "the other end speaks another version of the link",
-            why=f"this is version {VERSION}",
+            "the other end uses another version of the link",
+            why=f"this end uses version {VERSION}",
             code="link-version",
         )
     return raw[len(_HELLO_MAGIC) :]

@@ -234,10 +234,12 @@ class HomeOpener:
     def _check(self, announcement: TransferAnnouncement) -> None:
         header, first = self._header, announcement.first_index
         if header.carries_messages or announcement.unit_bytes != header.record_bytes:
-            raise MalformedError("the transfer is not laid out as its stream is")
+            raise MalformedError("the transfer does not have the layout of its stream")
         left = header.total_bytes - first * header.record_bytes
         whole = announcement.total_bytes % header.record_bytes == 0
         if announcement.total_bytes > left or not (
             whole or announcement.total_bytes == left
         ):
-            raise MalformedError("the transfer is not whole records of its stream")
+            raise MalformedError(
+                "the transfer does not consist of whole records of its stream"
+            )

@@ -116,8 +116,8 @@ class LinkReceiver:
                 room = into.nbytes - offset
                 if announcement.total_bytes > room:
                     raise UsageError(
-                        f"a transfer of {announcement.total_bytes} bytes does not "
-                        f"fit the {room} bytes for it",
+                        f"a transfer of {announcement.total_bytes:,} bytes does "
+                        f"not fit into {room:,} bytes",
                         code="transfer-too-long",
                     )
                 self._open_all(Arriving(announcement, into, offset, sink))
@@ -146,7 +146,9 @@ class LinkReceiver:
         frame = self._transport.receive(self._timeout_s)
         announcement = TransferAnnouncement.parse(self._opener.open_message(frame))
         if announcement.number != self._number:
-            raise MalformedError("transfers are out of order", code="bad-announcement")
+            raise MalformedError(
+                "the transfers came out of order", code="bad-announcement"
+            )
         self._number += 1
         return announcement
 
@@ -158,7 +160,8 @@ class LinkReceiver:
     def _open_home(self, announcement: TransferAnnouncement) -> HomeOpener:
         if self._home_key is None:
             raise UsageError(
-                "records sealed at home came, and nobody here has their key",
+                "records came that were sealed before the link existed, and "
+                "this device has no key for them",
                 code="no-home-key",
             )
         home = self._home

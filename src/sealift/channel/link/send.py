@@ -142,7 +142,7 @@ class LinkSender:
                 view = memoryview(record).cast("B")
                 if len(view) < TAG_BYTES:
                     raise UsageError(
-                        f"a sealed record has more than {len(view)} bytes",
+                        f"a sealed record must have more than {len(view)} bytes",
                         code="not-a-record",
                     )
                 frame_bytes = len(view) - TAG_BYTES + FORWARDED_EXTRA_BYTES
@@ -160,7 +160,9 @@ class LinkSender:
         """
         self.check_process()
         if total_bytes == 0:
-            raise UsageError("a transfer has a byte or more", code="empty-transfer")
+            raise UsageError(
+                "a transfer must have at least one byte", code="empty-transfer"
+            )
         return TransferAnnouncement(
             TransferKind.LIVE, 0, total_bytes, self._record_bytes
         )
@@ -214,7 +216,7 @@ class LinkSender:
         verdicts = self.meet()
         answer = verdicts.open_frame(self.transport.receive(self.timeout_s))
         if answer != VERDICT.pack(VERDICT_MAGIC, announcement.number):
-            raise MalformedError("the device answered another transfer")
+            raise MalformedError("the device's answer belongs to another transfer")
         self.num_sent += 1
 
     def close(self) -> None:

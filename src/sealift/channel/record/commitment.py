@@ -62,7 +62,7 @@ class LeafHasher:
         expected = count_records(total_bytes, record_bytes)
         if len(leaves) != expected:
             raise IntegrityError(
-                f"{len(leaves)} content leaves where {expected} belong",
+                f"there are {len(leaves)} content leaves, and {expected} are expected",
                 code="content-mismatch",
             )
         raw = labelled(
@@ -98,9 +98,7 @@ class CommitmentBuilder:
     def commitment(self) -> ContentCommitment:
         """The commitment, once every record was added."""
         return self._hasher.commit(
-            self._leaves,
-            total_bytes=self._total_bytes,
-            record_bytes=self._record_bytes,
+            self._leaves, total_bytes=self._total_bytes, record_bytes=self._record_bytes
         )
 
 
@@ -139,9 +137,7 @@ def verify_leaves(
     """
     hasher = LeafHasher(data_key)
     computed = hasher.commit(
-        leaves,
-        total_bytes=commitment.total_bytes,
-        record_bytes=commitment.record_bytes,
+        leaves, total_bytes=commitment.total_bytes, record_bytes=commitment.record_bytes
     )
     _require_equal(computed.digest.raw, commitment.digest.raw, "the list of leaves")
     return VerifiedLeaves(commitment, leaves, hasher)
@@ -171,5 +167,5 @@ def _require_equal(computed: bytes, expected: bytes, what: str) -> None:
         verify_equal(computed, expected)
     except AuthenticationError:
         raise IntegrityError(
-            f"{what} is not the content that was committed to", code="content-mismatch"
+            f"{what} does not match its commitment", code="content-mismatch"
         ) from None

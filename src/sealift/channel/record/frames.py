@@ -148,7 +148,7 @@ class FrameOpener:
     ) -> None:
         header = StreamHeader.parse(header_bytes)
         if not header.carries_messages:
-            raise MalformedError("a link is a stream of messages", field="flags")
+            raise MalformedError("a link must be a stream of messages", field="flags")
         verify_header_key(base_key, header)
         self.header = header
         self._keys = RecordKeys(base_key, header, context=context, options=options)
@@ -252,7 +252,7 @@ def _records_of(plaintext_bytes: int) -> int:
 def wrong_length(found: int, expected: int) -> MalformedError:
     """A record that is not as long as the announcement says."""
     return MalformedError(
-        f"a record of the transfer has {found} bytes",
-        why=f"the announcement says {expected}",
+        f"a record of the transfer has {found:,} bytes",
+        why=f"the announcement has {expected:,} bytes",
         code="bad-record-length",
     )

@@ -69,7 +69,7 @@ class StreamHeader:
         """
         if len(raw) != HEADER_BYTES:
             raise _malformed(
-                "length", len(raw), why=f"a header has {HEADER_BYTES} bytes"
+                "length", len(raw), why=f"a header must have {HEADER_BYTES} bytes"
             )
         magic, suite, flags, reserved, *rest = _LAYOUT.unpack(raw)
         if magic != MAGIC:
@@ -166,7 +166,7 @@ def sealed_bytes(plaintext_bytes: int) -> int:
 
 def _malformed(field: str, offset: int, *, why: str) -> MalformedError:
     return MalformedError(
-        "sealed stream header is malformed",
+        "the header of the sealed stream is malformed",
         field=field,
         offset=offset,
         why=why,
@@ -199,13 +199,15 @@ class Trailer:
             raise _bad_trailer("length", why=f"{len(raw)} bytes, not {TRAILER_BYTES}")
         magic, record_count, total_bytes, root = _TRAILER.unpack(raw)
         if magic != TRAILER_MAGIC:
-            raise _bad_trailer("magic", why="the stream was cut or is another format")
+            raise _bad_trailer(
+                "magic", why="the stream was truncated or has another format"
+            )
         return cls(record_count, total_bytes, root)
 
 
 def _bad_trailer(field: str, *, why: str) -> MalformedError:
     return MalformedError(
-        "sealed stream trailer is malformed",
+        "the trailer of the sealed stream is malformed",
         field=field,
         why=why,
         code="bad-stream-trailer",
@@ -236,9 +238,11 @@ class FramePrefix:
             raise _bad_prefix(f"{frame_bytes} bytes are too few")
         length, flags, sequence = PREFIX.unpack(prefix)
         if length != frame_bytes - PREFIX_BYTES:
-            raise _bad_prefix(f"says {length} bytes, has {frame_bytes - PREFIX_BYTES}")
+            raise _bad_prefix(
+                f"announces {length} bytes, and has {frame_bytes - PREFIX_BYTES}"
+            )
         if flags & ~FINAL_BIT:
-            raise _bad_prefix("bits are set that mean nothing")
+            raise _bad_prefix("has unknown bits")
         return cls(length, sequence, bool(flags & FINAL_BIT))
 
 

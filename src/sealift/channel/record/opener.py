@@ -150,7 +150,7 @@ class RecordOpener:
             MalformedError: if the record has not the length that the header says.
         """
         if self.header.carries_messages:
-            raise UsageError("messages are opened in order only")
+            raise UsageError("messages can be opened only in order")
         place = RecordPosition(index, index, self.header.is_final(index))
         return self.open_at(place, record, out)
 
@@ -167,7 +167,7 @@ class RecordOpener:
         target = memoryview(out).cast("B")
         if len(target) < plaintext_bytes:
             raise UsageError(
-                f"room for {len(target)} bytes, the record has {plaintext_bytes}"
+                f"it has {len(target):,} bytes, and the record {plaintext_bytes:,}"
             )
         slot = self.own_slot(plaintext_bytes)
         released = self.open_in(slot, place, record, private=private)
@@ -292,15 +292,11 @@ class StreamOpener:
         return bytes(out)
 
     def open_into(
-        self,
-        record: Buffer,
-        out: bytearray | memoryview,
-        *,
-        seq: int | None = None,
+        self, record: Buffer, out: bytearray | memoryview, *, seq: int | None = None
     ) -> int:
         """Open the next record into ``out``; return the plaintext bytes."""
         if self._messages:
-            raise UsageError("messages are opened as frames: open_frame")
+            raise UsageError("messages must be opened as frames: use open_frame")
         with self._life:
             sequence = self._last_sequence + 1 if seq is None else seq
             final = self.header.is_final(self._index)
@@ -364,7 +360,7 @@ class StreamOpener:
     def _check_finished(self) -> None:
         if not self._finished:
             raise MalformedError(
-                "the sealed stream was cut",
+                "the sealed stream was truncated",
                 why=f"it ended after {self._index} records, before the final one",
                 code="stream-cut",
             )
@@ -372,7 +368,7 @@ class StreamOpener:
     def _next_place(self, sequence: int, *, final: bool) -> RecordPosition:
         if self._finished:
             raise MalformedError(
-                "a record after the final one", code="record-after-end"
+                "a record came after the final one", code="record-after-end"
             )
         if sequence <= self._last_sequence:
             raise StaleError("a record was replayed", code="replayed-record")

@@ -96,7 +96,7 @@ def demand_free(paths: Iterable[Path], folder: int) -> None:
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             os.stat(path.name, dir_fd=folder, follow_symlinks=False)
-            raise UsageError(f"{path} exists already", code="output-exists")
+            raise UsageError(f"{path} already exists", code="output-exists")
 
 
 def write_failed(path: Path, error: OSError) -> SealiftError:

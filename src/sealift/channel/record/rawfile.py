@@ -218,7 +218,7 @@ class RawSealedFile:
             more = size - self._state[0]
             raise MalformedError(
                 f"{self.name} was changed while it was in use",
-                why=f"it is {abs(more)} bytes {'longer' if more > 0 else 'shorter'}"
+                why=f"it is {abs(more):,} bytes {'longer' if more > 0 else 'shorter'}"
                 if more
                 else "it was written to",
                 code="file-changed",
@@ -256,11 +256,11 @@ class RawSealedFile:
 
     def _check_size(self) -> None:
         if self.header.carries_messages:
-            raise self._malformed("a stream of messages is not a file", 9)
+            raise self._malformed("a stream of messages cannot be a file", 9)
         actual = self._state[0]
         if actual != self.sealed_file_bytes:
             raise self._malformed(
-                f"the file has {actual} bytes, its header says {self.sealed_file_bytes}",
+                f"it has {actual:,} bytes, and its header says {self.sealed_file_bytes:,}",
                 min(actual, self.sealed_file_bytes),
             )
 
@@ -269,12 +269,12 @@ class RawSealedFile:
         counts = (trailer.record_count, trailer.total_bytes)
         if counts != (self.record_count, self.total_bytes):
             raise self._malformed(
-                "header and trailer disagree", self._trailer_offset + 8
+                "its header and trailer contradict each other", self._trailer_offset + 8
             )
 
     def _malformed(self, why: str, offset: int) -> MalformedError:
         return MalformedError(
-            f"{self.name} is not a whole sealed file",
+            f"{self.name} is not a complete sealed file",
             offset=offset,
             why=why,
             code="bad-sealed-file",

@@ -31,9 +31,7 @@ from sealift.channel.record.layout import (
     check_record_bytes,
     count_records,
 )
-from sealift.channel.record.layout import (
-    StreamHeader as StreamHeader,
-)
+from sealift.channel.record.layout import StreamHeader as StreamHeader
 from sealift.crypto.aead import NONCE_BYTES, Aead, Suite
 from sealift.crypto.hash import KeyedHasher, sha256, verify_equal
 from sealift.crypto.keys import KEY_BYTES, Label, SecretKey, derive, derive_bytes
@@ -216,9 +214,9 @@ class RecordKeys:
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
-            "keys of a sealed stream are not copied or saved",
+            "keys of a sealed stream cannot be copied or saved",
             why="both copies would use the same nonces",
-            fix="Start a fresh stream",
+            fix="Open a new stream",
         )
 
     def poison(self) -> None:
@@ -246,7 +244,7 @@ def forked_stream() -> UsageError:
     """What a child is told that goes on with its parent's stream."""
     return UsageError(
         "a sealed stream cannot be used in a forked process",
-        why="two processes would use one nonce twice",
+        why="two processes would use the same nonces",
         code="forked-stream",
     )
 

@@ -220,8 +220,7 @@ class SealedFileReader:
         """
         if offset < 0 or length < 0 or offset + length > self.total_bytes:
             raise UsageError(
-                f"bytes {offset} to {offset + length} are not in a file of "
-                f"{self.total_bytes}"
+                f"bytes {offset} to {offset + length} are not in a file of {self.total_bytes}"
             )
         out = bytearray(length)
         filled = 0
@@ -268,7 +267,7 @@ class SealedFileReader:
 
 def _wrong_length(expected: int, actual: str) -> MalformedError:
     return MalformedError(
-        "the source has not the length it was said to have",
-        why=f"expected {expected} bytes, got {actual}",
+        "the source does not have its stated length",
+        why=f"expected {expected:,} bytes, got {actual}",
         code="source-length",
     )

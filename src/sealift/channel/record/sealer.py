@@ -102,7 +102,7 @@ class StreamSealer:
         again for the tag, so a second writer could have its bytes signed (rule H3).
         """
         if self._messages:
-            raise UsageError("messages are sealed as frames: seal_frame")
+            raise UsageError("messages must be sealed as frames: use seal_frame")
         with self._life:
             return self._seal(plaintext, memoryview(out).cast("B"), final)[1]
 
@@ -142,7 +142,7 @@ class StreamSealer:
             tag = self._pending[0]
             view = memoryview(sealed).cast("B")
             if bytes(view[-TAG_BYTES:]) != tag:
-                raise UsageError("only the record sealed last can be discarded")
+                raise UsageError("only the last sealed record can be discarded")
             scrub(view)
             self._pending = None
             self._index -= 1
@@ -175,7 +175,7 @@ class StreamSealer:
         room = out[: sealed_bytes(plaintext_bytes)]
         if len(room) != sealed_bytes(plaintext_bytes):
             raise UsageError(
-                f"no room for {sealed_bytes(plaintext_bytes)} sealed bytes"
+                f"the buffer cannot hold {sealed_bytes(plaintext_bytes):,} sealed bytes"
             )
         index, sequence = self._index, self._sequence
         cipher = self._keys.cipher(index)
@@ -201,7 +201,7 @@ class StreamSealer:
         if self._messages:
             if plaintext_bytes > expected:
                 raise UsageError(
-                    f"a message of {plaintext_bytes} bytes is above {expected}",
+                    f"a message has {plaintext_bytes:,} bytes, more than {expected:,}",
                     code="message-too-long",
                 )
             return bool(final)

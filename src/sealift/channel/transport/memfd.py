@@ -196,7 +196,7 @@ class MemfdTransport:
     def borrow(self, timeout_s: float | None = None) -> memoryview:
         """The next frame where it lies; valid until ``give_back``."""
         if self._borrowed:
-            raise UsageError("the borrowed frame was not given back yet")
+            raise UsageError("the borrowed frame was not released yet")
         start, length = self.next_range(timeout_s)
         try:
             frame = self.memory[start : start + length]

@@ -96,10 +96,7 @@ def send_offer(sock: socket.socket, shape: MemoryShape, memory_file: int) -> Bel
 
 
 def take_offer(
-    sock: socket.socket,
-    timeout_s: float,
-    *,
-    max_bytes: int = MAX_RING_BYTES,
+    sock: socket.socket, timeout_s: float, *, max_bytes: int = MAX_RING_BYTES
 ) -> tuple[MemoryShape, int, Bells]:
     """Receive and check an offer: the shape, the file, and this end of the bells.
 
@@ -190,7 +187,7 @@ def _receive_offer(sock: socket.socket, timeout_s: float) -> tuple[bytes, list[i
     descriptors = _descriptors_in(sent)
     if not offer:
         close_all(descriptors)
-        raise peer_closed("it ended before its offer")
+        raise peer_closed("the peer ended before it sent its offer")
     return offer, descriptors
 
 
@@ -218,7 +215,7 @@ def _parse_offer(offer: bytes, descriptors: list[int], max_bytes: int) -> Memory
 def _check_bell(descriptor: int) -> None:
     """Refuse what cannot be told call by call not to wait."""
     if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-        raise MalformedError("what the offer wakes with is no socket")
+        raise MalformedError("the offer's wake-up descriptor is not a socket")
 
 
 def _own_bells(descriptors: list[int]) -> Bells:
@@ -235,7 +232,7 @@ def _own_bells(descriptors: list[int]) -> Bells:
         for bell in made:
             bell.close()
         close_all(descriptors[len(made) :])
-        raise MalformedError("what the offer wakes with is no local socket") from None
+        raise MalformedError("the offer's wake-up socket is not a local one") from None
     first, second = made
     return first, second
 
@@ -251,7 +248,7 @@ def _check_private(descriptor: int, file_bytes: int) -> None:
     if not anonymous or seals & _SEALS != _SEALS or status.st_size != file_bytes:
         raise RefusedError(
             "the offered memory is not a private memory file of fixed size",
-            why="others could map it, or cut it while it is read",
+            why="other processes could map it, or truncate it while it is read",
             code="memory-not-private",
         )
 

@@ -139,7 +139,7 @@ class RingEnd:
         found: int = theirs + self._head_start - self.position
         if not 0 <= found <= self._num_slots:
             raise MalformedError(
-                "the other end of a memory file counts frames that cannot be",
+                "the peer wrote impossible frame counters into the memory file",
                 code="bad-ring",
             )
         return found
@@ -214,7 +214,7 @@ class RingEnd:
         # Frames sent before the peer closed are read first.
         gone = self._ended or self._sock.fileno() in ready
         if gone and self.available() < count:
-            raise peer_closed("the peer ended it")
+            raise peer_closed("the peer closed it")
         # Also after a wake-up: whoever only wakes does not hold this end up.
         if left_ms == 0 and self.available() < count:
             raise peer_timeout()

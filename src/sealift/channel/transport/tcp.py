@@ -118,7 +118,7 @@ class TcpTransport(CopyingSlots):
         check_frame_bytes(len(view), self.max_frame_bytes)
         with self._send_lock:
             if self._half_sent:
-                raise peer_closed("a frame was sent in part")
+                raise peer_closed("a frame was sent only in part")
             length = memoryview(len(view).to_bytes(LENGTH_BYTES, "big"))
             try:
                 self._send_all([length, view])
@@ -249,7 +249,7 @@ class TcpTransport(CopyingSlots):
             except OSError as error:
                 raise peer_closed(error) from error
             if count == 0:
-                raise peer_closed("the peer ended it")
+                raise peer_closed("the peer closed it")
             return count
 
     def _wait(self, events: int, deadline: Deadline) -> None:
@@ -356,7 +356,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> UnavailableError:
     return UnavailableError(
         f"cannot listen on {host}:{port}",
         why="the port is in use" if in_use else _reason(error),
-        fix="" if in_use else "Check address and privileges",
+        fix="" if in_use else "Check the address and this user's privileges",
         code="port-in-use" if in_use else "cannot-listen",
     )
 

@@ -154,7 +154,7 @@ def check_frame_bytes(frame_bytes: int, max_frame_bytes: int) -> None:
     """
     if frame_bytes > max_frame_bytes:
         raise UsageError(
-            f"a frame of {frame_bytes} bytes is above the limit of {max_frame_bytes}",
+            f"a frame of {frame_bytes:,} bytes exceeds the limit of {max_frame_bytes:,}",
             code="frame-too-long",
         )
 
@@ -167,7 +167,7 @@ def check_announced_bytes(frame_bytes: int, max_frame_bytes: int) -> None:
     """
     if frame_bytes > max_frame_bytes:
         raise MalformedError(
-            f"the peer announced a frame of {frame_bytes} bytes",
-            why=f"the limit is {max_frame_bytes}",
+            f"the peer announced a frame of {frame_bytes:,} bytes",
+            why=f"the limit is {max_frame_bytes:,} bytes",
             code="frame-too-long",
         )

@@ -61,7 +61,7 @@ class LocalListener:
             raise UnavailableError(
                 "cannot listen on a local socket",
                 why=error,
-                fix="Nothing need be done: cargo goes through the relay",
+                fix="You need not do anything: the rows go through the relay",
                 code="cannot-listen",
             ) from error
 
@@ -122,7 +122,7 @@ def check_peer_user(sock: socket.socket, expected_uid: int | None = None) -> Non
     _, uid, _ = _CREDENTIALS.unpack(raw)
     if uid != expected_uid:
         raise RefusedError(
-            "another user is at the other end of the socket",
+            "the other end of the socket belongs to another user",
             why=f"user id {uid}, expected {expected_uid}",
             code="wrong-peer-user",
         )
@@ -317,8 +317,8 @@ def _cannot_listen(path: Path, error: OSError) -> UnavailableError:
     in_use = error.errno in (errno.EADDRINUSE, errno.EAGAIN)
     return UnavailableError(
         f"cannot listen at {path}",
-        why="something is there" if in_use else error,
-        fix="Choose another path, in a folder of your own",
+        why="a file exists there" if in_use else error,
+        fix="Choose another path, in a folder that only you can write to",
         code="cannot-listen",
     )
 
@@ -327,6 +327,6 @@ def _nobody(path: Path, error: OSError) -> PeerError:
     return PeerError(
         f"nobody listens at {path}",
         why=error,
-        fix="Start the process of the device, with the same path",
+        fix="Start the device's process with the same path",
         code="peer-unreachable",
     )

@@ -96,11 +96,7 @@ class RelayClient:
             return cls(transport, name, timeout_s, prove)
 
     def open(
-        self,
-        peer_name: str,
-        timeout_s: float = DIAL_TIMEOUT_S,
-        *,
-        wait_s: float = 0.0,
+        self, peer_name: str, timeout_s: float = DIAL_TIMEOUT_S, *, wait_s: float = 0.0
     ) -> Circuit:
         """A circuit to a peer; ``wait_s`` is how long it may take to appear.
 

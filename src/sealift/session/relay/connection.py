@@ -153,7 +153,7 @@ class RelayConnection:
         except OSError as error:
             raise peer_closed(error) from None
         if count == 0:
-            raise peer_closed("the peer ended it")
+            raise peer_closed("the peer closed it")
         return count
 
     def _split(self) -> Iterator[Buffer]:

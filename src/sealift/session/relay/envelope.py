@@ -86,7 +86,7 @@ class RelayEnvelope:
         start = HEAD_BYTES + frame[HEAD_BYTES - 1]
         name = bytes(frame[HEAD_BYTES:start]).decode("ascii", "replace")
         if len(frame) < start:
-            raise _malformed("the name is cut", HEAD_BYTES)
+            raise _malformed("the name is truncated", HEAD_BYTES)
         if name:
             check_name(name, what="endpoint name")
         circuit = bytes(frame[2 : 2 + CIRCUIT_BYTES])
@@ -139,33 +139,39 @@ def refuse(circuit: bytes, reason: str) -> bytes:
 
 
 _WHAT: Final = {
-    "unknown-peer": ("no such peer at the relay", "Start it, or check its name"),
-    "name-taken": ("the name is taken at the relay", "Stop the other process first"),
+    "unknown-peer": (
+        "the relay has no process of that name",
+        "Start it, or check the name",
+    ),
+    "name-taken": ("the name is in use at the relay", "Stop the other process first"),
     "name-unproven": (
-        "the name is a party's at the relay, and was not proven",
+        "the name belongs to a party, and the process did not prove it with that party's key",
         "Use the key that the agreement names",
     ),
     "peer-gone": ("the peer's connection ended", "See its log"),
     "peer-closed": ("the peer closed the circuit", ""),
-    "flooded": ("the circuit was closed for flooding", "This end ignored its credit"),
-    "too-many-circuits": ("too many circuits are open", "Close some"),
-    "peer-busy": ("the peer takes no more circuits now", "Try again later"),
-    "relay-full": ("the relay takes no more strangers", "Try again later"),
-    "link-closed": ("the link to the relay is closed", ""),
-    "relay-gone": ("the relay is gone", "Check that the orchestrator runs"),
+    "flooded": (
+        "the relay closed the connection: this process sent too much",
+        "Report it",
+    ),
+    "too-many-circuits": ("too many relay connections are open", "Close some of them"),
+    "peer-busy": ("the peer accepts no more connections now", "Try again later"),
+    "relay-full": ("the relay accepts no more unproven connections", "Try again later"),
+    "link-closed": ("the connection to the relay is closed", ""),
+    "relay-gone": ("the relay stopped", "Check that the orchestrator runs"),
 }
 
 
 def relay_error(reason: str, peer: str = "") -> PeerError:
     """The error that stands for a reason; unknown reasons stay unnamed."""
-    what, fix = _WHAT.get(reason, ("the relay closed the circuit", ""))
+    what, fix = _WHAT.get(reason, ("the relay closed the connection", ""))
     code = reason if reason in _WHAT else "peer"
     return PeerError(f"{peer}: {what}" if peer else what, fix=fix, code=code)
 
 
 def _malformed(why: str, offset: int) -> MalformedError:
     return MalformedError(
-        "relay envelope is malformed", why=why, offset=offset, code="bad-envelope"
+        "the relay envelope is malformed", why=why, offset=offset, code="bad-envelope"
     )
 
 
@@ -208,5 +214,5 @@ def prover(signer: Signer, agreement: Digest, name: str) -> Prove:
 
 def _signed(agreement: Digest, name: str, challenge: bytes) -> bytes:
     if len(challenge) != CHALLENGE_BYTES:
-        raise MalformedError("a challenge has 32 bytes", code="bad-envelope")
+        raise MalformedError("a challenge must have 32 bytes", code="bad-envelope")
     return agreement.raw + challenge + name.encode()

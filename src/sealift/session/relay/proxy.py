@@ -136,7 +136,7 @@ class RelayTransport(TcpTransport):
         self._wait(select.POLLIN, Deadline(timeout_s))
         with suppress(OSError):  # the connection ended: `receive` says so
             if spoken := _speaks(self._sock.recv(4, socket.MSG_PEEK)):
-                raise _broken(f"{spoken} came where a relay speaks")
+                raise _broken(f"{spoken} came in place of a relay's answer")
 
 
 def _speaks(begun: bytes) -> str:
@@ -210,21 +210,21 @@ def require_tunnel(answer: bytes, address: tuple[str, int]) -> None:
     """
     status = _STATUS.match(answer)
     if status is None or not _END.search(answer):
-        raise _broken("it answered CONNECT with something else than HTTP")
+        raise _broken("it did not answer CONNECT with HTTP")
     code, place = int(status[1]), f"{address[0]}:{address[1]}"
     if 200 <= code < 300:
         return
     if code == 407:
-        raise UnavailableError("the proxy wants a password", code="proxy-password")
+        raise UnavailableError("the proxy requires a password", code="proxy-password")
     if code >= 500:
         raise PeerError(
             f"cannot connect to {place} through the proxy",
-            why=f"it answers {code}: it reaches nobody there",
+            why=f"it answered {code}: nobody answers there",
             code="peer-unreachable",
         )
     raise UnavailableError(
-        f"the proxy does not let {place} through",
-        why=f"it answers {code}",
+        f"the proxy does not allow connections to {place}",
+        why=f"it answered {code}",
         code="proxy-refused",
     )
 
@@ -252,11 +252,11 @@ def _is_exempt(host: str, listed: str) -> bool:
 
 def _broken(why: str) -> UnavailableError:
     return UnavailableError(
-        "what is between here and the relay looks into the connection",
+        "something between this machine and the relay inspects the connection",
         why=why,
         code="proxy-breaks",
     )
 
 
 def _no_proxy() -> UsageError:
-    return UsageError("HTTPS_PROXY names no proxy", code="proxy-address")
+    return UsageError("HTTPS_PROXY does not name a proxy", code="proxy-address")

@@ -226,10 +226,7 @@ class Switchboard:
         name = self._members[connection].name
         there = RelayEnvelope(EnvelopeKind.OPEN, envelope.circuit, name)
         back = RelayEnvelope(EnvelopeKind.OPENED, envelope.circuit, envelope.name)
-        return [
-            Delivery(target, there.encode()),
-            Delivery(connection, back.encode()),
-        ]
+        return [Delivery(target, there.encode()), Delivery(connection, back.encode())]
 
     def _admit(self, connection: int, envelope: RelayEnvelope) -> int:
         own, target = self._members[connection].name, self._names.get(envelope.name)

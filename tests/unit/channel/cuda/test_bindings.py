@@ -171,7 +171,9 @@ def test_engine_driver_bindings_and_kernels_together_pass_the_self_test():
 
 def test_an_old_driver_and_a_full_gpu_are_one_line_each():
     said = run(FULL, SEALIFT_HOST_CUDA_VERSION=12_040)
-    assert said.startswith("gpu-driver-too-old the NVIDIA driver is too old: it speaks")
-    assert "12.4, needed is 13.0" in said
+    assert said.startswith(
+        "gpu-driver-too-old the NVIDIA driver is too old: it supports"
+    )
+    assert "12.4; 13.0 is needed" in said
     said = run(FULL, SEALIFT_HOST_CUDA_BYTES=1000)
     assert said.startswith("device-out-of-memory the device has no room for")

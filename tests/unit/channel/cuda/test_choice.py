@@ -25,7 +25,7 @@ def open_broken(**_):
 
 def test_without_a_gpu_the_host_is_the_device():
     chosen = select_device(has_gpu=lambda: False, cuda=open_broken)
-    assert chosen.reason == "host: this machine shows no NVIDIA GPU"
+    assert chosen.reason == "host: this machine has no NVIDIA GPU"
     chosen.engine.close()
 
 
@@ -123,7 +123,7 @@ def test_no_driver_and_an_old_one_are_told_apart(monkeypatch):
     with pytest.raises(UnavailableError) as caught:
         bindings.open_driver()
     assert caught.value.code == "gpu-driver-too-old"
-    assert "it speaks CUDA 12.8, needed is 13.0" in str(caught.value)
+    assert "12.8; 13.0 is needed" in str(caught.value)
 
 
 @pytest.mark.parametrize("ask", [bindings.driver_bindings, bindings.nvrtc_bindings])

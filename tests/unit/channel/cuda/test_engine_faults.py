@@ -32,7 +32,7 @@ def code_of(error: pytest.ExceptionInfo) -> tuple[str, int]:
 def test_a_gpu_without_memory_says_so_and_goes_on(way):
     gpu = model_gpu(memory_bytes=4 << 20)
     engine = engine_on(gpu, way)
-    with pytest.raises(UnavailableError, match="no room for 8388608 bytes") as caught:
+    with pytest.raises(UnavailableError, match="no room for 8,388,608 bytes") as caught:
         engine.allocate(8 << 20)
     assert code_of(caught) == ("device-out-of-memory", 3)
     batch = Batch(GCM)
@@ -225,10 +225,10 @@ def flip_sealed(*numbers):
 
 
 MUTANTS = {
-    "accepts every tag": ("model_open", accept_all, "not noticed"),
-    "opens to other bytes": ("model_open", flip_plaintext, "does not open"),
-    "seals other bytes": ("model_seal", flip_sealed, "does not seal"),
-    "refuses nothing of the batch": ("sealift_refuse_batch", None, "not noticed"),
+    "accepts every tag": ("model_open", accept_all, "not notice"),
+    "opens to other bytes": ("model_open", flip_plaintext, "not open"),
+    "seals other bytes": ("model_seal", flip_sealed, "seals to other bytes"),
+    "refuses nothing of the batch": ("sealift_refuse_batch", None, "not notice"),
 }
 
 

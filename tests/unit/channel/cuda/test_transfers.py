@@ -292,7 +292,9 @@ def test_no_room_for_pinned_memory_is_one_line():
     gpu.pinnable_bytes = 1 << 20
     mine = memoryview(bytearray(3 << 20))
     for ask in (lambda: engine.pinned(3 << 20), lambda: engine.pin(mine)):
-        with pytest.raises(UnavailableError, match="3145728 bytes of pinned") as caught:
+        with pytest.raises(
+            UnavailableError, match="3,145,728 bytes of pinned"
+        ) as caught:
             ask()
         assert (caught.value.code, caught.value.exit_code) == ("no-pinned-memory", 3)
     engine.close()
