@@ -19,7 +19,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sealift.train.worker import executor
@@ -67,7 +67,7 @@ class ForkedProcess:
     def wait(self, timeout: float | None = None) -> int:
         """See ``subprocess.Popen.wait``."""
         if self.returncode is None:
-            if not select.select([self._ended], [], [], timeout)[0]:
+            if not _ready([self._ended], timeout):
                 raise subprocess.TimeoutExpired("a zygote", timeout or 0)
             (self.returncode,) = _STATUS.unpack(self._ended.recv(_STATUS.size))
             self._ended.close()
@@ -84,6 +84,18 @@ class ForkedProcess:
         """See ``subprocess.Popen.kill``."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
+
+
+def _ready(
+    sources: Sequence[socket.socket | int], timeout_s: float | None = None
+) -> list[int]:
+    """Descriptors that can be read; ``select`` takes none above 1023."""
+    poll = select.poll()
+    for each in sources:
+        poll.register(each, select.POLLIN)
+    return [
+        ready for ready, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)
+    ]
 
 
 def _template(environment: Mapping[str, str]) -> socket.socket:
@@ -110,7 +122,7 @@ def _serve(control: socket.socket) -> None:
     warm_up()
     children: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        for ready in select.select([control, *children], [], [])[0]:
+        for ready in _ready([control, *children]):
             if ready in children:
                 pid, tells = children.pop(ready)
                 os.close(ready)
