@@ -193,7 +193,7 @@ TEXT: Final = Task(
     ),
     schedule=Schedule(
         epochs=4,
-        batch_rows=4,
+        batch_rows=16,
         evaluate_every=1,
         rows_per_visit=384,
         row_bytes=WINDOW,
