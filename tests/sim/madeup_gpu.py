@@ -21,7 +21,7 @@ PART = ScrubbedPart(DEVICE, 4096, 0)
 def lines(scrub: str = CLEAN, wait: str = "pass") -> str:
     """What stands in for a GPU: how its scrub ends, and a wait for what was begun."""
     return f"""
-from sealift.train.sandboxed.placement import Placement
+from sealift.train.sandboxed.placement import DevicePlacement
 from sealift.train.loop.tasks import DeviceScrub
 
 def _scrub(self):
@@ -30,9 +30,9 @@ def _scrub(self):
 def _wait(self):
     {wait}
 
-Placement.scrub, Placement.wait = _scrub, _wait
-Placement.put = lambda self, model, guard: None
-Placement.batch = lambda self, batch: batch
+DevicePlacement.scrub, DevicePlacement.wait = _scrub, _wait
+DevicePlacement.put = lambda self, model, guard: None
+DevicePlacement.batch = lambda self, batch: batch
 """
 
 
