@@ -14,7 +14,7 @@ on. Nobody is asked at this process's terminal. Paths are as typed in that folde
 command says goes to this process's stderr, or line by line to ``talk``, which is called
 in a thread of its own; what ``talk`` raises ends the command and is raised here.
 Invitations, questions and errors come as data through a pipe (``cli.console.Caller``);
-no printed sentence is read here. The child ends with this process, and with an exception
+of what is printed, only an error's stable name in brackets is read here. The child ends with this process, and with an exception
 that ends the call. No torch here.
 """
 
@@ -26,7 +26,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TextIO
@@ -322,9 +322,11 @@ class _Command:
         self._thread.join()
 
     def _attend(self, words: list[str], folder: Path, started: threading.Event) -> None:
-        heard, tells = os.pipe()
-        told = open(heard, encoding="utf-8", errors="replace")  # noqa: SIM115 - its reader closes it
+        open_here = ExitStack()
         try:
+            heard, tells = os.pipe()
+            open_here.callback(os.close, tells)
+            told = open(heard, encoding="utf-8", errors="replace")  # noqa: SIM115 - its reader closes it
             self._process = process = subprocess.Popen(  # noqa: S603 - ourselves
                 [sys.executable, "-P", "-m", "sealift", *words],
                 cwd=folder,
@@ -337,12 +339,14 @@ class _Command:
                 errors="replace",
                 process_group=0,  # Ctrl-C is for this process, which ends its children
             )
-        except OSError as error:
-            self._failure, self._told_all = unreadable(folder, error), True
-            told.close()
+        except (OSError, ValueError) as error:  # ValueError: a zero byte in an argument
+            self._failure = (
+                unreadable(folder, error) if isinstance(error, OSError) else error
+            )
+            self._told_all = True
             return
         finally:
-            os.close(tells)
+            open_here.close()
             started.set()
         readers = [
             threading.Thread(target=self._read, args=(process,), daemon=True),
@@ -376,21 +380,26 @@ class _Command:
 
     def _attend_events(self, told: TextIO) -> None:
         """Take in what the command tells its caller, until it closes the pipe."""
-        with told:
-            for line in told:
-                event = json.loads(line)
-                with self._changed:
-                    match event.pop("kind"):
-                        case "invitation":
-                            self._invitations[event["party"]] = event["line"]
-                        case "question":
-                            lines = tuple(event.pop("lines"))
-                            self.question = Question(lines=lines, **event)
-                        case "error":
-                            self._error = event
-                    self._changed.notify_all()
+        try:
+            with told:
+                for line in told:
+                    if line.endswith("\n"):  # else the command was killed as it wrote
+                        self._take_in(json.loads(line))
+        finally:
+            with self._changed:
+                self._told_all = True
+                self._changed.notify_all()
+
+    def _take_in(self, event: dict[str, Any]) -> None:
         with self._changed:
-            self._told_all = True
+            match event.pop("kind"):
+                case "invitation":
+                    self._invitations[event["party"]] = event["line"]
+                case "question":
+                    lines = tuple(event.pop("lines"))
+                    self.question = Question(lines=lines, **event)
+                case "error":
+                    self._error = event
             self._changed.notify_all()
 
 

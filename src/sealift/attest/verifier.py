@@ -1,7 +1,7 @@
 """The seam on the verifying side: evidence in, claims and checks out.
 
 A verifier is a function of bytes: no sockets, no processes, no clock. It takes evidence
-and a ``AppraisalBasis`` and says what the evidence proves (``Claims``), and how that compares with
+and an ``AppraisalBasis`` and says what the evidence proves (``Claims``), and how that compares with
 the references: it collects checks instead of stopping at the first that fails, so that a
 person sees the whole table. Whether that is enough is for ``policy`` and the agreement;
 kinds of evidence are listed there. Each kind's function is ``examine_KIND``; it raises

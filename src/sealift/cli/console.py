@@ -46,10 +46,19 @@ class Caller:
 
     @classmethod
     def attend(cls) -> None:
-        """Find it; no process that this one starts does."""
-        if (number := os.environ.pop(CALLER, "")).isdecimal():
-            os.set_inheritable(int(number), False)
-            cls._stream = open(int(number), "w", encoding="utf-8")  # noqa: SIM115
+        """Find it; a process that this one starts does only where it is handed on."""
+        number = os.environ.pop(CALLER, "")
+        if number.isdecimal():
+            with suppress(OSError, OverflowError):  # a number of no descriptor
+                os.set_inheritable(int(number), False)
+                cls._stream = open(int(number), "w", encoding="utf-8")  # noqa: SIM115
+
+    @classmethod
+    def hand_on(cls) -> tuple[dict[str, str], list[int]]:
+        """Variables and descriptors by which a command that goes on for this one finds it."""
+        if cls._stream is None:
+            return {}, []
+        return {CALLER: str(cls._stream.fileno())}, [cls._stream.fileno()]
 
     @classmethod
     def tell(cls, kind: str, **fields: object) -> None:

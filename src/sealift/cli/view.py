@@ -142,7 +142,10 @@ def show(folder: Path, job: str, *, port: int = 0) -> None:
         pipe = stack.enter_context(_Server(listening, code))
         say(f"the page is at {address}; the code is {code}")
         if landlock.version() < NET_VERSION:
-            say("warning: this kernel cannot restrict the page's process")
+            say(
+                "warning: this kernel cannot keep the page's process from opening files "
+                "or connections"
+            )
         _open_browser(address, code, stack)
         _draw(pipe, JournalReader(folder / f"{job}{SUFFIX}"), Papers(folder, job))
 

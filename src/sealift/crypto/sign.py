@@ -152,7 +152,9 @@ class Document(Protocol):
 D = TypeVar("D", bound=Document)
 
 
-@dataclass(frozen=True)  # no slots: what `Signed[Lease]` makes is to note its argument
+@dataclass(
+    frozen=True
+)  # no slots: what `SignedDocument[Lease]` makes is to note its argument
 class SignedDocument(Generic[D]):
     """A document and its signature, not verified yet: one envelope for all that one signs.
 

@@ -292,7 +292,7 @@ def _lock(descriptor: int, folder: str, out_dir: Path) -> None:
 
 def _not_ours(out_dir: Path, why: str) -> UnavailableError:
     return UnavailableError(
-        f"other users can change the working folder of the sealing in {out_dir}",
+        f"the working folder of the sealing in {out_dir} cannot be trusted",
         why=why,
         fix=f"Check *{STAGING_SUFFIX} there, or seal into a folder that only you can write to",
         code="cannot-write",

@@ -213,7 +213,7 @@ def require_own_folder(folder: Path) -> None:
         why = f"it has {len(found)} other files or folders"
     if found:
         raise UsageError(
-            f"{folder} has more in it than a status", why=why, code="status-folder"
+            f"{folder} cannot be used as a status folder", why=why, code="status-folder"
         )
 
 

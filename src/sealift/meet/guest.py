@@ -147,7 +147,7 @@ class Guest:
         if told.terms != terms:
             raise _unfit("the host sent other terms than this party agreed to")
         if told.consents.get(self._identity.name) != own:
-            raise _unfit("they do not contain this party's consent as it was sent")
+            raise _unfit("the host did not return this party's consent as it was sent")
         if set(told.consents) != set(terms.declaration.guests):
             raise _unfit("the consent of another party is missing")
         return agreement_of(terms, told.consents)

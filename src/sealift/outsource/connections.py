@@ -34,7 +34,7 @@ from sealift.outsource.messages import (
     Announces,
     Begin,
     Refuses,
-    SignedAnswers,
+    StepAnswers,
     answer_hasher,
     answered_sizes,
     encode_word,
@@ -138,7 +138,7 @@ class ServerConnection:
                 self._hasher.update(message)
         return arrays
 
-    def signed(self) -> SignedDocument[SignedAnswers]:
+    def signed(self) -> SignedDocument[StepAnswers]:
         """What it signs at the end of a step, verified."""
         signature = bytearray(SIGNATURE_BYTES)
         with self.naming():
@@ -173,8 +173,8 @@ class ServerConnection:
                 "it sends no answer to this step", why=error, code="bad-share"
             ) from None
 
-    def _answered(self) -> SignedAnswers:
-        return SignedAnswers(
+    def _answered(self) -> StepAnswers:
+        return StepAnswers(
             agreement=self._agreement,
             share=self.place.share,
             traces=self._traces,
@@ -221,7 +221,7 @@ class Connections:
 
     def __init__(self, servers: Mapping[Share, ServerConnection]) -> None:
         self._servers = [servers[share] for share in SHARES]
-        self.signed: dict[Share, SignedDocument[SignedAnswers]] = {}
+        self.signed: dict[Share, SignedDocument[StepAnswers]] = {}
 
     @classmethod
     def dial(

@@ -142,7 +142,7 @@ _WORDS: Final[dict[str, type[Word]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignedAnswers:
+class StepAnswers:
     """What a server signs at the end of a step.
 
     Attributes:

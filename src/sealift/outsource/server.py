@@ -46,7 +46,7 @@ from sealift.outsource.messages import (
     Announces,
     Begin,
     Refuses,
-    SignedAnswers,
+    StepAnswers,
     answer_hasher,
     answered_sizes,
     asked,
@@ -314,7 +314,7 @@ class ServedJob:
             self._hasher.update(message)
 
     def _signature(self, step: int) -> bytes:
-        answered = SignedAnswers(
+        answered = StepAnswers(
             agreement=self._server.endpoint.agreement,
             share=self._server.share,
             traces=self._digest,

@@ -23,7 +23,7 @@ from typing import Any, Final, Self, TypeVar
 
 from sealift.errors import PeerError, UsageError
 from sealift.serve.client import Client, connect
-from sealift.serve.clientpolicy import ClientPolicy, ServerEvidence
+from sealift.serve.clientpolicy import ClientPolicy, ServerFacts
 from sealift.serve.pending import Arrays, Withdrawal
 from sealift.train.output.modelform import ModelForm
 
@@ -53,7 +53,7 @@ class AsyncClient:
         self._side = ThreadPoolExecutor(1, "sealift-withdrawal")
 
     @property
-    def seen(self) -> ServerEvidence:
+    def seen(self) -> ServerFacts:
         """What the server proved."""
         return self._client.seen
 

@@ -87,7 +87,7 @@ class ClientPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerEvidence:
+class ServerFacts:
     """What a client saw of a server before it asked anything.
 
     Attributes:
@@ -96,7 +96,7 @@ class ServerEvidence:
         agreement: The agreement that it works under.
         model: Name of the model.
         content: Commitment to the model.
-        sandbox: What keeps the recipe in.
+        sandbox: What keeps the recipe in, as the server says.
         log_size: Entries in the log of the model's owner; 0 if no head was shown.
     """
 
@@ -230,9 +230,9 @@ def require_code(result: AttestationResult, policy: ClientPolicy) -> None:
 
 def what_was_seen(
     result: AttestationResult, policy: ClientPolicy, welcome: ServerWelcome
-) -> ServerEvidence:
+) -> ServerFacts:
     """What stands in evidence and greeting, both compared with the agreement."""
-    return ServerEvidence(
+    return ServerFacts(
         level=result.standing,
         code=require_value(result.claims.code_bundle, "it was compared"),
         agreement=policy.agreement.digest,

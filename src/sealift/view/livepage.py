@@ -245,7 +245,7 @@ def _inside(run: LiveRun, now_s: float) -> Markup:
         )
     if not cells:
         return section("Rows in use", "The accelerator holds no rows now.")
-    headings = ["owner", "rows", "phase", "since"]
+    headings = ["owner", "rows", "phase", "for"]
     lead = "Rows that are in the accelerator's memory now."
     return section("Rows in use", lead, table(headings, cells))
 
@@ -336,11 +336,11 @@ def _papers(kept: RunFiles) -> Markup:
         said = element("p", verdict_chip(False, "", "not valid"), " ", kept.refusal)
         drawn += [element("h3", "Receipt of the run"), said]
     elif kept.receipt:
-        lines = table(["check", "result"], kept.receipt, prose=True)
-        holds = verdict_chip(True, "valid", "")
-        summary = f"Receipt of the run: {count(len(kept.receipt), 'check')} passed"
+        lines = table(["part", "what it says"], kept.receipt, prose=True)
+        holds = verdict_chip(True, "consistent", "")
+        summary = f"Receipt of the run: {count(len(kept.receipt), 'part')}, consistent in themselves"
         drawn.append(element("p", holds))
         drawn.append(details(summary, lines))
     if not drawn:
         return section("Records", "There is no receipt and no log here yet.")
-    return section("Records", "Files that this party keeps as proof.", *drawn)
+    return section("Records", "Files that this party keeps and can show later.", *drawn)

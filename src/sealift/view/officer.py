@@ -37,7 +37,7 @@ GLOSSARY: Final = {
     "level": "how strong the evidence is, and so against whom it protects",
     "lease": "permission to continue for some seconds; it ends if a machine misbehaves",
     "log": "a broker's record of key releases; changes to it are detected",
-    "receipt": "an owner's proof of a visit, signed by the accelerator",
+    "receipt": "the accelerator's signed statement of a visit, which the owner keeps",
     "scrub": "overwriting memory and reading it back, as the accelerator reports it",
     "sealed": "encrypted, so that any change is detected",
     "visit": "one use of some rows of one owner by the accelerator",
@@ -153,7 +153,7 @@ def _what_left(run: SeenRun, owner: str) -> Iterator[Child]:
     if run.reader == "own":
         yield (
             "In each round, my accelerator's update, encrypted, to the other owners' "
-            "accelerators. Each can read the part of the model that it adds up."
+            "accelerators. Each can read my update in the part of the model that it adds up."
         )
     if rule.metrics:
         numbers = count(told, "number") if told else "Numbers"

@@ -13,10 +13,12 @@ from sealift.view.runpage import run_page
 
 REPORT_NAME: Final = "report.html"
 _TOLD_BY: Final = (
-    "the run's operator observed it. For proof, verify the owners' receipts, which the "
-    "accelerator signed: `sealift receipt verify`"
+    "the run's operator observed it. The owners' receipts, which the accelerator signed, "
+    "can be compared with it: `sealift receipt verify`"
 )
-_SCRUBBED: Final = "My receipts show how the memory was scrubbed afterwards."
+_SCRUBBED: Final = (
+    "My receipts have the accelerator's report of how the memory was scrubbed."
+)
 
 
 def make_report(

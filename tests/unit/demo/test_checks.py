@@ -16,7 +16,7 @@ from sealift.demo.progress import AttackSeen, Progress
 from sealift.errors import AuthenticationError, IntegrityError, UnavailableError
 from sealift.ids import Digest
 from sealift.outsource.masked import WrongAnswer
-from sealift.outsource.messages import SignedAnswers
+from sealift.outsource.messages import StepAnswers
 from sealift.train.job.shareservers import WrongRecord
 
 CLOUD = SigningKey.generate()
@@ -24,7 +24,7 @@ SOME = Digest.of(b"of a run")
 
 
 def record(step: int = 7, key: SigningKey = CLOUD) -> WrongRecord:
-    answered = SignedAnswers(
+    answered = StepAnswers(
         agreement=SOME, share="M", traces=SOME, pipe=SOME, begun=8, step=step,
         answers=SOME,
     )  # fmt: skip

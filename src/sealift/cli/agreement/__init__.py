@@ -130,7 +130,7 @@ def _check(args: argparse.Namespace) -> None:
     print(f"digest     {agreement.digest}")
     print(f"signed by  {', '.join(names) or 'nobody yet'}")
     print(f"missing    {', '.join(signed.missing) or 'nobody'}")
-    print(ascii_only(f"in force   {_binds(signed, args.file)}"))
+    print(ascii_only(f"binding    {_binds(signed, args.file)}"))
     _print_time(agreement)
     print()
     for line in explain_lines(sentences):

@@ -163,8 +163,11 @@ def _ask_rules(args: argparse.Namespace) -> None:
     levels = ask_words("Accepted levels, best first", "development")
     try:
         args.level = args.level or [Level(word) for word in levels]
-    except ValueError as error:
-        raise UsageError(str(error), fix=f"Use one of {', '.join(Level)}") from None
+    except ValueError:
+        unknown = next(word for word in levels if word not in [*Level])
+        raise UsageError(
+            f"{unknown[:80]} is not a level", fix=f"Use one of {', '.join(Level)}"
+        ) from None
     if Level.DEVELOPMENT in args.level and not args.attester:
         args.attester = ask_words("Key or card of the accelerator's attester")
     needed = ask_line("Number of signatures that a successor needs", str(len(names)))

@@ -729,4 +729,8 @@ def _take_part(place: PartyFolder, kept: MeetingProgress, *, view: bool) -> None
     words += ["--vault", "vault.db", "--log", "audit.db", "--heads", "heads.json"]
     words += ["--sealed", "sealed", "--receipts", "receipts", "--state", "state"]
     words += ["--view"] if view else []
+    caller, descriptors = Caller.hand_on()
+    for each in descriptors:
+        os.set_inheritable(each, True)
+    os.environ.update(caller)
     os.execv(sys.executable, [sys.executable, "-P", "-m", "sealift", *words])  # noqa: S606 - ourselves

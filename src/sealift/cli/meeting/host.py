@@ -338,7 +338,7 @@ def _line(event: Event) -> str:
             line = visible(str(event.fields["line"]))
             return f"{name}: {line}; to be asked again, {name} runs its command again"
         case "guest.unfit":
-            return f"all said yes, but no agreement follows: {event.fields['line']}"
+            return f"all said yes, but no agreement can be made of their tables: {event.fields['line']}"
     return ""
 
 
@@ -378,9 +378,12 @@ def _command(words: list[str]) -> int:
     It ends with this one.
     """
     command = [sys.executable, "-P", "-m", "sealift", *words]
+    caller, descriptors = Caller.hand_on()
     with stop_postponed():
         process = subprocess.Popen(  # noqa: S603 - ourselves
-            command, env={**os.environ, **followed()}, pass_fds=handed_on(command)
+            command,
+            env={**os.environ, **followed(), **caller},
+            pass_fds=[*handed_on(command), *descriptors],
         )
     try:
         code = process.wait()

@@ -30,7 +30,10 @@ def add_backup(subparsers: Any) -> None:
 def _run_backup(args: argparse.Namespace) -> int:
     """Copy, check, say."""
     _print_copy(back_up(args.vault, args.log, args.output))
-    say(f"keep {args.output} as secret as the vault: with the identity key it opens it")
+    say(
+        f"keep {args.output} as secret as the vault: whoever has it and the identity key "
+        "can read the data keys"
+    )
     return 0
 
 

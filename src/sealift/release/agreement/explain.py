@@ -361,7 +361,7 @@ def _tell_answers(subject: _Subject) -> Iterator[Sentence]:
         if each.schema.get("mixed"):
             text = f"Rows of several clients of {each.name} can be in one batch: the recipe reads them together."
             yield Sentence(_LEAVES, text)
-    text = "The operator of a server sees who asks, when, and how much."
+    text = "The operator of a server sees who asks, when, and the sizes of questions and answers."
     yield Sentence(_LEAVES, text)
 
 
@@ -467,7 +467,7 @@ def _tell_references(subject: _Subject) -> Iterator[Sentence]:
     for each in references.sets:
         signer = by_key.get(each.signer, each.signer.to_text())
         text = (
-            f"{_begin(subject.names([signer]))} may change what evidence must show without a new agreement, "
+            f"{_begin(subject.names([signer]))} may change, without a new agreement, what evidence must show, "
             f"through the signed list {each.name}, number {each.number} or later."
         )
         yield Sentence(_READS, text)
@@ -524,7 +524,7 @@ def _tell_settings(subject: _Subject) -> Iterator[Sentence]:
     last = "may be left out" if True in rule.drop_last else "are used"
     text = (
         f"The model is trained {say_list([_PLANS[each] for each in rule.plans], 'or')}. {runs} may be started; a "
-        "run that is started again with the same name and settings counts once, as long as keys and visits last. "
+        "run that is started again with the same name and settings is the same run, until its key releases or visits are used up. "
         f"A run has {_range(rule.epochs)} rounds over all training rows and {_range(rule.batch_rows)} rows in a "
         f"step; shorter last steps {last}. Devices: {say_list(rule.device, 'or')}."
     )
@@ -555,7 +555,7 @@ def _tell_tables(subject: _Subject) -> Iterator[Sentence]:
     use = {"train": "to train on", "heldout": "to measure on, not to train on"}
     alike: dict[str, list[str]] = {}
     for each in sorted(agreement.resources, key=lambda each: each.owner != asked):
-        rows = "rows, whose number all parties learn after you agree to sign"
+        rows = "rows, whose number all parties learn after its owner agrees to sign"
         if subject.sealed:
             cells = count(each.cell_rows, "row")
             rows = f"{count(each.rows, 'row')} of {each.row_bytes:,} bytes in cells of {cells}"

@@ -68,7 +68,7 @@ def _roots(agreement: Agreement) -> Iterator[Hole]:
         if root.operator == "virtual":
             yield Hole(
                 "virtual-root",
-                f"TPM root {root.name} is virtual: the operator of that cloud can read everything",
+                f"TPM root {root.name} is virtual: the operator of that cloud can read everything and forge its evidence",
             )
         if root.operator == "software":
             yield Hole(
@@ -150,8 +150,8 @@ def _owners(agreement: Agreement) -> Iterator[Hole]:
         if name not in board.veto:
             yield Hole(
                 "owner-without-veto",
-                f"{name} brings data and has no veto: the others may sign a successor "
-                f"without it; {name}'s own keys are not released until it signs",
+                f"{name} brings data and has no veto: the others can put a successor "
+                f"into force without it; {name}'s own keys are not released until it signs",
             )
     if board.threshold == 1:
         yield Hole(

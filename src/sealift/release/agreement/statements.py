@@ -117,7 +117,7 @@ def find_signer(signed: SignedStatement, parties: Iterable[Party]) -> Party:
                 continue
             return party
     raise IntegrityError(
-        f"{said.party} did not sign its statement",
+        f"the statement in the name of {said.party} is not signed by {said.party}",
         why=f"{said.kind} of {said.line}, number {said.number}",
         code="statement-altered",
     )

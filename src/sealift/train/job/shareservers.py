@@ -24,7 +24,7 @@ from sealift.ids import Digest
 from sealift.numeric.kernels import best_kernels
 from sealift.outsource.connections import Connections, ServerPlace
 from sealift.outsource.masked import MaskedProducts, Share, WrongAnswer
-from sealift.outsource.messages import SignedAnswers
+from sealift.outsource.messages import StepAnswers
 from sealift.outsource.trace import Traces
 from sealift.release.agreement import Resource
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -49,11 +49,11 @@ class WrongRecord:
     """
 
     wrong: WrongAnswer
-    signed: tuple[SignedDocument[SignedAnswers], ...]
+    signed: tuple[SignedDocument[StepAnswers], ...]
 
     @classmethod
     def of(
-        cls, wrong: WrongAnswer, signed: Mapping[Share, SignedDocument[SignedAnswers]]
+        cls, wrong: WrongAnswer, signed: Mapping[Share, SignedDocument[StepAnswers]]
     ) -> Self:
         """Of what all of them signed at the end of that step."""
         return cls(wrong, tuple(signed[each] for each in wrong.shares))

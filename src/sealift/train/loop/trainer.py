@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from sealift.channel.device.device import SummingEngine
-from sealift.data.schedule.visits import VisitBatch as StopGroup
+from sealift.data.schedule.visits import VisitBatch
 from sealift.data.schema.alike import demand_alike
 from sealift.errors import MalformedError, require_value
 from sealift.ids import Digest
@@ -122,7 +122,7 @@ class Trainer:
             products=products,
         )
 
-    def rehearse(self, plan: Sequence[StopGroup], agreement: Agreement) -> None:
+    def rehearse(self, plan: Sequence[VisitBatch], agreement: Agreement) -> None:
         """Learn the traces of all steps that a plan makes; see ``Outsourcing``."""
         if self.products is not None:
             own = bool(self._owners)

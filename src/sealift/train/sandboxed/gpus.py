@@ -15,14 +15,9 @@ from sealift.train.sandbox.inventory import GPU_FILES, NVIDIA, UVM
 from sealift.train.worker.devices import MAX_WHY, Gpu
 
 MAX_NAMES_BYTES: Final = 1 << 16
-
-
 ANSWER_S: Final = 60.0
-
-
 _DIVIDED: Final = "MIG"  # a word of such a part's name
-
-
+# What torch and CUDA say where no GPU can be used, and what that means; people read both.
 _MEANS: Final[Mapping[str, str]] = {
     "Found no NVIDIA driver": "no NVIDIA driver is loaded",
     "driver on your system is too old": "the driver is too old for this torch",

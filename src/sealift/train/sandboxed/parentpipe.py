@@ -47,7 +47,7 @@ class AskedProducts:
     """What the worker asks; a ``StepProducts``.
 
     Args:
-        ask: The parent (``requests.WorkerEnd.ask``).
+        ask: The parent (``WorkerEnd.ask``).
         room: Where operands lie, and then their products.
     """
 

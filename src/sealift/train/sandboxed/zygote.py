@@ -30,7 +30,6 @@ from sealift.train.sandbox.inventory import (
     readable,
 )
 from sealift.train.sandbox.kernel import PR_SET_PDEATHSIG, prctl
-from sealift.train.sandboxed.gpus import find_gpus
 from sealift.train.sandboxed.imports import close_gate
 from sealift.train.worker.messages import from_bytes, to_bytes
 from sealift.train.worker.process import (
@@ -103,6 +102,7 @@ class Zygote:
     def serve(self) -> None:
         """Fork workers until the parent closes its end."""
         # Only now: torch is loaded in the world that recipes run in.
+        from sealift.train.sandboxed.gpus import find_gpus
         from sealift.train.sandboxed.recipeworker import warm_up
 
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when it is over
