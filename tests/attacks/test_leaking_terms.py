@@ -54,7 +54,9 @@ def test_all_that_leaks_is_shown_and_a_yes_to_everything_does_not_do(
     assert (type(error), error.code, error.exit_code) == (PolicyError, "below-floor", 5)
     shown = capsys.readouterr().err.replace("sealift:", "")
     words = " ".join(shown.split())
-    assert "Sums that the recipe's `prepare` makes of your rows leave: cells" in words
+    assert (
+        "Sums that the recipe's `prepare` computes over your rows are shared:" in words
+    )
     assert "[needs --allow statistics]" in words
     assert "The model goes to east, and not to its owner host alone." in words
     assert north.questions == []

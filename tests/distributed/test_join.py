@@ -20,5 +20,5 @@ def test_join_ends_when_its_broker_fails(tmp_path: Path) -> None:
         run.orchestrator()
         holder = run.holder("north")
         assert holder.end() == 7
-        assert "broker beside the holder ended early" in holder.errors[-1]
+        assert "the broker beside the holder" in holder.errors[-1]
         assert "audit.db" in holder.errors[-2]

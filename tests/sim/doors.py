@@ -233,7 +233,7 @@ def leased(world: World) -> Any:
 def fed_device(world: World) -> None:
     peer = cast(Any, world.session().other.peer)
     ada = world.consortium.identities["ada"]
-    with patch.object(terms, "_wall_clock", lambda: world.now_s):
+    with patch.object(terms, "wall_clock", lambda: world.now_s):
         terms.FeedDecision(
             world.verified, world.statements, ada, peer, time.monotonic()
         ).require()

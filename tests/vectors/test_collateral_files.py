@@ -114,14 +114,14 @@ def test_a_bundle_made_at_the_command_line_judges_a_real_quote(
     shown = capsys.readouterr().out
     assert "tdx/tcb-info" in shown
     assert "2025-06-19" in shown
-    assert "(over)" in shown  # by now
+    assert "(expired)" in shown  # by now
     collateral = parse_bundle(out.read_bytes())
     claims = tdx_vectors.examine(collateral=collateral)
     assert not [each for each in claims.checks if each.code]
     assert main(["attest", "collateral", "show", str(out), "--at", "2025-06-20"]) == 0
     shown = capsys.readouterr().out
     assert "days ago" in shown
-    assert "(over)" not in shown
+    assert "(expired)" not in shown
     assert main([*words, "-o", str(out)]) == 2
     named = [
         "--item",

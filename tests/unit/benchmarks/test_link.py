@@ -106,7 +106,7 @@ def test_a_device_without_room_is_one_line_and_exit_3():
         with pytest.raises(UnavailableError) as caught:
             peer.ask("memory", nbytes=2 << 20)
         assert caught.value.code == "device-out-of-memory"
-        assert "2097152 bytes" in str(caught.value)
+        assert "2,097,152 bytes" in str(caught.value)
         # It goes on.
         peer.ask("memory", nbytes=1 << 20)
 
@@ -177,7 +177,7 @@ def test_without_a_gpu_the_host_opens_and_it_is_said():
     select = functools.partial(select_device, has_gpu=lambda: False)
     selection = choose_engine([0], 1 << 20, select)
     said = transfers.opened_by({"engine": "host", "reason": selection.reason})
-    assert said.endswith("engine host: this machine shows no NVIDIA GPU")
+    assert said.endswith("engine host: this machine has no NVIDIA GPU")
     selection.engine.close()
 
 

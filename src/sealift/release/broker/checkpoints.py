@@ -102,8 +102,7 @@ class CheckpointKeeper:
         status = self._settle(key)
         if request.claim:
             return self._claim(key, asker)
-        if self._store.worker(key) != asker.peer.instance:
-            raise _superseded()
+        self._require_worker(key, asker)
         if request.deposit is not None:
             return self._deposit(key, request.deposit, status)
         if request.commit is not None:
@@ -142,6 +141,11 @@ class CheckpointKeeper:
             raise _superseded()
         self._store.claim(key, instance)
         return self._store.status(key)
+
+    def _require_worker(self, key: JobKey, asker: Asker) -> None:
+        """Only the accelerator that took the job over last may go on with it."""
+        if self._store.worker(key) != asker.peer.instance:
+            raise _superseded()
 
     def _deposit(
         self, key: JobKey, deposit: Deposit, status: CheckpointStatus
