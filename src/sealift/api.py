@@ -322,11 +322,13 @@ class _Command:
         self._thread.join()
 
     def _attend(self, words: list[str], folder: Path, started: threading.Event) -> None:
-        open_here = ExitStack()
+        ours, theirs = ExitStack(), ExitStack()
         try:
             heard, tells = os.pipe()
-            open_here.callback(os.close, tells)
-            told = open(heard, encoding="utf-8", errors="replace")  # noqa: SIM115 - its reader closes it
+            theirs.callback(os.close, tells)
+            told = ours.enter_context(
+                open(heard, encoding="utf-8", errors="replace")  # noqa: SIM115 - its reader ends it
+            )
             self._process = process = subprocess.Popen(  # noqa: S603 - ourselves
                 [sys.executable, "-P", "-m", "sealift", *words],
                 cwd=folder,
@@ -344,9 +346,10 @@ class _Command:
                 unreadable(folder, error) if isinstance(error, OSError) else error
             )
             self._told_all = True
+            ours.close()
             return
         finally:
-            open_here.close()
+            theirs.close()
             started.set()
         readers = [
             threading.Thread(target=self._read, args=(process,), daemon=True),
