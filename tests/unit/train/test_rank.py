@@ -147,7 +147,7 @@ def test_rows_that_were_used_have_a_receipt_whatever_came_of_it() -> None:
 
 def test_rows_that_do_not_fit_their_schema_are_not_used() -> None:
     home = Home(b"\xff" * len(cargo("ada").memory.view))
-    with pytest.raises(JobError, match="do not fit") as refused:
+    with pytest.raises(JobError, match="not finite") as refused:
         home.use()
     assert refused.value.code == "bad-row"
     assert home.kept == []
