@@ -134,7 +134,9 @@ def test_a_whole_run_to_its_receipt(tmp_path: Path) -> None:
         tab.until("document.body.innerText.includes('Training:')")
         tab.until("document.getElementById('inside').querySelector('td') !== null")
         tab.until("document.body.innerText.includes('Finished')", 120.0)
-        tab.until("document.getElementById('papers').innerText.includes('✓ consistent')")
+        tab.until(
+            "document.getElementById('papers').innerText.includes('✓ consistent')"
+        )
         text = tab.text()
         for said in (
             "accuracy, held-out rows",
