@@ -73,3 +73,8 @@ def test_whoever_starts_a_recipe_has_no_torch(parent: str) -> None:
 
 def test_the_measure_notices_a_heavy_import() -> None:
     assert "numpy" in loaded_by("numpy")
+
+
+def test_torch_is_loaded_in_the_world_that_recipes_run_in() -> None:
+    """A zygote loads it behind its namespaces, which need a single thread."""
+    assert "torch" not in loaded_by("sealift.train.sandboxed.zygote")
