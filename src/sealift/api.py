@@ -14,8 +14,9 @@ on. Nobody is asked at this process's terminal. Paths are as typed in that folde
 command says goes to this process's stderr, or line by line to ``talk``, which is called
 in a thread of its own; what ``talk`` raises ends the command and is raised here.
 Invitations, questions and errors come as data through a pipe (``cli.console.Caller``);
-of what is printed, only an error's stable name in brackets is read here. The child ends with this process, and with an exception
-that ends the call. No torch here.
+of what is printed, only the last line is read, and only if the command was ended before it
+could say more. The child ends with this process, and with an exception that ends the
+call. No torch here.
 """
 
 from __future__ import annotations
@@ -326,9 +327,7 @@ class _Command:
         try:
             heard, tells = os.pipe()
             theirs.callback(os.close, tells)
-            told = ours.enter_context(
-                open(heard, encoding="utf-8", errors="replace")  # noqa: SIM115 - its reader ends it
-            )
+            told = ours.enter_context(os.fdopen(heard, encoding="utf-8"))
             self._process = process = subprocess.Popen(  # noqa: S603 - ourselves
                 [sys.executable, "-P", "-m", "sealift", *words],
                 cwd=folder,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -12,7 +14,7 @@ import pytest
 
 import sealift.cli.main as command
 import sealift.train.__main__ as rank
-from sealift.cli.console import ask_afresh, ask_line, confirm, say
+from sealift.cli.console import CALLER, Caller, ask_afresh, ask_line, confirm, say
 from sealift.errors import UsageError
 from sealift.train.job.talk import Talk
 
@@ -82,3 +84,36 @@ def test_each_line_for_people_is_folded_at_a_terminal(
         assert shown[0].startswith('sealift: "a')
         assert all(each.startswith("    ") for each in shown[1:])
         assert " ".join(each.strip() for each in shown) == f"sealift: {line}"
+
+
+def test_a_caller_is_told_and_no_child_inherits_it() -> None:
+    """In a process of its own, as the descriptor belongs to a process."""
+    program = (
+        "import os\n"
+        "from sealift.cli.console import CALLER, Caller\n"
+        "number = int(os.environ[CALLER])\n"
+        "Caller.attend()\n"
+        "assert CALLER not in os.environ and not os.get_inheritable(number)\n"
+        "assert Caller.hand_on() == ({CALLER: str(number)}, [number])\n"
+        "Caller.tell('error', line='first\\nsecond', code='no-answer')\n"
+    )
+    reader, writer = os.pipe()
+    with open(reader) as told:
+        environment = {**os.environ, CALLER: str(writer)}
+        ran = [sys.executable, "-c", program]
+        subprocess.run(ran, env=environment, pass_fds=[writer], check=True)
+        os.close(writer)
+        lines = told.read().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"kind": "error", "line": "first\nsecond", "code": "no-answer"}
+    ]
+
+
+@pytest.mark.parametrize("number", ["", "no number", "1000000", "9" * 30])
+def test_a_descriptor_that_is_not_there_is_no_caller(
+    number: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CALLER, number)
+    Caller.attend()
+    Caller.tell("question", about="sign")
+    assert Caller.hand_on() == ({}, [])

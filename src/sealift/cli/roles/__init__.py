@@ -173,9 +173,8 @@ def keep_run_in(folder: Path, setup: RoleSetup) -> Callable[[bytes], None]:
         try:
             held = demand_of(receipt, setup.agreement, job=setup.job.name)
             path, new = keep_run(folder, held)
-        except (
-            SealiftError
-        ) as error:  # the run has ended; this only decides whether its receipt is kept
+        # The run has ended; this only decides whether its receipt is kept.
+        except SealiftError as error:
             emit(setup.sink, "receipt.refused", reason=error.code, line=str(error))
             return
         if new:
