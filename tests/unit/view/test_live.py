@@ -117,7 +117,7 @@ def test_keys_that_went_out_and_that_did_not() -> None:
             told(3, "lease.revoked", "broker", peer="x", rule="lease-over"),
         ]
     )
-    assert run.released == [(1, "the key of a went to accelerator-0")]
+    assert run.released == [(1, "the key of a was released to accelerator-0")]
     assert run.refused == [(2, "x was refused a key: level-refused", "level-refused")]
     assert len(run.trouble) == 1
 
