@@ -1,4 +1,4 @@
-"""`sealift doctor`: what limits this machine, what that means, and what to do."""
+"""`sealift doctor` reports what limits this machine, what that means and what to do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REQUIRED: Final = {
     "sandbox": "sandbox",
     "tpm": "TPM 2.0",
 }
-# What the evidence of a level needs here: of each group one finding that is good.
+# By level: of each group one finding must be good, or the evidence cannot be made.
 _TEE: Final = (("Intel TDX", "AMD SEV-SNP"), ("TSM reports",), ("sandbox",))
 _NEEDS: Final = {
     "attested-host": (("TPM 2.0",), ("sandbox",)),
@@ -39,11 +39,12 @@ _NEEDS: Final = {
     "gpu-tee": (*_TEE, ("GPU protection",)),
     "untrusted-gpu": _TEE,
 }
-HERE: Final = "what its evidence needs is here: try `sealift attest collect`"
-AZURE: Final = (
-    "in a confidential guest of Azure its virtual TPM is enough for level tee"
+HERE: Final = "this machine has what the evidence needs; try `sealift attest collect`"
+DEVELOPMENT: Final = (
+    "level development: nothing is missing; this level protects data from nobody"
 )
-Found = list[tuple[str, Finding]]
+AZURE: Final = "level tee: in a confidential VM on Azure, its virtual TPM is enough"
+Findings = list[tuple[str, Finding]]
 
 
 def add_parser(subparsers: Any) -> None:
@@ -51,9 +52,12 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "doctor",
         run=run,
-        description="Measures ciphers, copies, disk and GPU in a few seconds, and looks "
-        "for what protects: sandbox, TPM, TEE, confidential GPU. What is missing is "
-        "said and is no error; the exit code is 0 unless --require asks for it.",
+        description=(
+            "Measures ciphers, memory copies, the disk and the GPU in a few seconds, "
+            "and checks what can protect data here: sandbox, TPM, TEE, confidential "
+            "GPU. A missing part is reported and is not an error: the exit code is 0 "
+            "unless --require names it."
+        ),
     )
     parser.add_flag("--json", "print one JSON document")
     parser.add_argument(
@@ -61,119 +65,125 @@ def add_parser(subparsers: Any) -> None:
         action="append",
         default=[],
         choices=sorted(REQUIRED),
-        help="exit with 3 if this is missing or limited; may be repeated",
+        help="exit with code 3 if this is missing or limited; may be repeated",
     )
     parser.add_path(
-        "--folder", default=Path(), metavar="DIR", help="where fsync is tried"
+        "--folder",
+        default=Path(),
+        metavar="DIR",
+        help="folder in which the time of fsync is measured",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look, print, and require; the exit code.
+    """Run the probes, print their findings, check --require; return the exit code.
 
     Raises:
         UnavailableError: code ``doctor-requires``, after everything was printed.
     """
-    found = look(probes(args.folder), sys.stderr)
+    findings = look(probes(args.folder), sys.stderr)
     if args.json:
-        print(_to_json(found))
+        print(_to_json(findings))
     else:
-        print(to_text(found, colours=_wants_colours(sys.stdout)))
-    require(found, args.require)
+        print(to_text(findings, colours=_wants_colours(sys.stdout)))
+    require(findings, args.require)
     return 0
 
 
 def probes(folder: Path) -> list[Probe]:
-    """All of them, in the order they are looked at; ``folder`` is where the disk is."""
+    """Return all probes in their order; ``folder`` is on the disk to measure."""
     return [
-        Probe("Machine", "cores and memory", host.look_at_machine),
+        Probe("Machine", "processor and memory", host.look_at_machine),
         Probe("Copies", "memory", host.look_at_copies),
-        Probe("Copies", "a private memory file", host.look_at_memfd),
+        Probe("Copies", "shared memory", host.look_at_memfd),
         Probe("Machine", "the disk", partial(host.look_at_disk, folder)),
-        Probe("Protection", "the sandbox", host.look_at_sandbox),
+        Probe("Protection", "sandbox", host.look_at_sandbox),
         Probe("Protection", "TPM and TEE", host.look_at_devices),
-        Probe("Ciphers", "the processor's AES", cipher.look_at_flags),
+        Probe("Ciphers", "AES instructions", cipher.look_at_flags),
         Probe("Ciphers", "cryptography", cipher.look_at_cryptography),
-        Probe("Ciphers", "the system's libcrypto", cipher.look_at_system_library),
+        Probe("Ciphers", "system libcrypto", cipher.look_at_system_library),
         Probe("Ciphers", "two threads", cipher.look_at_threads),
-        Probe("GPU", "the GPU", gpu.look_at_gpu),
+        Probe("GPU", "GPU", gpu.look_at_gpu),
         Probe("GPU", "confidential computing", gpu.look_at_protection),
-        Probe("GPU", "who else is there", gpu.look_at_company),
-        Probe("GPU", "the kernel compiler", gpu.look_at_compilers),
-        Probe("GPU", "what a GPU is used for", gpu.look_at_uses),
+        Probe("GPU", "other processes on the GPU", gpu.look_at_company),
+        Probe("GPU", "kernel compiler", gpu.look_at_compilers),
+        Probe("GPU", "uses of the GPU", gpu.look_at_uses),
     ]
 
 
-def look(probes: Sequence[Probe], talk: TextIO) -> Found:
-    """Look at everything; a terminal is told what is being looked at."""
-    found: Found = []
+def look(probes: Sequence[Probe], talk: TextIO) -> Findings:
+    """Run all probes; a terminal shows which one runs."""
+    findings: Findings = []
     for number, probe in enumerate(probes, 1):
         if talk.isatty():
-            line = f"looking at {probe.label} ({number} of {len(probes)})"
+            line = f"checking {probe.label} ({number} of {len(probes)})"
             print(f"\r\x1b[K{line}", end="", file=talk, flush=True)
-        found += [(probe.topic, each) for each in probe.look()]
+        findings += [(probe.topic, each) for each in probe.look()]
     if talk.isatty():
         print("\r\x1b[K", end="", file=talk, flush=True)
-    return found
+    return findings
 
 
-def _to_json(found: Found) -> str:
-    """One document: findings in order, each with its topic."""
-    findings = [{"topic": topic, **each.to_json()} for topic, each in found]
-    return json.dumps({"findings": findings}, indent=2)
+def _to_json(findings: Findings) -> str:
+    """Return one JSON document: the findings in order, each with its topic."""
+    listed = [{"topic": topic, **each.to_json()} for topic, each in findings]
+    return json.dumps({"findings": listed}, indent=2)
 
 
-def to_text(found: Found, *, colours: bool) -> str:
-    """Findings by topic; without colours for whatever is no terminal."""
+def to_text(findings: Findings, *, colours: bool) -> str:
+    """Return the findings as text, by topic; colours are for terminals."""
     blocks = []
-    for topic in dict.fromkeys(topic for topic, _ in found):
+    for topic in dict.fromkeys(topic for topic, _ in findings):
         lines = [_paint(topic, "1", colours)]
-        for each in (finding for its, finding in found if its == topic):
+        for each in (finding for its, finding in findings if its == topic):
             lines += _lines(each, colours)
         blocks.append("\n".join(lines))
     summary = []
-    for said, state in (("limits here", "limits"), ("not here", "missing")):
-        names = ", ".join(each.name for _, each in found if each.state == state)
+    for said, state in (
+        ("limited on this machine", "limits"),
+        ("missing on this machine", "missing"),
+    ):
+        names = ", ".join(each.name for _, each in findings if each.state == state)
         summary.append(textwrap.fill(f"{said}: {names or 'nothing'}", WIDTH))
-    return "\n\n".join((*blocks, "\n".join(summary), "\n".join(verdict(found))))
+    return "\n\n".join((*blocks, "\n".join(summary), "\n".join(verdict(findings))))
 
 
-def verdict(found: Found) -> list[str]:
-    """At which levels this machine can run an accelerator, and what it lacks for others."""
-    good = _good(found)
-    lines = ["level development: everything is here; it keeps nobody out"]
+def verdict(findings: Findings) -> list[str]:
+    """Say for each level what this machine lacks to run an accelerator at it."""
+    good = _good(findings)
+    lines = [DEVELOPMENT]
     for level in _NEEDS:
-        lacks = lacking(level, found)
-        said = f"lacks {', '.join(lacks)}" if lacks else HERE
+        lacks = lacking(level, findings)
+        said = f"missing: {', '.join(lacks)}" if lacks else HERE
         lines.append(f"level {level}: {said}")
     if "TPM 2.0" in good and not good.intersection(*_TEE[:1]):
         lines.append(AZURE)
     return lines
 
 
-def lacking(level: str, found: Found) -> list[str]:
-    """What the evidence of a level needs and this machine has not."""
-    good = _good(found)
+def lacking(level: str, findings: Findings) -> list[str]:
+    """Return what the evidence of a level needs and this machine does not have."""
+    good = _good(findings)
     return [" or ".join(e) for e in _NEEDS.get(level, ()) if not good.intersection(e)]
 
 
-def _good(found: Found) -> set[str]:
-    return {each.name for _, each in found if each.state == "good"}
+def _good(findings: Findings) -> set[str]:
+    return {each.name for _, each in findings if each.state == "good"}
 
 
-def require(found: Found, names: Sequence[str]) -> None:
-    """Fail for what was asked for and is not good.
+def require(findings: Findings, names: Sequence[str]) -> None:
+    """Raise for each required finding that is not good.
 
     Raises:
         UnavailableError: code ``doctor-requires``.
     """
     for name in names:
         wanted = REQUIRED[name]
-        asked = [each for _, each in found if each.name == wanted]
+        asked = [each for _, each in findings if each.name == wanted]
         if not any(each.state == "good" for each in asked):
             raise UnavailableError(
-                f"this machine lacks what --require {name} asks for",
-                why=asked[0].found if asked else "it was not found",
+                f"this machine does not have what --require {name} asks for",
+                why=asked[0].found if asked else "it was not checked",
                 code="doctor-requires",
             )
 

@@ -1,4 +1,4 @@
-"""Probes of ciphers: the rate of each library found, and whether two threads are two."""
+"""Probes of ciphers: each library's rate, and whether two threads seal faster than one."""
 
 from __future__ import annotations
 
@@ -40,27 +40,30 @@ def look_at_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> Iterator[Finding]:
     wide = has["vaes"] and has["vpclmulqdq"]
     yield Finding(
         "AES instructions",
-        ", ".join(flag for flag in _FLAGS if has[flag]) or "none are named",
-        "wide AES (VAES): several blocks an instruction"
+        ", ".join(flag for flag in _FLAGS if has[flag]) or "none",
+        "wide AES instructions (VAES) encrypt several blocks at a time"
         if wide
-        else "one block an instruction at most: a quarter of what VAES gives",
-        "" if wide else "A newer processor seals faster than anything set here",
+        else (
+            "encrypts at most one block per instruction: about a quarter of the speed "
+            "with VAES"
+        ),
+        "" if wide else "A newer processor seals faster; no setting makes up for it",
         "good" if wide else "limits",
         dict(has),
     )
 
 
 def look_at_cryptography() -> Iterator[Finding]:
-    """The library that seals here, both suites."""
+    """The library that Sealift seals with, in both suites."""
     for suite in Suite:
         rate = measure_rate(_sealing(suite), _NBYTES)
         # ChaCha20 is for data that is sealed once; no core is fast at it.
         slow = rate < _GOOD and suite is Suite.AES_256_GCM
         yield Finding(
             _name(suite),
-            f"{say_rate(rate)} a core, {library_version()}",
-            f"a core seals what a link of {8 * rate / GB:.0f} Gbit/s takes",
-            "Use a processor with VAES; seal on several cores, or ahead"
+            f"{say_rate(rate)} per core, {library_version()}",
+            f"one core can seal for a link of {8 * rate / GB:.0f} Gbit/s",
+            "Use a processor with VAES, seal on several cores, or seal in advance"
             if slow
             else "",
             "limits" if slow else "good",
@@ -72,7 +75,7 @@ def look_at_system_library(names: tuple[str, ...] = _SYSTEM) -> Iterator[Finding
     """The system's libcrypto, if there is one; Sealift does not use it."""
     library = _load(names)
     if library is None:
-        meaning = "nothing is lost: Sealift brings its own"
+        meaning = "not needed: Sealift brings its own library"
         yield Finding("system libcrypto", "none", meaning)
         return
     version = ctypes.cast(library.OpenSSL_version(0), ctypes.c_char_p).value or b""
@@ -81,8 +84,8 @@ def look_at_system_library(names: tuple[str, ...] = _SYSTEM) -> Iterator[Finding
         rate = measure_rate(_system_sealing(library, call), _NBYTES)
         yield Finding(
             f"{_name(suite)} of the system",
-            f"{say_rate(rate)} a core, system {name}",
-            "for comparison: Sealift does not use it",
+            f"{say_rate(rate)} per core, system {name}",
+            "for comparison only: Sealift does not use it",
             figures={"bytes_per_s": round(rate), "library": name},
         )
 
@@ -91,17 +94,26 @@ def look_at_threads() -> Iterator[Finding]:
     """Whether sealing leaves the interpreter: two threads against one."""
     cores = len(os.sched_getaffinity(0))
     if cores < 2:
-        yield Finding("two threads", "one core only", "cannot be told here")
+        yield Finding(
+            "two threads",
+            "not measured: this process may use one core only",
+            "whether two threads seal faster than one is not known here",
+        )
         return
     gain = max(_sealed_by(2) / _sealed_by(1) for _ in range(_TRIES))
     free = gain > _FREE
     yield Finding(
         "two threads",
-        f"{gain:.2f} times as much as one",
-        "sealing leaves the interpreter: records are sealed side by side"
+        f"{gain:.2f} times the speed of one thread",
+        "several threads can seal records at the same time"
         if free
-        else "threads wait for each other, or others use the cores",
-        "" if free else "Use cryptography >= 50; look at what else is running",
+        else (
+            "two threads are hardly faster than one: they wait for each other, or "
+            "other programs use the cores"
+        ),
+        ""
+        if free
+        else "Use cryptography 50 or newer, and check which other programs run",
         "good" if free else "limits",
         {"gain": round(gain, 3), "cores": cores},
     )
@@ -122,7 +134,7 @@ def _sealing(suite: Suite) -> Callable[[], object]:
 
 
 def _sealed_by(threads: int) -> float:
-    """Records a second that so many threads seal altogether."""
+    """Return how many records a second ``threads`` threads seal together."""
     steps = [_sealing(Suite.AES_256_GCM) for _ in range(threads)]
 
     def work(step: Callable[[], object]) -> None:
@@ -152,7 +164,7 @@ def _load(names: tuple[str, ...]) -> ctypes.CDLL | None:
 
 
 def _system_sealing(library: ctypes.CDLL, cipher: str) -> Callable[[], object]:
-    """One-shot sealing under a fresh nonce each time; the tag is made and left."""
+    """Seal once per call under a fresh nonce; the tag is computed and not read."""
     getattr(library, cipher).restype = ctypes.c_void_p
     context = ctypes.c_void_p(library.EVP_CIPHER_CTX_new())
     kind = ctypes.c_void_p(getattr(library, cipher)())

@@ -1,7 +1,7 @@
-"""Probes of NVIDIA GPUs: driver, protection, pinned-memory truth, rates, the compiler.
+"""Probes of NVIDIA GPUs: driver, protection, pinned memory, rates, the compiler.
 
-They go through the engine's own driver and the same test of pinned memory, so what is
-said here is what the engine does.
+They use the engine's own driver and its test of pinned memory, so that they report what
+the engine does.
 """
 
 from __future__ import annotations
@@ -40,14 +40,17 @@ RAN: Final = (
 )
 # By use: what has to work for it, and what that is.
 USES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
-    "loader": (("engine",), "records are opened there"),
-    "feed": (("engine", "torch"), "records cross sealed, and torch finds them opened"),
-    "train": (("recipes",), "a recipe's process computes there, in its sandbox"),
+    "loader": (("engine",), "opens records on the GPU"),
+    "feed": (
+        ("engine", "torch"),
+        "sends sealed records to the GPU and opens them there, for torch",
+    ),
+    "train": (("recipes",), "a recipe's process computes on the GPU, in its sandbox"),
     "ranks": (
         ("recipes", "engine"),
-        "each computes there, and its sums are sealed there",
+        "each rank computes on the GPU and seals its sums there",
     ),
-    "share server": (("torch",), "products of shares are computed there"),
+    "share server": (("torch",), "multiplies secret shares on the GPU"),
 }
 _NBYTES: Final = 64 << 20
 _REPEATS: Final = 5
@@ -56,16 +59,16 @@ _CROSSINGS: Final = 200
 
 
 def look_at_gpu(open_gpu: Callable[[], Driver] = open_driver) -> Iterator[Finding]:
-    """The GPU, if it can be opened: what it is, pinned memory, rates, toll."""
-    yield from _look_at_files()  # before opening it makes what is missing
+    """The GPU, if it can be opened: its name, pinned memory, rates, cost of a transfer."""
+    yield from _look_at_files()  # before the driver creates what is missing
     try:
         driver = open_gpu()
     except UnavailableError as error:
         there = shows_gpu()
         yield Finding(
             "GPU",
-            f"none that can be used: {error.why or error.what}",
-            "records are opened by this host's cores",
+            f"no usable GPU: {error.why or error.what}",
+            "records are opened on this machine's processor",
             error.fix if there else "",
             "limits" if there else "missing",
             {"there": there, "error": error.code},
@@ -74,33 +77,36 @@ def look_at_gpu(open_gpu: Callable[[], Driver] = open_driver) -> Iterator[Findin
     try:
         with faults_as_errors():
             truth = prove_pinned(driver)
-            found = [_named(driver), _pinned(truth)]
-            found += [_rates(driver, truth.proven), _toll(driver, truth.proven)]
-        yield from found
+            findings = [_named(driver), _pinned(truth)]
+            findings += [_rates(driver, truth.proven), _toll(driver, truth.proven)]
+        yield from findings
     except SealiftError as error:
-        state = f"it failed while it was measured ({error})"
+        state = f"a measurement failed ({error})"
         yield Finding("GPU", state, state="limits", figures={"error": error.code})
     finally:
         driver.close()
 
 
 def _look_at_files() -> Iterator[Finding]:
-    """Whether a recipe's process, which can make no device file, finds and opens all of them."""
+    """Whether the GPU's device files are there: a recipe's process cannot create them."""
     for path in filter(os.path.exists, GPU_FILES):
         if not os.access(path, os.R_OK | os.W_OK):
             yield Finding(
                 "GPU files",
                 f"this user may not open {path}",
-                "recipes of this user compute on the CPU",
-                f"As root: chmod 666 {path}, or start as a user who may",
+                "this user's recipes compute on the processor",
+                f"As root, run: chmod 666 {path}; or start Sealift as a user who may "
+                "open it",
                 "limits",
             )
     if Path(NVIDIA).exists() and not Path(UVM).exists():
         yield Finding(
             "GPU files",
             f"{UVM} is missing",
-            "recipes compute on the CPU: in their sandbox nothing can make it",
-            "As root: nvidia-modprobe -u -c=0, at each start; and run nvidia-persistenced",
+            "recipes compute on the processor: a sandboxed process cannot create this "
+            "file",
+            "As root, run at each start: nvidia-modprobe -u -c=0; and run "
+            "nvidia-persistenced",
             "limits",
         )
 
@@ -109,30 +115,45 @@ def look_at_protection(
     read: Callable[[], GpuProtection] = read_protection,
 ) -> Iterator[Finding]:
     """What NVML says of confidential computing."""
-    found, name = read(), "GPU protection"
+    protection, name = read(), "GPU protection"
     figures: dict[str, Figure] = {
-        "confidential": found.confidential,
-        "devtools": found.devtools,
-        "multi_gpu": found.multi_gpu,
-        "accepts_work": found.accepts_work,
+        "confidential": protection.confidential,
+        "devtools": protection.devtools,
+        "multi_gpu": protection.multi_gpu,
+        "accepts_work": protection.accepts_work,
     }
-    mode = f"multi-GPU mode {found.multi_gpu}"
-    if found.confidential is None:
-        said = f"unknown: {found.why}"
+    mode = f"multi-GPU mode {protection.multi_gpu}"
+    if protection.confidential is None:
+        said = f"unknown: {protection.why}"
         yield Finding(name, said, state="missing", figures=figures)
-    elif not found.confidential:
-        meaning = "the bus carries keys as they are; who administers the host sees all"
-        yield Finding(name, f"CC off, {mode}", meaning, figures=figures)
+    elif not protection.confidential:
+        meaning = (
+            "keys cross the bus in plaintext, and the host's administrator can read "
+            "the GPU's memory"
+        )
+        yield Finding(
+            name,
+            f"confidential computing (CC) is off, {mode}",
+            meaning,
+            figures=figures,
+        )
     else:
-        weak = found.devtools or not found.accepts_work
-        said = f"CC on{', debug tools let in' if found.devtools else ''}, {mode}"
-        if found.accepts_work is False:
-            said += ", accepts no work yet"
-        advice = "Debug tools off; attest, then `nvidia-smi conf-compute -srs 1`"
+        weak = protection.devtools or not protection.accepts_work
+        said = (
+            "confidential computing (CC) is "
+            f"on{', debug tools are allowed' if protection.devtools else ''}, {mode}"
+        )
+        if protection.accepts_work is False:
+            said += ", the GPU does not accept work yet"
+        advice = (
+            "Turn debug tools off, attest the GPU, then run `nvidia-smi conf-compute "
+            "-srs 1`"
+        )
         yield Finding(
             name,
             said,
-            "the host is kept out; every crossing is encrypted and costs",
+            "the host cannot read the GPU's memory; each transfer is encrypted, which "
+            "costs time",
             advice if weak else "",
             "limits" if weak else "good",
             figures,
@@ -142,16 +163,26 @@ def look_at_protection(
 def look_at_company(
     find: Callable[[], Mapping[str, tuple[int, ...]]] = other_processes,
 ) -> Iterator[Finding]:
-    """Who else computes on each GPU; and what of Sealift has, and has not."""
+    """Which other processes use each GPU; and which parts of Sealift ran on a GPU so far."""
     try:
-        found = find()
+        processes = find()
     except UnavailableError as error:
         said = f"unknown: {error.why or error.what}"
         yield Finding("others on the GPU", said, state="missing")
-        found = {}
-    for uuid, others in found.items():
-        said = f"{uuid}: {', '.join(map(str, others)) or 'nobody'}"
-        meaning = "they share its memory, and see how busy it is" if others else ""
+        processes = {}
+    for uuid, others in processes.items():
+        said = (
+            f"{uuid}: "
+            f"{'processes ' + ', '.join(map(str, others)) if others else 'no other process'}"
+        )
+        meaning = (
+            (
+                "other processes share the GPU's memory and can observe how busy the GPU "
+                "is"
+            )
+            if others
+            else ""
+        )
         advice = "End those processes, or give the accelerator a GPU of its own"
         yield Finding(
             "others on the GPU",
@@ -193,7 +224,7 @@ def look_at_uses(
     engine: Callable[[], str] = _engine_lacks,
     recipes: Callable[[bool], str] = _recipes_lack,
 ) -> Iterator[Finding]:
-    """For each use of a GPU whether it can be had here, and what is missing; each is tried.
+    """Try each use of a GPU on this machine; say what is missing.
 
     Args:
         shown: Whether this machine shows one.
@@ -201,10 +232,12 @@ def look_at_uses(
         recipes: The same of a recipe's process, in its sandbox or without one.
     """
     if not shown():
-        yield Finding("uses of a GPU", "none: this machine shows none", state="missing")
+        yield Finding(
+            "uses of a GPU", "none: this machine has no visible GPU", state="missing"
+        )
         return
     lacks = {"engine": engine(), "recipes": recipes(True)}
-    # What computes outside of a sandbox has what recipes have, or is asked for by itself.
+    # Where recipes work, torch works outside of the sandbox too; else it is tried alone.
     lacks["torch"] = lacks["recipes"] and recipes(False)
     for use, (needs, what) in USES.items():
         missing = "; ".join(filter(None, (lacks[each] for each in needs)))
@@ -223,11 +256,11 @@ def look_at_compilers(
     """What compiles the kernels at first use."""
     said, name = ", ".join(each.version for each in find()), "kernel compiler"
     if said:
-        meaning = "the kernels are compiled at first use, in each process"
+        meaning = "each process compiles the kernels when it first uses them"
         yield Finding(name, said, meaning, state="good", figures={"compilers": said})
     else:
-        advice = "pip install '.[cuda]', in Sealift's folder, brings NVRTC"
-        meaning = "the kernels of the GPU engine cannot be made here"
+        advice = "In Sealift's folder, run: pip install '.[cuda]' (it installs NVRTC)"
+        meaning = "the GPU kernels cannot be compiled on this machine"
         yield Finding(name, "none", meaning, advice, "missing")
 
 
@@ -238,7 +271,7 @@ def _named(driver: Driver) -> Finding:
         "GPU",
         f"{facts.name}, {facts.memory_bytes / 2**30:.0f} GiB, compute capability "
         f"{major}.{minor}, CUDA {facts.driver // 1000}.{facts.driver % 1000 // 10}",
-        "" if facts.real else "no GPU: a stand-in of the tests",
+        "" if facts.real else "not a GPU: a simulation that the tests use",
         state="good",
         figures={
             "name": facts.name,
@@ -253,34 +286,39 @@ def _pinned(truth: PinnedTruth) -> Finding:
     return Finding(
         "pinned memory",
         f"{'proven' if truth.proven else 'not proven'}: {truth.why}",
-        "copies run beside kernels" if truth.proven else "every copy is waited for",
-        "" if truth.proven else "Under CC this is normal; else look at `ulimit -l`",
+        "copies and kernels run at the same time"
+        if truth.proven
+        else "each copy waits for the one before",
+        ""
+        if truth.proven
+        else "This is normal in confidential mode; otherwise check `ulimit -l`",
         "good" if truth.proven else "limits",
         {"proven": truth.proven, "why": truth.why},
     )
 
 
 def _rates(driver: Driver, pinned: bool) -> Finding:
-    """Both ways, from memory as it is proven."""
+    """Rates in both directions, with pinned memory if it is proven."""
     with _crossing(driver, _NBYTES, pinned) as cross:
         up_s, down_s = (_best_s(cross, up, 1, _REPEATS) for up in (True, False))
     up, down = (round(_NBYTES / spent_s) for spent_s in (up_s, down_s))
     return Finding(
         "to and from the GPU",
-        f"{say_rate(up)} there, {say_rate(down)} back",
-        "no transfer to this GPU is faster",
+        f"{say_rate(up)} to the GPU, {say_rate(down)} back",
+        "the upper limit for transfers to this GPU",
         figures={"h2d_bytes_per_s": up, "d2h_bytes_per_s": down, "pinned": pinned},
     )
 
 
 def _toll(driver: Driver, pinned: bool) -> Finding:
-    """What a crossing costs before its first byte."""
+    """What a transfer costs before its first byte."""
     with _crossing(driver, _SMALL, pinned) as cross:
         each_s = _best_s(cross, True, _CROSSINGS, 1) / _CROSSINGS
     return Finding(
-        "toll of a crossing",
+        "cost of one transfer",
         say_time(each_s),
-        "what 64 bytes cost, waited for; small tensors are packed into one crossing",
+        "the time for 64 bytes, waited for; Sealift packs small tensors into one "
+        "transfer",
         figures={"toll_s": round(each_s, 9)},
     )
 
@@ -289,7 +327,7 @@ def _toll(driver: Driver, pinned: bool) -> Finding:
 def _crossing(
     driver: Driver, nbytes: int, pinned: bool
 ) -> Iterator[Callable[[bool], None]]:
-    """Memory at both ends, and a copy there (true) or back that is waited for."""
+    """Allocate memory at both ends; yield a copy to the GPU (true) or back, which waits."""
     block = HostBlock(driver, nbytes, pinned=pinned)
     device, stream = driver.allocate(nbytes), driver.stream()
 
@@ -312,7 +350,7 @@ def _crossing(
 
 
 def _best_s(cross: Callable[[bool], None], up: bool, times: int, repeats: int) -> float:
-    """Seconds of so many crossings, the best of some repeats."""
+    """Return the seconds that ``times`` transfers take, the best of ``repeats`` tries."""
     took = []
     for _ in range(repeats):
         start = time.perf_counter()

@@ -36,10 +36,19 @@ else:
     seccomp.install(os.getpid())
 """
 _DEVICES: Final = {
-    "TPM 2.0": ("/dev/tpmrm0", "measured boot can be proven (attested-host)"),
-    "Intel TDX": ("/dev/tdx_guest", "this is a TDX guest: evidence of level tee"),
-    "AMD SEV-SNP": ("/dev/sev-guest", "this is an SNP guest: evidence of level tee"),
-    "TSM reports": ("/sys/kernel/config/tsm/report", "quotes come through the kernel"),
+    "TPM 2.0": (
+        "/dev/tpmrm0",
+        "this machine can prove its measured boot (level attested-host)",
+    ),
+    "Intel TDX": (
+        "/dev/tdx_guest",
+        "this is a TDX guest: its evidence reaches level tee",
+    ),
+    "AMD SEV-SNP": (
+        "/dev/sev-guest",
+        "this is an SNP guest: its evidence reaches level tee",
+    ),
+    "TSM reports": ("/sys/kernel/config/tsm/report", "the kernel provides quotes"),
 }
 
 
@@ -54,8 +63,10 @@ def look_at_machine() -> Iterator[Finding]:
     yield Finding(
         "cores",
         f"{cores}, load {busy:.1f}",
-        "others use them now: rates below are too low" if crowded else "",
-        "Look again when the machine is quiet" if crowded else "",
+        "other programs use the cores now: the rates below are too low"
+        if crowded
+        else "",
+        "Run this again when the machine is idle" if crowded else "",
         "limits" if crowded else "fact",
         {"cores": cores, "load_1min": round(busy, 2)},
     )
@@ -73,8 +84,10 @@ def look_at_copies() -> Iterator[Finding]:
     slot = measure_rate(_copying(source, target, _SLOT), _SLOT)
     yield Finding(
         "memcpy",
-        f"{say_rate(bulk)} over 32 MiB, {say_rate(slot)} over 1 MiB again and again",
-        "no transfer through this host's memory is faster than the first figure",
+        f"{say_rate(bulk)} over 32 MiB, {say_rate(slot)} over the same 1 MiB "
+        "repeatedly",
+        "the first figure is the upper limit for transfers through this machine's "
+        "memory",
         figures={"bulk_bytes_per_s": round(bulk), "slot_bytes_per_s": round(slot)},
     )
 
@@ -85,7 +98,12 @@ def look_at_memfd() -> Iterator[Finding]:
         descriptor = os.memfd_create("sealift-doctor")
     except (AttributeError, OSError) as error:
         why = f"none ({error})"
-        yield Finding("memory file", why, "transfers go over TCP", state="missing")
+        yield Finding(
+            "memory file",
+            why,
+            "processes on this machine exchange data over TCP",
+            state="missing",
+        )
         return
     try:
         os.ftruncate(descriptor, 8 * _SLOT)
@@ -95,8 +113,8 @@ def look_at_memfd() -> Iterator[Finding]:
         os.close(descriptor)
     yield Finding(
         "memory file",
-        f"{say_rate(rate)} into 8 slots of 1 MiB and out again",
-        "what a transfer between two processes of this host can reach",
+        f"{say_rate(rate)} to write and read 8 slots of 1 MiB",
+        "the upper limit for transfers between two processes on this machine",
         figures={"bytes_per_s": round(rate)},
     )
 
@@ -107,7 +125,7 @@ def look_at_disk(folder: Path) -> Iterator[Finding]:
         with tempfile.TemporaryFile(dir=folder) as file:
             took = [_synced(file.fileno()) for _ in range(_SYNCS)]
     except OSError as error:
-        why = f"cannot write in {folder}: {error.strerror}"
+        why = f"it is not possible to write in {folder}: {error.strerror}"
         advice = "Name another folder with --folder"
         yield Finding("fsync", why, advice=advice, state="missing")
         return
@@ -116,8 +134,8 @@ def look_at_disk(folder: Path) -> Iterator[Finding]:
     yield Finding(
         "fsync",
         f"{say_time(typical)}, slowest {say_time(worst)}",
-        "every release of a key waits for one",
-        "Put vaults and logs on another disk" if slow else "",
+        "each key release waits for one such write",
+        "Put the vaults and logs on a faster disk" if slow else "",
         "limits" if slow else "good",
         {"median_s": round(typical, 6), "worst_s": round(worst, 6)},
     )
@@ -126,20 +144,22 @@ def look_at_disk(folder: Path) -> Iterator[Finding]:
 def look_at_sandbox(works: Callable[[str], bool] | None = None) -> Iterator[Finding]:
     """What a recipe's process can be confined with."""
     works = works or _works
-    found = [part for part in _PARTS if works(part)]
-    enough = "seccomp" in found and len(found) > 1
+    working = [part for part in _PARTS if works(part)]
+    enough = "seccomp" in working and len(working) > 1
     yield Finding(
         "sandbox",
-        "+".join(found) or "none",
-        "recipes run confined" if enough else "recipes cannot be confined here",
+        "+".join(working) or "none",
+        "recipes run in a sandbox"
+        if enough
+        else "recipes cannot run in a sandbox on this machine",
         "" if enough else "Allow user namespaces, or use a kernel with Landlock",
         "good" if enough else "limits",
-        {part: part in found for part in _PARTS},
+        {part: part in working for part in _PARTS},
     )
 
 
 def look_at_devices() -> Iterator[Finding]:
-    """What this machine could prove itself with."""
+    """Devices that can make evidence on this machine."""
     for name, (path, meaning) in _DEVICES.items():
         if not Path(path).exists():
             absent: dict[str, Figure] = {"there": False}
@@ -148,16 +168,16 @@ def look_at_devices() -> Iterator[Finding]:
         usable = os.access(path, os.R_OK | os.W_OK)
         yield Finding(
             name,
-            path if usable else f"{path}, but not for this user",
+            path if usable else f"{path}, but this user may not open it",
             meaning,
-            "" if usable else f"Let this user open {path}",
+            "" if usable else f"Allow this user to open {path}",
             "good" if usable else "limits",
             {"there": True, "usable": usable},
         )
 
 
 def _works(part: str) -> bool:
-    """Try it in a process of its own, which ends with it."""
+    """Try one part of the sandbox in a process of its own."""
     command = [sys.executable, "-c", _TRY, part]
     with suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(  # noqa: S603 - fixed program

@@ -1,4 +1,4 @@
-"""What a probe of this machine finds: a line with its meaning, and how to measure fast.
+"""Findings about this machine, and how rates are measured in a short time.
 
 Used by `sealift doctor`. A thing that is missing is a finding, never an error.
 """
@@ -25,11 +25,11 @@ class Finding:
     """One thing about this machine.
 
     Attributes:
-        name: What was looked at.
-        found: What it is, figures with their units.
-        meaning: What follows from that.
+        name: What was checked.
+        found: The result; figures have units.
+        meaning: What follows from the result.
         advice: What to do about it; empty if there is nothing to do.
-        state: good; limits (it holds this machine back); missing; or a mere fact.
+        state: good; limits (it limits this machine); missing; or a plain fact.
         figures: The numbers of ``found``, units in their names.
     """
 
@@ -41,18 +41,18 @@ class Finding:
     figures: dict[str, Figure] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the finding as plain values."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Something to look at.
+    """One check of this machine.
 
     Attributes:
         topic: The heading that its findings stand under.
-        label: What a progress line says meanwhile.
-        look: Looks; may measure for some tenths of a second.
+        label: What the progress line shows while it runs.
+        look: Runs the check; it may measure for some tenths of a second.
     """
 
     topic: str
@@ -75,12 +75,12 @@ def measure_rate(
 
 
 def say_rate(bytes_per_s: float) -> str:
-    """For people, in GB/s (10^9)."""
+    """Format a rate for people, in GB/s (10^9 bytes)."""
     return f"{bytes_per_s / GB:.3g} GB/s"
 
 
 def say_time(seconds: float) -> str:
-    """For people, in the unit that fits."""
+    """Format a duration for people, in the unit that fits."""
     for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
         if seconds * factor >= 1 or unit == "us":
             return f"{seconds * factor:.3g} {unit}"
