@@ -81,10 +81,10 @@ def test_what_all_owners_signed_is_said_to_be_theirs(run: SmallRun) -> None:
     raw = sign_run(run.receipt, run.instance)
     assert demand_of(raw, run.verified(), job="job-1") == raw
     lines = {each.name: each.said for each in verify_run(run.receipt, run.verified())}
-    assert lines["accounts"].endswith("signed by ada, bern, cleo, each itself")
-    assert lines["model"].endswith("signed by ada, bern, cleo, each itself")
+    assert lines["accounts"].endswith("each signed by its party: ada, bern, cleo")
+    assert lines["model"].endswith("each signed by its party: ada, bern, cleo")
     for alone in ("run", "checkpoints", "time"):
-        assert lines[alone].endswith("said by ada")
+        assert lines[alone].endswith("only by ada")
 
 
 def other_uses(run: SmallRun) -> bytes:
@@ -138,10 +138,10 @@ LIES: dict[str, tuple[Callable[[SmallRun], bytes], str]] = {
     "uses": (more_rows, "ada signed other numbers of used rows"),
     "release": (lambda r: r.lie(released=r.receipt.released[:-1]), "a key release"),
     "dropped": (lambda r: r.lie(accounts=r.receipt.accounts[:2]), "accounts of 2"),
-    "forged": (forged, "cleo is not signed by it"),
+    "forged": (forged, "account of cleo is not signed"),
     "doubled": (
         lambda r: r.lie(accounts=(*r.receipt.accounts[:2], r.receipt.accounts[1])),
-        "cleo is not signed by it",
+        "account of cleo is not signed",
     ),
 }
 
@@ -163,14 +163,14 @@ SIGNED: dict[str, tuple[dict[str, Any], str]] = {
         "cleo signed a different value of metrics",
     ),
     "rows": ({"tables": "ada-train"}, "cleo signed a use of ada-train"),
-    "name": ({"party": "bern"}, "cleo is not signed by it"),
-    "instance": ({"instance": "ada"}, "cleo is not signed by it"),
-    "log": ({"head": 0}, "cleo signed a head of another log"),
+    "name": ({"party": "bern"}, "account of cleo is not signed"),
+    "instance": ({"instance": "ada"}, "account of cleo is not signed"),
+    "log": ({"head": 0}, "cleo signed a head of another"),
     "restart": (
         {"passes_before": 3},
-        "cleo signed an account that begins at another checkpoint of the run",
+        "cleo signed an account that begins at another checkpoint",
     ),
-    "time": ({"at_s": int(NOW_S) - 3600}, "cleo signed a time before its own log"),
+    "time": ({"at_s": int(NOW_S) - 3600}, "cleo signed a time before"),
 }
 
 
@@ -240,7 +240,7 @@ def test_parts_of_runs_under_two_agreements_are_no_receipt(
         assert refusal(run, raw).code == "other-agreement"
         with pytest.raises(SealiftError) as refused:  # under the other one as well
             demand_of(raw, there.verified())
-        assert "refused: evidence: the run was under another" in str(refused.value)
+        assert "refused: evidence: the run used another" in str(refused.value)
         demand_of(sign_run(there.receipt, run.instance), there.verified())  # control
 
 

@@ -241,7 +241,7 @@ def test_a_lie_that_is_signed_is_found_in_its_line(
 def test_a_receipt_of_another_job_is_not_kept(run: SmallRun) -> None:
     raw, verified = sign_run(run.receipt, run.instance), run.verified()
     assert demand_of(raw, verified, job="job-1") == raw
-    with pytest.raises(PolicyError, match="its job is not") as refused:
+    with pytest.raises(PolicyError, match="its job") as refused:
         demand_of(raw, verified, job="job-2")
     assert "accelerator-0 wrote a receipt" in str(refused.value)
 
@@ -257,7 +257,9 @@ def test_a_release_to_another_instance_counts_for_nothing(run: SmallRun) -> None
     other = SigningKey.generate()
     box = run.boxes["ada"]
     foreign = release(run.consortium, box, "ada", "train", other)
-    with pytest.raises(PolicyError, match=r"^keys released: a key went to another"):
+    with pytest.raises(
+        PolicyError, match=r"^keys released: a key was released to another"
+    ):
         check(signed_by(run, released=(foreign, *run.receipt.released[1:])))
 
 

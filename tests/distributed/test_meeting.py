@@ -178,7 +178,7 @@ def test_four_commands_and_three_answers(parties: Parties) -> None:
     words = ["receipt", "verify", "receipt.json", "--model", str(model)]
     proved = Typed(parties.folder / "north", *words, "--with-log", "audit.db")
     assert proved.end() == 0, proved.text
-    assert "yes, as they say: north, east, south" in proved.text
+    assert "compared by north, east, south" in proved.text
     assert "north's log has" in proved.text
     assert (parties.folder / "host" / "report.html").is_file()
     again = parties.join("north", answers=())

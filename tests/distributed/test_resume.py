@@ -82,7 +82,7 @@ def test_resume_goes_on(world: World, run: JobRun) -> None:
     resume = run.train(noun="resume")
     for owner in ("north", "east"):
         run.holder(owner)
-    resume.wait_line("goes on from checkpoint")
+    resume.wait_line("continues from checkpoint")
     resume.wait_line("the job starts")
     orchestrator, accelerator = sorted(children_of(resume))
     kill(accelerator)

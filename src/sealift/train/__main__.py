@@ -59,8 +59,8 @@ def main() -> int:
 def _job_file(words: list[str]) -> Path:
     if len(words) != 1 or words[0].startswith("-"):
         raise UsageError(
-            "a rank takes one word, the job",
-            fix="torchrun --nproc-per-node N -m sealift.train JOB",
+            "a rank takes exactly one argument, the job's folder",
+            fix="Start it with: torchrun --nproc-per-node N -m sealift.train JOB",
         )
     return Path(words[0])
 

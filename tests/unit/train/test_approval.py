@@ -82,7 +82,7 @@ def test_whose_approval_is_missing_is_said(
         run.open()
     assert code_of(missing) == "approval-missing"
     waiting = " and ".join(name for name in APPROVERS if name not in given)
-    assert f"waits for the approval of {waiting}" in str(missing.value)
+    assert f"{waiting} must approve" in str(missing.value)
 
 
 def test_everybody_who_gets_the_model_opens_it(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_everybody_who_gets_the_model_opens_it(tmp_path: Path) -> None:
     run = finished_run(shared, tmp_path)
     run.approve("bern")
     for name in ("cleo", "ada"):
-        with pytest.raises(PolicyError, match="approval of ada"):
+        with pytest.raises(PolicyError, match="ada must approve"):
             run.open(name)
     run.approve("ada")
     assert run.open("cleo") == run.open("ada")

@@ -121,6 +121,6 @@ def test_a_sum_that_is_no_number_is_said_on_every_rank() -> None:
     before, after = state(F32_w=[1]), state(F32_w=[3])
     own = Contribution(before, after, 0.5)
     own.sums[0] += np.float32(math.inf)  # what a rank that lies would bring
-    with pytest.raises(JobError, match="w became NaN or infinite") as refused:
+    with pytest.raises(JobError, match="w contains NaN") as refused:
         own.result(1)
     assert refused.value.code == "not-finite"

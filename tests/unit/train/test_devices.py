@@ -56,7 +56,7 @@ def test_one_that_works_is_found(a_gpu: Path) -> None:
         (OLD, "The NVIDIA driver on your system is too old (found version 11040)"),
         (
             "CUDA error: out of memory\nCUDA kernel",
-            "others hold all of the GPU's memory; ",
+            "other processes use all of the GPU's memory; ",
         ),
         (
             "CUDA error: no kernel image is available for execution on the device",
@@ -64,9 +64,9 @@ def test_one_that_works_is_found(a_gpu: Path) -> None:
         ),
         (
             "CUDA error: OS call failed or operation not supported on this OS",
-            "something that CUDA asks of the machine was refused; ",
+            "the system refused something that CUDA needs; ",
         ),
-        ("No CUDA GPUs are available", "CUDA shows no whole GPU (one may be divided, "),
+        ("No CUDA GPUs are available", "CUDA shows no whole GPU ("),
         ("CUDA error: something new\nmore", "CUDA error: something new"),
     ],
 )
@@ -99,7 +99,7 @@ def test_files_that_lack_are_named(
 def test_a_divided_gpu_is_refused(a_gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = SimpleNamespace(name="NVIDIA H100 MIG 1g.10gb", uuid="1")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _number: part)
-    assert find_gpus() == ((), "a GPU here is divided (MIG), which is not supported")
+    assert find_gpus() == ((), "a GPU is divided (MIG), which Sealift does not support")
     assert a_gpu.exists()
 
 
@@ -113,7 +113,7 @@ def test_one_that_the_sandbox_alone_keeps_away_is_told(a_gpu: Path) -> None:
 
     found, why = find_gpus(confine)
     assert found == ()
-    assert why == "it works outside of the sandbox, and not in it: no such call"
+    assert why == "it works outside of the sandbox, but not inside: no such call"
     assert asked.exists()
 
 

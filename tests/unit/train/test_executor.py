@@ -47,7 +47,7 @@ def test_a_process_that_does_not_start_is_ended(
     monkeypatch.setattr(module, "FAREWELL_S", 0.1)
     with (
         RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor,
-        pytest.raises(JobError, match="does not start") as caught,
+        pytest.raises(JobError, match="its process") as caught,
     ):
         assert executor.sandbox
     assert caught.value.code == "recipe-killed"
@@ -71,13 +71,16 @@ def failing(says: str) -> Any:
 @pytest.mark.parametrize(
     ("says", "shown"),
     [
-        ("", "its process does not start"),
+        ("", "its process could not be started"),
         (
             "Traceback\n  one\n\n  two\n  three\nKeyError: 'uid not found: 0'\n",
-            "its process does not start: one / two / three / KeyError: 'uid not found: 0'",
+            "its process could not be started: one / two / three / KeyError: 'uid not found: 0'",
         ),
-        ("red \x1b[31m \u202e\n", "its process does not start: red \\x1b[31m \\u202e"),
-        ("x" * 9000, f"its process does not start: {'x' * devices.MAX_WHY}"),
+        (
+            "red \x1b[31m \u202e\n",
+            "its process could not be started: red \\x1b[31m \\u202e",
+        ),
+        ("x" * 9000, f"its process could not be started: {'x' * devices.MAX_WHY}"),
     ],
     ids=["nothing", "its last lines", "made visible", "bounded"],
 )

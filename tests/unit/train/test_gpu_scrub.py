@@ -101,7 +101,7 @@ def test_a_byte_that_is_left_ends_the_task_however_it_went() -> None:
         error, account = ended("return DeviceScrub(4096, 7)", line)
         assert isinstance(error, IntegrityError)
         assert error.code == "scrub"
-        assert "7 bytes or more were not zero" in str(error)
+        assert "at least 7 bytes" in str(error)
         assert not account.verified
 
 

@@ -217,7 +217,7 @@ def test_what_a_worker_asks_for_is_held_to_the_memory_it_has() -> None:
 
     with pytest.raises(MalformedError, match="another bucket"):
         answers(1 << 20).reply(AddUp(0), bytes(4), given)
-    with pytest.raises(MalformedError, match="outside of the memory"):
+    with pytest.raises(MalformedError, match="outside of its memory"):
         answers(4).reply(AddUp(0), b"", given)
     device.close()
 
@@ -272,7 +272,7 @@ def test_a_rank_says_where_gradients_are_added_up(monkeypatch, fails) -> None:
         assert found is (None if fails else device)
         (event,) = said
         assert event.kind == "gradients.summed"
-        expected = "by the processor" if fails else "on a stand-in"
+        expected = "on the processor" if fails else "on a stand-in"
         assert event.fields["where"].startswith(expected)
     assert said[1:] == ([] if fails else ["dismissed"])
     by_round = JobSettings(slices=SlicesSettings(count=2, sync="round"))

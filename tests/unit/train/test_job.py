@@ -156,7 +156,7 @@ def test_servers_are_three_each_on_a_host_of_its_own() -> None:
     demand(APART, RULE, Level.UNTRUSTED_GPU)
     together = replace(APART, M="P:7001")
     demand(together, RULE, Level.DEVELOPMENT)
-    with pytest.raises(PolicyError, match="P and M are on P") as refused:
+    with pytest.raises(PolicyError, match=r"P and M .*on P") as refused:
         demand(together, RULE, Level.UNTRUSTED_GPU)
     assert refused.value.code == "servers-not-apart"
     for servers, rule in ((replace(APART, Z=""), RULE), (APART, None)):

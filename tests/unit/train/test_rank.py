@@ -112,7 +112,7 @@ def test_a_job_goes_on_in_the_shape_in_which_it_began() -> None:
 
 def test_a_rank_of_another_level_gets_nothing() -> None:
     demand_one_level("tee", ("tee", "tee"))
-    with pytest.raises(JobError, match="tee here, development elsewhere") as refused:
+    with pytest.raises(JobError, match=r"tee; .* development") as refused:
         demand_one_level("tee", ("tee", "development"))
     assert refused.value.code == "levels-differ"
 

@@ -77,7 +77,7 @@ def test_the_bits_are_those_of_a_fresh_process() -> None:
         readied = Trainer(executor, SETTINGS)
         readied.work([cargo("north", 20)])
         assert readied.digest() == fresh.digest()
-    assert told[-1].startswith("2 of 2 tasks began in a process that was made ready")
+    assert told[-1].startswith("2 of 2 tasks began in a process ")
 
 
 def test_it_is_forked_by_another_zygote_while_a_task_runs() -> None:
@@ -104,8 +104,8 @@ def test_one_that_is_killed_costs_a_line_and_no_task() -> None:
         trainer.build()
         lines = [line for line in told if "standby" in line]
         assert lines == [
-            "a standby process is lost (the recipe's process is gone): "
-            "the task begins in a fresh one"
+            "a standby process ended (the recipe's process ended): "
+            "the task begins in a new process"
         ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from sealift.errors import JobError, MalformedError
 from sealift.train.loop.buckets import Trained, cut_buckets
+from sealift.train.loop.faults import REASONS
 from sealift.train.loop.states import TensorBytes, TrainingState
 from sealift.train.loop.tasks import Together
 from sealift.train.sandboxed.torchstate import as_tensors
@@ -114,7 +116,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_what_cannot_be_added_up_is_refused(change: tuple[str, str]) -> None:
     assert change[0] in LINEAR
-    with pytest.raises(JobError, match="added up") as caught:
+    with pytest.raises(JobError, match=re.escape(REASONS["gradients"][0])) as caught:
         World(LINEAR.replace(*change), [[32], [32]]).here()
     assert caught.value.code == "bad-recipe"
 

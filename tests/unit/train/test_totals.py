@@ -104,7 +104,7 @@ def test_no_numbers_are_no_sum(shape: tuple[int, ...]) -> None:
     empty = pack_tensors({"a": TensorBytes("F64", shape, memoryview(b""))})
     with pytest.raises(MalformedError, match="not sums"):
         check_sums(empty)
-    with pytest.raises(MalformedError, match="do not fill"):
+    with pytest.raises(MalformedError, match="not match"):
         Statistic(shape, ())
     assert Statistic((1, 2), (3.0, 4.0)).nested() == [[3.0, 4.0]]  # control
 
@@ -142,13 +142,13 @@ def test_a_whole_pass_is_enough() -> None:
 @pytest.mark.parametrize(
     ("change", "rows", "why"),
     [
-        ({}, {}, "0 rows of north of at least 10"),
+        ({}, {}, "0 rows of north; .* at least 10"),
         ({}, {"north-train": 40}, "0 rows of east"),
-        ({}, {"north-train": 40, "east-train": 19}, "19 of 20 rows of east-train"),
-        ({}, {"north-train": 41, "east-train": 20}, "41 of 40 rows"),
-        ({"statistics_rows": 61}, WHOLE, "60 rows of at least 61"),
-        ({"min_owner_rows": 21}, WHOLE, "20 rows of east of at least 21"),
-        ({"min_holders": 3}, WHOLE, "2 owners of at least 3"),
+        ({}, {"north-train": 40, "east-train": 19}, "19 of the 20 rows of east-train"),
+        ({}, {"north-train": 41, "east-train": 20}, "41 of the 40 rows"),
+        ({"statistics_rows": 61}, WHOLE, "60 rows; .* at least 61"),
+        ({"min_owner_rows": 21}, WHOLE, "20 rows of east; .* at least 21"),
+        ({"min_holders": 3}, WHOLE, "2 owners; .* at least 3"),
     ],
 )
 def test_totals_of_too_little_are_withheld(
@@ -163,5 +163,5 @@ def test_totals_of_too_little_are_withheld(
 def test_an_owner_with_two_tables_may_leave_one_out() -> None:
     second: Resource = replace(RESOURCES[0], name="north-more")
     check_totals(RULE, (*RESOURCES, second), WHOLE)
-    with pytest.raises(JobError, match="5 of 40 rows of north-more"):
+    with pytest.raises(JobError, match="5 of the 40 rows of north-more"):
         check_totals(RULE, (*RESOURCES, second), {**WHOLE, "north-more": 5})

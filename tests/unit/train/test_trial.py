@@ -158,7 +158,7 @@ def test_what_it_raises_is_fit_for_a_terminal() -> None:
 def test_one_that_ends_its_process_is_an_error() -> None:
     assert attempt("import os\nos._exit(0)").code == "recipe-killed"
     unconfined = attempt(f"import os\nos._exit({NOT_CONFINED})")
-    assert "its sandbox did not hold" in str(unconfined.error)
+    assert "its sandbox" in str(unconfined.error)
 
 
 def test_no_file_of_that_name_is_an_entry() -> None:

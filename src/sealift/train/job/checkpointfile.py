@@ -138,9 +138,11 @@ def find_checkpoint(folder: Path, number: int, sealed: Digest) -> Path:
         raise _absent(folder, number)
     if file_digest(path) != sealed:
         raise StaleError(
-            f"{path.name} is not the checkpoint that counts",
-            why="its digest is not the one in the owners' logs: it was replaced by an "
-            "earlier one, or damaged",
+            f"{path.name} is not the latest checkpoint of this job",
+            why=(
+                "its digest differs from the one in the owners' logs: an earlier file "
+                "replaced it, or it is damaged"
+            ),
             code="checkpoint-stale",
         )
     return path
@@ -166,7 +168,10 @@ def read_checkpoint(
     head, states = _parse(plaintext)
     _require_binding(head.binding, binding)
     if head.number != number:
-        raise MalformedError("a checkpoint of another number", code="bad-checkpoint")
+        raise MalformedError(
+            "the checkpoint's number differs from the number in its file name",
+            code="bad-checkpoint",
+        )
     progress = from_plain(kind, head.progress, "progress")
     return Checkpoint(head.number, head.position, progress, states)
 
@@ -191,27 +196,30 @@ def _open(path: Path, key: SecretKey) -> bytes:
             return reader.read(0, reader.total_bytes)
     except (AuthenticationError, MalformedError):
         raise IntegrityError(
-            f"{path.name} does not open with its key",
-            why="it was changed on the disk, or the brokers' shares are of another one",
+            f"{path.name} could not be opened with its key",
+            why=(
+                "the file was changed, or the brokers' key shares belong to another "
+                "checkpoint"
+            ),
             code="checkpoint-damaged",
         ) from None
 
 
 def _parse(plaintext: memoryview) -> tuple[_Head, dict[str, bytes]]:
     if len(plaintext) < _START.size:
-        raise _malformed("it is too short")
+        raise _malformed("the file is too short")
     magic, version, head_bytes = _START.unpack(plaintext[: _START.size])
     if magic != MAGIC:
-        raise _malformed("it begins with something else")
+        raise _malformed("the file does not begin as a checkpoint begins")
     if version != VERSION:
         raise MalformedError(
-            f"a checkpoint of version {version}",
-            why=f"this Sealift reads version {VERSION}",
+            f"the checkpoint has format version {version}",
+            why=f"this version of Sealift reads version {VERSION}",
             code="checkpoint-version",
         )
     rest = plaintext[_START.size :]
     if head_bytes > min(len(rest), MAX_HEAD_BYTES):
-        raise _malformed("its head is too long")
+        raise _malformed("its header is too long")
     head = decode(_Head, bytes(rest[:head_bytes]), max_bytes=MAX_HEAD_BYTES)
     return head, dict(_cut(head, rest[head_bytes:]))
 
@@ -219,13 +227,13 @@ def _parse(plaintext: memoryview) -> tuple[_Head, dict[str, bytes]]:
 def _cut(head: _Head, rest: memoryview) -> Iterator[tuple[str, bytes]]:
     names = [state.name for state in head.states]
     if names != sorted(set(names)) or len(names) > MAX_STATES:
-        raise _malformed("its states are not in order")
+        raise _malformed("its states are not in ascending order")
     if any(len(name) > MAX_NAME_CHARACTERS for name in names):
-        raise _malformed("the name of a state is too long")
+        raise _malformed("a state's name is too long")
     if any(state.length < 0 for state in head.states):
-        raise _malformed("a state has no negative length")
+        raise _malformed("a state's length is negative")
     if sum(state.length for state in head.states) != len(rest):
-        raise _malformed("its states have another length")
+        raise _malformed("the states' total length differs from the file's length")
     start = 0
     for state in head.states:
         yield state.name, bytes(rest[start : start + state.length])
@@ -240,7 +248,7 @@ def _require_binding(found: JobBinding, expected: JobBinding) -> None:
         what = "agreement"
     raise PolicyError(
         "the checkpoint belongs to another job",
-        why=f"its {what} differs",
+        why=f"its {what} is another one",
         code="checkpoint-other-job",
     )
 
@@ -249,16 +257,19 @@ def _absent(folder: Path, number: int) -> StaleError | UnavailableError:
     earlier = [each for each in numbers_in(folder) if each < number]
     if earlier:
         return StaleError(
-            f"checkpoint {number} counts, and {folder} holds only {earlier[-1]}",
-            why="the folder was put back to an earlier state",
+            f"the latest checkpoint has the number {number}, and {folder} has only "
+            f"checkpoint {earlier[-1]}",
+            why="the folder was restored to an earlier state",
             code="checkpoint-stale",
         )
     return UnavailableError(
-        f"{folder} holds no checkpoint {number}",
-        why="the owners' brokers say that it counts",
+        f"{folder} has no checkpoint {number}",
+        why="the owners' brokers name it as the latest",
         code="checkpoint-missing",
     )
 
 
 def _malformed(why: str) -> MalformedError:
-    return MalformedError("not a checkpoint", why=why, code="bad-checkpoint")
+    return MalformedError(
+        "the file is not a checkpoint", why=why, code="bad-checkpoint"
+    )

@@ -68,7 +68,7 @@ class CheckpointFolder:
                 self._let_go()
                 raise UnavailableError(
                     f"{path} is in use",
-                    why="another accelerator works on this job",
+                    why="another accelerator uses this job's folder",
                     code="state-in-use",
                 )
             time.sleep(0.05)
@@ -150,8 +150,8 @@ class Checkpoints(Generic[P]):
         mark = self._patiently(self._ledger.claim)
         if mark is None and self._required:
             raise UsageError(
-                "there is no checkpoint to go on from",
-                why="the owners' brokers know of none that counts",
+                "the job has no checkpoint from which it could be resumed",
+                why="the owners' brokers have no record of a valid checkpoint",
                 code="nothing-to-resume",
             )
         if mark is None:

@@ -166,7 +166,8 @@ def open_tee(places: EvidencePlaces, platform: HostPlatform, state: Path) -> Att
     if provider == SEV_GUEST:
         return SnpAttester(platform.reader)
     raise UnavailableError(
-        f"reports of {provider} are not known here", code="tsm-provider"
+        f"this version of Sealift cannot make evidence from reports of {provider}",
+        code="tsm-provider",
     )
 
 
@@ -206,8 +207,8 @@ def bind_devices(
     """
     if not isinstance(lead, LoggingAttester):
         raise UnavailableError(
-            "nothing here can bind GPUs to this machine",
-            why="SEV-SNP has no register that a running guest could extend",
+            "this machine cannot bind GPUs to its evidence",
+            why="an SEV-SNP guest has no register that it can extend while it runs",
             code="gpu-unbound",
         )
     nvml = platform.nvml()
@@ -227,8 +228,8 @@ def _measure_bundle_once(attester: LoggingAttester, bundle: Digest) -> None:
         attester.measure(RuntimeEvent(CODE_BUNDLE, bundle.raw))
     elif found != bundle:
         raise UnavailableError(
-            "this host ran other code since it was started",
-            why=f"it measured {found.short}, the agreement names {bundle.short}",
+            "this host has run other code since it was started",
+            why=f"it measured {found.short}; the agreement names {bundle.short}",
             code="other-bundle",
         )
 
@@ -288,7 +289,7 @@ def open_attester(
             except UnavailableError as error:
                 lacking.append(f"{level}: {error.what}")
     raise UnavailableError(
-        "this host can prove no accepted level",
+        "this host cannot make evidence of any level that the agreement accepts",
         why="; ".join(lacking),
         code="no-evidence",
     )
@@ -299,7 +300,7 @@ def _development(host: _Host) -> Attester:
     agreement = setup.agreement.agreement
     if setup.identity.public_key not in agreement.references.development_attesters:
         raise PolicyError(
-            "the agreement does not accept this host's attester key",
+            "the agreement does not name this host's attester key",
             code="attester-unknown",
         )
     return DevelopmentAttester(

@@ -116,7 +116,7 @@ class KeptLease:
 
     def _look(self) -> float | None:
         if self._silent_s > self._lease.lease_s:
-            why = f"its broker was silent for {self._lease.lease_s:g} s"
+            why = f"its broker did not answer for {self._lease.lease_s:g} s"
             self._lose(PolicyError(why, code=SILENT))
             return None
         try:
@@ -158,7 +158,7 @@ class KeptLease:
 
     def _break(self, error: BaseException) -> None:
         """A bug of ours: a lease that nobody keeps has ended."""
-        self._lost(self._owner, PolicyError("its watch broke", why=error))
+        self._lost(self._owner, PolicyError("its renewal failed", why=error))
 
 
 class LeaseKeeper:
@@ -247,12 +247,15 @@ class LeaseKeeper:
                 self._leave(owner, ended(owner, rule, error))
             else:
                 self._closed = True
-                lost = f"the lease of the keys of {owner} was lost"
+                lost = f"the lease on the keys of {owner} ended"
                 self._end(PolicyError(lost, why=str(error), code="lease-lost"))
 
 
 def ended(owner: str, rule: str, error: SealiftError) -> PolicyError:
     """Why an owner's rows are not worked on any more."""
     return PolicyError(
-        f"the keys of {owner} have ended", why=str(error), fix=error.fix, code=rule
+        f"the keys of {owner} may not be used any more",
+        why=str(error),
+        fix=error.fix,
+        code=rule,
     )

@@ -185,7 +185,7 @@ class ReleasedKeys:
                 if error.rule != VISITS_OVER:
                     raise
                 raise PolicyError(
-                    f"no more passes over the rows of {owner}",
+                    f"no more passes over the rows of {owner} are allowed",
                     why=error.why,
                     fix=None,  # the broker's line says it
                     code=VISITS_OVER,

@@ -128,7 +128,7 @@ def error_said(
     match = _ERROR_LINE.match(last)
     if match is None or exit_code not in CLASS_FOR_EXIT:
         return JobError(
-            f"the process {name} ended early",
+            f"the process {name} ended before the job was finished",
             why=last or _say_exit(exit_code),
             code="role-ended",
         )
@@ -244,8 +244,11 @@ class RoleProcesses:
                 yield self._told.get(timeout=timeout_s)
             except queue.Empty:
                 raise PeerError(
-                    f"no process told anything for {timeout_s:g} s",
-                    fix="Run it again with --keep, and each role by hand",
+                    f"no process of the job reported anything for {timeout_s:g} s",
+                    fix=(
+                        "Run it again with --keep, and start each role separately to "
+                        "see which one stops"
+                    ),
                     code="peer-timeout",
                 ) from None
 
@@ -314,5 +317,5 @@ def _lines(stream: IO[str] | None) -> Iterator[str]:
 
 def _say_exit(code: int) -> str:
     if code < 0:
-        return f"signal {-code} ended it"
-    return f"exit code {code}"
+        return f"it was ended by signal {-code}"
+    return f"it ended with exit code {code}"

@@ -104,7 +104,7 @@ def require_role(plan: PlanName, role: PlanRole) -> None:
     if role not in PLANS[plan].roles:
         raise UsageError(
             f"the job's plan is {plan}",
-            why=f"this is for the plan {' or '.join(plans_with(role))}",
+            why=f"this command runs the plan {' or '.join(plans_with(role))}",
             fix=run_instead(PLANS[plan]),
             code="other-plan",
         )
@@ -114,7 +114,7 @@ def run_instead(plan: Plan) -> str:
     """What runs a job of this plan."""
     ours = plan.command != "torchrun"
     command = f"sealift {plan.command}" if ours else "torchrun SCRIPT"
-    return f"Run `{command}` with the job instead"
+    return f"Run `{command}` with the job's folder instead"
 
 
 def set_up_rank(
@@ -145,8 +145,8 @@ def set_up_rank(
     passphrase = read_given_passphrase(Path(file) if file else None, environment)
     if passphrase is None:
         raise UsageError(
-            "a rank has no passphrase for its key",
-            fix=f"Set {PREFIX}PASSPHRASE_FILE",
+            "a rank cannot ask for the passphrase of its key",
+            fix=f"Set {PREFIX}PASSPHRASE_FILE to a file with the passphrase",
             code="no-terminal",
         )
     identity = load_identity(key, passphrase)
@@ -164,7 +164,7 @@ def set_up_rank(
 
 def _named(said: Mapping[str, str], name: str) -> Path:
     if name not in said:
-        what = f"{PREFIX}{name.upper()} names no file"
+        what = f"{PREFIX}{name.upper()} does not name a file"
         raise UsageError(what, code="variable-missing")
     return Path(said[name])
 

@@ -205,7 +205,9 @@ class RunningJob:
         # The plan, and so every position in it, depends on the size of the buffer.
         visits = replace(self.settings.visits, buffer_bytes=progress.buffer_bytes)
         choose_buffer(resources, visits, free_memory_bytes())
-        self.choice = BufferChoice(progress.buffer_bytes, "as the job began")
+        self.choice = BufferChoice(
+            progress.buffer_bytes, "the size with which the job began"
+        )
         self.position = found.position
         self.rules.restore(progress.rules)
         self.handout.restore(progress.measured, progress.resumed + 1, progress.uses)
@@ -302,8 +304,12 @@ class JobShapes:
         began, first = self._held.setdefault(job, (shape, choice))
         if shape != began:
             raise PolicyError(
-                f"the job {job} began in another shape",
-                why="cut, passes, order, batches and seed decide what its numbers tell",
+                f"the job {job} began with other settings",
+                why=(
+                    "the split of rows, the passes, the order, the batches and the "
+                    "seed must stay the same, because they decide what the results "
+                    "reveal"
+                ),
                 code="other-shape",
             )
         return first

@@ -29,22 +29,22 @@ QUIET: Final = frozenset(
 )
 _SAID: Final = {
     "accelerator.lost": "{line}; the job waits up to {wait_s:g} s for it to come back",
-    "broker.failed": "{peer} got no answer: {rule}",
+    "broker.failed": "{peer} got no answer from its broker: {rule}",
     "broker.ready": "{broker} is waiting for accelerators to attest themselves",
     "checkpoint.committed": "checkpoint {number} of {job} was written to the log",
-    "checkpoint.kept": "a checkpoint was not deleted: {line}",
+    "checkpoint.kept": "an old checkpoint was not deleted: {line}",
     "checkpoint.missed": "no checkpoint was made: {line}",
-    "checkpoint.restored": "goes on from checkpoint {number}, at group {position}",
-    "checkpoint.sealed": "checkpoint {number} is sealed",
+    "checkpoint.restored": "the job continues from checkpoint {number}, at visit batch {position}",
+    "checkpoint.sealed": "checkpoint {number} was sealed",
     "client.refused": "a client was refused: {rule}",
-    "gradients.summed": "gradients are sealed and added up {where}",
-    "group.met": "all {ranks} ranks met",
-    "holder.ready": "{holder}'s rows are ready",
-    "holder.receipt": "receipt kept: {name}",
+    "gradients.summed": "gradients are sealed and summed {where}",
+    "group.met": "all {ranks} ranks are connected",
+    "holder.ready": "{holder} is ready to send its rows",
+    "holder.receipt": "the visit's receipt was saved: {name}",
     "receipt.kept": "the receipt of the run was verified and saved: {name}",
-    "job.complete": "the run is in {run}",
-    "lease.revoked": "the lease of {peer} is revoked: {rule}",
-    "lease.silent": "no broker renews the lease",
+    "job.complete": "the job is complete; its results are in {run}",
+    "lease.revoked": "the lease of {peer} was revoked: {rule}",
+    "lease.silent": "the orchestrator's lease is not renewed by any broker",
     "orchestrator.listening": "waiting at {host}:{port} for {awaits}",
     "relay.awaited": "the {role} does not answer yet: {why}",
     "relay.lost": "the connection was lost: {line}; trying to reconnect for up to {rejoin_s} s",
@@ -53,13 +53,13 @@ _SAID: Final = {
     "release.granted": "the key of {resource} was released to {peer}",
     "release.refused": "{peer} was refused a key: {rule}",
     "role.refused": "{name} was refused: {line}",
-    "serve.listening": "listens at {address}",
-    "serve.ready": "{model} is loaded and answers",
+    "serve.listening": "the server listens at {address}",
+    "serve.ready": "the model {model} is loaded and answers questions",
     "serve.restarted": "the model's process ended and was started again",
-    "serve.unscrubbed": "the model's process is gone; {line}",
-    "shares.listening": "listens at {address} for share {share}",
+    "serve.unscrubbed": "the model's process ended: {line}",
+    "shares.listening": "the server of share {share} listens at {address}",
     "statement.told": "{who}: {line}",
-    "watch.mended": "{watch} is watched again",
+    "watch.mended": "{watch} is renewed again",
 }
 
 
@@ -114,35 +114,51 @@ def say_slice(fields: Fields) -> str:
 def _say_ready(fields: Fields) -> str:
     size = say_bytes(int(fields["buffer_bytes"]))
     return (
-        f"the job starts: level {fields['level']}, {fields['keys']} keys released; "
-        f"buffer of a visit: {size}: {fields['why']}"
+        f"the job starts at level {fields['level']} with {fields['keys']} released "
+        f"keys; each visit has a buffer of {size} ({fields['why']})"
     )
 
 
 def _say_measured(fields: Fields) -> str:
     numbers = say_numbers(metrics_of(fields))
-    return f"visited: {fields['rows']} rows of {fields['resource']}{numbers}"
+    return (
+        f"a visit was completed: {fields['rows']} rows of {fields['resource']}{numbers}"
+    )
 
 
 def _say_gathered(fields: Fields) -> str:
-    return f"{fields['ranks']} ranks are here" if "ranks" in fields else "all are here"
+    return (
+        f"{fields['ranks']} ranks are connected"
+        if "ranks" in fields
+        else "all parties are connected"
+    )
 
 
 def _say_enrolled(fields: Fields) -> str:
     who = fields.get("peer")
-    return f"{who}'s host is enrolled" if who else f"enrolled with {fields['owner']}"
+    return (
+        f"{who}'s host was enrolled"
+        if who
+        else f"this host was enrolled by {fields['owner']}"
+    )
 
 
 def _say_arrived(fields: Fields) -> str:
-    return f"{say_role(str(fields['role']), str(fields['name']))} is here"
+    return f"{say_role(str(fields['role']), str(fields['name']))} connected"
 
 
 def _say_again(fields: Fields) -> str:
-    return f"asks {fields['holder']} again in {float(fields['pause_s']):.1f} s"
+    return (
+        f"the visit to {fields['holder']} is tried again in "
+        f"{float(fields['pause_s']):.1f} s"
+    )
 
 
 def _say_skipped(fields: Fields) -> str:
-    return f"skipped {fields['holder']}: {fields['line']} [{fields['reason']}]"
+    return (
+        f"the visit to {fields['holder']} was skipped: {fields['line']} "
+        f"[{fields['reason']}]"
+    )
 
 
 def _say_worked(fields: Fields) -> str:

@@ -42,7 +42,7 @@ Name = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")
 ]
 MAX_JOB_BYTES: Final = 1 << 20
-_FIELDS_PAGE: Final = "`sealift train --help` names the page that lists the fields"
+_FIELDS_PAGE: Final = "`sealift train --help` names the page that describes each field"
 _UNKNOWN: Final = ("extra_forbidden", "unexpected_keyword_argument")
 
 
@@ -151,7 +151,7 @@ def parse_job(plain: dict[str, Any], *, name: str = "job") -> JobTable:
         field = ".".join(str(part) for part in first["loc"])
         unknown = first["type"] in _UNKNOWN
         raise MalformedError(
-            f"{name} has an unknown field" if unknown else f"{name} does not fit",
+            f"{name} has an unknown field" if unknown else f"{name} is not valid",
             field=field,
             why="" if unknown else first["msg"],
             fix=(unknown and _nearest_field(first["loc"])) or _FIELDS_PAGE,
@@ -159,7 +159,7 @@ def parse_job(plain: dict[str, Any], *, name: str = "job") -> JobTable:
         ) from None
     except (ValueError, RecursionError) as error:  # too many digits, or too deep
         raise MalformedError(
-            f"{name} does not fit", why=error, code="bad-field"
+            f"{name} is not valid", why=error, code="bad-field"
         ) from None
 
 
@@ -185,7 +185,7 @@ def told_settings(raw: bytes) -> JobSettings:
     except ValidationError as error:
         first = error.errors()[0]
         raise MalformedError(
-            "the orchestrator's settings do not fit",
+            "the orchestrator's settings are not valid",
             field=".".join(map(str, first["loc"])),
             why=first["msg"],
             code="bad-field",
@@ -206,7 +206,9 @@ def parse_address(text: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 <= int(port) < 65536:
-        raise MalformedError(f"{text[:80]!r} is not an address", code="bad-address")
+        raise MalformedError(
+            f"{text[:80]!r} is not an address of the form host:port", code="bad-address"
+        )
     return host, int(port)
 
 
@@ -242,9 +244,11 @@ def check_servers(servers: ServersSettings, agreement: Agreement) -> None:
     hosts: dict[str, str] = {}
     for share, address in servers.addresses.items():
         if not address:
-            what = f"the job names no server of share {share}"
+            what = f"the job has no address for the server of share {share}"
             raise UsageError(what, code="servers-missing")
         host, _port = parse_address(address)
         other = hosts.setdefault(host.strip("[]").lower(), share)
         if other != share and agreement.accept != (Level.DEVELOPMENT,):
-            raise servers_not_apart(f"{other} and {share} are on {host}")
+            raise servers_not_apart(
+                f"the servers of shares {other} and {share} both run on {host}"
+            )

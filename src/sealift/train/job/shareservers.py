@@ -86,8 +86,12 @@ def demand_lasting(
     longest = max(each.total_bytes for each in resources)
     if not settings.travel.asked_bytes and choice.buffer_bytes < longest:
         raise UsageError(
-            "the plan outsource needs buffers of a size that the job says",
-            why="batches of the same sizes must come after a restart, and memory may differ",
+            "the plan outsource needs a fixed size of the buffers, and the job names "
+            "none",
+            why=(
+                "after a restart the batches must have the same sizes, and the free "
+                "memory may differ"
+            ),
             code="buffer-unsaid",
         )
 

@@ -39,7 +39,7 @@ def open_events(place: str) -> Sink:
         return EventLines(Path(place).open("a", encoding="utf-8"))
     except OSError as error:
         raise UnavailableError(
-            f"cannot write {place}", why=error, code="disk"
+            f"the file {place} cannot be written", why=error, code="disk"
         ) from None
 
 
@@ -104,29 +104,29 @@ class Talk:
         self._stream.flush()
 
 
-_BEGINNING: Final = "the job to begin"
+_BEGINNING: Final = "the start of the job"
 _AWAITED: Final[Mapping[str, str]] = {
-    "broker.ready": "an accelerator to ask for keys",
+    "broker.ready": "an accelerator that asks for keys",
     "checkpoint.committed": "the accelerator",
     "group.met": "the first round",
     "holder.ready": "a visit",
     "holder.receipt": "the next visit",
     "job.complete": "",
-    "job.gathered": "the accelerator to be ready",
+    "job.gathered": "the accelerator's preparation",
     "job.ready": "the first visit",
     "local.slice": "the next slice",
-    "release.collected": "the job to go on",
+    "release.collected": "the start of the job",
     "release.granted": "the accelerator",
     "relay.awaited": "the orchestrator",
     "relay.lost": "the orchestrator",
     "round.ended": "the next round",
-    "serve.listening": "the model to be loaded",
+    "serve.listening": "the loading of the model",
     "serve.ready": "",
     "shares.listening": "the accelerator",
     "visit.again": "the next attempt",
     "visit.ended": "the next visit",
     "visit.offered": "the visit to {holder}",
-    "visit.path": "the visit to end",
+    "visit.path": "the end of the visit",
 }
 """What a role waits for once it told this; what is not named here changes nothing."""
 

@@ -91,13 +91,13 @@ class Contribution:
         for name, tensor in self._tensors.items():
             if tensor.dtype in _COMPUTED:
                 if name in began and began[name].form != tensor.form:
-                    raise differ(f"{name} has another type or shape than it began with")
+                    raise differ(f"{name} has another type or shape than at the start")
                 now = _numbers(tensor)
                 start = _numbers(began[name]) if name in began else np.zeros_like(now)
                 self._base.append(start)
                 changes[name] = now - start
             elif tensor.dtype not in _COUNTED:
-                raise differ(f"{tensor.dtype} has no mean")
+                raise differ(f"tensors of type {tensor.dtype} have no mean")
         _require_finite(changes)
         factor = _shortening(changes, max_norm)
         self.shortened = factor < 1.0
@@ -179,7 +179,10 @@ def demand_same_form(forms: Sequence[Digest]) -> None:
     """Raises ``states-differ`` with the first slice whose state is another than slice 0's."""
     for number, form in enumerate(forms):
         if form != forms[0]:
-            raise differ(f"slice {number} has other tensors, plain values or weights")
+            raise differ(
+                f"slice {number} has other tensors, plain values or weights than "
+                "slice 0"
+            )
 
 
 def _is_same(name: str, summed: Collection[str]) -> bool:
@@ -197,7 +200,7 @@ def _require_finite(changes: dict[str, Array]) -> None:
     for name, change in changes.items():
         if not np.isfinite(change).all():
             _, _, own = name.partition("/")
-            raise JobError(f"{own} became NaN or infinite", code="not-finite")
+            raise JobError(f"{own} contains NaN or infinity", code="not-finite")
 
 
 def _shortening(changes: dict[str, Array], max_norm: float) -> float:

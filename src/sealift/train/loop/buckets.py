@@ -94,14 +94,18 @@ def cut_buckets(
         or len(set(names)) != len(names)
         or not set(names) <= {*tensors}
     ):
-        raise MalformedError("not a model's parameters", code="bad-message")
+        raise MalformedError(
+            "the message does not describe a model's parameters", code="bad-message"
+        )
     found: list[Bucket] = []
     parts: list[str] = []
     held = 0
     for name in trained.names:
         of = tensors[name]
         if of.dtype not in _SUMMED or not of.elements:
-            raise MalformedError(f"{of.dtype} is not added up", code="bad-message")
+            raise MalformedError(
+                f"gradients of type {of.dtype} cannot be summed", code="bad-message"
+            )
         other = parts and tensors[parts[0]].dtype != of.dtype
         if parts and (other or held + len(of.content) > bucket_bytes):
             found.append(_bucket(found, parts, tensors))

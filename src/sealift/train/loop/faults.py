@@ -32,59 +32,73 @@ Kind = Literal[
     "gpu",
 ]
 REASONS: Final[Mapping[str, tuple[str, str]]] = {
-    "no-build": ("it defines no build()", ""),
-    "no-loss": ("it defines no loss()", ""),
-    "no-configure_optimizers": ("it defines no configure_optimizers()", ""),
-    "no-prepare": ("it defines no prepare()", "Leave prepare out of the job"),
-    "no-module": ("build() returns no nn.Module", ""),
+    "no-build": ("it does not define build()", ""),
+    "no-loss": ("it does not define loss()", ""),
+    "no-configure_optimizers": ("it does not define configure_optimizers()", ""),
+    "no-prepare": (
+        "it does not define prepare()",
+        "Set training.prepare to false in the job, or define prepare()",
+    ),
+    "no-module": ("build() does not return an nn.Module", ""),
     "no-optimizer": (
-        "configure_optimizers() returns no optimizer",
-        "Return one torch.optim.Optimizer; schedulers and several optimizers "
-        "are not supported yet",
+        "configure_optimizers() does not return an optimizer",
+        "Return one torch.optim.Optimizer; schedulers and several optimizers are not "
+        "supported yet",
     ),
-    "loss": ("the loss is not a scalar tensor", ""),
-    "sums": ("prepare() returns something else than numbers and tensors by name", ""),
+    "loss": ("loss() does not return a scalar tensor", ""),
+    "sums": (
+        "prepare() returns something other than a dict of numbers and tensors",
+        "",
+    ),
     "other-sums": (
-        "prepare() returns other names or shapes than in the visit before, or sums "
-        "beyond their range",
-        "Whole numbers add up to 2^53 - 1 at most, all others are finite",
+        "prepare() returns other names or shapes than in the visit before, or values "
+        "outside their range",
+        "Sums of whole numbers may be at most 2^53 - 1; all other values must be "
+        "finite",
     ),
-    "many-sums": ("prepare() returns too many numbers", "65,536 are the most"),
-    "model-state": ("its model keeps something else than tensors in its state", ""),
+    "many-sums": ("prepare() returns too many numbers", "The limit is 65,536 numbers"),
+    "model-state": ("the model's state_dict contains something other than tensors", ""),
     "optimizer-state": (
-        "its optimizer keeps something else than tensors, numbers and text",
+        "the optimizer's state contains something other than tensors, numbers and text",
         "",
     ),
     "restore": (
-        "build() makes another model or optimizer than the one whose state is restored",
-        "Every slice builds anew and loads the state: build() must not vary",
+        "build() returns another model or optimizer than the one whose state is "
+        "restored",
+        "Sealift calls build() again for every slice and loads the state: it must "
+        "always build the same model",
     ),
     "model-differs": (
-        "build() makes another model than the one that is to be served",
-        "Serve a model with the code that it was trained with",
+        "build() returns another model than the one that is to be served",
+        "Serve the model with the code that trained it",
     ),
     "no-statistics": (
-        "build() fails without the sums of prepare(), and a served model has none",
-        "Keep what they are for in buffers of the model, and have build({}) do without",
+        "build() needs the sums of prepare(), which a served model does not get",
+        "Store these values in buffers of the model, so that build({}) works without "
+        "them",
     ),
-    "no-generate": ("it defines no generate()", ""),
-    "no-stream": ("generate() returns nothing that can be iterated", ""),
+    "no-generate": ("it does not define generate()", ""),
+    "no-stream": ("generate() returns something that is not iterable", ""),
     "answer": (
-        "its answer has not the fields, rows, shapes or kinds of numbers of the "
-        "model's form",
-        "predict() and generate() return tensors by name, one row for each asked",
+        "the answer's names, rows, shapes or number types differ from the model's form",
+        "predict() and generate() must return a dict of tensors with one row for each "
+        "question",
     ),
     "gradients": (
-        "its gradients cannot be added up in every step",
+        "its gradients cannot be summed in every step",
         "Train dense float32 or float64 parameters of the model, all on the job's device, the "
         "same ones throughout, with one backward pass that is not the recipe's to start; or "
         'choose `slices.sync = "round"`',
     ),
     "compiler": (
-        "torch.compile asks for a compiler, and a recipe starts no program",
+        "torch.compile starts a compiler, and a recipe may not start programs",
         'Compile with backend="aot_eager", or not at all',
     ),
-    "state-bytes": ("model and optimizer are larger than the room for them", ""),
+    "state-bytes": (
+        "the model and the optimizer are larger than the memory that is reserved for "
+        "them",
+        "",
+    ),
 }
 MOST_ROOM: Final = 1 << 42  # bytes, of a machine's GPUs
 NOT_OVERWRITTEN: Final = "the GPU's memory was not overwritten"
@@ -106,15 +120,15 @@ _SAID: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 CUDA_SAYS: Final = {each: kind for kind, said in _SAID.items() for each in said}
 GPU_FAULTS: Final[Mapping[str, tuple[str, str, str]]] = {
-    "lost": ("the GPU failed while it computed", "", "device-lost"),
+    "lost": ("the GPU failed during the computation", "", "device-lost"),
     "no-code": (
-        "this torch has no code for the GPU", "it was built for other kinds", "no-device"
+        "this torch was built without support for this GPU", "it supports other kinds of GPUs", "no-device"
     ),
     "busy": (
-        "the GPU takes no more processes",
-        "its compute mode is exclusive, or prohibits all", "no-device",
+        "the GPU accepts no more processes",
+        "its compute mode allows one process, or none", "no-device",
     ),
-    "not-begun": ("the GPU could not be begun with", "", "no-device"),
+    "not-begun": ("the GPU could not be initialized", "", "no-device"),
 }  # fmt: skip
 RULES: Final = (
     "not true or false",
@@ -175,17 +189,20 @@ def unfit(reason: str) -> RecipeError:
     why, fix = REASONS[reason]
     fault = Fault(kind="unfit", reason=reason)
     return RecipeError(
-        fault, "the recipe does not fit", why=why, fix=fix, code="bad-recipe"
+        fault, "the recipe is not valid", why=why, fix=fix, code="bad-recipe"
     )
 
 
 def recipe_failed(path: str, line: int, type_: str) -> RecipeError:
     """The error for an exception of a recipe."""
-    place = f"{path}:{line}" if path else "its edge"
+    place = f"{path}:{line}" if path else "an unknown line"
     return RecipeError(
         Fault(kind="error", path=path, line=line, type=type_),
         f"the recipe failed at {place} with {type_}",
-        fix="`sealift try` runs it on synthetic rows and shows the whole traceback",
+        fix=(
+            "Run `sealift try`: it runs the recipe on synthetic rows and shows the "
+            "whole traceback"
+        ),
         code="recipe-error",
     )
 
@@ -194,8 +211,9 @@ def foreign_import(path: str, line: int) -> RecipeError:
     """The error for a module that is neither in the bundle nor installed."""
     return RecipeError(
         Fault(kind="import", path=path, line=line, type="ImportError"),
-        f"the recipe imports a foreign module{f' at {path}:{line}' if path else ''}",
-        why="it is neither in the code bundle nor installed on the accelerator",
+        "the recipe imports a module that is not "
+        f"available{f' at {path}:{line}' if path else ''}",
+        why="the module is neither in the code bundle nor installed on the accelerator",
         code="foreign-import",
     )
 
@@ -204,8 +222,8 @@ def foreign_device(path: str, line: int) -> RecipeError:
     """The error for a GPU that a recipe asks for by itself, and does not have."""
     return RecipeError(
         Fault(kind="device", path=path, line=line, type="RuntimeError"),
-        f"the recipe asks for a GPU{f' at {path}:{line}' if path else ''}",
-        why="it computes on the CPU, or on one that it was not given",
+        f"the recipe requires a GPU{f' at {path}:{line}' if path else ''}",
+        why="its process computes on the CPU, or was given another GPU",
         code="foreign-device",
     )
 
@@ -214,7 +232,7 @@ def not_finite(step: int) -> RecipeError:
     """The error for a loss that is NaN or infinite."""
     return RecipeError(
         Fault(kind="not-finite", step=step),
-        f"the loss is not finite at step {step}",
+        f"the loss is infinite or NaN at step {step}",
         code="not-finite",
     )
 
@@ -223,7 +241,7 @@ def gradient_not_finite(parameter: str, step: int) -> RecipeError:
     """The error for gradients of all slices whose sum is NaN or infinite."""
     return RecipeError(
         Fault(kind="gradient", field=parameter, step=step),
-        f"the gradient of {parameter} is not finite at step {step}",
+        f"the gradient of {parameter} is infinite or NaN at step {step}",
         code="not-finite",
     )
 
@@ -232,15 +250,18 @@ def no_memory(room: tuple[int, int] = (0, 0)) -> MachineError:
     """The error where memory ran out; ``room`` as in ``Fault``."""
     total, resting = (each / 2**30 for each in room)
     said = (
-        f"the GPU has {total:.1f} GiB, and model, optimizer and batches take "
-        f"{resting:.1f}: what a batch makes on its way has to fit in the rest"
+        f"the GPU has {total:.1f} GiB; the model, the optimizer and the batches take "
+        f"{resting:.1f} GiB, and the intermediate results of a batch do not fit in "
+        "the rest"
     )
     return MachineError(
         Fault(kind="memory", room=room),
         "the recipe ran out of memory",
         why=said if total else "",
-        fix="Free memory and resume; or, in a job of another name, lower batch_rows "
-        "or buffer_bytes",
+        fix=(
+            "Free memory and resume the job; or reduce batch_rows or buffer_bytes, in "
+            "a job with another name"
+        ),
         code="no-memory",
     )
 
@@ -249,7 +270,7 @@ def gpu_failed(reason: str, phrase: str = "") -> MachineError:
     """The error for a GPU: a key of ``GPU_FAULTS``, and one of ``CUDA_SAYS`` or nothing."""
     what, why, code = GPU_FAULTS[reason]
     fault = Fault(kind="gpu", reason=reason, field=phrase)
-    why = why or (f"CUDA says {phrase!r}" if phrase else "")
+    why = why or (f"CUDA reported {phrase!r}" if phrase else "")
     return MachineError(fault, what, why=why, code=code)
 
 
@@ -299,10 +320,13 @@ def _first_line(error: BaseException) -> str:
 def bad_row(field: str, rule: str) -> MalformedError:
     """The error for a party's rows that do not fit their schema."""
     return MalformedError(
-        "a party's rows do not fit their schema",
+        "a party's rows do not match their schema",
         field=field,
         why=f"a value is {rule}",
-        fix="Its owner finds the row with `sealift data seal` on the source",
+        fix=(
+            "The owner of the rows can find the row: `sealift data seal` on the "
+            "source names it"
+        ),
         code="bad-row",
     )
 
@@ -342,7 +366,8 @@ def explain(fault: Fault) -> SealiftError:
             return foreign(fault.path, fault.line)
         case "bundle":
             return MalformedError(
-                "a file of the code bundle hides a module of Python or of a package",
+                "a file of the code bundle has the name of a Python module or of an "
+                "installed package",
                 code="bundle-hides-module",
             )
         case "error":

@@ -104,9 +104,10 @@ class Outsourcing:
         needed = traces.operand_bytes()
         if needed > free_bytes:
             raise UnavailableError(
-                f"no memory for the {needed} bytes of a step's operands",
-                why=f"{free_bytes} are free",
-                fix="Take smaller batches",
+                f"there is not enough memory for the {needed} bytes of a step's "
+                "operands",
+                why=f"{free_bytes} bytes are free",
+                fix="Reduce batch_rows in the job",
                 code="no-memory",
             )
         self.traces = traces
@@ -173,7 +174,7 @@ class RehearsedSteps:
         """The next form's step."""
         form = next(self._forms, None)
         if form is None or self._recorder is not None:
-            raise other_operations("a step that nobody asked for")
+            raise other_operations("a step was requested that was not planned")
         self._kind, self._recorder = form.kind, Recorder(self._most_bytes)
         self._multiplier.begin(form.kind, 0, self._recorder)
 
@@ -197,7 +198,7 @@ class RehearsedSteps:
         except MalformedError as error:
             raise other_operations(error.why) from None
         if self._found.setdefault(self._kind, trace) != trace:
-            raise other_operations("it depends on the rows' schema")
+            raise other_operations("the operations depend on the rows' schema")
         return True
 
     def traces(self) -> Traces:
@@ -207,7 +208,7 @@ class RehearsedSteps:
             JobError: ``other-operations``, if a step is missing.
         """
         if self._recorder is not None or next(self._forms, None) is not None:
-            raise other_operations("a rehearsal that ends early")
+            raise other_operations("the rehearsal ended too early")
         return tabulate(self._found)
 
     def _demand_begun(self) -> None:
@@ -245,7 +246,9 @@ class TaskSteps:
         if not self._again:
             step = next(self._steps, None)
             if step is None:
-                raise other_operations("a step more than it has rows for")
+                raise other_operations(
+                    "more steps were requested than there are rows for"
+                )
             self._step = step
         self._held = StepTrace(self._outsourcing.traces.of(self._step.kind))
         self._layers = list[Layer]()
@@ -292,7 +295,7 @@ class TaskSteps:
             JobError: ``other-operations``.
         """
         if self._under_way or self._again or next(self._steps, None) is not None:
-            raise other_operations("a task that ends early")
+            raise other_operations("the task ended too early")
 
     def make_whole(self) -> None:
         """Ask for the rest of a step that was left, with zeros; and judge it.
@@ -414,5 +417,7 @@ def _zeros(shape: tuple[int, ...]) -> F32:
 
 def _between_steps() -> SealiftError:
     return MalformedError(
-        "not a request", why="a product between two steps", code="bad-message"
+        "the message is not a request",
+        why="it asks for a product between two steps",
+        code="bad-message",
     )

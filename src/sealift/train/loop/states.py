@@ -117,11 +117,11 @@ def parse_tensors(blob: bytes | memoryview) -> dict[str, TensorBytes]:
     at = 0
     for name, dtype, shape, first, end in entries:
         if first != at or end - first != math.prod(shape) * ELEMENTS[dtype][0]:
-            _refuse("a tensor's place does not fit its shape")
+            _refuse("a tensor's offsets do not match its shape")
         found[name] = TensorBytes(dtype, shape, whole[start + first : start + end])
         at = end
     if start + at != len(whole):
-        _refuse("it is longer or shorter than its tensors")
+        _refuse("the data is longer or shorter than the tensors")
     return found
 
 
@@ -129,14 +129,14 @@ def _read_header(whole: memoryview) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(whole[:_LENGTH_BYTES], "little")
     start = _LENGTH_BYTES + length
     if len(whole) < _LENGTH_BYTES or length > MAX_HEADER_BYTES or start > len(whole):
-        _refuse("it is shorter than its header")
+        _refuse("the file is shorter than its header")
     try:
         text = bytes(whole[_LENGTH_BYTES:start]).decode("utf-8")
         header = json.loads(text, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError):
-        _refuse("its header is not JSON")
+        _refuse("the header is not JSON")
     if not isinstance(header, dict):
-        _refuse("its header is no object")
+        _refuse("the header is not an object")
     return header, start
 
 
@@ -147,9 +147,9 @@ def _read_entry(name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
     if not isinstance(dtype, str) or dtype not in ELEMENTS:
         _refuse("a tensor has an unknown element type")
     if not _are_sizes(shape) or len(shape) > MAX_DIMENSIONS:
-        _refuse("a tensor has a shape that is none")
+        _refuse("a tensor has an invalid shape")
     if not _are_sizes(place) or len(place) != 2:
-        _refuse("a tensor has no place")
+        _refuse("a tensor has invalid offsets")
     return dtype, tuple(shape), place[0], place[1]
 
 
@@ -169,7 +169,9 @@ def _without_repeats(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(why: str) -> NoReturn:
-    raise MalformedError("not tensors", why=why, code="bad-tensors")
+    raise MalformedError(
+        "the bytes are not a file of tensors", why=why, code="bad-tensors"
+    )
 
 
 MODEL: Final = "model/"
@@ -281,7 +283,7 @@ def _split(raw: bytes) -> TrainingState:
 
 
 def _no_state() -> MalformedError:
-    return MalformedError("not a training state", code="bad-tensors")
+    return MalformedError("the bytes are not a training state", code="bad-tensors")
 
 
 def state_digest(state: Mapping[str, TensorBytes]) -> Digest:
@@ -312,8 +314,8 @@ class Settled:
         """
         if self._measure(state) != self._digest:
             raise JobError(
-                "model or optimizer changed between two slices",
-                why="nothing of ours changes them there",
+                "the model or the optimizer changed between two slices",
+                why="no code of Sealift changes them there",
                 code="state-changed",
             )
 

@@ -108,7 +108,7 @@ def check_sums(blob: bytes) -> dict[str, TensorBytes]:
     # A sum of no numbers tells nothing but its shape, which may be as large as it likes.
     known = all(each.dtype in _FORMATS and each.elements for each in found.values())
     if not known or sum(each.elements for each in found.values()) > MAX_SUMS:
-        raise MalformedError("not sums", code="bad-tensors")
+        raise MalformedError("the bytes are not sums", code="bad-tensors")
     for each in found.values():
         for number in sum_numbers(each):
             _checked(number)
@@ -128,7 +128,9 @@ def add_sums(blobs: Iterable[bytes]) -> bytes:
             total = found
             continue
         if _forms(found) != _forms(total):
-            raise MalformedError("sums of different things", code="bad-tensors")
+            raise MalformedError(
+                "the sums have different names or shapes", code="bad-tensors"
+            )
         total = {name: _plus(total[name], each) for name, each in found.items()}
     return pack_tensors(total or {})
 
@@ -153,9 +155,9 @@ def _plus(left: TensorBytes, right: TensorBytes) -> TensorBytes:
 def _checked(number: float) -> float:
     """Finite, and exact where it is whole."""
     if isinstance(number, int) and abs(number) > MAX_INTEGER:
-        raise MalformedError("a sum left its range", code="bad-tensors")
+        raise MalformedError("a sum is outside its range", code="bad-tensors")
     if not math.isfinite(number):
-        raise MalformedError("a sum is no number", code="bad-tensors")
+        raise MalformedError("a sum is not a number", code="bad-tensors")
     return number
 
 
@@ -178,7 +180,7 @@ class Statistic:
     def __post_init__(self) -> None:
         fits = min(self.shape, default=1) > 0
         if not fits or math.prod(self.shape) != len(self.values):
-            raise MalformedError("numbers that do not fill their shape", field="shape")
+            raise MalformedError("the numbers do not match their shape", field="shape")
 
     def nested(self) -> Any:
         """The numbers in lists of lists, for ``statistics.json``."""
@@ -221,7 +223,7 @@ def let_out_totals(blob: bytes, rule: OutputRule) -> dict[str, Statistic]:
     named = {name: each for name, each in sums.items() if name in rule.statistics}
     count = sum(each.elements for each in named.values())
     if count > MAX_TOLD:
-        raise _withheld(f"they are {count} numbers, {MAX_TOLD} are the most")
+        raise _withheld(f"there are {count} numbers; the limit is {MAX_TOLD}")
     return {
         name: Statistic(
             each.shape,
@@ -236,7 +238,7 @@ def _partial(training: Sequence[Resource], rows: Mapping[str, int]) -> str:
     for each in training:
         found = rows.get(each.name, 0)
         if found not in (0, each.rows):
-            return f"{found} of {each.rows} rows of {each.name} are in them"
+            return f"the sums include {found} of the {each.rows} rows of {each.name}"
     return ""
 
 
@@ -249,11 +251,20 @@ def _too_few(
     total, owners = sum(of_owner.values()), sum(1 for n in of_owner.values() if n)
     for owner, found in of_owner.items():
         if found < rule.min_owner_rows:
-            return f"{found} rows of {owner} of at least {rule.min_owner_rows}"
+            return (
+                f"the sums include {found} rows of {owner}; the agreement requires at "
+                f"least {rule.min_owner_rows}"
+            )
     if owners < rule.min_holders:
-        return f"{owners} owners of at least {rule.min_holders}"
+        return (
+            f"the sums include rows of {owners} owners; the agreement requires at "
+            f"least {rule.min_holders}"
+        )
     if total < rule.statistics_rows:
-        return f"{total} rows of at least {rule.statistics_rows}"
+        return (
+            f"the sums include {total} rows; the agreement requires at least "
+            f"{rule.statistics_rows}"
+        )
     return ""
 
 
@@ -267,7 +278,7 @@ def _nest(values: list[float], shape: tuple[int, ...]) -> Any:
 
 def _withheld(why: str) -> JobError:
     return JobError(
-        "sums over the rows do not leave the accelerator",
+        "the sums over the rows may not leave the accelerator",
         why=why,
         code="statistics-withheld",
     )

@@ -187,7 +187,8 @@ class StepSums:
         if any(each != (self._first, plan) for each in self._agree(plan)):
             self._over = True
             raise JobError(
-                "the ranks do not train the same parameters in the same steps",
+                "the ranks do not train the same parameters in the same number of "
+                "steps",
                 code="states-differ",
             )
         self._buckets, self._names = buckets, trained.names
@@ -253,7 +254,7 @@ class StepSums:
         for rank, (state, _step, _digest) in enumerate(heard):
             if state != _GOES_ON:
                 self._over = True
-                why = "no rank made the step"
+                why = "no rank made this step"
                 what, ranks = f"rank {rank} failed", (rank,)
                 raise PeerError(what, why=why, code=FAILED, ranks=ranks)
         return [(step, found) for _state, step, found in heard]
@@ -267,10 +268,11 @@ class StepSums:
         mine = bytes([summed.own_is_finite()])
         heard = self._group.exchange(mine)
         ranks = [rank for rank, each in enumerate(heard) if each == b"\0"]
-        brought = f"rank {' and '.join(map(str, ranks))} brought it"
+        brought = f"it came from rank {' and '.join(map(str, ranks))}"
         raise JobError(
-            f"the gradient of {name} is not finite at step {self._first + self._step}",
-            why=brought if ranks else "it is too large",
+            f"the gradient of {name} is infinite or NaN at step "
+            f"{self._first + self._step}",
+            why=brought if ranks else "the sum is too large",
             code="not-finite",
             ranks=tuple(ranks),
         )
@@ -281,8 +283,8 @@ def _apart(rank: int, what: str) -> SealiftError:
         at_another = f"rank {rank} is at another step"
         return JobError(at_another, code="ranks-drifted", ranks=(rank,))
     return IntegrityError(
-        f"rank {rank} has other weights than this one",
-        why="it was told another sum, or computed another one",
+        f"rank {rank} has other weights than this rank",
+        why="it received another sum, or computed another update",
         code="ranks-diverged",
         ranks=(rank,),
     )

@@ -134,8 +134,12 @@ def verify_accounts(
     """
     if len(accounts) != len(signers):
         raise PolicyError(
-            f"accounts of {len(accounts)} accelerators, not of {len(signers)}",
-            why=f"the run was of {', '.join(each.party for each in signers)}",
+            f"the receipt contains accounts of {len(accounts)} accelerators; "
+            f"{len(signers)} are expected",
+            why=(
+                "these parties ran accelerators: "
+                f"{', '.join(each.party for each in signers)}"
+            ),
             code="account-missing",
         )
     for signed, signer in zip(accounts, signers, strict=True):
@@ -149,7 +153,7 @@ def verify_accounts(
                 raise _differs(account.party, what)
         if account.passes_before != accounts[0].body.passes_before:
             raise _differs(
-                account.party, "an account that begins at another checkpoint of the run"
+                account.party, "an account that begins at another checkpoint"
             )
         _demand_own(account, signer, verified)
     return [each.body for each in accounts]
@@ -163,8 +167,8 @@ def _verify_signature(signed: SignedAccount, signer: AccountSigner) -> None:
             raise AuthenticationError
     except AuthenticationError:
         raise IntegrityError(
-            f"the account that stands for {signer.party} is not signed by it",
-            why="it was changed, or another party wrote it",
+            f"the account of {signer.party} is not signed by {signer.party}",
+            why="the account was changed, or another party wrote it",
             code="account-unsigned",
         ) from None
 
@@ -176,15 +180,16 @@ def _demand_own(
     for use in account.tables if signer.key != signer.instance else ():
         if verified.resource(use.resource).owner != account.party:
             raise _differs(
-                account.party, f"a use of {use.resource}, which is another's"
+                account.party,
+                f"a use of {use.resource}, which belongs to another party",
             )
     if account.head is None:
         return
     head = verify_head(account.head)
     if head.log != signer.key:
-        raise _differs(account.party, "a head of another log")
+        raise _differs(account.party, "a head of another party's log")
     if account.at_s < head.at_s - CLOCKS_DIFFER_S:
-        raise _differs(account.party, "a time before its own log")
+        raise _differs(account.party, "a time before the last entry of its own log")
 
 
 def demand_uses(
@@ -197,20 +202,23 @@ def demand_uses(
     shown, start = set(released), 0
     for each in accounts:
         if not shown.issuperset(each.released):
-            raise _differs(each.party, "a key release that the receipt leaves out")
+            raise _differs(each.party, "a key release that is missing from the receipt")
     if accounts[0].passes_before:
         return
     if join_uses(Uses(each.tables) for each in accounts).tables != uses.tables:
         users = (a for a in accounts if not set(a.tables) <= set(uses.tables))
         party = next((each.party for each in users), accounts[0].party)
-        raise _differs(party, "other numbers of used rows")
+        raise _differs(party, "other numbers of used rows than the receipt")
     for each in accounts:
         end = start + sum(use.visits for use in each.tables)
         if Digest.of(encode(uses.receipts[start:end])) != each.receipts:
-            raise _differs(each.party, "other receipts for its use of rows")
+            raise _differs(
+                each.party,
+                "other receipts for the use of its rows than the receipt of the run",
+            )
         start = end
 
 
 def _differs(party: str, what: str) -> PolicyError:
-    why = "what it found is not what is said here"
+    why = "this differs from the other accounts or from the receipt"
     return PolicyError(f"{party} signed {what}", why=why, code="account-differs")

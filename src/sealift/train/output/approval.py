@@ -317,8 +317,8 @@ def verify_giver(given: ApprovedShare, signer: PublicKey, approver: str) -> None
         )
     except AuthenticationError:
         raise PolicyError(
-            f"{approver} did not sign its approval",
-            why="the signature is not by its key in the agreement",
+            f"{approver} did not sign this approval",
+            why="the signature does not verify with the key in the agreement",
             code="approval-unsigned",
         ) from None
 
@@ -344,8 +344,9 @@ def require_committed(share: SecretKey, approver: str, commitment: bytes) -> Non
     if commit(share, approver) != commitment:
         share.wipe()
         raise PolicyError(
-            f"the share that {approver} gave is not the one it got",
-            why="the accelerator committed to another one",
+            f"the key share that {approver} approved with is not the share that it "
+            "received",
+            why="the accelerator committed to another share",
             code="approval-false",
         )
 
@@ -379,8 +380,8 @@ def _differing(expected: ModelName | Info, found: ModelName | Info) -> list[str]
 
 def _differs(title: str, field: str, code: str) -> PolicyError:
     return PolicyError(
-        f"{title} is for something else",
-        why=f"another {field}",
-        fix="Use the files of this very run",
+        f"{title} belongs to something else",
+        why=f"it names another {field}",
+        fix="Use the files of this run",
         code=code,
     )

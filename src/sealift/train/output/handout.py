@@ -280,7 +280,7 @@ class Handout:
         )
         signer = instance if own.key == own.instance else self._endpoint.identity
         if signer is None:
-            raise UsageError("the accelerator of an owner has no identity to sign with")
+            raise UsageError("an owner's accelerator has no identity to sign with")
         return sign_document(account, signer)
 
     def account_signers(self) -> list[AccountSigner]:

@@ -86,14 +86,16 @@ class RunManifest:
     def __post_init__(self) -> None:
         if not PLANS[self.plan].manifest:
             raise MalformedError(
-                f"a run of plan {self.plan} has no manifest", field="plan"
+                f"a run of plan {self.plan} cannot have a manifest", field="plan"
             )
         if (self.traces is None) is (self.plan == "outsource"):
             raise MalformedError(
-                "products belong to the plan outsource", field="traces"
+                "only runs of plan outsource have outsourced products", field="traces"
             )
         if self.ranks[:1] != (self.instance,):
-            raise MalformedError("it is not the first rank's", field="ranks")
+            raise MalformedError(
+                "the first rank did not sign this manifest", field="ranks"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +132,13 @@ def judge_manifest(manifest: RunManifest, verified: VerifiedAgreement) -> RunMan
         RefusedError: if the evidence does not bind that key, or proves another level.
     """
     if manifest.agreement != verified.digest:
-        raise PolicyError("the run was under another agreement", code="other-agreement")
+        raise PolicyError("the run used another agreement", code="other-agreement")
     travel = verified.agreement.travel_rule
     ranks = verified.agreement.ranks if manifest.plan == "ddp" else 1
     if len(manifest.ranks) != ranks:
         raise PolicyError(
-            f"the run had {len(manifest.ranks)} accelerators",
-            why=f"agreed on are {ranks}",
+            f"the run used {len(manifest.ranks)} accelerators",
+            why=f"the agreement names {ranks}",
             code="group-not-agreed",
         )
     require_agreed_cargo(manifest.buffers, manifest.mixed, travel)
@@ -144,7 +146,7 @@ def judge_manifest(manifest: RunManifest, verified: VerifiedAgreement) -> RunMan
     if result.standing != manifest.level:
         raise PolicyError(
             "the manifest claims another level than its evidence proves",
-            why=f"{manifest.level}, proven is {result.standing}",
+            why=f"it claims {manifest.level}; the evidence proves {result.standing}",
             code="manifest-level",
         )
     return manifest
@@ -173,9 +175,9 @@ def head_of(manifest: RunManifest, log: PublicKey) -> SignedTreeHead:
         if head.body.log == log:
             return head
     raise IntegrityError(
-        "the manifest shows no head of this log",
-        why="its broker released no key to this run",
-        fix="Give the log of an owner whose rows the run read",
+        "the manifest contains no head of this log",
+        why="the log's broker released no key to this run",
+        fix="Give the log of an owner whose rows the run used",
         code="other-log",
     )
 
@@ -194,14 +196,15 @@ def prove_releases(manifest: RunManifest, entries: Iterable[Entry]) -> ShownRele
     releases = [each for each in entries if _went_to(each, manifest)]
     if not releases:
         raise IntegrityError(
-            "the log shows no release to the instance that signed the manifest",
+            "the log contains no release to the instance that signed the manifest",
             code="no-release",
         )
     for each in releases:
         if each.level != manifest.level:
             raise PolicyError(
-                f"{each.subject} was released at another level than the manifest's",
-                why=f"{each.level}; the manifest says {manifest.level}",
+                f"the log has a release of {each.subject} at another level than the "
+                "manifest",
+                why=f"the log says {each.level}; the manifest says {manifest.level}",
                 code="other-level",
             )
     return ShownRelease(

@@ -50,10 +50,10 @@ class Fields:
     def __post_init__(self) -> None:
         floats = {f.name for f in self.schema.fields if f.element.kind == "float"}
         for name in sorted(floats ^ self.digits.keys()):
-            raise _bad(f"{name}.digits", "a float field has digits, and no other one")
+            raise _bad(f"{name}.digits", "only a float field can have digits")
         for name, digits in self.digits.items():
             if not 0 <= digits <= MAX_DIGITS:
-                raise _bad(f"{name}.digits", f"it is from 0 to {MAX_DIGITS}")
+                raise _bad(f"{name}.digits", f"it must be from 0 to {MAX_DIGITS}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +81,12 @@ class ModelForm:
 
     def __post_init__(self) -> None:
         if self.outputs is None and self.tokens is None:
-            raise _bad("outputs", "a model has outputs, tokens or both")
+            raise _bad("outputs", "a model must have outputs, tokens or both")
         for name, most in (("max_rows", MAX_ROWS), ("max_steps", MAX_STEPS)):
             if not 1 <= getattr(self, name) <= most:
-                raise _bad(name, f"it is from 1 to {most}")
+                raise _bad(name, f"it must be from 1 to {most}")
         if len(self.clients) > MAX_CLIENTS:
-            raise _bad("clients", f"there are at most {MAX_CLIENTS}")
+            raise _bad("clients", f"the limit is {MAX_CLIENTS} clients")
         for name in self.clients:
             check_name(name, what="client's name")
 
@@ -115,7 +115,7 @@ def form_of(resource: Resource) -> ModelForm:
         MalformedError: code ``bad-form``.
     """
     if resource.part != "model":
-        raise MalformedError(f"{resource.name} is no model", code="bad-form")
+        raise MalformedError(f"{resource.name} is not a model", code="bad-form")
     return form_from_plain(resource.schema)
 
 
@@ -130,8 +130,10 @@ def choose_model(agreement: VerifiedAgreement, name: str) -> Resource:
     if len(named) != 1:
         known = ", ".join(each.name for each in models) or "none"
         raise PolicyError(
-            f"the agreement has no model {name[:63]!r}" if name else "which model?",
-            why=f"its models: {known}",
+            f"the agreement has no model {name[:63]!r}"
+            if name
+            else "the agreement has several models, and none is named",
+            why=f"its models are {known}",
             code="no-such-model",
         )
     return named[0]
@@ -165,7 +167,7 @@ def form_from_plain(plain: Mapping[str, Any]) -> ModelForm:
         near = nearest(str(name), _KEYS)
         raise _bad(str(name)[:60], "unknown field", fix=near)
     if plain.get("format") != FORMAT:
-        raise _bad("format", f"it is not {FORMAT!r}")
+        raise _bad("format", f"it must be {FORMAT!r}")
     clients = _typed(plain, "clients", dict, {})
     return ModelForm(
         inputs=_schema(_typed(plain, "inputs", dict, None), "inputs"),
@@ -215,5 +217,5 @@ def _typed(plain: Mapping[str, Any], name: str, kind: type, default: Any) -> Any
 
 def _bad(path: str, why: str, *, fix: str = "") -> MalformedError:
     return MalformedError(
-        "the model's form does not fit", field=path, why=why, fix=fix, code="bad-form"
+        "the model's form is not valid", field=path, why=why, fix=fix, code="bad-form"
     )

@@ -74,8 +74,8 @@ def read_model_manifest(folder: Path, verified: VerifiedAgreement) -> RunManifes
     manifest = read_manifest(folder, verified)
     if manifest.weights is None:
         raise UnavailableError(
-            f"the run in {folder} made no model",
-            why="its job was for statistics alone",
+            f"the run in {folder} has no model",
+            why="its job computed only statistics",
             code="no-model",
         )
     return manifest
@@ -101,16 +101,18 @@ def read_share(
     names = verified.agreement.output_rule.approved_by
     if not names:
         raise UsageError(
-            "nobody needs to approve of this model",
-            why="the agreement names nobody in output.approved_by",
+            "this model needs no approval",
+            why="the agreement names no approvers in output.approved_by",
             code="no-approvers",
         )
-    fix = "Only who is named in output.approved_by can approve"
+    fix = "Only a party that output.approved_by names can approve"
     _require_named(approver, names, verified, fix)
     place = folder / approval_name(approver.name)
     if place.exists():
         raise UsageError(
-            f"{place} exists", why=f"{approver.name} approved already", code="exists"
+            f"{place} exists",
+            why=f"{approver.name} has already approved",
+            code="exists",
         )
     raw = read_whole(folder / share_name(approver.name), MAX_SHARE_BYTES)
     share = decode(ApproverShare, raw)
@@ -174,7 +176,12 @@ def open_output(
     """
     agreement = verified.agreement
     recipients = agreement.model_to
-    _require_named(owner, recipients, verified, "Only who gets the model can open it")
+    _require_named(
+        owner,
+        recipients,
+        verified,
+        "Only a party that the agreement gives the model to can open it",
+    )
     manifest = read_model_manifest(folder, verified)
     if agreement.output_rule.approved_by:
         content = _open_approved(folder, owner, manifest, verified)
@@ -185,7 +192,8 @@ def open_output(
     weights = state_digest(state)
     if weights != manifest.weights:
         raise IntegrityError(
-            "the model is not the one that the manifest names", code="weights-differ"
+            "the model's weights differ from those that the manifest names",
+            code="weights-differ",
         )
     parameters = sum(tensor.elements for tensor in state.values())
     return OpenedModel(manifest, weights, content, len(state), parameters)
@@ -208,8 +216,8 @@ def _open_approved(
     missing = [n for n in approvers if not (folder / approval_name(n)).exists()]
     if missing:
         raise PolicyError(
-            f"the model waits for the approval of {' and '.join(missing)}",
-            why=f"there is no {' and no '.join(map(approval_name, missing))}",
+            f"{' and '.join(missing)} must approve the model before it can be opened",
+            why=f"the folder has no {' and no '.join(map(approval_name, missing))}",
             code="approval-missing",
         )
     shares = {}
@@ -240,8 +248,8 @@ def _require_named(
     keys = {name: verified.party(name).sign for name in names}
     if keys.get(identity.name) != identity.public_key:
         raise PolicyError(
-            f"this identity is not the agreement's {' or '.join(names)}",
-            why=f"it is {identity.name}",
+            f"this identity does not belong to {' or '.join(names)} in the agreement",
+            why=f"it belongs to {identity.name}, or has another key",
             fix=fix,
             code="other-key",
         )

@@ -75,8 +75,8 @@ def require_free(path: Path) -> None:
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UsageError(
-            f"{path} already has a run",
-            fix="Choose another folder with --output, or move this one away",
+            f"the folder {path} already contains a run",
+            fix="Choose another folder with --output, or move this folder away",
             code="output-exists",
         )
 
@@ -179,7 +179,8 @@ class RunFolder:
         self._written_bytes += len(output.part)
         if self._written_bytes > MAX_OUTPUT_BYTES:
             raise MalformedError(
-                "the accelerator sent an output that is too long", code="bad-output"
+                "the accelerator sent an output file that is too long",
+                code="bad-output",
             )
         try:
             with open(
@@ -366,14 +367,19 @@ class _Marker:
         except BlockingIOError:
             raise UsageError(
                 f"another process is writing {self._path.name}",
-                fix="Choose another folder with --output, or wait until that run ends",
+                fix=(
+                    "Choose another folder with --output, or wait until that run has "
+                    "ended"
+                ),
                 code="output-exists",
             ) from None
         self._found = os.pread(self._file.fileno(), MAX_NAME_BYTES, 0)
 
 
 def _unknown_output() -> MalformedError:
-    return MalformedError("the accelerator sent an unknown output", code="bad-output")
+    return MalformedError(
+        "the accelerator sent an unknown output file", code="bad-output"
+    )
 
 
 def _made_if_missing(path: str, flags: int) -> int:

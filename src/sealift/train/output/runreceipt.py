@@ -189,7 +189,8 @@ def demand_of(raw: bytes, verified: VerifiedAgreement, **known: object) -> bytes
         for name, own in known.items():
             if getattr(receipt, name) != own:
                 raise PolicyError(
-                    f"its {name} is not what this party has", code="receipt-differs"
+                    f"its {name} differs from what this party has",
+                    code="receipt-differs",
                 )
     except SealiftError as error:
         error.what = (
@@ -211,7 +212,7 @@ def _parts(plain: Any) -> tuple[dict[str, Any], str]:
             return dict(parts), _from_hex(hexed).to_text()
         case {"predicateType": str(about)} if about == FORMER:
             raise MalformedError(
-                "the receipt is of the former version, which one accelerator filled alone",
+                "the receipt has format version 1, which only one accelerator signed",
                 field="predicateType",
                 code="old-run-receipt",
             )
@@ -264,8 +265,8 @@ def _said_by(
     """Whose word it is: several parties', as accounts show, or that of one alone."""
     names = [each.party for each in _signers(receipt, verified)]
     if all_ and own_parties(receipt.manifest.plan, verified):
-        return f"signed by {', '.join(names)}, each itself"
-    return f"said by {', '.join(names if all_ else names[:1])}"
+        return f"each signed by its party: {', '.join(names)}"
+    return f"stated only by {', '.join(names if all_ else names[:1])}"
 
 
 def _accounts(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
@@ -284,11 +285,14 @@ def _accounts(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     restarted = len(accounts) > 1 and (before > 0) is not (manifest.resumed > 0)
     if restarted or not (before or manifest.rows == sum(a.rows for a in accounts)):
         raise PolicyError(
-            "other rows or restarts than all signed", code="account-differs"
+            "the receipt has other rows or restarts than the accounts",
+            code="account-differs",
         )
-    said = f"settings, model, steps, numbers, rows: {_said_by(receipt, verified)}"
+    said = f"settings, model, steps, numbers and rows: {_said_by(receipt, verified)}"
     alone = _said_by(receipt, verified, all_=False)
-    return said + (f"; of {count(before, 'round')} before: {alone}" if before else "")
+    return said + (
+        f"; {count(before, 'round')} before a restart: {alone}" if before else ""
+    )
 
 
 def _time(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
@@ -300,10 +304,10 @@ def _time(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     early = made < max(heads, default=made) - CLOCKS_DIFFER_S
     if early or made > latest + CLOCKS_DIFFER_S:
         raise PolicyError(
-            f"the receipt is dated {say_time(made)}",
+            f"the receipt has the date {say_time(made)}",
             why=f"an owner's log has an entry of {say_time(max(heads))}"
             if early
-            else f"others signed their accounts before {say_time(latest)}",
+            else f"other parties signed their accounts before {say_time(latest)}",
             code="receipt-time",
         )
     verified.agreement.require_time(made)
@@ -312,7 +316,9 @@ def _time(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
 
 def _agreement(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     if receipt.agreement.agreement != verified.agreement:
-        raise PolicyError("the receipt is of another one", code="other-agreement")
+        raise PolicyError(
+            "the receipt belongs to another agreement", code="other-agreement"
+        )
     agreement = verified.agreement
     signers = ", ".join(sorted(verified.signers))
     return (
@@ -324,10 +330,12 @@ def _agreement(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
 def _compared(_receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     compared = verified.agreement.compared
     if compared is None:
-        return "no meeting: keys as the agreement has them"
+        return "no meeting took place; the keys are those of the agreement"
     others = [n for n in verified.agreement.data_owners if n not in compared]
-    said = f"yes, as they say: {', '.join(compared)}" if compared else "no"
-    return f"{said}; not: {', '.join(others)}" if compared and others else said
+    said = f"compared by {', '.join(compared)}" if compared else "no"
+    return (
+        f"{said}; not compared by {', '.join(others)}" if compared and others else said
+    )
 
 
 def _code(_receipt: RunReceipt, verified: VerifiedAgreement) -> str:
@@ -346,9 +354,7 @@ def _evidence(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     manifest = judge_manifest(receipt.manifest, verified)
     kept = KEPT_OUT[Level(manifest.level.partition(" ")[0])]
     at = say_time(int(verified.equipment.clock()))
-    return (
-        f"{manifest.evidence.kind}, level {manifest.level}: {kept}; judged as of {at}"
-    )
+    return f"{manifest.evidence.kind}, level {manifest.level}: {kept}; judged for {at}"
 
 
 def _released(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
@@ -360,9 +366,13 @@ def _released(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     used = {each.resource for each in receipt.uses.tables}
     if missing := sorted(used - found):
         raise IntegrityError(
-            f"{missing[0]} was used and its key was never released", code=NO_RELEASE
+            f"the rows of {missing[0]} were used, but its key was not released",
+            code=NO_RELEASE,
         )
-    return f"{count(len(found), 'key')}, each logged by its owner first: {', '.join(sorted(found))}"
+    return (
+        f"{count(len(found), 'key')}, each logged by its owner before it was "
+        f"released: {', '.join(sorted(found))}"
+    )
 
 
 def demand_release(
@@ -386,11 +396,15 @@ def demand_release(
     entry = release.verify(owner.sign, "a release")
     resource = verified.resource(getattr(entry, "resource", ""))
     if not isinstance(entry, LogEntry) or entry.kind != "release":
-        raise PolicyError("a log's entry is no release", code=NO_RELEASE)
+        raise PolicyError("an entry of a log is not a release", code=NO_RELEASE)
     if resource.owner != owner.name or entry.agreement != verified.digest:
-        raise PolicyError("a release of something else", code=NO_RELEASE)
+        raise PolicyError(
+            "the release belongs to another resource or agreement", code=NO_RELEASE
+        )
     if entry.instance not in instances:
-        raise PolicyError("a key went to another instance", code=NO_RELEASE)
+        raise PolicyError(
+            "a key was released to another accelerator instance", code=NO_RELEASE
+        )
     if entry.level != level:
         raise PolicyError(
             f"{resource.name} was released at level {entry.level}", code="other-level"
@@ -402,34 +416,44 @@ def _demand_shown(head: TreeHead, receipt: RunReceipt) -> None:
     """A head of a log is among the manifest's, or before it, and does not contradict it."""
     shown = [each.body for each in receipt.manifest.heads if each.body.log == head.log]
     if not shown or shown[0].size < head.size:
-        raise PolicyError("no head covers a release", code="head-missing")
+        raise PolicyError(
+            "no log head in the manifest covers this release", code="head-missing"
+        )
     if shown[0].size == head.size and shown[0].root != head.root:
-        raise IntegrityError("two logs of one owner", code="log-forked")
+        raise IntegrityError("an owner has two different logs", code="log-forked")
 
 
 def _used(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     places = [(use.resource, use.purpose) for use in receipt.uses.tables]
     if places != sorted(set(places)):
-        raise PolicyError("a table stands twice", code="bad-rows")
+        raise PolicyError("a table is listed twice", code="bad-rows")
     for use in receipt.uses.tables:
         resource = verified.resource(use.resource)
         if min(use.rows, use.sealed_bytes, use.nonzero_bytes) < 0:
-            raise PolicyError("a number below zero", code="bad-rows")
+            raise PolicyError("a number is negative", code="bad-rows")
         if part_for(use.purpose) != resource.part:
-            raise PolicyError("rows were used for another purpose", code="bad-rows")
+            raise PolicyError(
+                "rows were used for another purpose than the agreement allows",
+                code="bad-rows",
+            )
         if use.cargo_bytes != use.rows * resource.row_bytes or use.visits < 1:
-            raise PolicyError("bytes do not fit rows", code="bad-rows")
+            raise PolicyError(
+                "the number of bytes does not match the number of rows", code="bad-rows"
+            )
         if use.nonzero_bytes or use.scrubbed_bytes < use.cargo_bytes:
-            raise PolicyError("a scrub did not hold", code="scrub")
+            raise PolicyError("the memory was not overwritten completely", code="scrub")
     uses = receipt.uses.tables
     if sum(each.visits for each in uses) != len(set(receipt.uses.receipts)):
-        raise PolicyError("receipts do not fit visits", code="bad-rows")
+        raise PolicyError(
+            "the number of receipts differs from the number of uses", code="bad-rows"
+        )
     times = count(sum(each.visits for each in uses), "time")
     sealed = sum(each.sealed_bytes for each in uses)
     scrubbed = sum(each.scrubbed_bytes for each in uses)
     return (
-        f"rows were used {times}, a receipt each; {sealed} sealed bytes crossed; "
-        f"{scrubbed} bytes scrubbed and read back as zero; {_said_by(receipt, verified)}"
+        f"rows were used {times}, with a receipt for each use; {sealed} sealed bytes "
+        f"were transferred; {scrubbed} bytes were overwritten and read back as zero; "
+        f"{_said_by(receipt, verified)}"
     )
 
 
@@ -437,17 +461,23 @@ def _coverage(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     agreement, manifest = verified.agreement, receipt.manifest
     owners = agreement.data_owners
     if set(receipt.distinct_rows) != set(owners) or set(manifest.visits) != set(owners):
-        raise PolicyError("it is not of the agreement's owners", code="bad-rows")
+        raise PolicyError(
+            "the owners differ from the agreement's owners", code="bad-rows"
+        )
     receipted = _trained(receipt, verified)
     said = []
     for owner in owners:
         trained = (r for r in agreement.resources_of(owner) if r.part == "train")
         rows, distinct = sum(r.rows for r in trained), receipt.distinct_rows[owner]
         if not 0 <= distinct <= rows:
-            raise PolicyError("more rows than there are", code="bad-rows")
+            raise PolicyError(
+                "more distinct rows than the tables contain", code="bad-rows"
+            )
         told, kept = manifest.visits[owner], receipted[owner]
         if told < 0 or (told and not kept):
-            raise PolicyError("it was trained on without a receipt", code="bad-rows")
+            raise PolicyError(
+                "the model was trained on rows without a receipt", code="bad-rows"
+            )
         less = f", {kept} of them with a receipt" if kept < told else ""
         said.append(f"{owner} {distinct} of {rows} rows, {count(told, 'time')}{less}")
     if manifest.weights is not None:
@@ -475,7 +505,9 @@ def _together(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
         said.append(f"{len(manifest.ranks)} ranks: {why}")
     said.append(_said_by(receipt, verified, all_=False))
     if manifest.traces is not None:
-        said.append(f"every product of servers was checked, traces {manifest.traces}")
+        said.append(
+            f"every product of the servers was checked, traces {manifest.traces}"
+        )
     return "; ".join(said)
 
 
@@ -488,7 +520,10 @@ def _checkpoints(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     resumed = count(receipt.manifest.resumed, "time")
     if receipt.checkpoints < 0 or receipt.manifest.resumed < 0:
         raise _bad("checkpoints")
-    said = f"{receipt.checkpoints} counted; the run went on {resumed} from one"
+    said = (
+        f"{receipt.checkpoints} were recorded; the run was resumed {resumed} from a "
+        "checkpoint"
+    )
     return f"{said}; {_said_by(receipt, verified, all_=False)}"
 
 
@@ -528,12 +563,12 @@ _CHECKS: Final[Mapping[str, Any]] = {
 def _altered(part: str) -> IntegrityError:
     return IntegrityError(
         f"{part}: the receipt was altered",
-        why="it is not what the accelerator signed",
+        why="it differs from what the accelerator signed",
         code="run-receipt-altered",
     )
 
 
 def _bad(field: str) -> MalformedError:
     return MalformedError(
-        "this is not the receipt of a run", field=field, code="bad-run-receipt"
+        "the file is not the receipt of a run", field=field, code="bad-run-receipt"
     )

@@ -132,7 +132,7 @@ def open_model(
         sealed = (folder / MODEL_NAME).read_bytes()
     except OSError as error:
         raise UnavailableError(
-            f"cannot read the output in {folder}",
+            f"the output in {folder} cannot be read",
             why=error,
             code="no-file",
         ) from None
@@ -141,7 +141,7 @@ def open_model(
     instance.verify(Label.OUTPUT, output.wrapped + info_bytes, output.signature)
     if Digest.of(sealed) != output.info.sealed:
         raise PolicyError(
-            "model.sealed is not the one its key is for", code="other-output"
+            "model.sealed does not belong to its key file", code="other-output"
         )
     return open_stream(sealed, private.open(info_bytes, output.wrapped))
 
@@ -242,8 +242,13 @@ def hidden_fault(agreement: Agreement) -> JobError:
     """What everybody else hears."""
     return JobError(
         "the recipe failed",
-        why=f"where is for {' and '.join(readers_of(agreement))} alone",
-        fix="Its code's owner opens RUN.fault.NAME.json with `sealift output open`",
+        why=(
+            "the place of the error is shown only to "
+            f"{' and '.join(readers_of(agreement))}"
+        ),
+        fix=(
+            "The owner of the code opens RUN.fault.NAME.json with `sealift output open`"
+        ),
         code="recipe-error",
     )
 
@@ -261,9 +266,11 @@ def open_fault(path: Path, owner: Identity, verified: VerifiedAgreement) -> Open
     note = decode(FaultNote, read_whole(path, MAX_NOTE_BYTES))
     info = note.info
     if info.agreement != verified.digest:
-        raise PolicyError("the note is of another agreement", code="other-output")
+        raise PolicyError(
+            "the error file belongs to another agreement", code="other-output"
+        )
     if info.owner != owner.name or verified.party(owner.name).sign != owner.public_key:
-        raise PolicyError(f"the note is for {info.owner}", code="other-key")
+        raise PolicyError(f"the error file is for {info.owner}", code="other-key")
     context = encode(info)
     info.instance.verify(Label.OUTPUT, note.wrapped + context, note.signature)
     level = appraise_instance(note.evidence, info.instance, verified).standing

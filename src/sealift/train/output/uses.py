@@ -82,11 +82,14 @@ def wrong_uses(told: Sequence[TableUse], planned: Sequence[TableUse]) -> str:
     """
     for use, own in zip_longest(told, planned):
         if use is None or own is None or use.resource != own.resource:
-            return "rows of other tables than the plan has"
+            return "it reports rows of other tables than the plan has"
         if replace(use, scrubbed_bytes=own.scrubbed_bytes) != own:
             return f"it reports {use.rows:,} rows of {own.resource} in {use.visits:,} uses; the plan has {own.rows:,} in {own.visits:,}"
         if use.scrubbed_bytes < own.scrubbed_bytes:
-            return f"less memory was scrubbed than rows of {own.resource} were in"
+            return (
+                f"it reports less overwritten memory than the rows of {own.resource} "
+                "take"
+            )
     return ""
 
 

@@ -67,8 +67,8 @@ def _check_training(
     makes_sums = training.prepare and agreement.output_rule.statistics
     if not training.epochs and not makes_sums:
         raise UsageError(
-            "the job would make nothing",
-            why="it has no epochs, and no statistics may leave",
+            "the job would have no result",
+            why="it has no epochs, and the agreement allows no statistics",
             code="nothing-to-make",
         )
     if travel.asked_bytes:
@@ -93,7 +93,7 @@ def _check_alone(
     """
     _check_training(settings, agreement, plan)
     if settings.slices.count != 1:
-        raise _slices_differ("one accelerator has one", settings)
+        raise _slices_differ("one accelerator computes one slice", settings)
 
 
 def _check_outsourced(settings: JobSettings, agreement: Agreement) -> None:
@@ -106,14 +106,17 @@ def _check_outsourced(settings: JobSettings, agreement: Agreement) -> None:
     _check_alone(settings, agreement, "outsource")
     if agreement.servers is None or not all(settings.servers.addresses.values()):
         raise UsageError(
-            "the plan outsource needs three servers",
-            why="[servers] of agreement and job name them",
+            "the plan outsource needs the addresses of three servers",
+            why=(
+                "the agreement names the servers in [servers], and the job their "
+                "addresses"
+            ),
             code="servers-missing",
         )
     if settings.travel.mixed:
         raise UsageError(
-            "the plan outsource takes no mixed cargo",
-            why="sizes of batches would depend on who is there",
+            "the plan outsource does not support mixed cargo",
+            why="the sizes of batches would depend on which holders are connected",
             code="no-mixed-cargo",
         )
 
@@ -126,10 +129,14 @@ def _check_group(settings: JobSettings, agreement: Agreement) -> None:
     """
     group, slices = agreement.group, settings.slices
     if group is None or (group.ranks, group.rows) != (slices.count, slices.rows):
-        agreed = f"{group.ranks} on rows = {group.rows}" if group else "one accelerator"
+        agreed = (
+            f'{group.ranks} ranks with rows = "{group.rows}"'
+            if group
+            else "one accelerator"
+        )
         raise PolicyError(
-            f"the job asks for {slices.count} ranks on rows = {slices.rows}",
-            why=f"the agreement is about {agreed}",
+            f'the job asks for {slices.count} ranks with rows = "{slices.rows}"',
+            why=f"the agreement names {agreed}",
             code="group-not-agreed",
         )
     _check_training(settings, agreement, "ddp")
@@ -141,14 +148,27 @@ def _check_slices(settings: JobSettings, agreement: Agreement) -> None:
     if slices.count == 1:
         return
     if slices.rows == "owner" and slices.count != owners:
-        raise _slices_differ(f"there are {owners} data owners", settings)
+        raise _slices_differ(
+            f'with rows = "owner" each of the {owners} data owners has one slice',
+            settings,
+        )
     if slices.rows == "owner" and len(agreement.holders) != owners:
-        raise _slices_differ("an owner of held-out rows alone has none", settings)
+        raise _slices_differ(
+            'with rows = "owner" each owner needs rows for training, and an owner '
+            "has only held-out rows",
+            settings,
+        )
     if slices.sync == "step" and slices.max_norm:
-        raise _slices_differ("max_norm bounds rounds, and sync is step", settings)
+        raise _slices_differ(
+            'max_norm works only with sync = "round", and the job has sync = "step"',
+            settings,
+        )
     most = max(each.cells for each in agreement.resources if each.part == "train")
     if slices.rows != "owner" and slices.count > most:  # else nothing is cut
-        raise _slices_differ(f"the longest table has {most} cells", settings)
+        raise _slices_differ(
+            f"the longest table has {most} cells, and each slice needs at least one",
+            settings,
+        )
 
 
 def _slices_differ(why: str, settings: JobSettings) -> UsageError:
@@ -249,18 +269,28 @@ class Coverage:
         holders = sum(1 for count in passes.values() if count)
         lacking = [owner for owner, n in rows.items() if n < rule.min_owner_rows]
         if few:
-            why = f"{few[0]} had {passes[few[0]]} visits of at least {rule.min_visits}"
+            why = (
+                f"the model was trained in {passes[few[0]]} visits to {few[0]}; the "
+                f"agreement requires at least {rule.min_visits}"
+            )
         elif holders < rule.min_holders:
-            why = f"{holders} holders of at least {rule.min_holders}"
+            why = (
+                f"the model was trained on the rows of {holders} holders; the "
+                f"agreement requires at least {rule.min_holders}"
+            )
         elif sum(rows.values()) < rule.min_rows:
-            why = f"{sum(rows.values())} distinct rows of at least {rule.min_rows}"
+            why = (
+                f"the model was trained on {sum(rows.values())} distinct rows; the "
+                f"agreement requires at least {rule.min_rows}"
+            )
         elif lacking:
             why = (
-                f"{rows[lacking[0]]} distinct rows of {lacking[0]} of at least "
+                f"the model was trained on {rows[lacking[0]]} distinct rows of "
+                f"{lacking[0]}; the agreement requires at least "
                 f"{rule.min_owner_rows}"
             )
         else:
             return
         raise PolicyError(
-            "the model does not leave the accelerator", why=why, code="output-withheld"
+            "the model may not leave the accelerator", why=why, code="output-withheld"
         )

@@ -111,8 +111,11 @@ def train_local(
     rule, trained = agreement.output_rule, settings.training.epochs > 0
     if trained and rule.approved_by:  # nobody could withhold what lies open in the end
         raise PolicyError(
-            "the plan local cannot keep a model until it is approved of",
-            why=f"the agreement asks for the approval of {' and '.join(rule.approved_by)}",
+            "the plan local cannot withhold the model until it is approved",
+            why=(
+                "the agreement requires the approval of "
+                f"{' and '.join(rule.approved_by)}"
+            ),
             code="output-unapproved",
         )
 
@@ -337,7 +340,8 @@ def opened_tables(
                 reader = SealedFileReader(file, key)
             except AuthenticationError:
                 raise MalformedError(
-                    f"{file} is not the file that its key is for", code="other-resource"
+                    f"{file} is not the sealed file that its key belongs to",
+                    code="other-resource",
                 ) from None
             readers[name] = stack.enter_context(closing(reader))
         yield SealedTables(agreement, readers, cards, keys, resources)
@@ -358,7 +362,7 @@ def _verify(
     name = resource.name
     if name not in readers or name not in cards or name not in keys:
         raise IntegrityError(
-            f"no sealed file or key for {name}", code="missing-resource"
+            f"there is no sealed file or no key for {name}", code="missing-resource"
         )
     reader, key = readers[name], keys[name]
     if reader.header.is_described:  # a model's is not

@@ -120,7 +120,7 @@ class GroupOrchestrator:
             try:
                 ranks.append(self._sessions.wait_for(Role.ACCELERATOR, name, left_s))
             except PeerError as error:
-                error.what = f"{self._people[rank]} did not arrive in time"
+                error.what = f"{self._people[rank]} did not connect in time"
                 error.fix = ON_AGAIN
                 raise
         emit(self._sink, "job.gathered", ranks=len(ranks))
@@ -231,7 +231,7 @@ class RankWords:
                     continue
                 heard[type(message)] += 1
                 if heard[JobReady] > 1 or heard[RoundEnded] > self.passes:
-                    what = "it begins twice, or ends more passes than there are"
+                    what = "it reports two beginnings, or more passes than the plan has"
                     raise MalformedError(what, code="bad-message")
                 if self.rank:
                     _demand_its_own(self.rank, message)
@@ -242,7 +242,7 @@ class RankWords:
         except PeerError as error:
             what = f"{name} cannot be reached"
             if error.code == "peer-timeout":
-                what = f"{name} has said nothing for {SILENT_S:g} s"
+                what = f"{name} has sent nothing for {SILENT_S:g} s"
             tell(PeerError(what, why=error, code=error.code, ranks=(self.rank,)))
         except SealiftError as error:
             error.what, error.ranks = f"{name}: {error.what}", (self.rank,)
@@ -278,7 +278,7 @@ def _demand_its_own(rank: int, message: object) -> None:
     note = isinstance(message, Output) and _is_note(message)
     if not note and not isinstance(message, JobReady | Failed):
         raise MalformedError(
-            f"rank {rank} hands out a result, which rank 0 does", code="bad-message"
+            f"rank {rank} sent a result, which only rank 0 may send", code="bad-message"
         )
 
 

@@ -45,20 +45,21 @@ def rank_of(setup: RoleSetup, said: int | None) -> int:
         owner = setup.identity.name
         if owner not in agreement.data_owners:
             raise PolicyError(
-                f"{owner} brings no rows to this agreement", code="not-a-data-owner"
+                f"{owner} has no training rows in this agreement",
+                code="not-a-data-owner",
             )
         own = agreement.data_owners.index(owner)
         if said is not None and said != own:
             raise UsageError(
-                f"the accelerator of {owner} is rank {own}, not {said}",
+                f"the accelerator of {owner} is rank {own}, not rank {said}",
                 code="bad-world",
             )
         return own
     if said is None or not 0 <= said < agreement.ranks:
         raise UsageError(
-            f"rank {said} of {agreement.ranks}"
+            f"rank {said} is not one of the {agreement.ranks} ranks"
             if said is not None
-            else "nobody said which rank this is",
+            else "the rank of this process is not given",
             fix=f"Give --rank, from 0 to {agreement.ranks - 1}",
             code="bad-world",
         )
@@ -77,13 +78,13 @@ def torchrun_rank(setup: RoleSetup, environment: Mapping[str, str]) -> int:
     said, size = environment.get("RANK", ""), environment.get("WORLD_SIZE", "")
     if not said.isdecimal() or not size.isdecimal():
         raise UsageError(
-            "RANK and WORLD_SIZE say no number",
+            "RANK and WORLD_SIZE are not numbers",
             fix="Start the ranks with torchrun -m sealift.train",
             code="bad-world",
         )
     if int(size) != agreement.ranks:
         raise UsageError(
-            f"torchrun started {int(size)} ranks, and the agreement is about "
+            f"torchrun started {int(size)} ranks; the agreement names "
             f"{agreement.ranks}",
             code="bad-world",
         )

@@ -82,10 +82,10 @@ from sealift.travel.visit.state import Clock
 ORCHESTRATOR_WAIT_S: Final = 20.0
 BEAT_S: Final = 5.0
 WORD_S: Final = 60.0  # it first waits for every rank's own word
-ENDED: Final = "the orchestrator stopped all ranks"
+ENDED: Final = "the orchestrator ended the job on all ranks"
 UNHEARD: Final = "the connection to the orchestrator was lost"
 ON_START: Final = (
-    "See whether the processes of all ranks run, and start the one that does not"
+    "Check that the processes of all ranks run, and start the one that does not"
 )
 
 
@@ -176,8 +176,8 @@ class Rank:
                 self._serve(control, start)
             elif start.outcome != "finished":
                 raise JobError(
-                    "the job failed",
-                    why="the orchestrator's output says how",
+                    "the job failed on another rank",
+                    why="the orchestrator's output gives the reason",
                     fix=ON_AGAIN,
                 )
 
@@ -187,7 +187,10 @@ class Rank:
                 "heartbeat",
                 partial(self._beat, control),
                 broken=lambda error: self._leave(
-                    PeerError("this rank cannot say that it is alive", why=error)
+                    PeerError(
+                        "this rank cannot report to the orchestrator that it is alive",
+                        why=error,
+                    )
                 ),
                 sink=self._sink,
             )
@@ -349,7 +352,7 @@ class Rank:
                 made.callback(engine.close)
                 self._executor.try_sharing(engine)
             except UnavailableError as error:
-                emit(self._sink, "gradients.summed", where=f"by the processor: {error}")
+                emit(self._sink, "gradients.summed", where=f"on the processor: {error}")
                 return None
             made.callback(self._executor.dismiss)  # it may share memory with the engine
             stack.push(made.pop_all())
@@ -359,11 +362,13 @@ class Rank:
     def _require_keys(self, keys: ReleasedKeys, owners: Sequence[str]) -> None:
         """A rank without its rows cannot take part."""
         for owner, error in keys.departed.items():
-            raise PolicyError(f"{owner} takes no part", why=error, code=error.code)
+            raise PolicyError(
+                f"{owner} does not take part in this run", why=error, code=error.code
+            )
         for owner in owners:
             if owner not in keys.owners:
                 raise PeerError(
-                    f"{owner}'s broker released nothing", code="peer-missing"
+                    f"the broker of {owner} released no key", code="peer-missing"
                 )
 
     def _tables(self, keys: ReleasedKeys, stack: ExitStack) -> SealedTables:
@@ -456,7 +461,7 @@ def agreed_settings(
     """
     settings = told_settings(start.settings)
     PLANS["ddp"].check_terms(settings, agreement)
-    choice = BufferChoice(settings.travel.asked_bytes, "as the job says")
+    choice = BufferChoice(settings.travel.asked_bytes, "the job sets this size")
     shapes.hold(start.job, settings.shape, choice)
     return settings
 
@@ -466,7 +471,7 @@ def demand_one_level(own: str, others: Sequence[str]) -> None:
     for level in others:
         if level != own:
             raise JobError(
-                "the ranks work at different levels",
-                why=f"{own} here, {level or 'none'} elsewhere",
+                "the ranks have different assurance levels",
+                why=f"this rank has {own}; another one has {level or 'none'}",
                 code="levels-differ",
             )

@@ -90,7 +90,8 @@ KEPT_WAIT_S: Final = 60.0  # for the orchestrator to have synced the output
 _NO_QUARANTINE: Final = 1  # rows are opened by the reader of the rank's own files
 LOST: Final = "rank-lost"
 ON_AGAIN: Final = (
-    "Type every party's command again: it goes on from its checkpoint, if it had one"
+    "Start every party's command again: the job continues from its checkpoint if it "
+    "has one"
 )
 
 
@@ -259,9 +260,9 @@ class RankedJob:
         if (account.tables, account.receipts) != (uses.tables, receipts):
             raise _differs("another use of its rows than it reported before")
         if account.passes_before != own.passes_before:
-            raise _differs("an account that begins at another checkpoint of the run")
+            raise _differs("an account that begins at another checkpoint")
         if not set(account.released) <= set(own.released):
-            raise _differs("a key release that no log showed")
+            raise _differs("a key release that no log contains")
         passes = list(self.settings.visits.passes())[own.passes_before :]
         trained = self._rows_before + count_rows(
             self.plans[rank], passes, self.settings.training
@@ -271,12 +272,12 @@ class RankedJob:
                 f"an account of {account.rows:,} rows; the plan has {trained:,}"
             )
         if not -2 * CLOCKS_DIFFER_S <= account.at_s - own.at_s <= CLOCKS_DIFFER_S:
-            raise _differs("a time that is too far from this machine's clock")
+            raise _differs("a time that differs too much from this machine's clock")
         if rank and account.head is not None:  # rank 0's log may have grown since
             head = account.head.body
             shown = (each.body for each in self.keys.heads())
             if head not in shown:
-                raise _differs("a head of its log that it did not show before")
+                raise _differs("a log head that it did not show before")
 
     def _meet(self, passes: Sequence[tuple[Purpose, int]]) -> int:
         """All ranks show what they have; the pass that they go on with."""
@@ -312,7 +313,7 @@ class RankedJob:
         if found != wanted:
             missing = ", ".join(sorted(found ^ wanted))
             raise PolicyError(
-                f"other releases than its keys: {missing}", code=NO_RELEASE
+                f"other key releases than those of its keys: {missing}", code=NO_RELEASE
             )
         heads = (*present.heads, *(each.head for each in present.releases))
         for head in heads:
@@ -322,7 +323,7 @@ class RankedJob:
             for shown in self.keys.heads():
                 same = (shown.body.log, shown.body.size) == (body.log, body.size)
                 if same and shown.body.root != body.root:
-                    what = f"{owner} signed two logs of {body.size} entries"
+                    what = f"{owner} signed two different logs of {body.size} entries"
                     raise IntegrityError(what, code="log-forked")
         for head in heads:
             self.keys.heads.show(head)
@@ -343,10 +344,14 @@ class RankedJob:
                 self._rounds.refuse(rank, why)
             fresh = set(uses.receipts) - seen
             if not len(stops) == len(fresh) == len(uses.receipts):
-                self._rounds.refuse(rank, "not one receipt for each use of its rows")
+                self._rounds.refuse(
+                    rank, "not exactly one receipt for each use of its rows"
+                )
             for other in range(rank):
                 if fresh.intersection(reports[other].uses.receipts):
-                    self._rounds.accuse((other, rank), "tell the same receipt of rows")
+                    self._rounds.accuse(
+                        (other, rank), "reported the same receipt of rows"
+                    )
             taken = Uses(planned.tables, uses.receipts)
             self.handout.use(taken)
             self._used[rank].append(taken)

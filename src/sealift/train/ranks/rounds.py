@@ -179,11 +179,14 @@ class GroupRounds:
         for rank, each in enumerate(seen):
             if not 0 <= each.position <= (0 if rank else len(passes)):
                 self.refuse(
-                    rank, f"it continues at pass {each.position:,}, which it cannot"
+                    rank,
+                    f"it continues at pass {each.position:,}, which is not possible",
                 )
             if bool(each.position) != bool(each.states):
                 self.refuse(
-                    rank, "it shows a state without a finished pass, or the reverse"
+                    rank,
+                    "it reports a state without a finished pass, or a finished "
+                    "pass without a state",
                 )
         if first.position:
             if why := wrong_sizes(first.states):
@@ -255,7 +258,7 @@ class GroupRounds:
         told = self._tell(_LENGTH.pack(len(own)))
         length = _LENGTH.unpack(told[0])[0]
         if length > MAX_RUN_RECEIPT_BYTES:
-            self.refuse(0, f"the run's receipt has {length} bytes")
+            self.refuse(0, f"the run's receipt has an invalid length of {length} bytes")
         return self._hear_rank_0(own, length)
 
     def _contribution(self, before: TrainingState, epoch: int) -> Contribution:
@@ -347,7 +350,7 @@ class GroupRounds:
             cut = [chunks_of(each, self._group.world) for each in vectors]
             of_ranks = zip(*cut, strict=True)
             self._compare([content_hash(*(c.tobytes() for c in r)) for r in of_ranks])
-        self._demand_alike(digests, "have other states after the same pass", DIVERGED)
+        self._demand_alike(digests, "ended a pass in other states", DIVERGED)
 
     def _demand_alike(self, said: Sequence[bytes], what: str, code: str) -> None:
         """Nobody can say who is right; so both sides are named."""
@@ -439,7 +442,7 @@ class GroupRounds:
             if report.sums and purpose != "prepare":
                 self.refuse(rank, "it reports sums of a pass that computes none")
             if [part.stop for part in report.parts] != stops_of(plan, purpose, epoch):
-                self.refuse(rank, "it reports metrics of rows that are not its own")
+                self.refuse(rank, "it reports metrics that do not belong to its rows")
 
     def _sums(self, reports: Sequence[PassReport]) -> bytes:
         """All ranks' sums together; the first one whose names or shapes differ is named."""

@@ -64,8 +64,8 @@ class Confinement:
         """
         if not self.holds and tuple(accept) != (Level.DEVELOPMENT,):
             raise UnavailableError(
-                "this machine gives no sandbox for the recipe",
-                why=f"in force would be: {self.word}",
+                "this machine cannot run the recipe in a sandbox",
+                why=f"the available protection is: {self.word}",
                 code="no-sandbox",
             )
 
@@ -74,8 +74,8 @@ class Confinement:
         if self.holds:
             return f"the recipe {runs} in a sandbox ({self.word})"
         return (
-            f"the recipe {runs} without a sandbox (in force: {self.word}), "
-            "with all rights of its process"
+            f"the recipe {runs} without a sandbox (available protection: {self.word}) "
+            "and has all rights of its process"
         )
 
 

@@ -147,7 +147,8 @@ def _machine() -> Machine:
     machine = MACHINES.get(platform.machine())
     if machine is None:
         raise UnavailableError(
-            f"no system call numbers for {platform.machine()}", code="no-sandbox"
+            f"Sealift has no system call numbers for {platform.machine()}",
+            code="no-sandbox",
         )
     return machine
 

@@ -75,7 +75,8 @@ def carry_out(
     for table, schema in zip(tables, schemas, strict=True):
         if table.shape[1] != schema.row_bytes:
             raise MalformedError(
-                "rows are not as long as their schema", code="bad-rows"
+                "the rows do not have the length that their schema gives",
+                code="bad-rows",
             )
         demand_rows(table.numpy(), schema)
     recipe = Recipe(files, entry, guard=guard, notice=notice)

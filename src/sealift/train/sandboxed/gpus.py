@@ -22,11 +22,11 @@ _MEANS: Final[Mapping[str, str]] = {
     "Found no NVIDIA driver": "no NVIDIA driver is loaded",
     "driver on your system is too old": "the driver is too old for this torch",
     "driver version is insufficient": "the driver is too old for this torch",
-    "No CUDA GPUs are available": "CUDA shows no whole GPU (one may be divided, or hidden)",
-    "out of memory": "others hold all of the GPU's memory",
+    "No CUDA GPUs are available": "CUDA shows no whole GPU (the GPUs may be divided, or hidden)",
+    "out of memory": "other processes use all of the GPU's memory",
     "no kernel image is available": "this torch was built for other GPUs",
     "PTX was compiled with an unsupported toolchain": "the driver is too old for this torch",
-    "OS call failed": "something that CUDA asks of the machine was refused",
+    "OS call failed": "the system refused something that CUDA needs",
 }
 
 
@@ -41,10 +41,10 @@ def find_gpus(
         confine: Called there first, so that what is found is what is left to a worker.
     """
     if not torch.backends.cuda.is_built():
-        return (), "this torch is built without CUDA"
+        return (), "this torch was built without CUDA"
     found, why = _ask_apart(confine)
     if not found and os.path.exists(NVIDIA) and _ask_apart(lambda: None)[0]:
-        why = f"it works outside of the sandbox, and not in it: {why}"
+        why = f"it works outside of the sandbox, but not inside: {why}"
     return found, why
 
 
@@ -75,7 +75,7 @@ def _asked(confine: Callable[[], None]) -> tuple[list[tuple[str, str]], str]:
         numbers = range(torch.cuda.device_count())
         found = [torch.cuda.get_device_properties(number) for number in numbers]
         if any(_DIVIDED in each.name.split() for each in found):
-            return [], "a GPU here is divided (MIG), which is not supported"
+            return [], "a GPU is divided (MIG), which Sealift does not support"
         _compute_somewhere(numbers)
         return [(each.name, f"GPU-{each.uuid}") for each in found], ""
     except Exception as error:  # no driver, one too old, or whatever it says

@@ -71,7 +71,9 @@ class ImportGate(importlib.abc.MetaPathFinder):
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if not self._allows(spec):
-                    raise ForeignImportError(f"{fullname} is not installed here")
+                    raise ForeignImportError(
+                        f"{fullname} is not installed on the accelerator"
+                    )
                 return spec
         return None
 
@@ -213,7 +215,7 @@ def _refuse_hiding(files: Files) -> None:
         python = path.endswith(".py")
         if python and (top in sys.stdlib_module_names or top in sys.modules):
             raise MalformedError(
-                f"the code bundle's {path} hides the module {top}",
+                f"the code bundle's {path} has the name of the installed module {top}",
                 code="bundle-hides-module",
             )
 

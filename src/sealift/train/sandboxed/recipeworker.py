@@ -475,7 +475,9 @@ def _read_given(
         found.append(TrainingState(size.step, blob[at:middle], blob[middle:end]))
         at = end
     if len(blob) - at != order.statistics:
-        raise MalformedError("the states have another length", code="bad-message")
+        raise MalformedError(
+            "the states do not have the announced length", code="bad-message"
+        )
     return TaskInputs(rows=rows, states=found, statistics=blob[at:])
 
 

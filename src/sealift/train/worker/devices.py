@@ -47,8 +47,8 @@ def other_processes(
     """
     if os.readlink(_NAMESPACE) != _FIRST_NAMESPACE:
         raise UnavailableError(
-            "the NVIDIA driver does not name everybody",
-            why="this process is in a PID namespace of its own, as in a container",
+            "the NVIDIA driver does not show all processes",
+            why="this process is in its own PID namespace, for example in a container",
             code="no-gpu",
         )
     asked = open_nvml()
@@ -116,6 +116,6 @@ def choose_device(
     has = ", ".join(each.name for each in gpus) or f"none{why and f': {why}'}"
     raise UnavailableError(
         f"the job computes on {wanted}",
-        why=f"GPUs that the recipe's process can use here: {visible(has)}",
+        why=f"usable GPUs of the recipe's process: {visible(has)}",
         code="no-device",
     )

@@ -242,7 +242,7 @@ class RecipeExecutor:
             standby.await_ready()
         except StandbyLostError:
             raise UnavailableError(
-                "a recipe's process cannot map memory that its parent allocates on "
+                "a recipe's process cannot map memory that Sealift allocates on "
                 f"{self._equipment.device}",
                 code="no-device",
             ) from None
@@ -350,7 +350,7 @@ class RecipeExecutor:
         beside = require_value(self._beside)
         beside.compute_on(self._equipment.device)
         if beside.sandbox != self._sandbox:
-            raise killed(f"it has another sandbox: {beside.sandbox}")
+            raise killed(f"its standby process has another sandbox: {beside.sandbox}")
         with beside.lend() as (control, equipment):
             return control, replace(equipment, modules=self._equipment.modules)
 
@@ -359,7 +359,7 @@ class RecipeExecutor:
         if why not in self._lost:
             self._lost.add(why)
             self._tell(
-                f"a standby process is lost ({why}): the task begins in a fresh one"
+                f"a standby process ended ({why}): the task begins in a new process"
             )
 
     @contextmanager
@@ -427,7 +427,7 @@ class RecipeExecutor:
         if Digest.of(bytes(self._equipment.bundle.view)) != self._measured:
             raise JobError(
                 "the recipe changed in the accelerator's memory",
-                why="nothing of ours changes it",
+                why="no code of Sealift changes it",
                 code="state-changed",
             )
 
@@ -445,7 +445,7 @@ class RecipeExecutor:
             status = self._exit_code() if word is None else None
         if word is None:
             ended = f" (signal {-status})" if status is not None and status < 0 else ""
-            raise killed(f"its process does not start{ended}{self._last_lines()}")
+            raise killed(f"its process could not be started{ended}{self._last_lines()}")
         return word
 
     def _last_lines(self) -> str:
@@ -471,7 +471,9 @@ class RecipeExecutor:
         told = require_kind(from_bytes(raw, Waiting), Waiting)
         asked = self._overwrites and freed_is_overwritten()
         if asked and not told.overwrites:
-            raise killed("it keeps what it frees, and this process does not")
+            raise killed(
+                "its process does not overwrite freed memory, and this process does"
+            )
         self._gpus, self._no_gpu = told.gpus, told.no_gpu
         return Confinement.parse(told.sandbox).word
 
@@ -513,6 +515,6 @@ def _start(
         except OSError as error:
             ours.close()
             raise UnavailableError(
-                "no process for the recipe", why=error, code="no-process"
+                "there is no process for the recipe", why=error, code="no-process"
             ) from None
     return process, ours

@@ -286,7 +286,7 @@ def from_bytes(raw: bytes, *kinds: type, max_bytes: int = MAX_REQUEST_BYTES) -> 
             if kind in _FLAT and len(_REPEATED) < _MOST_REPEATED:
                 _REPEATED[raw] = found
             return found
-    raise MalformedError("another message than expected", code="bad-message")
+    raise MalformedError("an unexpected kind of message", code="bad-message")
 
 
 GONE: Final = "worker-gone"
@@ -294,7 +294,7 @@ GONE: Final = "worker-gone"
 
 def worker_gone() -> PeerError:
     """The error for a process that is not there any more."""
-    return PeerError("the recipe's process is gone", code=GONE)
+    return PeerError("the recipe's process ended", code=GONE)
 
 
 MAX_METRICS: Final = 64
@@ -350,11 +350,11 @@ class TaskAnswers:
     def _tell(self, message: object, buffer: bytes, parent: TaskParent) -> None:
         message = require_kind(message, TaskMetrics)
         if not self._untold or (message.model, message.place) != self._untold.popleft():
-            raise _odd("other numbers than the next ones")
+            raise _odd("metrics out of order")
         if buffer or len(message.values) > MAX_METRICS:
             raise _odd("too many metrics")
         if self._task.work == "train" and set(message.values) != {LOSS}:
-            raise _odd("something else than a loss")
+            raise _odd("metrics other than the loss")
         return parent.measured(message.model, message.place, message.values)
 
     def finish(self, done: AssignmentDone, copy: Copy) -> TaskDone:
@@ -366,18 +366,18 @@ class TaskAnswers:
         task, at = self._task, 0
         models = task.models if task.work != "prepare" else ()
         if len(done.states) != len(models) or self._untold:
-            raise _odd("another number of models or metrics")
+            raise _odd("another number of models or metrics than the task has")
         if self._added != self._sums_asked:
-            raise _odd("fewer sums than its steps have")
+            raise _odd("fewer sums than the task has steps")
         states: list[TrainingState | None] = []
         for place, size in enumerate(done.states):
             if (size is None) is not (task.work == "heldout"):
-                raise _odd("a state too much or too few")
+                raise _odd("a missing or an unexpected state")
             if size is None:
                 states.append(None)
                 continue
             if size.step != self._last_step(place):
-                raise _odd("another number of steps")
+                raise _odd("another number of steps than the task has")
             content = copy(at, _length(size))
             states.append(_state(size, content))
             at += len(content)
@@ -434,13 +434,13 @@ class TaskAnswers:
         state = self._given.states[0] if self._given.states else None
         together = self._task.together
         if together is None or state is None or self._buckets:
-            raise _odd("sums for nothing, or announced again")
+            raise _odd("unexpected or repeated gradient buckets")
         self._buckets = cut_buckets(trained, state.model(), together.bucket_bytes)
         parent.begin_sums(trained)
 
     def _add_up(self, asked: AddUp, buffer: bytes, parent: TaskParent) -> Buffer:
         if not self._buckets or self._added >= self._sums_asked:
-            raise _odd("more sums than its steps have")
+            raise _odd("more sums than the task has steps")
         bucket = self._buckets[self._added % len(self._buckets)]
         there = self._gradients
         length = 0 if there else bucket.length
@@ -450,7 +450,7 @@ class TaskAnswers:
         if there is None:
             return parent.add_up(bucket, buffer)
         if bucket.start + bucket.length > there.nbytes:
-            raise _odd("a bucket outside of the memory for it")
+            raise _odd("a bucket outside of its memory")
         numbers = DeviceTensor(there, bucket.start, bucket.elements, bucket.dtype)
         return parent.add_up(bucket, numbers)
 
@@ -468,19 +468,19 @@ class TaskAnswers:
         """Of a state between two steps: twice, where the job stops steps for that."""
         model, every = handed.model, self._task.settings.digest_every
         if not 0 <= model < len(self._task.models) or not every:
-            raise _odd("a state of no model, or for nothing")
+            raise _odd("an unexpected state")
         first, last = self._first_step(model), self._last_step(model)
         self._handed[model] += 1
         if self._handed[model] > 2 * ((last - 1) // every - first // every):
-            raise _odd("a state more often than steps stop")
+            raise _odd("more states than the task asks for")
         if len(content) != _length(handed.size):
-            raise _odd("a state of another length")
+            raise _odd("a state of another length than announced")
         parent.hand_over(model, _state(handed.size, content))
 
     def _sums(self, done: AssignmentDone, at: int, copy: Copy) -> tuple[bytes, ...]:
         parts = len(self._task.parts) if self._task.work == "prepare" else 0
         if len(done.statistics) != parts:
-            raise _odd("another number of sums")
+            raise _odd("another number of sums than the task has")
         found = []
         for length in done.statistics:
             blob = copy(at, length)
@@ -503,4 +503,6 @@ def _state(size: StateSize, content: bytes) -> TrainingState:
 
 
 def _odd(why: str) -> MalformedError:
-    return MalformedError("not an answer to the task", why=why, code="bad-message")
+    return MalformedError(
+        "the message is not an answer to the task", why=why, code="bad-message"
+    )

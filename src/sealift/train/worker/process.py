@@ -262,7 +262,7 @@ class WorkerProcess:
     def _measure(self, path: str) -> None:
         """Once for each module: else a worker could ask without end."""
         if path in self._imported:
-            raise MalformedError("a module runs once", code="bad-message")
+            raise MalformedError("a module was run twice", code="bad-message")
         self._imported.add(path)
         self._equipment.modules.note(path)
 
@@ -296,14 +296,12 @@ class WorkerProcess:
             )
         status = self.status or 0
         if status == NOT_CONFINED:  # a recipe that ends so says no more than that
-            return killed(
-                "it says that its sandbox did not hold, before a recipe was loaded"
-            )
-        return killed(f"signal {-status}" if status < 0 else "it ended its process")
+            return killed("its sandbox was not in force before the recipe was loaded")
+        return killed(f"signal {-status}" if status < 0 else "it exited by itself")
 
     def _left_s(self) -> float:
         if self._cut:
-            raise PeerError("the work was cut", code=GONE)
+            raise PeerError("the work was cancelled", code=GONE)
         return self._deadline - self._equipment.clock()
 
     @property
@@ -471,7 +469,9 @@ class ModuleLog:
             MalformedError: if the bundle has no such module.
         """
         if path not in self._files or not path.endswith(".py"):
-            raise MalformedError("no module of the bundle", code="bad-message")
+            raise MalformedError(
+                "the module is not in the code bundle", code="bad-message"
+            )
         with self._lock:
             if path not in self._noted:
                 self._measure(module_event(path, Digest.of(self._files[path])))
@@ -480,11 +480,15 @@ class ModuleLog:
 
 def killed(why: str) -> JobError:
     """The error for a process that is gone without an answer."""
-    return JobError("the recipe's process ended early", why=why, code="recipe-killed")
+    return JobError(
+        "the recipe's process ended before its work was done",
+        why=why,
+        code="recipe-killed",
+    )
 
 
 def garbled() -> JobError:
     """The error for an answer that is none."""
     return JobError(
-        "the recipe's process said something that makes no sense", code="recipe-garbled"
+        "the recipe's process sent an invalid message", code="recipe-garbled"
     )

@@ -58,7 +58,7 @@ class ProductAnswers:
         """
         products = parent.products
         if not self._outsourced or products is None:
-            raise _odd("products for nothing")
+            raise _odd("products that the job does not use")
         match message:
             case BeginStep():
                 self._calls = []
@@ -71,7 +71,7 @@ class ProductAnswers:
                 return y.tobytes()
             case Backward(call):
                 if not 0 <= call < len(self._calls):
-                    raise _odd("gradients of no call")
+                    raise _odd("gradients of an unknown call")
                 (dy,) = cut_operands(buffer, self._calls[call].shape("dy"))
                 found = products.backward(message, dy)
                 return b"".join(each.tobytes() for each in found)
@@ -83,10 +83,10 @@ def cut_operands(buffer: bytes, *shapes: tuple[int, ...]) -> list[F32]:
     """Arrays that lie end to end; a copy may be written to."""
     sizes = [math.prod(shape) for shape in shapes]
     if len(buffer) != 4 * sum(sizes):
-        raise _odd("numbers of another length than their shapes")
+        raise _odd("another length than the shapes have")
     flat = np.split(np.frombuffer(bytearray(buffer), np.float32), np.cumsum(sizes)[:-1])
     return [each.reshape(shape) for each, shape in zip(flat, shapes, strict=True)]
 
 
 def _odd(why: str) -> MalformedError:
-    return MalformedError("not a request", why=why, code="bad-message")
+    return MalformedError("the message is not a request", why=why, code="bad-message")

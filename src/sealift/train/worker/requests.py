@@ -107,7 +107,7 @@ class Area:
             MalformedError: if they lie outside.
         """
         if not 0 <= start <= start + length <= self.length:
-            raise _odd("outside of the area")
+            raise _odd("an address outside of the shared area")
         return self._map[start : start + length]
 
     def place(self, start: int, content: Buffer) -> None:
@@ -117,7 +117,7 @@ class Area:
             MalformedError: if it would lie outside.
         """
         if not 0 <= start <= start + len(content) <= self.length:
-            raise _odd("outside of the area")
+            raise _odd("an address outside of the shared area")
         self._map[start : start + len(content)] = content
 
     def read_head(self) -> Head:
@@ -217,11 +217,11 @@ class ParentEnd:
         """
         last = self._last
         if len(buffer) > last.room:
-            raise _odd("no room for the reply")
+            raise _odd("there is no room for the reply")
         self._area.place(last.start, buffer)
         raw = b"" if message is None else to_bytes(message)
         if len(raw) > MAX_ORDER_BYTES:
-            raise _odd(f"an order of {len(raw)} bytes")
+            raise _odd(f"a request of {len(raw)} bytes")
         head = last._replace(message_bytes=len(raw), length=len(buffer))
         self._area.write_head(head, raw)
         ring(self._stream, self._left_s)
@@ -238,11 +238,11 @@ class ParentEnd:
         await_bell(self._stream, self._left_s)
         head = self._area.read_head()
         if head.number != self._last.number + 1:
-            raise _odd("a bell without a request")
+            raise _odd("a signal without a request")
         self._last = head
         message = from_bytes(self._area.read_message(head.message_bytes), *kinds)
         if head.length and not isinstance(message, BUFFERED):
-            raise _odd("a buffer that belongs to nothing")
+            raise _odd("a buffer without a request")
         return Request(message, self._area.copy(head.start, head.length))
 
 
@@ -291,8 +291,8 @@ def _await(stream: int, event: int, left_s: Left | None) -> None:
 
 def timed_out() -> PeerError:
     """The error for a process whose time is over."""
-    return PeerError("the recipe's process takes too long", code=TIMED_OUT)
+    return PeerError("the recipe's process did not answer in time", code=TIMED_OUT)
 
 
 def _odd(why: str) -> MalformedError:
-    return MalformedError("not a request", why=why, code="bad-message")
+    return MalformedError("the message is not a request", why=why, code="bad-message")

@@ -45,8 +45,8 @@ from sealift.travel.settings import TrainingSettings
 READY_S: Final = 120.0
 BEGUN_S: Final = 30.0
 _AREA_BYTES: Final = 4096  # nothing but messages passes
-_REFUSED: Final = "its recipe fails on synthetic rows, or cannot load twice"
-_MEMORY: Final = "no memory is left for a step beside a task"
+_REFUSED: Final = "the recipe fails on synthetic rows, or cannot be loaded twice"
+_MEMORY: Final = "there is not enough memory for a step in a second process"
 _ENOUGH: Final = b"\1"
 _KINDS: Final = 2  # of tasks, the last ones, whose steps are made beforehand
 
@@ -318,8 +318,8 @@ class Standbys:
         if not self._tasks:
             return ""
         return (
-            f"{self._served} of {self._tasks} tasks began in a process that was made ready "
-            f"before; they waited {self._waited_s * 1e3:.0f} ms for it"
+            f"{self._served} of {self._tasks} tasks began in a process that was "
+            f"prepared in advance; they waited {self._waited_s * 1e3:.0f} ms for it"
         )
 
     def cut(self) -> None:

@@ -232,8 +232,8 @@ class TaskProcess:
         device, told = self._equipment.device, self._process.scrub
         if told is not None and told.nonzero_bytes:
             raise IntegrityError(
-                f"the scrub of {device} did not hold",
-                why=f"{told.nonzero_bytes} bytes or more were not zero",
+                f"the memory of {device} was not overwritten completely",
+                why=f"at least {told.nonzero_bytes} bytes were not zero",
                 code="scrub",
             )
         try:

@@ -26,11 +26,12 @@ from sealift.train.worker.taskprocess import TaskLimits
 
 _AREA_BYTES: Final = 4096  # nothing but messages passes
 _LAST_BATCH: Final = (
-    "A visit may end with one: say drop_last = true in the job's [training]"
+    "The last batch of a visit may have one row: set drop_last = true in the job's "
+    "[training]"
 )
 _CLASSES: Final = (
-    "Rows were made up by the schema: a column of labels or of places in a table needs "
-    "`classes`, their number"
+    "The rows were generated from the schema: set `classes`, the number of values, "
+    "for each column of labels or indices"
 )
 
 
@@ -111,11 +112,13 @@ def _explain(
 
 def _failure(failed: TrialFailed) -> JobError:
     if failed.file:
-        what = f"the recipe opens {failed.file[:200]!r}"
-        why = "in its sandbox there is no such file"
+        what = f"the recipe opens the file {failed.file[:200]!r}"
+        why = "the sandbox does not contain this file"
         return JobError(what, why=why, code="foreign-file")
     fix = {"IndexError": _CLASSES}.get(failed.type, "")
     fix = _LAST_BATCH if failed.doing == ONE_ROW else fix
     doing = f" at {failed.doing[:40]}" if failed.doing else ""
     what = f"the recipe failed with {failed.type[:80]}{doing}"
-    return JobError(what, why="see above", fix=fix, code="recipe-error")
+    return JobError(
+        what, why="the output above has the details", fix=fix, code="recipe-error"
+    )
