@@ -352,7 +352,7 @@ def test_ranks_of_one_machine_take_a_gpu_each() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "gpus", "why"),
-    [("cuda", (), "here: none"), ("cuda:2", GPUS, "H100, NVIDIA H100")],
+    [("cuda", (), "process: none"), ("cuda:2", GPUS, "H100, NVIDIA H100")],
 )
 def test_a_device_that_is_not_there(
     wanted: str, gpus: tuple[Gpu, ...], why: str
