@@ -224,6 +224,17 @@ def test_a_small_table_is_told_to_its_owner_before_anybody_signs(
     assert all(each.end() == each.kept for each in again)
 
 
+def test_a_job_that_the_declared_rule_would_stop_is_refused_before_any_question(
+    host: LyingHost,
+) -> None:
+    """Two rounds where one is allowed: its owner would sign for a run without a model."""
+    output = replace(host.host.declaration.output, max_visits=1)
+    host.lie = once(host, host.declare(output=output))
+    north = host.owner("north").begin()
+    assert north.refused().code == "too-many-visits"
+    assert not north.questions
+
+
 def test_a_table_that_shrinks_after_its_card_is_noticed_when_it_is_sealed(
     host: LyingHost,
 ) -> None:

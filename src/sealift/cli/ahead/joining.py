@@ -10,7 +10,6 @@ from typing import Final
 from sealift.cli.ahead import looks
 from sealift.cli.ahead.dryrun import Checks, Unknown, show_job
 from sealift.cli.ahead.network import Network
-from sealift.cli.ahead.planned import require_leaves
 from sealift.cli.console import unlock
 from sealift.cli.judging import equip_from
 from sealift.cli.roles import require_data_owner
@@ -41,7 +40,6 @@ def dry_run(args: argparse.Namespace) -> int:
     owner = _Owner(args)
     owner.look_at_home()
     agreement = owner.agreed.agreement
-    owner.checks.look("output", lambda: require_leaves(agreement, owner.job.settings))
     return show_job(owner.job, agreement, owner.checks)
 
 

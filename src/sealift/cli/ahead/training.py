@@ -8,7 +8,6 @@ from pathlib import Path
 
 from sealift.cli.ahead import looks
 from sealift.cli.ahead.dryrun import Checks, Unknown, show_job
-from sealift.cli.ahead.planned import require_leaves
 from sealift.cli.judging import equip_from
 from sealift.cli.roles import require_party
 from sealift.cli.roles.attester import evidence_places
@@ -57,7 +56,6 @@ class _Operator:
         else:
             look("level", lambda: require_development(self.agreed))
             look("data", self._look_at_tables)
-        look("output", lambda: require_leaves(agreement, self.job.settings))
         place = self.args.output or Path(self.job.output)
         look("place", lambda: require_free(place))
         look("torch", looks.look_at_torch)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,18 +23,23 @@ from sealift.events import wall_clock
 from sealift.ids import check_name
 from sealift.meet.invitation import MEETING_BYTES, Invitation
 from sealift.meet.messages import MAX_FILES_BYTES
-from sealift.meet.terms import Declaration
+from sealift.meet.terms import Declaration, proposed_agreement
 from sealift.release.agreement.code import measure_bundle, read_bundle
 from sealift.release.agreement.resources import OutputRule, TravelRule
 from sealift.train.job.settings import parse_job
 from sealift.train.loop.tasks import Rehearsal
+from sealift.train.plans import PLANS
 from sealift.train.worker import trial
 from sealift.train.worker.messages import TrialOrder
-from sealift.travel.settings import TrainingSettings, training_rule_of
+from sealift.travel.settings import JobSettings, TrainingSettings, training_rule_of
 
 DAY_S: Final = 86_400
 LEASE_S: Final = 120.0
 AWAY_S: Final = 600  # time for a person to start a stopped machine again
+_FEWEST_VISITS: Final = 100
+_CUTS: Final = (
+    100  # visits of one pass, if the job limits a buffer: no table is known yet
+)
 _ROWS: Final = 16  # at least so many of each owner, and behind each number that leaves
 _OWN: Final = (
     "name", "agreement", "bundle", "output", "orchestrator", "plan", "slices",
@@ -129,13 +136,27 @@ def declaration_of(
         job=job,
         schema=schema_to_plain(schema),
         accept=(Level.DEVELOPMENT,),
-        output=_usual_output(len(guests)),
+        output=replace(
+            _usual_output(len(guests)), max_visits=_visits_for(parsed.settings)
+        ),
         travel=TravelRule(1, LEASE_S),
         training=training_rule_of(parsed.settings, parsed.plan, runs=1),
         rows_at_home=True,
         not_after=first.expires_s,
     )
+    # No owner is asked about a job that the agreement would not allow.
+    PLANS[parsed.plan].check_terms(parsed.settings, proposed_agreement(declaration, ()))
     return declaration, files
+
+
+def _visits_for(settings: JobSettings) -> int:
+    """How often a meeting's job may use an owner's rows: twice what it needs.
+
+    So a run that is cut off and resumed repeats its rounds and still ends with a model.
+    """
+    passes = Counter(purpose for purpose, _ in settings.visits.passes())
+    cuts = _CUTS if settings.travel.asked_bytes else 1
+    return max(_FEWEST_VISITS, 2 * cuts * max(passes.values(), default=0))
 
 
 def _job(folder: Path, name: str, guests: int, address: str) -> str:
@@ -173,7 +194,7 @@ def _usual_output(guests: int) -> OutputRule:
         metric_rows=_ROWS,
         audience="everyone",
         min_visits=1,
-        max_visits=1000,
+        max_visits=_FEWEST_VISITS,
         min_holders=guests,
         min_rows=_ROWS * guests,
         min_owner_rows=_ROWS,

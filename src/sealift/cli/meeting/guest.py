@@ -88,9 +88,9 @@ from sealift.release.agreement.resources import ROWS_LEASE, ReleaseRule, Resourc
 from sealift.release.agreement.signed import load_verified, save_signed
 from sealift.release.agreement.starter import MAX_USES
 from sealift.release.files import make_folder, read_whole, write_whole
-from sealift.train.job.settings import parse_job
+from sealift.train.job.settings import JobTable, parse_job
 from sealift.train.job.talk import Talk
-from sealift.travel.settings import require_agreed
+from sealift.train.plans import PLANS, PlannedWork
 from sealift.travel.visit.messages import RUN_RECEIPT_NAME
 
 PAUSE_S: Final = 0.5
@@ -611,6 +611,8 @@ class OwnerMeeting:
             resource = read_card(card).resource
             _require_rows(source, resource.rows, fewest)
             found.append(replace(resource, rule=rule))
+        work = PlannedWork.of(_require_allowed_job(declared).settings, found)
+        work.require_visits(declared.output)
         return tuple(found)
 
     def _name_of(self, part: str, source: Path, schema: Schema, cell_rows: int) -> str:
@@ -662,14 +664,25 @@ def _fewest_rows(declared: Declaration) -> tuple[int, int]:
 
     Raises:
         MalformedError: the declared job is none.
-        PolicyError: ``settings-differ``: it is not what the declared terms allow.
+        SealiftError: it is not what the declared terms allow.
     """
-    job = parse_job(parse_toml(declared.job.encode(), source="the host's job.toml"))
-    require_agreed(job.settings, job.plan, declared.training)
+    job = _require_allowed_job(declared)
     training, output = job.training, declared.output
     batch = training.batch_rows if training.drop_last else 1
     shown = declared.training.fewest_table_rows(output.metric_rows)
     return max(output.min_owner_rows, shown, batch), output.metric_rows
+
+
+def _require_allowed_job(declared: Declaration) -> JobTable:
+    """Refuse a job that the agreement which would follow does not allow; the job.
+
+    Raises:
+        MalformedError: the declared job is none.
+        SealiftError: as every role of the job would refuse it after the signatures.
+    """
+    job = parse_job(parse_toml(declared.job.encode(), source="the host's job.toml"))
+    PLANS[job.plan].check_terms(job.settings, proposed_agreement(declared, ()))
+    return job
 
 
 def _require_rows(table: Path, rows: int, fewest: int) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -43,7 +44,7 @@ from sealift.train.job.runningjob import (
 from sealift.train.job.settings import told_settings
 from sealift.train.job.shareservers import ShareServers, demand_lasting
 from sealift.train.output.handout import Handout
-from sealift.train.plans import PlanName
+from sealift.train.plans import PlanName, require_planned
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.taskprocess import TaskLimits
 from sealift.travel.accelerator.arrivals import Arrivals
@@ -294,6 +295,8 @@ class Accelerator:
         free = free_memory_bytes()
         choice = choose_buffer(agreement.resources, settings.visits, free)
         choice = self._shapes.hold(start.job, settings.shape, choice)
+        travel = replace(settings.travel, buffer_bytes=choice.buffer_bytes)
+        require_planned(replace(settings, travel=travel), agreement)
         if self._plan == "outsource":
             demand_lasting(choice, settings, agreement.resources)
         self._executor.limits = TaskLimits(work_s=settings.run.work_s)

@@ -8,13 +8,25 @@ enough of everybody to leave (rule H8).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from sealift.data.schedule.visits import Stop, check_buffer
+from sealift.data.schedule.visits import (
+    Stop,
+    VisitBatch,
+    check_buffer,
+    check_length,
+    plan_job,
+)
 from sealift.errors import PolicyError, UsageError
-from sealift.release.agreement import About, Agreement, OutputRule
+from sealift.release.agreement import (
+    About,
+    Agreement,
+    OutputRule,
+    Purpose,
+    Resource,
+)
 from sealift.travel.accelerator.rules import check_cargo
 from sealift.travel.settings import JobSettings, require_agreed
 from sealift.travel.visit.lease import check_seconds
@@ -60,7 +72,7 @@ def _check_training(
         PolicyError: ``settings-differ``.
         UsageError: ``nothing-to-make``; ``buffer-too-small``, if a cell does not fit.
         PolicyError: if it asks for longer leases, more buffers or mixed cargo than
-            agreed.
+            agreed; as ``require_planned``.
     """
     require_agreed(settings, plan, agreement.training_rule)
     training, travel = settings.training, settings.travel
@@ -75,6 +87,7 @@ def _check_training(
         check_buffer(agreement.resources, travel.asked_bytes)
     check_seconds(settings.run.lease_s, agreement.travel_rule.lease_s)
     check_cargo(travel, agreement.travel_rule)
+    require_planned(settings, agreement)
 
 
 def _check_local(settings: JobSettings, agreement: Agreement) -> None:
@@ -294,3 +307,90 @@ class Coverage:
         raise PolicyError(
             "the model may not leave the accelerator", why=why, code="output-withheld"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWork:
+    """What a job visits, by agreement and job alone, before anything starts.
+
+    Attributes:
+        batches: Of one pass for each purpose, of all slices.
+        passes: How often each of them is made.
+    """
+
+    batches: tuple[VisitBatch, ...]
+    passes: Mapping[Purpose, int]
+
+    @classmethod
+    def of(cls, settings: JobSettings, tables: Sequence[Resource]) -> PlannedWork:
+        """With the buffer that the job names; without one, with the largest that makes sense.
+
+        Raises:
+            UsageError: ``buffer-too-small``, ``plan-too-long``.
+        """
+        terms, slices = settings.visits, settings.slices
+        one = replace(terms, epochs=min(1, terms.epochs), evaluate_every=0)
+        shares = slices.count if slices.rows == "share" else 1
+        longest = max(each.total_bytes for each in tables)
+        plans = (
+            plan_job(
+                tables,
+                replace(one, share=(number, shares)),
+                terms.buffer_bytes or longest,
+            )
+            for number in range(shares)
+        )
+        batches = tuple(batch for plan in plans for batch in plan)
+        work = cls(batches, Counter(purpose for purpose, _ in terms.passes()))
+        check_length(sum(work.visits.values()))
+        return work
+
+    @property
+    def visits(self) -> Counter[tuple[str, Purpose]]:
+        """How often each owner is visited for each purpose, in the whole job."""
+        found: Counter[tuple[str, Purpose]] = Counter()
+        for batch in self.batches:
+            for stop in batch.stops:
+                found[stop.holder, batch.purpose] += self.passes[batch.purpose]
+        return found
+
+    def require_visits(self, rule: OutputRule) -> None:
+        """Demand that an output rule allows all of these visits.
+
+        Raises:
+            PolicyError: ``too-many-visits``.
+        """
+        for (owner, purpose), visits in self.visits.items():
+            if visits > rule.max_visits:
+                raise PolicyError(
+                    f"the job uses the rows of {owner} {visits:,} times (purpose: {purpose})",
+                    why=f"the agreement allows {rule.max_visits:,} times (output.max_visits)",
+                    code="too-many-visits",
+                )
+
+    def coverage(self, owners: Iterable[str]) -> Coverage:
+        """What the model is trained on, if everybody takes part."""
+        stops = (stop for batch in self.batches for stop in batch.stops)
+        once, times = Coverage.of(stops, owners), self.passes.get("train", 0)
+        return replace(once, passes={o: n * times for o, n in once.passes.items()})
+
+
+def require_planned(settings: JobSettings, agreement: Agreement) -> None:
+    """Demand that the agreement allows every planned visit, and that they suffice.
+
+    Every role asks this before it starts, and every party before it signs: a job that
+    needs more than is agreed would otherwise find that out after its last allowed round.
+
+    Raises:
+        UsageError: ``plan-too-long``.
+        PolicyError: ``too-many-visits``, ``output-withheld``.
+    """
+    rule, work = agreement.output_rule, PlannedWork.of(settings, agreement.resources)
+    work.require_visits(rule)
+    if not settings.training.epochs:
+        return
+    covered = work.coverage(agreement.data_owners)
+    if not settings.visits.buffer_bytes:  # a smaller one means more visits
+        most = {o: max(n, rule.min_visits) for o, n in covered.passes.items() if n}
+        covered = replace(covered, passes={**covered.passes, **most})
+    covered.require(rule)
