@@ -56,6 +56,13 @@ def _add_schema(verbs: Any) -> None:
         help="tables with the same columns, such as train and held-out",
     )
     _add_source_options(parser)
+    parser.add_argument(
+        "--vector",
+        action="append",
+        metavar="NAME=COLUMNS",
+        help="make one field of columns of numbers: genes='ENSG*', or genes=A1BG..ZZZ3 for "
+        "all from the first to the last (.csv and .tsv files); may be repeated",
+    )
     parser.add_path("-o", "--out", metavar="TOML", help="default: standard output")
 
 
@@ -140,8 +147,10 @@ def _draft(args: argparse.Namespace) -> None:
     from sealift.data.sources.table import check_tables, draft_schema
 
     options = _source_options(args)
-    with _progress(f"reading {', '.join(Path(each).name for each in args.source)}"):
-        draft = draft_schema(args.source, options)
+    with _progress(
+        f"reading {', '.join(Path(each).name for each in args.source)}"
+    ) as sink:
+        draft = draft_schema(args.source, options, sink)
     text = "".join(f"# {note}\n" for note in draft.notes) + schema_to_toml(draft.schema)
     if args.out is None:
         print(text, end="")
@@ -151,8 +160,8 @@ def _draft(args: argparse.Namespace) -> None:
         for note in draft.notes:
             say(note)
         print(args.out)
-    with _progress("comparing all cells with the draft"):
-        check_tables(args.source, draft.schema, options)
+    with _progress("comparing all cells with the draft") as sink:
+        check_tables(args.source, draft.schema, options, sink)
 
 
 def _seal(args: argparse.Namespace) -> None:
@@ -284,7 +293,13 @@ def _source_options(args: argparse.Namespace) -> SourceOptions:
                 f"--image-size {args.image_size} is not HEIGHTxWIDTH, like 32x32"
             )
         size = (int(parts[1]), int(parts[2]))
-    return SourceOptions(tuple(fields), size, args.image_mode)
+    vectors = []
+    for pair in getattr(args, "vector", None) or ():
+        name, mark, pattern = pair.partition("=")
+        if not (name and mark and pattern):
+            raise UsageError(f"--vector {pair} is not NAME=COLUMNS, like genes='ENSG*'")
+        vectors.append((name, pattern))
+    return SourceOptions(tuple(fields), size, args.image_mode, tuple(vectors))
 
 
 def _inspect(args: argparse.Namespace) -> None:
@@ -329,11 +344,27 @@ def _progress(label: str) -> AbstractContextManager[Sink]:
 
 
 class _Bar(AbstractContextManager[Sink]):
+    """How far it is, and the time that is left."""
+
     def __init__(self, label: str) -> None:
         from rich.console import Console
-        from rich.progress import Progress
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
-        self._bars = Progress(console=Console(stderr=True), transient=True)
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=Console(stderr=True),
+            transient=True,
+        )
         # How much there is to do is not known before a table was looked at.
         self._task = self._bars.add_task(label, total=None)
 

@@ -150,7 +150,7 @@ def seal_shards(
     for each in keys:
         _check_words(each, part, owner)
     check_cell_rows(cell_rows)
-    table = open_table(source, schema, options)
+    table = open_table(source, schema, options, checked=False)
     record_bytes = record_bytes_for(schema.row_bytes, about=record_bytes)
     job = _Sealing(part, owner, record_bytes, cell_rows)
     shares = _shares(table.rows, len(keys))

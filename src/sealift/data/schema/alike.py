@@ -18,7 +18,14 @@ from sealift.data.schema.schema import Field
 from sealift.errors import MalformedError
 from sealift.release.agreement import Resource
 
-_OWN: Final = ("column", "description", "finite", "max", "min")  # each table's own
+_OWN: Final = (
+    "column",
+    "columns",
+    "description",
+    "finite",
+    "max",
+    "min",
+)  # each table's own
 
 
 def demand_alike(resources: Sequence[Resource]) -> None:

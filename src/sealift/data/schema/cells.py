@@ -33,6 +33,8 @@ class CellRules:
 
     Args:
         column: What the source calls it, if not by the field's name.
+        columns: Of a field with several elements: what the source calls each of them, in
+            their order, if not by ``column`` and a number.
         categories: A cell's text is one of these; its number is the place in the list.
         empty: What an empty cell counts as: a number, a truth value, one of the
             categories, or ``"nan"``. None: it is refused.
@@ -43,6 +45,7 @@ class CellRules:
     """
 
     column: str = ""
+    columns: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     empty: Stated = None
     missing: str = ""
@@ -56,7 +59,9 @@ class CellRules:
     @property
     def agreed(self) -> CellRules:
         """What others need to know of them: not how dates are written, but that they are."""
-        return replace(self, column="", date="%Y-%m-%d" if self.date else "")
+        return replace(
+            self, column="", columns=(), date="%Y-%m-%d" if self.date else ""
+        )
 
 
 NO_RULES: Final = CellRules()
@@ -89,6 +94,13 @@ def _is_of_kind(stated: float | bool, kind: str) -> bool:
 def _check_column(rules: CellRules, kind: str) -> None:
     if rules.column != rules.column.strip() or len(rules.column) > MAX_TEXT:
         raise _bad("column", f"a column's name may have at most {MAX_TEXT} characters")
+    if rules.columns and rules.column:
+        raise _bad("columns", "a field has either column or columns")
+    if len(set(rules.columns)) != len(rules.columns) or any(
+        not name or name != name.strip() or len(name) > MAX_TEXT
+        for name in rules.columns
+    ):
+        raise _bad("columns", "the names of columns must be different, and not empty")
     alone = CellRules(missing=rules.missing)
     if rules.missing and (kind != "bool" or rules != alone):
         raise _bad("missing", "it must be a bool field without other rules")

@@ -33,6 +33,7 @@ _FIELD_KEYS: Final = (
     "classes",
     "description",
     "column",
+    "columns",
     "categories",
     "empty",
     "missing",
@@ -116,6 +117,7 @@ def field_to_plain(field: Field) -> dict[str, Any]:
         "classes": None if field.cells.categories else field.classes,
         "description": field.description or None,
         "column": field.cells.column or None,
+        "columns": list(field.cells.columns) or None,
         "categories": list(field.cells.categories) or None,
         "empty": field.cells.empty,
         "missing": field.cells.missing or None,
@@ -162,6 +164,7 @@ def _parse_cells(row: Mapping[str, Any], source: str, path: str) -> CellRules:
 
     return CellRules(
         column=text("column"),
+        columns=_texts(row.get("columns", ()), source, f"{path}.columns"),
         categories=_texts(row.get("categories", ()), source, f"{path}.categories"),
         empty=_stated(row.get("empty"), source, f"{path}.empty"),
         missing=text("missing"),

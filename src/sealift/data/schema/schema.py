@@ -226,6 +226,11 @@ def _check_field(field: Field) -> None:
     _check_classes(field)
     _check_bounds(field)
     check_cells(field.cells, field.element.kind, field.classes)
+    if field.cells.columns and len(field.cells.columns) != field.elements:
+        raise _bad(
+            "columns",
+            f"the shape has {field.elements:,} elements, and columns has {len(field.cells.columns):,} names",
+        )
     _check_empty(field)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from sealift.data.schema.rows import Columns, Locate, bad_table
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError, UnavailableError, UsageError
+from sealift.events import Sink
 
 
 class TableReader(Protocol):
@@ -40,11 +41,14 @@ class SourceOptions:
         fields: Pairs of a field's name and the column that it is in; () for all.
         image_size: Height and width that images are scaled to; None: as they are.
         image_mode: ``"RGB"`` or ``"L"``, to which images are converted.
+        vectors: Pairs of a field's name and what its columns are called: ``x*``, or
+            ``x..y`` for those from x to y; for drafts of text tables.
     """
 
     fields: tuple[tuple[str, str], ...] = ()
     image_size: tuple[int, int] | None = None
     image_mode: str | None = None
+    vectors: tuple[tuple[str, str], ...] = ()
 
     def column(self, field: str) -> str:
         """The column that a field is in."""
@@ -90,12 +94,15 @@ class TableSource:
         claims: Whether a place (a path or words) looks like it.
         open: Opens it; only then packages are needed.
         infer: Its schema as it says it itself; None if it does not.
+        check: Looks at every row of an opened one, and says all that is wrong; None if
+            rows are looked at as they are read.
     """
 
     name: str
     claims: Callable[[str], bool]
     open: Callable[[str, Schema, SourceOptions], TableReader]
     infer: Callable[[str, SourceOptions], Schema] | None = None
+    check: Callable[[Any, Sink], None] | None = None
 
 
 def with_suffix(*suffixes: str) -> Callable[[str], bool]:
@@ -112,6 +119,16 @@ def refuse_options(options: SourceOptions, kind: str) -> None:
     if options.fields:
         raise UsageError(f"--fields cannot be used with {kind}", fix="Use --schema")
     refuse_image_options(options, kind)
+
+
+def refuse_vectors(options: SourceOptions) -> None:
+    """Refuse vectors for a source that says its schema itself.
+
+    Raises:
+        UsageError: if there are any.
+    """
+    if options.vectors:
+        raise UsageError("--vector can only be used with .csv and .tsv files")
 
 
 def refuse_image_options(options: SourceOptions, kind: str) -> None:

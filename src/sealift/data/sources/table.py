@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from sealift.data.schema.rows import bad_table, pack
 from sealift.data.schema.schema import Schema
@@ -25,10 +25,12 @@ from sealift.data.sources.source import (
     TableReader,
     TableSource,
     refuse_options,
+    refuse_vectors,
     unclear,
     with_suffix,
 )
 from sealift.errors import MalformedError, UnavailableError, UsageError, unreadable
+from sealift.events import Sink, discard
 
 _is_text = with_suffix(".csv", ".tsv")
 
@@ -39,9 +41,13 @@ def _open_csv(place: str, schema: Schema, options: SourceOptions) -> TableReader
     return open_csv(place, schema, options)
 
 
+def _check_csv(reader: Any, sink: Sink) -> None:
+    reader.check(sink)
+
+
 # The first that claims a place gets it: folders with files of their own before images.
 SOURCES: Final[tuple[TableSource, ...]] = (
-    TableSource(".csv or .tsv file", _is_text, _open_csv),
+    TableSource(".csv or .tsv file", _is_text, _open_csv, check=_check_csv),
     arrayfiles.NPY,
     arrayfiles.NPZ,
     arrayfiles.SAFETENSORS,
@@ -96,17 +102,23 @@ class Table:
                 yield block
         except OSError as error:
             raise unreadable(Path(error.filename or self.name), error) from error
-        if done != self.rows or _stamp(self.place) != self.stamp:
-            why = (
-                ""
-                if done == self.rows
-                else f"it had {self.rows:,} rows first, and {done:,} now"
-            )
-            raise bad_table(
-                f"{self.name} changed while it was read",
-                why=why,
-                fix="Seal a copy that no program writes to",
-            )
+        except MalformedError:
+            self._demand_unchanged()
+            raise
+        if done != self.rows:
+            raise self._changed(f"it had {self.rows:,} rows first, and {done:,} now")
+        self._demand_unchanged()
+
+    def _demand_unchanged(self) -> None:
+        if _stamp(self.place) != self.stamp:
+            raise self._changed("")
+
+    def _changed(self, why: str) -> MalformedError:
+        return bad_table(
+            f"{self.name} changed while it was read",
+            why=why,
+            fix="Seal a copy that no program writes to",
+        )
 
 
 def _stamp(place: Path) -> Stamp | None:
@@ -118,14 +130,21 @@ def _stamp(place: Path) -> Stamp | None:
 
 
 def open_table(
-    source: Path | str, schema: Schema, options: SourceOptions = NO_OPTIONS
+    source: Path | str,
+    schema: Schema,
+    options: SourceOptions = NO_OPTIONS,
+    *,
+    checked: bool = True,
+    sink: Sink = discard,
 ) -> Table:
-    """Open a table; reads its header, and for some kinds counts its rows.
+    """Open a table; reads its header, for some kinds counts its rows or checks them.
 
     Args:
         source: A file, a folder, or ``MODULE:ATTRIBUTE``; see ``sources``.
         schema: What a row is.
         options: What else the user says about it.
+        checked: False where every row is read next: what is wrong is said then.
+        sink: Gets ``data.progress`` events of what is checked.
 
     Raises:
         UsageError: if it is of no kind that is known.
@@ -135,9 +154,13 @@ def open_table(
     place = str(source)
     path = Path(place)
     stamp = _readable(place, lambda: _stamp(path))
-    reader = _readable(place, lambda: _source_of(place).open(place, schema, options))
+    kind = _readable(place, lambda: _source_of(place))
+    reader = _readable(place, lambda: kind.open(place, schema, options))
     if reader.rows < 1:
         raise bad_table(f"{path.name} has no rows")
+    if checked and kind.check is not None:
+        check = kind.check
+        _readable(place, lambda: check(reader, sink))
     return Table(path.name, schema, reader, path, stamp)
 
 
@@ -179,8 +202,12 @@ def infer_schema(source: Path | str, options: SourceOptions = NO_OPTIONS) -> Sch
     return _readable(place, lambda: infer(place, options))
 
 
-def draft_schema(sources: Sequence[Path | str], options: SourceOptions) -> Draft:
+def draft_schema(
+    sources: Sequence[Path | str], options: SourceOptions, sink: Sink = discard
+) -> Draft:
     """A schema for sources with the same columns: as they say it, or as their text looks.
+
+    ``sink`` gets ``data.progress`` events of text tables: rows done, and all of them.
 
     Raises:
         MalformedError: as ``infer_schema``; or a text table cannot be told apart.
@@ -192,18 +219,24 @@ def draft_schema(sources: Sequence[Path | str], options: SourceOptions) -> Draft
             raise UsageError(
                 "a schema can be drafted from several files only if all are .csv or .tsv files"
             )
+        refuse_vectors(options)
         return Draft(infer_schema(sources[0], options))
     from sealift.data.sources.csvfiles.draft import draft_from_texts
 
     refuse_options(options, "a .csv file")
     structures = [_readable(str(each), partial(_look, each)) for each in sources]
-    return draft_from_texts(structures)
+    return draft_from_texts(structures, options.vectors, sink)
 
 
 def check_tables(
-    sources: Sequence[Path | str], schema: Schema, options: SourceOptions
+    sources: Sequence[Path | str],
+    schema: Schema,
+    options: SourceOptions,
+    sink: Sink = discard,
 ) -> None:
     """Open each, and tell all that is wrong with any.
+
+    ``sink`` gets ``data.progress`` events, for each text table anew.
 
     Raises:
         MalformedError: with the problems of all.
@@ -212,7 +245,7 @@ def check_tables(
     found = []
     for source in sources:
         try:
-            open_table(source, schema, options)
+            open_table(source, schema, options, sink=sink)
         except MalformedError as error:
             found.append(error)
     if not found:

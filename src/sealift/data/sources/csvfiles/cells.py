@@ -25,7 +25,7 @@ NUMBER: Final = (
     r"^[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?$|^[+-]?(?i:inf|infinity|nan)$"
 )
 INTEGER: Final = r"^[+-]?\d+([.,]0{1,2})?$"
-_PERHAPS_THOUSANDS = r"^[+-]?[1-9]\d{0,2}[.,]\d{3}$"
+PERHAPS_THOUSANDS: Final = r"^[+-]?[1-9]\d{0,2}[.,]\d{3}$"
 _HALF_A_SECOND: Final = 0.5 / 86400
 NOTHING: Final = ("", "na", "n/a", "null")  # as programs write that there is no value
 _TRUTH: Final = ("0", "false", "1", "true")
@@ -167,8 +167,8 @@ def _day(text: str, form: str) -> float | None:
     return moment.timestamp() / 86400
 
 
-_BELOW_A_THOUSAND: Final = r"^[+-]?\d{1,3}$"
-_PLAIN_THOUSANDS: Final = r"^[+-]?\d{4,}$"
+BELOW_A_THOUSAND: Final = r"^[+-]?\d{1,3}$"
+PLAIN_THOUSANDS: Final = r"^[+-]?\d{4,}$"
 
 
 @dataclass
@@ -189,7 +189,8 @@ class _Points:
     large: int = 0
 
 
-def _count(matches: Any) -> int:
+def count(matches: Any) -> int:
+    """How many of a column of truth values are true."""
     return pc.sum(matches).as_py() or 0
 
 
@@ -218,7 +219,7 @@ class DecimalMarks:
         """Note the marks in cells that read as numbers."""
         texts = cells.texts
         numbers = pc.match_substring_regex(texts, NUMBER)
-        thousands = pc.match_substring_regex(texts, _PERHAPS_THOUSANDS)
+        thousands = pc.match_substring_regex(texts, PERHAPS_THOUSANDS)
         for mark in (",", "."):
             marked = mask(pc.and_(numbers, pc.match_substring(texts, mark)))
             if marked.any():
@@ -236,11 +237,11 @@ class DecimalMarks:
         """The same of a file without commas."""
         texts = cells.texts
         points = self._columns.setdefault(column, _Points())
-        rows = np.flatnonzero(mask(pc.match_substring_regex(texts, _PERHAPS_THOUSANDS)))
+        rows = np.flatnonzero(mask(pc.match_substring_regex(texts, PERHAPS_THOUSANDS)))
         points.thousands += len(rows)
-        points.pointed += _count(pc.match_substring(texts, "."))
-        points.small += _count(pc.match_substring_regex(texts, _BELOW_A_THOUSAND))
-        points.large += _count(pc.match_substring_regex(texts, _PLAIN_THOUSANDS))
+        points.pointed += count(pc.match_substring(texts, "."))
+        points.small += count(pc.match_substring_regex(texts, BELOW_A_THOUSAND))
+        points.large += count(pc.match_substring_regex(texts, PLAIN_THOUSANDS))
         if points.first is None and len(rows):
             place = int(rows[0])
             points.first = first_row + place, column, texts[place].as_py()

@@ -8,10 +8,9 @@ read. No bounds are drafted: the least and the greatest value are somebody's.
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -19,12 +18,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sealift.data.schema.cells import MAX_TEXT, NO_RULES, CellRules
-from sealift.data.schema.schema import Field, Schema
-from sealift.data.sources.csvfiles.cells import INTEGER, NOTHING, NUMBER, read_cells
-from sealift.data.sources.csvfiles.reader import batches
+from sealift.data.schema.schema import MAX_FIELDS, Field, Schema
+from sealift.data.sources.csvfiles.cells import (
+    INTEGER,
+    NOTHING,
+    NUMBER,
+    Mask,
+    count,
+    mask,
+    read_cells,
+)
+from sealift.data.sources.csvfiles.quick import numbers_of
+from sealift.data.sources.csvfiles.reader import each_batch
 from sealift.data.sources.csvfiles.structure import Structure
+from sealift.data.sources.csvfiles.vectors import field_name, gather, suggest_vector
 from sealift.data.sources.source import Draft
 from sealift.errors import MalformedError, visible
+from sealift.events import Sink, discard, emit
 
 MOST_CATEGORIES: Final = 50
 DATES: Final = (
@@ -37,15 +47,18 @@ _DATED = (
     r"|^\d{1,2}[-./ ]?[A-Za-z]{3,9}[-./ ]?\d{2,4}([ T:]\d{1,2}:\d\d.*)?$"
 )
 _CODE = r"^0\d+$"  # no number that somebody counts with is written so
-_NUMBERED = re.compile(r"(.*?)(_?)(\d+)")  # an element's column: what, joint, which
 _FLOAT32_MOST: Final = 3.4e38
 _FLOAT32_DIGITS: Final = 7
-_MOST_FIELDS: Final = 256
+_FEW: Final = 1000
 
 
 @dataclass
 class _Column:
-    """What the cells of one column are."""
+    """What the cells of one column, or of a block of it, are.
+
+    Where a block is all numbers, only what may matter is counted: ``integers`` is the most
+    that there can be (``unsure``), and dates and texts are not looked for (``unread``).
+    """
 
     name: str
     cells: int = 0
@@ -59,43 +72,115 @@ class _Column:
     dated: int = 0
     dates: dict[str, int] = field(default_factory=dict)
     texts: set[str] | None = field(default_factory=set)  # None: too many
+    unsure: bool = False
+    unread: bool = False
 
     @property
     def filled(self) -> int:
         """Cells with something in them."""
         return self.cells - self.empty
 
+    def add(self, more: _Column) -> None:
+        """Count what another block of the column has."""
+        for each in ("cells", "empty", "integers", "numbers", "truths", "codes"):
+            setattr(self, each, getattr(self, each) + getattr(more, each))
+        self.dated += more.dated
+        self.highest = max(self.highest, more.highest)
+        self.digits = max(self.digits, more.digits)
+        for form, dated in more.dates.items():
+            self.dates[form] = self.dates.get(form, 0) + dated
+        if self.texts is not None:
+            self.texts = None if more.texts is None else self.texts | more.texts
+            if self.texts is not None and len(self.texts) > MOST_CATEGORIES:
+                self.texts = None
+        self.unsure |= more.unsure
+        self.unread |= more.unread
+
     def look(self, column: Any) -> None:
-        """Count what the cells of a block are."""
-        texts = pc.utf8_trim_whitespace(column)
+        """Count what the cells of a block are; each different text is looked at once."""
+        found = pc.value_counts(column)
+        texts = pc.utf8_trim_whitespace(found.field("values"))
+        times = found.field("counts").to_numpy()
+
+        def counted(matches: Any) -> int:
+            return int(times[mask(matches)].sum())
+
         lower = pc.utf8_lower(texts)
         nothing = pc.is_in(lower, value_set=pa.array(NOTHING))
-        self.cells += len(texts)
-        self.empty += _count(nothing)
-        self.truths += _count(pc.is_in(lower, value_set=pa.array(_TRUTHS)))
-        self.integers += _count(pc.match_substring_regex(texts, INTEGER))
+        self.cells += len(column)
+        self.empty += counted(nothing)
+        self.truths += counted(pc.is_in(lower, value_set=pa.array(_TRUTHS)))
+        self.integers += counted(pc.match_substring_regex(texts, INTEGER))
         numbers = pc.match_substring_regex(texts, NUMBER)
-        self.numbers += _count(numbers)
-        if _count(numbers):
-            values = read_cells(column, Field("x", "float64", finite=False)).numbers
+        self.numbers += counted(numbers)
+        if count(numbers):
+            values = read_cells(texts, Field("x", "float64", finite=False)).numbers
             finite = np.abs(values[np.isfinite(values)])
             self.highest = max(self.highest, float(finite.max(initial=0.0)))
             self.digits = max(self.digits, _most_digits(texts.filter(numbers)))
-            self.codes += _count(pc.match_substring_regex(texts, _CODE))
-        if dated := _count(pc.match_substring_regex(texts, _DATED)):
+            self.codes += counted(pc.match_substring_regex(texts, _CODE))
+        if dated := counted(pc.match_substring_regex(texts, _DATED)):
             self.dated += dated
-            self._look_for_dates(texts)
+            self._look_for_dates(texts, times)
         if self.texts is not None:
-            kept = pc.unique(texts.filter(pc.invert(nothing))).to_pylist()
-            self.texts |= set(kept)
+            kept = pc.unique(texts.filter(pc.invert(nothing)))
+            self.texts |= set(kept.slice(0, MOST_CATEGORIES + 1).to_pylist())
             if len(self.texts) > MOST_CATEGORIES:
                 self.texts = None
 
-    def _look_for_dates(self, texts: Any) -> None:
+    def look_quickly(self, column: Any) -> bool:
+        """Count them in a block that is all numbers; false if it is not."""
+        read = numbers_of(column, "int", "float")
+        if read is None or (read.empty is not None and read.empty.all()):
+            return False
+        texts, values = read.texts, read.values
+        if read.empty is not None:
+            texts, values = texts.filter(pa.array(~read.empty)), values[~read.empty]
+        self.cells += len(column)
+        self.empty += len(column) - len(texts)
+        self.numbers += len(texts)
+        self.highest = max(self.highest, float(np.abs(values.astype(float)).max()))
+        self.unread = True
+        whole = np.ones(len(values), dtype=bool)
+        if values.dtype.kind == "f":
+            whole = values == np.floor(values)
+        lengths = pc.binary_length(texts).to_numpy()
+        self._count_integers(texts, whole, exact=values.dtype.kind == "i")
+        codes = texts.filter(pa.array(whole & (lengths > 1)))
+        if pc.any(pc.starts_with(codes, "0")).as_py():
+            self.codes += count(pc.match_substring_regex(codes, _CODE))
+        # A number that is not whole has a mark, and one below 0 a sign, beside its digits.
+        long = texts.filter(pa.array(lengths - (values < 0) - ~whole > _FLOAT32_DIGITS))
+        for part in (long.slice(0, _FEW), long.slice(_FEW)):
+            if len(part) and not self.wide:
+                self.digits = max(self.digits, _most_digits(part))
+        return True
+
+    def _count_integers(self, texts: Any, whole: Mask, *, exact: bool) -> None:
+        """All are, if they were read as integers; else perhaps those that are whole."""
+        if exact:
+            self.integers += len(texts)
+        elif 2 * int(whole.sum()) >= len(texts):
+            self.integers += count(pc.match_substring_regex(texts, INTEGER))
+        else:
+            self.integers += int(whole.sum())
+            self.unsure = True
+
+    def _look_for_dates(self, texts: Any, times: Any) -> None:
         for form in DATES:
             rules = CellRules(date=form)
             wrong = read_cells(texts, Field("x", "float64", cells=rules)).wrong
-            self.dates[form] = self.dates.get(form, 0) + len(wrong) - int(wrong.sum())
+            self.dates[form] = self.dates.get(form, 0) + int(times[~wrong].sum())
+
+    @property
+    def undecided(self) -> bool:
+        """Whether what was not counted matters."""
+        most = 0.9 * self.filled
+        if not self.filled or self.truths >= most:
+            return False
+        if self.unsure and self.integers >= most and not self.codes:
+            return True
+        return self.unread and (self.numbers < most or self.codes > 0)
 
     def kind(self) -> tuple[str, CellRules]:
         """Its dtype and rules; ``""`` and a rule without meaning if it has none."""
@@ -143,13 +228,23 @@ class _Column:
         return [form for form, count in self.dates.items() if count == most]
 
 
-def draft_from_texts(structures: Sequence[Structure]) -> Draft:
+def draft_from_texts(
+    structures: Sequence[Structure],
+    vectors: Sequence[tuple[str, str]] = (),
+    sink: Sink = discard,
+) -> Draft:
     """A schema for tables of one owner that have the same columns.
+
+    Args:
+        structures: Of the files.
+        vectors: See ``SourceOptions``.
+        sink: Gets ``data.progress`` events.
 
     Raises:
         MalformedError: code ``bad-schema``, if no column makes a field, or too many do.
+        UsageError: a vector's columns are not there, or are no numbers.
     """
-    columns = _look_at_all(structures)
+    columns = _look_at_all(structures, sink)
     said = [f"{each.path.name}: {each.words}" for each in structures]
     fields: list[Field] = []
     left_out, taken = [], set[str]()
@@ -161,34 +256,68 @@ def draft_from_texts(structures: Sequence[Structure]) -> Draft:
             continue
         fields += _with_empty(column, dtype, rules, taken)
         taken.update(each.name for each in fields[-2:])
-    notes = tuple(map(visible, said))
     wide = {each.name for each in columns if each.wide}
-    whole = tuple(_gathered(fields, wide))
-    if not 0 < len(whole) <= _MOST_FIELDS:
+    whole = gather(fields, wide, vectors)
+    said += whole.notes
+    notes = tuple(map(visible, said))
+    if not 0 < len(whole.fields) <= MAX_FIELDS:
         raise MalformedError(
-            f"{len(whole):,} columns would become fields",
-            why=f"a schema may have 1 to {_MOST_FIELDS}",
-            fix="Write a schema with the columns that you need, and name the others in leave_out",
+            f"{len(whole.fields):,} columns would become fields",
+            why=f"a schema may have 1 to {MAX_FIELDS}",
+            fix=suggest_vector(whole.fields)
+            or "Write a schema with the columns that you need, and name the others in leave_out",
             code="bad-schema",
-            problems=notes if not whole else (),
+            problems=notes if not whole.fields else (),
         )
-    return Draft(Schema(whole, leave_out=tuple(left_out)), notes)
+    return Draft(Schema(whole.fields, leave_out=tuple(left_out)), notes)
 
 
-def _look_at_all(structures: Sequence[Structure]) -> list[_Column]:
-    columns = {name: _Column(name) for each in structures for name in each.header}
+def _look_at_all(structures: Sequence[Structure], sink: Sink) -> list[_Column]:
+    names = list({name: None for each in structures for name in each.header})
+    columns = {name: _Column(name) for name in names}
+    cells = sum(each.rows * len(each.header) for each in structures)
+    done = 0
     for structure in structures:
-        for _, batch in batches(structure):
-            for name, cells in zip(structure.header, batch.columns, strict=True):
-                columns[name].look(cells)
+        for _, found in each_batch(structure, partial(_seen, structure, quickly=True)):
+            for each in found:
+                columns[each.name].add(each)
+            done += sum(each.cells for each in found)
+            emit(sink, "data.progress", done_bytes=done, total_bytes=cells)
+    again = [name for name, each in columns.items() if each.undecided]
+    columns |= {name: _Column(name) for name in again}
+    for structure in structures if again else ():
+        places = [at for at, name in enumerate(structure.header) if name in again]
+        look = partial(_seen, structure, places=places)
+        for _, found in each_batch(structure, look, chosen=places):
+            for each in found:
+                columns[each.name].add(each)
     return list(columns.values())
+
+
+def _seen(
+    structure: Structure,
+    batch: Any,
+    *,
+    places: Sequence[int] | None = None,
+    quickly: bool = False,
+) -> list[_Column]:
+    """What the columns of a batch are."""
+    header = structure.header
+    names = header if places is None else [header[place] for place in places]
+    seen = []
+    for name, cells in zip(names, batch.columns, strict=True):
+        column = _Column(name)
+        if len(cells) and not (quickly and column.look_quickly(cells)):
+            column.look(cells)
+        seen.append(column)
+    return seen
 
 
 def _with_empty(
     column: _Column, dtype: str, rules: CellRules, taken: set[str]
 ) -> Iterator[Field]:
     """The field of a column; where cells are empty, a second one that says which."""
-    name = _field_name(column.name, taken)
+    name = field_name(column.name, taken)
     if name != column.name:
         rules = replace(rules, column=column.name)
     classes = len(rules.categories) or None
@@ -203,59 +332,10 @@ def _with_empty(
     else:
         stated = False if dtype == "bool" else 0
         yield Field(name, dtype, cells=replace(rules, empty=stated))
-        flag = _field_name(f"{name[:52]}_missing", {*taken, name})
+        flag = field_name(f"{name[:52]}_missing", {*taken, name})
         yield Field(flag, "bool", cells=CellRules(missing=name))
-
-
-def _field_name(column: str, taken: set[str]) -> str:
-    """A name that a field may have, as near to the column's as can be."""
-    plain = unicodedata.normalize("NFKD", column.casefold())
-    plain = plain.encode("ascii", "ignore").decode()
-    name = re.sub(r"[^a-z0-9]+", "_", plain).strip("_")[:58] or "column"
-    name = name if name[0].isalpha() else f"c_{name}"
-    number, free = 2, name
-    while free in taken:
-        free, number = f"{name}_{number}", number + 1
-    return free
-
-
-def _gathered(fields: Sequence[Field], wide: set[str]) -> Iterator[Field]:
-    """``x_0``, ``x_1``, ... of numbers, one after another, become one field ``x``."""
-    names = {each.name for each in fields}
-    waiting = list(fields)
-    while waiting:
-        run, stem = _run(waiting)
-        name = _field_name(stem, set())
-        if len(run) < 2 or name in names:
-            yield waiting.pop(0)
-            continue
-        names.add(name)
-        dtype = max({each.dtype for each in run} - {"int64"}, default="int64")
-        if dtype == "float32" and any((r.cells.column or r.name) in wide for r in run):
-            dtype = "float64"
-        rules = CellRules(column="" if stem == name else stem)
-        yield Field(name, dtype, (len(run),), cells=rules)
-        del waiting[: len(run)]
-
-
-def _run(fields: Sequence[Field]) -> tuple[list[Field], str]:
-    """Those at the beginning that are elements 0, 1, ... of one thing, and its name."""
-    first = _NUMBERED.fullmatch(fields[0].cells.column or fields[0].name)
-    stem, joint = first.groups()[:2] if first else ("", "")
-    run: list[Field] = []
-    for each in fields if stem and stem == stem.strip() else ():
-        plain = replace(each.cells, column="") == NO_RULES and each.dtype != "bool"
-        named = (each.cells.column or each.name) == f"{stem}{joint}{len(run)}"
-        if not plain or not named:
-            break
-        run.append(each)
-    return run, stem
 
 
 def _most_digits(numbers: Any) -> int:
     plain = pc.replace_substring_regex(numbers, r"[eE].*$|[^0-9]", "")
     return pc.max(pc.utf8_length(pc.utf8_trim(plain, "0"))).as_py() or 0
-
-
-def _count(matches: Any) -> int:
-    return pc.sum(matches).as_py() or 0

@@ -9,11 +9,12 @@ with the file.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow.csv as arrowcsv
@@ -21,6 +22,12 @@ import pyarrow.csv as arrowcsv
 from sealift.data.schema.rows import Columns, Locate, misfits
 from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.arrow import reading
+from sealift.data.sources.csvfiles.blocks import (
+    IrregularError,
+    in_order,
+    parsed,
+    row_blocks,
+)
 from sealift.data.sources.csvfiles.cells import (
     DecimalMarks,
     Mask,
@@ -28,15 +35,18 @@ from sealift.data.sources.csvfiles.cells import (
     expected,
     read_cells,
 )
+from sealift.data.sources.csvfiles.quick import QuickMarks, read_quickly
 from sealift.data.sources.csvfiles.structure import Structure, changed, look_at
 from sealift.data.sources.problems import SHOWN, Problems
 from sealift.data.sources.source import SourceOptions, refuse_options
 from sealift.errors import nearest
+from sealift.events import Sink, emit
 
 _BLOCK_BYTES: Final = 8 << 20  # a row is shorter
 _FILL: Final = "Fill the cell, or give a value for empty cells in the schema"
 _CORRECT: Final = "Correct the cell, or change the schema"
 
+T = TypeVar("T")
 Places = dict[str, tuple[int, ...]]  # per field, its columns' positions
 
 
@@ -54,12 +64,57 @@ class CsvTable:
         return self.structure.rows
 
     def columns(self, rows_per_block: int) -> Iterator[Columns]:
-        """See ``TableReader.columns``."""
-        for _, batch in batches(self.structure):
-            for start in range(0, len(batch), rows_per_block):
-                part = batch.slice(start, rows_per_block)
-                source = self.structure.path.name
-                yield _fields_of(part, self.schema, self.places, source)
+        """See ``TableReader.columns``; every cell is looked at on the way.
+
+        Raises:
+            MalformedError: with all that is wrong with the table.
+        """
+        marks = self._marks()
+        read = partial(_fields_of, schema=self.schema, places=self.places, marks=marks)
+        with closing(each_batch(self.structure, read)) as found:
+            for _, columns in found:
+                if columns is None:
+                    self.inspect(Problems(self.structure.path.name))
+                    raise changed(self.structure.path.name)
+                rows = len(next(iter(columns.values())))
+                for start in range(0, rows, rows_per_block):
+                    end = start + rows_per_block
+                    yield {name: each[start:end] for name, each in columns.items()}
+        if marks is not None and marks.matter:
+            self.inspect(Problems(self.structure.path.name))
+
+    def check(self, sink: Sink) -> None:
+        """Look at every cell.
+
+        Args:
+            sink: Gets ``data.progress`` events.
+
+        Raises:
+            MalformedError: with all that is wrong with the table.
+        """
+        row_bytes, done = self.schema.row_bytes, 0
+        for columns in self.columns(self.rows):
+            done += len(next(iter(columns.values())))
+            emit(
+                sink,
+                "data.progress",
+                done_bytes=done * row_bytes,
+                total_bytes=self.rows * row_bytes,
+            )
+
+    def inspect(self, problems: Problems) -> None:
+        """Say what is wrong with which cell, after what is known already.
+
+        Raises:
+            MalformedError: if anything is.
+        """
+        _Inspection(self.structure, self.schema, self.places).tell(problems)
+        problems.demand_none()
+
+    def _marks(self) -> QuickMarks | None:
+        """Where no number can have a comma, points are decimal points."""
+        commas = self.structure.commas
+        return QuickMarks(commas) if commas or self.structure.delimiter != "," else None
 
     def locate(self, first_row: int) -> Locate:
         """See ``TableReader.locate``."""
@@ -73,7 +128,7 @@ class CsvTable:
 
 
 def open_csv(place: str, schema: Schema, options: SourceOptions) -> CsvTable:
-    """Look at all of a file.
+    """Look at the rows and the header of a file; ``columns`` looks at its cells.
 
     Raises:
         MalformedError: with all that is wrong with it.
@@ -83,9 +138,10 @@ def open_csv(place: str, schema: Schema, options: SourceOptions) -> CsvTable:
     problems = Problems(path.name)
     structure = look_at(path, problems)
     places = find_places(structure.header, schema, problems)
-    _Inspection(structure, schema, places).tell(problems)
-    problems.demand_none()
-    return CsvTable(structure, schema, places)
+    table = CsvTable(structure, schema, places)
+    if problems.total:
+        table.inspect(problems)
+    return table
 
 
 def batches(structure: Structure) -> Iterator[tuple[int, Any]]:
@@ -93,6 +149,53 @@ def batches(structure: Structure) -> Iterator[tuple[int, Any]]:
 
     Rows that do not have a cell for each column are left out; they still count.
     """
+    return each_batch(structure, lambda batch: batch)
+
+
+def each_batch(
+    structure: Structure, work: Callable[[Any], T], chosen: Sequence[int] | None = None
+) -> Generator[tuple[int, T]]:
+    """``work`` of every batch of rows, in their order, and the number of its first row.
+
+    Args:
+        structure: Of the file.
+        work: Called on several cores at once.
+        chosen: Places of the columns that a batch has, named so; None for all.
+    """
+    if not structure.regular:
+        for first, batch in _streamed(structure):
+            part = batch if chosen is None else batch.select([str(at) for at in chosen])
+            yield first, work(part)
+        return
+
+    def rows_of(block: bytes) -> tuple[int, T]:
+        columns = len(structure.header)
+        batch = parsed(block, structure.delimiter, columns, chosen)
+        return len(batch), work(batch)
+
+    first = 0
+    try:
+        blocks = _without_header(row_blocks(structure.path, structure.encoding))
+        with closing(in_order(blocks, rows_of)) as found:
+            for rows, result in found:
+                yield first, result
+                first += rows
+    except (IrregularError, UnicodeDecodeError):
+        raise changed(structure.path.name) from None
+
+
+def _without_header(blocks: Generator[bytes]) -> Iterator[bytes]:
+    """The same but for the first row that is not blank."""
+    with closing(blocks):
+        first = next(blocks, b"").lstrip(b"\r\n")
+        end = first.find(b"\n") + 1
+        while end and first.count(b'"', 0, end) % 2:
+            end = first.find(b"\n", end) + 1
+        yield first[end or len(first) :]
+        yield from blocks
+
+
+def _streamed(structure: Structure) -> Iterator[tuple[int, Any]]:
     names = [str(place) for place in range(len(structure.header))]
     encoding = structure.encoding.replace("utf-8-sig", "utf8")
     with reading(structure.path.name), structure.path.open("rb") as stream:
@@ -121,20 +224,36 @@ def batches(structure: Structure) -> Iterator[tuple[int, Any]]:
                 first += len(batch)
 
 
-def _fields_of(batch: Any, schema: Schema, places: Places, source: str) -> Columns:
+def _fields_of(
+    batch: Any, schema: Schema, places: Places, marks: QuickMarks | None
+) -> Columns | None:
+    """The fields of a batch; None if there is a cell that does not fit."""
     columns, empty = {}, {}
     for spec in schema.fields:
         if at := places[spec.name]:
-            cells = [read_cells(batch.column(each), spec) for each in at]
+            cells = [_cells_of(batch.column(each), spec, each, marks) for each in at]
             if any(each.wrong.any() for each in cells):
-                raise changed(source)  # all were looked at before
+                return None
             shape = (len(batch), *spec.shape)
             columns[spec.name] = np.stack([c.numbers for c in cells], 1).reshape(shape)
             empty[spec.name] = np.stack([c.empty for c in cells], 1).reshape(shape)
+            if not all(fits.all() for fits, *_ in misfits(columns[spec.name], spec)):
+                return None
     for spec in schema.fields:
         if spec.cells.missing:
             columns[spec.name] = empty[spec.cells.missing]
     return columns
+
+
+def _cells_of(column: Any, spec: Field, at: int, marks: QuickMarks | None) -> ReadCells:
+    cells = read_quickly(column, spec) or read_cells(column, spec)
+    if marks is not None and _has_marks(spec):
+        marks.look(cells, at)
+    return cells
+
+
+def _has_marks(spec: Field) -> bool:
+    return spec.element.kind != "bool" and not spec.cells.of_text
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -178,7 +297,7 @@ class _Inspection:
         self, column: Any, spec: Field, at: int, first_row: int
     ) -> Iterator[_Wrong]:
         cells = read_cells(column, spec)
-        numbers = spec.element.kind != "bool" and not spec.cells.of_text
+        numbers = _has_marks(spec)
         if numbers and self._structure.commas:
             self._marks.look(cells, at, first_row, SHOWN)
         elif numbers and self._structure.delimiter != ",":
@@ -249,6 +368,8 @@ def _add(problems: Problems, what: str, fix: str) -> None:
 def _column_names(spec: Field, position: dict[str, int]) -> list[str]:
     if spec.cells.missing:
         return []
+    if spec.cells.columns:
+        return list(spec.cells.columns)
     stem = spec.cells.column or spec.name
     if not spec.shape:
         return [stem]

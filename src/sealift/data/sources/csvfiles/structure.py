@@ -12,12 +12,14 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, Final
 
 from sealift.data.schema.rows import bad_table
+from sealift.data.sources.csvfiles.blocks import IrregularError, count_rows, first_row
 from sealift.data.sources.problems import SHOWN, Problems
 from sealift.errors import MalformedError
 
@@ -49,6 +51,7 @@ class Structure:
         rows: Rows under the header that have a cell for each column.
         ragged: Numbers of the rows that have not, from 0.
         commas: Whether a cell may have one.
+        regular: Whether it can be read in blocks (``blocks``).
     """
 
     path: Path
@@ -58,6 +61,7 @@ class Structure:
     rows: int
     ragged: tuple[int, ...]
     commas: bool
+    regular: bool = False
 
     @property
     def words(self) -> str:
@@ -95,20 +99,36 @@ def look_at(path: Path, problems: Problems) -> Structure:
     """
     encoding = _encoding(path)
     delimiter = _delimiter(path, encoding)
+    try:
+        header = _header(first_row(path, encoding, delimiter), path.name)
+        rows = count_rows(path, encoding, delimiter, len(header)) - 1
+    except (IrregularError, UnicodeDecodeError):
+        return _look_at_rows(path, encoding, delimiter, problems)
+    commas = _has_commas(path, delimiter)
+    return Structure(path, encoding, delimiter, header, rows, (), commas, regular=True)
+
+
+def _header(cells: list[str], source: str) -> tuple[str, ...]:
+    names = enumerate(cells, 1)
+    header = tuple(name.strip() or f"column {place}" for place, name in names)
+    if not header:
+        raise bad_table(f"{source} is empty", fix="Begin the file with a header row")
+    if header[0].startswith("sep="):
+        raise bad_table(
+            f"{source} begins with a line for spreadsheet programs",
+            why=f"{header[0][:9]!r} is not the name of a column",
+            fix="Delete the first line",
+        )
+    return header
+
+
+def _look_at_rows(
+    path: Path, encoding: str, delimiter: str, problems: Problems
+) -> Structure:
+    """The same, row by row."""
     with _opened(path, encoding) as stream:
         found = _rows(stream, delimiter, path.name)
-        names = enumerate(next(found, (0, []))[1], 1)
-        header = tuple(name.strip() or f"column {place}" for place, name in names)
-        if not header:
-            raise bad_table(
-                f"{path.name} is empty", fix="Begin the file with a header row"
-            )
-        if header[0].startswith("sep="):
-            raise bad_table(
-                f"{path.name} begins with a line for spreadsheet programs",
-                why=f"{header[0][:9]!r} is not the name of a column",
-                fix="Delete the first line",
-            )
+        header = _header(next(found, (0, []))[1], path.name)
         rows, ragged = 0, []
         for number, (line, cells) in enumerate(found):
             if len(cells) == len(header):
@@ -124,14 +144,15 @@ def look_at(path: Path, problems: Problems) -> Structure:
                 fix="Give every row one cell per column",
                 code="bad-table",
             )
-    commas = _has(path, '"' if delimiter == "," else ",")
+    commas = _has_commas(path, delimiter)
     return Structure(path, encoding, delimiter, header, rows, tuple(ragged), commas)
 
 
-def _has(path: Path, character: str) -> bool:
-    """Whether a file has it, in any encoding that is told apart here."""
+def _has_commas(path: Path, delimiter: str) -> bool:
+    """Whether a cell may have one, in any encoding that is told apart here."""
+    character = b'"' if delimiter == "," else b","
     with path.open("rb") as stream:
-        return any(character.encode() in block for block in _blocks(stream))
+        return any(character in block for block in _blocks(stream))
 
 
 def _encoding(path: Path) -> str:
@@ -143,25 +164,16 @@ def _encoding(path: Path) -> str:
         if mark[:2] in (b"\xff\xfe", b"\xfe\xff"):
             return "utf-16"
         stream.seek(0)
-        first: dict[str, list[int]] = {kind: [] for kind in _UNLIKE}
-        total: Counter[str] = Counter()
-        line = 1
+        kinds: set[str] = set()
         for block in _blocks(stream):
             if b"\0" in block:
                 raise bad_table(
                     f"{path.name} is not a text file", fix="Export it as CSV"
                 )
-            if b"\r" in block:
-                block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            for number, text in enumerate(block.split(b"\n"), line):
-                for kind in () if text.isascii() else _kinds(text):
-                    total[kind] += 1
-                    first[kind] += [number] if total[kind] <= SHOWN else []
-            line += block.count(b"\n")
-    if len(total) > 1 or "unknown" in total:
-        rarer = min(total, key=lambda kind: (kind != "unknown", total[kind]))
-        raise _mixed(path.name, rarer, first[rarer], total[rarer])
-    return next(iter(total), "utf-8-sig")
+            kinds |= set() if block.isascii() else _kinds(block)
+    if len(kinds) > 1 or "unknown" in kinds:
+        raise _mixed(path)
+    return next(iter(kinds), "utf-8-sig")
 
 
 def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
@@ -172,10 +184,13 @@ def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
         yield block
 
 
-def _kinds(line: bytes) -> set[str]:
-    """Which encodings the characters of a line are of, each run of bytes for itself."""
+def _kinds(text: bytes) -> set[str]:
+    """Which encodings its characters are of, each run of bytes for itself."""
+    with suppress(UnicodeDecodeError):
+        text.decode("utf-8")
+        return {"utf-8-sig"}
     found = set()
-    for run in _OTHER_BYTES.findall(line):
+    for run in set(_OTHER_BYTES.findall(text)):
         try:
             run.decode("utf-8")
             found.add("utf-8-sig")
@@ -184,15 +199,28 @@ def _kinds(line: bytes) -> set[str]:
     return found
 
 
-def _mixed(name: str, kind: str, lines: list[int], total: int) -> MalformedError:
-    problems = Problems(name)
-    for line in lines:
+def _mixed(path: Path) -> MalformedError:
+    """Which lines are of the rarer encoding, or of none."""
+    first: dict[str, list[int]] = {kind: [] for kind in _UNLIKE}
+    total: Counter[str] = Counter()
+    line = 1
+    with path.open("rb") as stream:
+        for block in _blocks(stream):
+            block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            for number, text in enumerate(block.split(b"\n"), line):
+                for kind in () if text.isascii() else _kinds(text):
+                    total[kind] += 1
+                    first[kind] += [number] if total[kind] <= SHOWN else []
+            line += block.count(b"\n")
+    rarer = min(total, key=lambda kind: (kind != "unknown", total[kind]))
+    problems = Problems(path.name)
+    for line in first[rarer]:
         problems.add(
-            f"line {line}: {_UNLIKE[kind]}",
+            f"line {line}: {_UNLIKE[rarer]}",
             fix="Export it again in one encoding, preferably UTF-8",
             code="bad-table",
         )
-    problems.count(total - len(lines))
+    problems.count(total[rarer] - len(first[rarer]))
     return problems.error()
 
 
