@@ -5,6 +5,8 @@ WORKERS ?= 3
 BIN := .venv/bin
 READY := .venv/ready
 comma := ,
+# Processes that tests start would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 export SEALIFT_GUEST ?= $(CURDIR)/build/guest
 # A file's tests go to one worker; files that took long come first (tests/durations.json).
 PYTEST = $(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
