@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.sim import durations, failures, lockorder, runfolder
+from tests.sim import durations, failures, lockorder, runfolder, warm, warmroles
 from tests.sim.browser import CHROMIUM
 from tests.sim.vectors import vectors_folder
 
@@ -193,10 +193,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A recipe's processes come from one that has loaded torch (`tests/sim/warm.py`)."""
-    if "sealift.train.worker.executor" in sys.modules:
-        warm = importlib.import_module("tests.sim.warm")
-        warm.install(cold=item.get_closest_marker("cold") is not None)
+    """Recipes' processes and roles come from some that have their modules already."""
+    for each in (warm, warmroles):
+        each.install(cold=item.get_closest_marker("cold") is not None)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -20,6 +20,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from fcntl import F_DUPFD_CLOEXEC, fcntl
 from typing import Final
 
 from sealift.train.worker import executor
@@ -49,6 +50,19 @@ def start(
 def install(*, cold: bool) -> None:
     """Have the next test's zygotes forked; those of a ``cold`` one start as ever."""
     executor._start = _START if cold else start  # type: ignore[assignment]
+
+
+def prepare(environment: Mapping[str, str], lowest: int) -> None:
+    """Start the template of an environment before this process is forked itself.
+
+    Its forks ask through a descriptor that is not below ``lowest``.
+    """
+    key = tuple(sorted(environment.items()))
+    if key not in _TEMPLATES:
+        low = _template(environment)
+        kept = socket.socket(fileno=fcntl(low.fileno(), F_DUPFD_CLOEXEC, lowest))
+        low.close()
+        _TEMPLATES[key] = kept, _TEMPLATES[key][1]
 
 
 class ForkedProcess:
