@@ -198,6 +198,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         each.install(cold=item.get_closest_marker("cold") is not None)
 
 
+def pytest_unconfigure() -> None:
+    """The templates end with the run."""
+    for each in (warmroles, warm):
+        each.end()
+
+
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Number long values: all workers need the same names, and some hold random keys."""
     return argname if isinstance(val, bytes | str) and len(val) > 60 else None

@@ -52,6 +52,14 @@ def install(*, cold: bool) -> None:
     executor._start = _START if cold else start  # type: ignore[assignment]
 
 
+def end() -> None:
+    """End the templates of this process; a test run calls it last."""
+    for asking, process in _TEMPLATES.values():
+        asking.close()
+        process.wait()
+    _TEMPLATES.clear()
+
+
 def prepare(environment: Mapping[str, str], lowest: int) -> None:
     """Start the template of an environment before this process is forked itself.
 

@@ -60,6 +60,14 @@ def install(*, cold: bool) -> None:
     subprocess.Popen._execute_child = how  # type: ignore[attr-defined]
 
 
+def end() -> None:
+    """End the templates of this process; a test run calls it last."""
+    for asking, process in _TEMPLATES.values():
+        asking.close()
+        process.wait()
+    _TEMPLATES.clear()
+
+
 def _execute_child(
     self: Any,
     args: Any,
@@ -144,8 +152,8 @@ def _restarts_overwriting(words: Sequence[str]) -> bool:
     if words[:1] != ["join"] or "--holder-only" in words:
         return False
     with suppress(OSError):
-        jobs = [Path(each).read_text() for each in words if each.endswith(".toml")]
-        return any('plan = "ddp"' in job for job in jobs)
+        jobs = [Path(each).read_bytes() for each in words if each.endswith(".toml")]
+        return any(b'plan = "ddp"' in job for job in jobs)
     return False
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from sealift.errors import require_value
 from sealift.ids import Buffer
 from sealift.serve.protocol import Work, busy
 from sealift.train.job.settings import ServingTable
@@ -72,15 +73,25 @@ def places_each(settings: ServingTable) -> int:
 
 @dataclass(slots=True)
 class _Turns:
-    """Questions of one kind, by client, and whose turn it is."""
+    """Questions of one kind, by client, and whose turn it is.
+
+    Each question costs the same however many wait.
+    """
 
     waiting: dict[object, deque[Question]] = field(default_factory=dict)
+    arrived: dict[Question, None] = field(default_factory=dict)  # the oldest first
+    rows: int = 0
 
     def put(self, question: Question) -> None:
         self.waiting.setdefault(question.client, deque()).append(question)
+        self.arrived[question] = None
+        self.rows += question.rows
 
     def first(self) -> Question | None:
         return next((queue[0] for queue in self.waiting.values()), None)
+
+    def oldest(self) -> Question | None:
+        return next(iter(self.arrived), None)
 
     def take(self, question: Question) -> None:
         """Take the head of a client's queue; the client goes to the end of the turns."""
@@ -88,18 +99,21 @@ class _Turns:
         queue.popleft()
         if queue:
             self.waiting[question.client] = queue
+        self._drop(question)
 
     def remove(self, question: Question) -> bool:
-        queue = self.waiting.get(question.client, deque())
-        if question not in queue:
+        if question not in self.arrived:
             return False
+        queue = self.waiting[question.client]
         queue.remove(question)
         if not queue:
             del self.waiting[question.client]
+        self._drop(question)
         return True
 
-    def all(self) -> list[Question]:
-        return [each for queue in self.waiting.values() for each in queue]
+    def _drop(self, question: Question) -> None:
+        del self.arrived[question]
+        self.rows -= question.rows
 
 
 class RequestQueue:
@@ -114,19 +128,18 @@ class RequestQueue:
         self._settings = settings
         self._mixed = mixed
         self._turns: dict[Work, _Turns] = {"predict": _Turns(), "generate": _Turns()}
-        self._rows = 0
         self._held: dict[object, int] = {}
         self._row_s = 0.0  # running mean of the time that a row takes
 
     @property
     def waiting_rows(self) -> int:
         """Rows that wait now."""
-        return self._rows
+        return sum(turns.rows for turns in self._turns.values())
 
     @property
     def waiting(self) -> int:
         """Questions that wait now."""
-        return sum(len(turns.all()) for turns in self._turns.values())
+        return sum(len(turns.arrived) for turns in self._turns.values())
 
     def admit(self, question: Question, now_s: float) -> list[Question]:
         """Let it wait.
@@ -146,18 +159,21 @@ class RequestQueue:
             self.forget(each)
         question.arrived_s = now_s
         self._held[question.client] = held + 1
-        self._rows += question.rows
         self._turns[question.work].put(question)
         return displaced
 
     def _displaced_by(self, question: Question) -> list[Question]:
+        excess = self.waiting_rows + question.rows - self._settings.max_waiting_rows
+        if (
+            excess <= 0
+        ):  # nearly always: then a question's cost does not grow with others
+            return []
         found: list[Question] = []
         waiting = sorted(self.everything(), key=lambda each: each.arrived_s)
         rows: Counter[object] = Counter()
         for each in waiting:
             rows[each.client] += each.rows
         own = rows[question.client] + question.rows
-        excess = self._rows + question.rows - self._settings.max_waiting_rows
         while excess > 0 and waiting:
             heaviest, most = rows.most_common(1)[0]
             if most <= own or heaviest == question.client:
@@ -183,7 +199,6 @@ class RequestQueue:
         taken, rows = [], 0
         while (each := self._fitting(first, rows)) is not None:
             turns.take(each)
-            self._rows -= each.rows
             taken.append(each)
             rows += each.rows
         return taken
@@ -199,7 +214,6 @@ class RequestQueue:
             return None
         chosen = min(able, key=lambda each: held[each.identity])
         self._turns["generate"].take(chosen)
-        self._rows -= chosen.rows
         return chosen
 
     def awaits_place(self, held: Counter[object]) -> bool:
@@ -215,18 +229,17 @@ class RequestQueue:
 
     def wait_s(self, now_s: float, clients: int) -> float | None:
         """How long until a batch is ripe; None if nothing waits for one."""
-        waiting = self._turns["predict"].all()
-        if not waiting:
+        oldest = self._turns["predict"].oldest()
+        if oldest is None:
             return None
         if self._ripe(now_s, clients):
             return 0.0
-        oldest_s = min(each.arrived_s for each in waiting)
-        return max(0.0, oldest_s + self._settings.max_delay_ms / 1000 - now_s)
+        ripe_s = oldest.arrived_s + self._settings.max_delay_ms / 1000
+        return max(0.0, ripe_s - now_s)
 
     def forget(self, question: Question) -> None:
         """It was answered, refused, or nobody wants it any more."""
-        if self._turns[question.work].remove(question):
-            self._rows -= question.rows
+        self._turns[question.work].remove(question)
         held = self._held.get(question.client, 0) - 1
         if held > 0:
             self._held[question.client] = held
@@ -235,12 +248,12 @@ class RequestQueue:
 
     def late(self, now_s: float) -> list[Question]:
         """Those that wait and that nobody waits for any more."""
-        waiting = (each for turns in self._turns.values() for each in turns.all())
+        waiting = self.everything()
         return [each for each in waiting if each.gone or each.deadline_s <= now_s]
 
     def everything(self) -> list[Question]:
         """All that wait."""
-        return [each for turns in self._turns.values() for each in turns.all()]
+        return [each for turns in self._turns.values() for each in turns.arrived]
 
     def note_batch(self, rows: int, seconds: float) -> None:
         """A batch took so long: what ``busy`` tells clients is made of it."""
@@ -250,13 +263,10 @@ class RequestQueue:
 
     def _ripe(self, now_s: float, clients: int) -> bool:
         turns, settings = self._turns["predict"], self._settings
-        waiting = turns.all()
-        if len(turns.waiting) >= clients:
+        if len(turns.waiting) >= clients or turns.rows >= settings.max_batch_rows:
             return True
-        if sum(each.rows for each in waiting) >= settings.max_batch_rows:
-            return True
-        oldest_s = min(each.arrived_s for each in waiting)
-        return now_s - oldest_s >= settings.max_delay_ms / 1000
+        oldest = require_value(turns.oldest())
+        return now_s - oldest.arrived_s >= settings.max_delay_ms / 1000
 
     def _fitting(self, first: Question, rows: int) -> Question | None:
         """The next one that fits; the first always does."""
@@ -269,4 +279,4 @@ class RequestQueue:
         return None
 
     def _retry_s(self) -> float:
-        return max(LEAST_RETRY_S, self._rows * self._row_s)
+        return max(LEAST_RETRY_S, self.waiting_rows * self._row_s)

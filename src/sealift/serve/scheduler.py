@@ -111,6 +111,7 @@ class Scheduler:
         self._streams: deque[_Stream] = deque()
         self._changed = threading.Condition()
         self._asked_s: dict[object, float] = {}
+        self._look_s = 0.0  # when late questions are looked for again
         self._stopping: SealiftError | None = None
         self._numbers = 0
         self._streams_next = False
@@ -126,7 +127,8 @@ class Scheduler:
                 raise self._stopping
             now_s = self._clock()
             displaced = self._queue.admit(question, now_s)
-            self._asked_s[question.client] = now_s
+            self._asked_s.pop(question.client, None)
+            self._asked_s[question.client] = now_s  # who asked last stands last
             self._changed.notify_all()
         for each in displaced:
             self._metrics.refused("busy")
@@ -136,6 +138,7 @@ class Scheduler:
         """Nobody waits for it any more."""
         with self._changed:
             question.gone = True
+            self._look_s = 0.0
             self._changed.notify_all()
 
     def wake(self) -> None:
@@ -171,9 +174,10 @@ class Scheduler:
         with self._changed:
             while self._stopping is None:
                 now_s = self._clock()
-                late = self._queue.late(now_s)
-                if late:
-                    return partial(self._give_up, late)
+                if now_s >= self._look_s:
+                    self._look_s = now_s + LOOK_S
+                    if late := self._queue.late(now_s):
+                        return partial(self._give_up, late)
                 if (found := self._choose(now_s)) is not None:
                     return found
                 wait_s = self._queue.wait_s(now_s, self._active(now_s))
@@ -198,7 +202,11 @@ class Scheduler:
     def _active(self, now_s: float) -> int:
         """Clients that asked just now: a batch waits for such, not for silent ones."""
         since_s = now_s - ACTIVE_DELAYS * self._settings.max_delay_ms / 1000
-        self._asked_s = {c: at for c, at in self._asked_s.items() if at >= since_s}
+        while (
+            self._asked_s
+            and self._asked_s[client := next(iter(self._asked_s))] < since_s
+        ):
+            del self._asked_s[client]
         return len(self._asked_s)
 
     def _ready_stream(self, now_s: float) -> _Stream | None:
