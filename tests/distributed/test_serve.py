@@ -165,7 +165,7 @@ def test_cancelled_generations_give_their_places_back(
                 if cancelled:
                     assert (await first_step(other))["next"].shape == (1,)
                 else:
-                    with pytest.raises(PeerError, match="no answer within"):
+                    with pytest.raises(PeerError, match="within"):
                         await first_step(other)
             finally:
                 for task in reading:

@@ -97,7 +97,7 @@ class CollectiveAnnouncement:
         magic, number, operation, reduction, dtype, how, *rest = _LAYOUT.unpack(raw)
         try:
             if magic != _MAGIC:
-                raise ValueError("another version, or no announcement")
+                raise ValueError("not an announcement of this version")
             return cls(
                 number=number,
                 operation=Operation(operation),
@@ -111,7 +111,7 @@ class CollectiveAnnouncement:
             )
         except ValueError as error:
             raise MalformedError(
-                "a rank announces what cannot be read",
+                "a rank sent an invalid announcement",
                 why=error,
                 code="bad-announcement",
             ) from None
@@ -127,7 +127,7 @@ class CollectiveAnnouncement:
             return
         theirs = self.parse(raw)
         raise JobError(
-            f"rank {rank} is about to do something else than this one",
+            f"rank {rank} began another collective operation than this rank",
             why="; ".join(self._differences(theirs)),
             code="ranks-drifted",
             ranks=(rank,),
@@ -137,7 +137,9 @@ class CollectiveAnnouncement:
         for field in fields(self):
             here, there = (getattr(each, field.name) for each in (self, theirs))
             if here != there:
-                yield f"{field.name} {_shown(there)} there, {_shown(here)} here"
+                yield (
+                    f"{field.name}: {_shown(there)} on the other rank, {_shown(here)} here"
+                )
 
 
 def _shown(value: object) -> str:

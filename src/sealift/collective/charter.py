@@ -46,12 +46,15 @@ class Charter:
     def __post_init__(self) -> None:
         if not 1 <= len(self.names) <= MAX_RANKS:
             raise UsageError(
-                f"a group has 1 to {MAX_RANKS} ranks, not {len(self.names)}",
+                f"a group must have 1 to {MAX_RANKS} ranks; this one has "
+                f"{len(self.names)}",
                 code="bad-world",
             )
         twice = [name for name, count in Counter(self.names).items() if count > 1]
         if twice:
-            raise UsageError(f"{twice[0]} has two ranks", code="bad-world")
+            raise UsageError(
+                f"the name {twice[0]} is used for two ranks", code="bad-world"
+            )
 
     def view(self, instances: Sequence[PublicKey], epoch: bytes) -> Digest:
         """The group as this rank sees it; both ends of every pair must have this digest.
@@ -66,8 +69,8 @@ class Charter:
         for rank, key in enumerate(instances):
             if key in instances[:rank]:
                 raise IntegrityError(
-                    f"{self.names[rank]} is another rank, too",
-                    why="two ranks showed one instance key",
+                    f"{self.names[rank]} is the same process as another rank",
+                    why="two ranks have one instance key",
                     code="one-key-two-ranks",
                 )
         keys = [key.raw for key in instances]
@@ -82,7 +85,7 @@ def demand_same_view(ours: Digest, theirs: Digest, name: str) -> None:
     """
     if theirs != ours:
         raise IntegrityError(
-            f"{name} sees another group than this rank",
-            why="charter, instance keys or epoch differ",
+            f"{name} has joined another group than this rank",
+            why="its charter, instance keys or epoch differ",
             code="two-views",
         )

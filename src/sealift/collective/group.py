@@ -95,7 +95,8 @@ class SealedGroup:
         self.rank, self.world = rank, len(wires) + 1
         if {rank, *wires} != set(range(self.world)) or self.world > MAX_RANKS:
             raise UsageError(
-                f"rank {rank} and {sorted(wires)} are no group of at most {MAX_RANKS}",
+                f"rank {rank} with connections to {sorted(wires)} is not a group of "
+                f"at most {MAX_RANKS} ranks",
                 code="bad-world",
             )
         self.choices = choices or Choices()
@@ -175,7 +176,7 @@ class SealedGroup:
         """
         flat, mine = self._flat(tensor), self._flat(into)
         if flat.dtype != mine.dtype or flat.size != mine.size * self.world:
-            why = f"{mine.size} elements are no part of {flat.size}"
+            why = f"{mine.size} elements are not an equal part of {flat.size}"
             raise self._fail(bad_tensor(why))
         with self._collective(Operation.REDUCE_SCATTER, flat, reduction=reduction):
             chunks = chunks_of(flat, self.world)
@@ -195,7 +196,7 @@ class SealedGroup:
         """
         mine, flat = self._flat(part), self._flat(into)
         if flat.dtype != mine.dtype or flat.size != mine.size * self.world:
-            why = f"{self.world} parts of {mine.size} are not {flat.size}"
+            why = f"{self.world} parts of {mine.size} elements do not make {flat.size}"
             raise self._fail(bad_tensor(why))
         with self._collective(Operation.ALL_GATHER, flat):
             chunks = chunks_of(flat, self.world)
@@ -298,9 +299,11 @@ class SealedGroup:
     ) -> Iterator[None]:
         """Announce it and hear all others; afterwards nothing is left to be sent."""
         if not 0 <= root < self.world:
-            raise self._fail(UsageError(f"there is no rank {root}", code="bad-world"))
+            raise self._fail(
+                UsageError(f"the group has no rank {root}", code="bad-world")
+            )
         if not self._turn.acquire(blocking=False):
-            odd = UsageError("another thread uses this group", code="group-in-use")
+            odd = UsageError("another thread is using this group", code="group-in-use")
             raise self._fail(odd)
         try:
             if self._failed is not None:
@@ -389,7 +392,7 @@ class SealedGroup:
         if not isinstance(flat, DeviceTensor):
             return self._host
         if self._device is None:
-            raise bad_tensor("it lies on a device, and the group uses none")
+            raise bad_tensor("the tensor is on a device, and the group uses no device")
         return self._device
 
     def _segments(self, chunk: Numbers) -> list[Numbers]:

@@ -245,7 +245,7 @@ class GroupMeeting:
         except PeerError as error:
             name = self._charter.names[peer]
             raise PeerError(
-                f"{name} did not come into the group", why=error, code=error.code
+                f"{name} did not join the group", why=error, code=error.code
             ) from None
 
     def _hear(self, session: Session, kind: type[_Word]) -> _Word:
@@ -253,7 +253,8 @@ class GroupMeeting:
         name, plain = parse_named(raw, max_bytes=MAX_WORDS)
         if name != kind.__name__:
             raise MalformedError(
-                f"a rank says {name[:40]!r}, not {kind.__name__!r}", code="bad-message"
+                f"a rank sent {name[:40]!r}; {kind.__name__!r} was expected",
+                code="bad-message",
             )
         return require_kind(from_plain(kind, plain), kind)
 

@@ -42,7 +42,7 @@ class DeviceStore:
     ) -> DeviceTensor:
         """Queue ``out = a + b``; ``out`` may be either."""
         if reduction is not Reduction.SUM:
-            raise bad_tensor(f"there is no {reduction.name.lower()} on a device")
+            raise bad_tensor(f"{reduction.name.lower()} is not supported on a device")
         if out == b:  # an addition of two numbers has the same bits either way
             a, b = b, a
         if out != a:

@@ -151,7 +151,7 @@ class Peer:
             except BaseException as error:  # else the caller would wait for ever
                 self._fail(
                     PeerError(
-                        f"nothing can be sent to rank {self.number}",
+                        f"sending to rank {self.number} is not possible",
                         why=error,
                         code=ENDED_HERE,
                     )

@@ -73,8 +73,9 @@ class Costs:
         most = (_MOST_MESSAGE_S, _MOST_BYTE_S, _MOST_BYTE_S)
         if not all(0 <= c <= m for c, m in zip(astuple(self), most, strict=True)):
             raise JobError(
-                "no algorithm can be chosen by the costs that a rank measured",
-                why=f"the largest of all ranks' costs are {astuple(self)} seconds",
+                "no collective algorithm can be chosen: a rank measured impossible "
+                "costs",
+                why=f"the largest costs of all ranks are {astuple(self)} seconds",
                 code="bad-costs",
             )
 
@@ -149,11 +150,12 @@ class CollectivePlan:
         """One line."""
         costs = self.costs
         return (
-            f"{self.world} ranks; a message costs {costs.message_s * 1e6:.0f} us, a MiB "
-            f"{costs.byte_s * _MIB * 1e6:.0f} us sealed and {costs.add_s * _MIB * 1e6:.0f} us "
-            f"added: one phase up to {self.one_phase_bytes >> 10} KiB, "
-            f"messages of {self.segment_bytes >> 20} MiB, "
-            f"buckets of {self.bucket_bytes / _MIB:.1f} MiB"
+            f"{self.world} ranks; sending a message takes {costs.message_s * 1e6:.0f} "
+            f"us, sealing a MiB {costs.byte_s * _MIB * 1e6:.0f} us and adding it "
+            f"{costs.add_s * _MIB * 1e6:.0f} us: one phase for up to "
+            f"{self.one_phase_bytes >> 10} KiB, messages of "
+            f"{self.segment_bytes >> 20} MiB, buckets of "
+            f"{self.bucket_bytes / _MIB:.1f} MiB"
         )
 
 

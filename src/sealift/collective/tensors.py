@@ -45,9 +45,9 @@ def flat_view(tensor: Numbers) -> Numbers:
     if isinstance(tensor, DeviceTensor):  # is nothing else
         return tensor
     if tensor.dtype not in DTYPES:
-        raise bad_tensor(f"{tensor.dtype} is no element type of a group")
+        raise bad_tensor(f"collectives do not support elements of type {tensor.dtype}")
     if not tensor.flags.c_contiguous:
-        raise bad_tensor("its elements do not lie in one row")
+        raise bad_tensor("its elements are not contiguous")
     return tensor.reshape(-1)
 
 

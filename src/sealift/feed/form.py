@@ -77,7 +77,7 @@ class BatchForm:
             raise batch_differs(f"it is a {type(found).__name__}", ", ".join(wanted))
         if set(found) != set(wanted):
             given = ", ".join(sorted(map(str, found)))[:200] or "nothing"
-            raise batch_differs(f"it has {given}", ", ".join(wanted))
+            raise batch_differs(f"it has the fields {given}", ", ".join(wanted))
 
     def require_same(self, other: BatchForm) -> None:
         """Refuse the form that the other end sends, unless it is this one.
@@ -89,8 +89,8 @@ class BatchForm:
             ours, theirs = _at(self.fields, number), _at(other.fields, number)
             if ours != theirs:
                 raise PolicyError(
-                    "the two ends do not mean the same batches",
-                    why=f"{str(theirs)[:80]} crosses, {ours} is expected",
+                    "the two ends of the link expect different batches",
+                    why=f"the other end has {str(theirs)[:80]}; this end has {ours}",
                     code="form-differs",
                 )
 
@@ -104,11 +104,11 @@ def form_of(spec: Spec) -> BatchForm:
     if not isinstance(spec, Mapping):
         raise _bad(f"it is a {type(spec).__name__}")
     if not 1 <= len(spec) <= MAX_FIELDS:
-        raise _bad(f"it has 1 to {MAX_FIELDS} fields")
+        raise _bad(f"it must have 1 to {MAX_FIELDS} fields")
     form = BatchForm(tuple(_field(name, entry) for name, entry in spec.items()))
     if form.batch_bytes > MAX_BATCH_BYTES:
         raise UsageError(
-            f"a batch of {form.batch_bytes} bytes is above {MAX_BATCH_BYTES}",
+            f"a batch has {form.batch_bytes} bytes; the limit is {MAX_BATCH_BYTES}",
             code="batch-too-large",
         )
     return form
@@ -127,7 +127,7 @@ def require_last_word(found: bytes, num_batches: int) -> None:
     """
     if found != last_word(num_batches):
         raise MalformedError(
-            "what ends the link is not an end after the batches that came",
+            "the end message does not match the batches that were received",
             code="bad-batch",
         )
 
@@ -135,8 +135,8 @@ def require_last_word(found: bytes, num_batches: int) -> None:
 def batch_differs(found: str, wanted: str) -> UsageError:
     """A batch that is not of the form."""
     return UsageError(
-        f"this batch is not of the link's form: {found}",
-        why=f"the form says {wanted}",
+        f"the batch does not match the link's form: {found}",
+        why=f"the form requires {wanted}",
         code="batch-differs",
     )
 
@@ -146,19 +146,21 @@ def _field(name: str, entry: tuple[str, Sequence[int]]) -> BatchField:
         dtype, lengths = entry
         shape = tuple(lengths)
     except (TypeError, ValueError):
-        raise _bad(f"{name} is not (dtype, shape)") from None
+        raise _bad(f"{name} must be a pair (dtype, shape)") from None
     if not _NAME.fullmatch(str(name)):
-        raise _bad(f"{name!r} is no name")
+        raise _bad(f"{name!r} is not a valid name")
     if type(dtype) is not str or dtype not in DTYPES:
-        raise _bad(f"{name} is {dtype!r}, not one of {', '.join(DTYPES)}")
+        raise _bad(
+            f"{name} has the type {dtype!r}, which is not one of {', '.join(DTYPES)}"
+        )
     whole = all(type(each) is int and 1 <= each <= MAX_BATCH_BYTES for each in shape)
     if not whole or len(shape) > MAX_DIMENSIONS:
-        raise _bad(f"{name} has shape {shape}")
+        raise _bad(f"{name} has the invalid shape {shape}")
     return BatchField(name, dtype, shape)
 
 
 def _at(fields: tuple[BatchField, ...], number: int) -> BatchField | str:
-    return fields[number] if number < len(fields) else "nothing more"
+    return fields[number] if number < len(fields) else "no more fields"
 
 
 def _aligned(nbytes: int) -> int:
@@ -166,7 +168,9 @@ def _aligned(nbytes: int) -> int:
 
 
 def _bad(why: str) -> UsageError:
-    return UsageError("this is no form of a batch", why=why, code="bad-batch-form")
+    return UsageError(
+        "the form of the batches is not valid", why=why, code="bad-batch-form"
+    )
 
 
 class OneCall:
@@ -181,7 +185,7 @@ class OneCall:
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
             raise UsageError(
-                "this end of the link is in the midst of another call",
+                "this end of the link is already used by another call",
                 code="link-in-use",
             )
 

@@ -105,9 +105,12 @@ class FeedConnection:
         seen = peer_process(self.sock)
         if not seen or process != seen:
             raise RefusedError(
-                "another process is between the two ends of the link",
-                why=f"the socket leads to process {seen or 'that has no number here'}, "
-                f"the session to {process}",
+                "another process is at the other end of the socket than at the other "
+                "end of the session",
+                why=(
+                    f"the socket leads to process {seen or 'without a number'}, the "
+                    f"session to process {process}"
+                ),
                 code="somebody-between",
             )
 
@@ -129,7 +132,9 @@ class FeedConnection:
         self.session.close()  # wipes; its transport says nothing any more
         if len(rest) != LENGTH_BYTES:
             sock.close()
-            raise MalformedError("unexpected frame behind a handover", code="bad-frame")
+            raise MalformedError(
+                "an unexpected frame after the handover", code="bad-frame"
+            )
         return sock
 
     def close(self) -> None:
@@ -147,9 +152,9 @@ def handshake_with(whom: str) -> Iterator[None]:
         if error.code not in _LEFT:
             raise
         raise PeerError(
-            f"{whom} did not come to the end of the handshake",
+            f"{whom} did not finish the handshake",
             why=error,
-            fix="Its own error line, if it has one, says why",
+            fix="See the error that the other process printed",
             code=error.code,
         ) from None
 
@@ -169,14 +174,14 @@ def hand_over(
     consent = session.receive_message(FeedConsent, timeout_s)
     if consent.refused:
         raise PolicyError(
-            "the device does not take these batches",
+            "the device's process refused these batches",
             why=f"{consent.why[:300]} [{consent.refused[:64]}]",
             code="link-refused",
         )
     _require_version(consent.version)
     connection.require_peer(consent.process)
     if not 1 <= consent.slots <= MAX_SLOTS:
-        raise MalformedError("the device's consent is malformed", field="slots")
+        raise MalformedError("the device's answer is malformed", field="slots")
     return consent
 
 
@@ -198,9 +203,9 @@ def take_over(
         proposal = session.receive_message(Proposal, timeout_s)
     except PeerError as error:
         raise PeerError(
-            "the owner ended the session before it offered anything",
+            "the owner ended the session before it offered any batches",
             why=error,
-            fix="Its own error line says what it did not accept of this process",
+            fix="The error that the owner's process printed says what it refused",
             code=error.code,
         ) from None
     ours = FeedConsent(version=VERSION, slots=slots, process=os.getpid())
@@ -259,7 +264,7 @@ def _slot_bytes(proposal: Proposal) -> int:
 def _require_version(found: int) -> None:
     if found != VERSION:
         raise PolicyError(
-            "the other end of the link speaks another version",
-            why=f"{found}; this is {VERSION}",
+            "the other end of the link has another protocol version",
+            why=f"it has version {found}; this end has version {VERSION}",
             code="link-version",
         )

@@ -69,7 +69,8 @@ def _select(device: str) -> tuple[DeviceSelection, int]:
     numbered = not number or (kind == "cuda" and number.isdecimal())
     if kind not in known or not numbered:
         raise UsageError(
-            f"there is no device {device!r}", fix="There are: auto, cpu, cuda, cuda:1"
+            f"the device {device!r} is unknown",
+            fix="Use one of: auto, cpu, cuda, cuda:1",
         )
     ordinal = int(number or 0)
     return select_device(prefer=known[kind], ordinal=ordinal), ordinal

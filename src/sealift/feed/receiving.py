@@ -162,7 +162,9 @@ class Receiver:
             return False
         if arrival.total_bytes != self.form.batch_bytes:
             self.close()
-            raise MalformedError("a batch of another length came", code="bad-batch")
+            raise MalformedError(
+                "the batch has another length than its form", code="bad-batch"
+            )
         self._num_received += 1
         return True
 
@@ -268,7 +270,7 @@ def accept(
         found = open_device(device, batch_form.batch_bytes, parts)
         sock = _await_owner(Path(path), peer_uid, wait_s)
         transport = TcpTransport(sock, send_timeout_s=HANDSHAKE_S)
-        whom = f"who came to {path}"
+        whom = f"the process that connected to {path}"
         with handshake_with(whom):
             session = accept_session(transport, endpoint, policy, HANDSHAKE_S)
         name = session.peer.name
@@ -308,8 +310,10 @@ def _await_owner(path: Path, peer_uid: int | None, wait_s: float) -> socket.sock
         return listener.accept(wait_s)
     except PeerError as error:
         raise PeerError(
-            f"no owner came to {path} within {wait_s:g} s",
-            fix="Start the owner's process with the same path, or wait longer: wait_s=",
+            f"no owner connected to {path} within {wait_s:g} s",
+            fix=(
+                "Start the owner's process with the same path, or wait longer (wait_s=)"
+            ),
             code=error.code,
         ) from None
     finally:
@@ -329,10 +333,12 @@ def _require_room(room: Any, field: BatchField) -> None:
 def _owner_left(error: PeerError, num_received: int) -> PeerError:
     late = error.code == "peer-timeout"
     return PeerError(
-        "the owner sent nothing in time"
+        "the owner sent no batch in time"
         if late
-        else "the owner's process ended before it said that this was all",
-        why=f"{num_received} batches came whole",
-        fix="timeout_s= is how long it may take" if late else "Its error line says why",
+        else "the owner's process ended before it sent the end of the batches",
+        why=f"{num_received} batches were received completely",
+        fix="Set a longer limit with timeout_s="
+        if late
+        else "See the error that the owner's process printed",
         code="peer-timeout" if late else "feed-truncated",
     )

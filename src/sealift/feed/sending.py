@@ -255,7 +255,7 @@ def offer(
     )
     sock = dial_path(Path(path), wait_s, peer_uid=peer_uid)
     transport = TcpTransport(sock, send_timeout_s=HANDSHAKE_S)
-    whom, began_s = f"who listens at {path}", time.monotonic()
+    whom, began_s = f"the process that listens at {path}", time.monotonic()
     with handshake_with(whom):
         session = connect(transport, endpoint, policy, HANDSHAKE_S)
     proposal = Proposal(
@@ -312,10 +312,12 @@ def _dtype(field: BatchField) -> np.dtype[Any]:
 def _device_left(error: PeerError, num_sent: int) -> PeerError:
     late = error.code == "peer-timeout"
     return PeerError(
-        "the device did not ask for the next batch in time"
+        "the device's process did not ask for the next batch in time"
         if late
         else "the device's process ended the link",
-        why=f"{num_sent} batches were verified before",
-        fix="timeout_s= is how long it may take" if late else "Its error line says why",
+        why=f"{num_sent} batches were received and verified before",
+        fix="Set a longer limit with timeout_s="
+        if late
+        else "See the error that the device's process printed",
         code="peer-timeout" if late else "device-left",
     )

@@ -60,8 +60,11 @@ def load_agreement(
         agreement.agreement.require_about("train")
         if collateral is not None or tuple(references):
             raise UsageError(
-                "this agreement has what evidence is judged with already",
-                fix="Give collateral= and references= with an agreement's file",
+                "this agreement already has its collateral and references",
+                fix=(
+                    "Give collateral= and references= only together with an "
+                    "agreement's file"
+                ),
             )
         return agreement
     sets = [parse_set(read_whole(Path(each), MAX_SET_BYTES)) for each in references]
@@ -87,10 +90,10 @@ def load_key(
     given = (passphrase is not None) + (passphrase_file is not None)
     if isinstance(identity, Identity):
         if given:
-            raise UsageError("this identity is unlocked already")
+            raise UsageError("this identity is already unlocked")
         return identity
     if given != 1:
-        raise UsageError("give passphrase= or passphrase_file=")
+        raise UsageError("Leave out passphrase= and passphrase_file=")
     if passphrase_file is not None:
         passphrase = read_secret_line(Path(passphrase_file))
     return load_identity(Path(identity), passphrase or "")
@@ -153,7 +156,7 @@ def expect_owner(agreement: VerifiedAgreement, owner: str = "") -> PeerPolicy:
         owners = (owner,)
     signed = frozenset(owners) & agreement.signers - agreement.backing.left
     if not signed:
-        raise _no_data("nobody who signed")
+        raise _no_data("the signers")
     return replace(expect_data_owner(agreement), names=signed)
 
 
@@ -165,8 +168,11 @@ def require_possible(agreement: VerifiedAgreement, *, development: bool) -> None
     """
     if agreement.accept == (Level.DEVELOPMENT,) and not development:
         raise PolicyError(
-            "development evidence refused",
-            why="it protects nobody: whoever runs the device's process can read batches",
+            "development evidence was refused",
+            why=(
+                "it does not protect data: whoever runs the device's process can read "
+                "the batches"
+            ),
             code="development-refused",
         )
 
@@ -220,14 +226,14 @@ def _development_attester(
     document = agreement.agreement
     if identity is None or agreement.accept != (Level.DEVELOPMENT,):
         raise UnavailableError(
-            "this process has nothing to prove itself with",
-            why=f"the agreement accepts {', '.join(agreement.accept)}",
-            fix="Give attester=, or for development alone identity=",
+            "this process has no means to make evidence",
+            why=f"the agreement accepts the levels {', '.join(agreement.accept)}",
+            fix="Give attester=; or, for level development only, identity=",
             code="no-evidence",
         )
     if identity.public_key not in document.references.development_attesters:
         raise PolicyError(
-            f"the agreement does not accept {identity.name}'s attester key",
+            f"the agreement does not name {identity.name}'s attester key",
             code="attester-unknown",
         )
     return DevelopmentAttester(
@@ -239,6 +245,4 @@ def _development_attester(
 
 
 def _no_data(name: str) -> PolicyError:
-    return PolicyError(
-        f"{name} brings no data to this agreement", code="not-a-data-owner"
-    )
+    return PolicyError(f"{name} has no data in this agreement", code="not-a-data-owner")

@@ -58,8 +58,8 @@ class Claim:
         computed, claimed = _SIDES[self.direction](self, kernels)
         if not np.array_equal(computed, claimed):
             raise IntegrityError(
-                f"a product of {self.layer.name} is wrong",
-                why="the answers do not add up to what was asked for",
+                f"the product of layer {self.layer.name} is wrong",
+                why="the servers' answers do not match the operands",
                 code="wrong-product",
             )
 

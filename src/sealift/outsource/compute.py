@@ -68,7 +68,9 @@ class ShareProducts:
     def __init__(self, device: str, kernels: Kernels) -> None:
         where = torch.device(device)
         if where.type == "cuda" and not torch.cuda.is_available():
-            raise UnavailableError("no CUDA device is here", code="no-device")
+            raise UnavailableError(
+                "this machine has no usable CUDA device", code="no-device"
+            )
         self.device, on_cpu = where, where.type == "cpu"
         self.scratch_bytes = SCRATCH_BYTES[where.type]
         self._residues = HostResidues(kernels) if on_cpu else DeviceResidues(where)
@@ -82,8 +84,8 @@ class ShareProducts:
             MalformedError: code ``bad-share``.
         """
         if share.max(initial=0) >= basis.modulus:
-            why = "a number of it is not below the modulus"
-            raise MalformedError("this is no share", why=why, code="bad-share")
+            why = "it contains a number that is not below the modulus"
+            raise MalformedError("the bytes are not a share", why=why, code="bad-share")
         found = self._residues.split(share.reshape(-1), basis)
         return found.reshape(len(basis.moduli), *share.shape)
 

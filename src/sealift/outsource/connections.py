@@ -107,7 +107,7 @@ class ServerConnection:
             answer = parse_word(raw, Accepts, Refuses)
             if isinstance(answer, Refuses):
                 raise RefusedError(
-                    "refuses the job",
+                    "the server refused the job",
                     why=quote_foreign(answer.why, MAX_REFUSAL),
                     code="server-refuses",
                 )
@@ -170,7 +170,7 @@ class ServerConnection:
             self._wire.receive_into(room)
         except MalformedError as error:
             raise MalformedError(
-                "it sends no answer to this step", why=error, code="bad-share"
+                "the server sent no answer to this step", why=error, code="bad-share"
             ) from None
 
     def _answered(self) -> StepAnswers:
@@ -202,9 +202,9 @@ class ServerConnection:
                 error.what = f"{self.place}: {error.what}"
                 raise
             raise PeerError(
-                f"{self.place} is gone, or says nothing",
+                f"{self.place} cannot be reached, or does not answer",
                 why=error,
-                fix="Its log says more; start it, and the job, again",
+                fix="See its log; start the server and the job again",
                 code="server-gone",
             ) from None
         except SealiftError as error:
@@ -331,4 +331,6 @@ def _require_hosts_apart(servers: Iterable[ServerConnection]) -> None:
     for server in servers:
         other = seen.setdefault(server.host, server.place)
         if other is not server.place:
-            raise servers_not_apart(f"{other} and {server.place} are on one host")
+            raise servers_not_apart(
+                f"the servers {other} and {server.place} run on one host"
+            )

@@ -139,13 +139,13 @@ class ConvertedModule:
         for each in (x, w):
             if each.dtype != torch.float32 or each.device.type != "cpu":
                 raise UsageError(
-                    f"{self.name} takes float32 on the CPU",
-                    why=f"it was given {each.dtype} on {each.device}",
+                    f"{self.name} supports only float32 tensors on the CPU",
+                    why=f"it received {each.dtype} on {each.device}",
                     code="bad-operand",
                 )
         if x.shape[-1] != w.shape[-1]:
             raise UsageError(
-                f"{self.name} takes {w.shape[-1]} channels, not {x.shape[-1]}",
+                f"{self.name} needs {w.shape[-1]} channels and received {x.shape[-1]}",
                 code="bad-operand",
             )
 
@@ -179,14 +179,20 @@ class ModuleCall:
     def _check(self) -> None:
         why = ""
         if torch.is_grad_enabled():
-            why = "gradients of gradients (create_graph) would need its operands here"
+            why = (
+                "second-order gradients (create_graph) would need operands that the "
+                "servers do not have"
+            )
         elif self.answered:
-            why = "its operands were forgotten after the first time (retain_graph)"
+            why = (
+                "the servers delete the operands after the first backward pass "
+                "(retain_graph)"
+            )
         elif not self.exchange.later:
-            why = "the model was in eval() when it was called"
+            why = "the model was in eval() mode when it was called"
         if why:
             raise UsageError(
-                f"{self.exchange.layer.name} cannot be differentiated now",
+                f"{self.exchange.layer.name} cannot compute this gradient",
                 why=why,
                 code="not-differentiable",
             )
@@ -291,17 +297,21 @@ def copied(module: nn.Module, plain: type[nn.Module]) -> tuple[Any, ...]:
 def why_not(module: nn.Module) -> str:
     """Why a module stays; nothing, if it can be converted."""
     if type(module) not in CONVERTED:
-        return "no product" if not isinstance(module, (*CONVERTED,)) else "a subclass"
+        return (
+            "it computes no product"
+            if not isinstance(module, (*CONVERTED,))
+            else "it is a subclass"
+        )
     if any(p.dtype != torch.float32 for p in module.parameters(recurse=False)):
-        return "not of float32"
+        return "it is not float32"
     if not isinstance(module, nn.Conv2d):
         return ""
     if module.groups != 1:
-        return f"{module.groups} groups"
+        return f"it has {module.groups} groups"
     if _pair(module.dilation) != (1, 1):
-        return f"dilation {module.dilation}"
+        return f"it has dilation {module.dilation}"
     if module.padding_mode != "zeros":
-        return f"padding mode {module.padding_mode}"
+        return f"it has padding mode {module.padding_mode}"
     return _why_not_padding(module)
 
 
@@ -313,9 +323,9 @@ def _empty(plain: type[nn.Module]) -> nn.Module:
 def _why_not_padding(module: nn.Conv2d) -> str:
     kernel = module.kernel_size
     if module.padding == "same" and not all(side % 2 for side in kernel):
-        return "padding of unequal sides"
+        return "its padding is unequal"
     if any(p >= side for p, side in zip(_numbers(module), kernel, strict=True)):
-        return "padding as large as the kernel"
+        return "its padding is as large as the kernel"
     return ""
 
 

@@ -241,19 +241,19 @@ class MaskedProducts:
         layer = quote_foreign(told.layer)
         if told.row is None:
             return MalformedError(
-                f"{names} sent no share of {layer}",
-                why="a number of it is not below the modulus",
+                f"{names} sent an invalid share of {layer}",
+                why="it contains a number that is not below the modulus",
                 code="bad-share",
             )
         if not told.shares:
             return IntegrityError(
-                f"a product of {layer} left the modulus",
-                why="every server answered rightly",
+                f"a product of {layer} exceeded the modulus",
+                why="every server answered correctly",
                 code="product-wrapped",
             )
         return IntegrityError(
-            f"{names} answered wrongly in step {told.step}, layer {layer}",
-            why=f"row {told.row} of its product is another when computed again",
+            f"{names} sent a wrong answer in step {told.step}, layer {layer}",
+            why=f"row {told.row} of its product differs when it is computed again",
             code="wrong-product",
         )
 

@@ -183,7 +183,9 @@ class Begin(NamedTuple):
         """
         magic, trace, step = _BEGIN.unpack(raw)
         if magic != _MAGIC:
-            raise MalformedError("this begins no step", code="bad-message")
+            raise MalformedError(
+                "the message does not begin a step", code="bad-message"
+            )
         return cls(trace, step)
 
 
@@ -275,6 +277,8 @@ def parse_word(raw: bytes, *expected: type[Word]) -> Word:
     name, plain = parse_named(raw)
     kind = _WORDS.get(name)
     if kind not in expected:
-        raise MalformedError(f"{name[:40]!r} was said out of turn", code="bad-message")
+        raise MalformedError(
+            f"the message {name[:40]!r} came at the wrong time", code="bad-message"
+        )
     word: Word = from_plain(kind, plain)
     return word

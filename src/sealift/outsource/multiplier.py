@@ -92,8 +92,8 @@ class Multiplier:
         self._trace.end()
         if self._odd:
             raise JobError(
-                f"{self._odd} in step {self._step} is not finite",
-                why="infinity or NaN has no share",
+                f"{self._odd} in step {self._step} contains infinity or NaN",
+                why="infinity and NaN cannot be secret-shared",
                 code="operand-not-finite",
             )
 

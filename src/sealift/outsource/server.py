@@ -163,7 +163,7 @@ class ShareServer:
     def _serve_session(self, session: Session, transport: TcpTransport) -> None:
         if not self._served.acquire(blocking=False):
             session.receive(ANNOUNCE_S)
-            why = "it serves another job"
+            why = "the server works on another job"
             session.send(encode_word(Refuses("server-busy", why)))
             return
         try:
@@ -221,17 +221,25 @@ class ServedJob:
     def _check(self, found: Announces) -> Traces:
         ours = self._server.share
         if found.version != VERSION:
-            why = f"version {found.version}; this is {VERSION}"
-            raise PolicyError("the peer speaks another version", why=why)
+            why = (
+                f"the peer has version {found.version}; this server has version "
+                f"{VERSION}"
+            )
+            raise PolicyError("the peer has another protocol version", why=why)
         if found.share != ours:
             why = f"this server computes with {ours}"
-            raise PolicyError(f"the peer takes this server for {found.share}", why=why)
+            raise PolicyError(
+                f"the peer takes this server for the server of {found.share}", why=why
+            )
         traces = found.traces()
         needed = _job_bytes(traces, self._products)
         if needed > self._server.most_bytes:
             raise UnavailableError(
-                "the job's products do not fit this server's memory",
-                why=f"they take {needed} bytes of {self._server.most_bytes}",
+                "the job's products do not fit in this server's memory",
+                why=(
+                    f"they need {needed} bytes; the server may use "
+                    f"{self._server.most_bytes}"
+                ),
                 code="no-memory",
             )
         return traces
@@ -247,7 +255,7 @@ class ServedJob:
             raise
         found = Begin.parse(raw)
         if found.trace >= len(self._traces.known):
-            raise MalformedError("no such step was announced", code="bad-message")
+            raise MalformedError("the step was not announced", code="bad-message")
         return found
 
     def _step(self, begin: Begin) -> None:

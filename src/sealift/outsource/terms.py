@@ -60,7 +60,7 @@ class Layer:
         if len(self.name) > MAX_NAME:
             raise _odd(self.name, f"its name is longer than {MAX_NAME} characters")
         if not all(1 <= each <= MAX_SIDE for each in (*sizes, *steps)):
-            raise _odd(self.name, "a side is no positive number")
+            raise _odd(self.name, "a size is not a positive number")
         if not all(0 <= p < k for p, k in zip(self.padding, self.kernel, strict=True)):
             raise _odd(self.name, "the padding is not smaller than the kernel")
         if min(self.out) < 1:
@@ -179,5 +179,7 @@ def _count(shape: tuple[int, ...]) -> int:
 
 def _odd(name: str, why: str) -> MalformedError:
     return MalformedError(
-        f"{quote_foreign(name)} is no product to outsource", why=why, code="bad-product"
+        f"{quote_foreign(name)} is not a product that can be outsourced",
+        why=why,
+        code="bad-product",
     )

@@ -65,7 +65,7 @@ class KnownTrace:
             recorder.expect(exchange)
         calls = calls_of(recorder.trace())
         if self.phase == "evaluate" and any(each.later for each in calls):
-            raise _odd("an evaluation keeps operands")
+            raise _odd("an evaluation keeps operands for gradients")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,9 @@ class Traces:
         for each in self.known:
             if (each.phase, each.rows) == kind:
                 return each.trace
-        raise other_operations(f"a step of {kind.rows} rows to {kind.phase}")
+        raise other_operations(
+            f"it asks for a step of {kind.rows} rows in phase {kind.phase}"
+        )
 
     def digest(self) -> Digest:
         """What manifest and announcement name."""
@@ -106,7 +108,7 @@ def _demand_later(exchange: Forward) -> None:
         MalformedError: code ``bad-trace``.
     """
     if exchange.later not in ((), ("input",), ("weight",), ("input", "weight")):
-        raise _odd("gradients in another order")
+        raise _odd("it asks for gradients in another order")
 
 
 def operand_bytes(trace: Trace) -> int:
@@ -138,7 +140,7 @@ class StepTrace:
         """
         if self._trace[self._at : self._at + 1] != (exchange,):
             # Neither name nor place: both could be chosen by rows, and errors travel.
-            raise other_operations("another product than the next one")
+            raise other_operations("it asks for another product than the next one")
         self._at += 1
 
     def end(self) -> None:
@@ -148,7 +150,7 @@ class StepTrace:
             JobError: ``other-operations``.
         """
         if self.left:
-            raise other_operations("a step that ends early")
+            raise other_operations("it ends a step too early")
 
 
 class Recorder:
@@ -191,8 +193,8 @@ class Recorder:
         needed = self._kept_bytes + operands * ASKED_BYTES + results * ANSWERED_BYTES
         if needed > self._most_bytes:
             raise _exceeds(
-                f"those up to {quote_foreign(layer.name)} take {needed:,} bytes of memory, of "
-                f"{self._most_bytes:,.0f} that a step may take"
+                f"the products up to {quote_foreign(layer.name)} take {needed:,} "
+                f"bytes of memory; a step may take {self._most_bytes:,.0f}"
             )
         self._asked.append(exchange)
 
@@ -206,7 +208,7 @@ class Recorder:
             MalformedError: ``bad-trace``, if a call that keeps operands has no gradients.
         """
         if self._open:
-            raise _odd("a call without its gradients")
+            raise _odd("a call has no gradients")
         return tuple(self._asked)
 
     def _begin_call(self, exchange: Forward) -> None:
@@ -218,7 +220,7 @@ class Recorder:
     def _end_call(self, exchange: Backward) -> Layer:
         call = exchange.call
         if call not in self._open or exchange.wants != self._calls[call].later:
-            raise _odd("gradients of a call that has none")
+            raise _odd("it asks for gradients of a call that has none")
         self._open.discard(call)
         return self._calls[call].layer
 
@@ -226,8 +228,8 @@ class Recorder:
 def other_operations(what: str) -> JobError:
     """What ends a job that leaves its trace."""
     return JobError(
-        f"the recipe asks for other products than in its rehearsal: {what}",
-        why="number, order and shapes of products must not depend on rows",
+        f"the recipe asked for other products than in its rehearsal: {what}",
+        why="the number, order and shapes of products must not depend on rows",
         code="other-operations",
     )
 
@@ -235,7 +237,7 @@ def other_operations(what: str) -> JobError:
 def _exceeds(why: str) -> JobError:
     """What ends a rehearsal that asks for more than a step may."""
     return JobError(
-        "the recipe asks for more products than a step may have",
+        "the recipe asks for more products than one step may have",
         why=why,
         code="products-exceed-limits",
     )
@@ -250,4 +252,6 @@ def tabulate(traces: Mapping[StepKind, Trace]) -> Traces:
 
 
 def _odd(why: str) -> MalformedError:
-    return MalformedError("not the trace of a step", why=why, code="bad-trace")
+    return MalformedError(
+        "the bytes are not the trace of a step", why=why, code="bad-trace"
+    )

@@ -125,7 +125,10 @@ class Admission:
             transport.max_received_bytes = SHORT_FRAME_BYTES
             address = transport.peer_host
             if not self._take_place(address):  # before it costs a thread
-                full = PeerError("too many clients are here", code="too-many-clients")
+                full = PeerError(
+                    "the server has its maximum number of clients",
+                    code="too-many-clients",
+                )
                 _turn_away(transport, full)
                 continue
             try:
@@ -148,7 +151,9 @@ class Admission:
             elif self._open:
                 self._serve(FirstFrame(transport, frame), address)
             else:
-                loading = PeerError("the model is not there yet", code="server-loading")
+                loading = PeerError(
+                    "the model is not loaded yet", code="server-loading"
+                )
                 _turn_away(transport, loading)
         except SealiftError as error:
             self._metrics.refused(error.code)

@@ -123,7 +123,10 @@ class AsyncClient:
     @property
     def _client(self) -> Client:
         if self._found is None:
-            raise UsageError("not connected", fix="Use it as `async with`")
+            raise UsageError(
+                "the client is not connected",
+                fix="Use the client in an `async with` block",
+            )
         return self._found
 
     async def _run(

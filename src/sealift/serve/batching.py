@@ -153,7 +153,7 @@ class RequestQueue:
         """
         held = self._held.get(question.client, 0)
         if held >= self._settings.max_waiting:
-            raise busy(f"{held} of your questions wait", self._retry_s())
+            raise busy(f"{held} of your questions are already waiting", self._retry_s())
         displaced = self._displaced_by(question)
         for each in displaced:
             self.forget(each)
@@ -177,7 +177,7 @@ class RequestQueue:
         while excess > 0 and waiting:
             heaviest, most = rows.most_common(1)[0]
             if most <= own or heaviest == question.client:
-                raise busy("too many rows wait", self._retry_s())
+                raise busy("too many rows are waiting", self._retry_s())
             newest = next(e for e in reversed(waiting) if e.client == heaviest)
             waiting.remove(newest)
             found.append(newest)

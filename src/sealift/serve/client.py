@@ -152,8 +152,11 @@ class Client:
         question = pack_question(rows, self.form)
         if question.rows > self.form.max_rows or steps < 0:
             raise MalformedError(
-                f"{question.rows} rows, {steps} steps",
-                why=f"{self.form.max_rows} rows are the most, and 0 steps the fewest",
+                f"the request has {question.rows} rows and {steps} steps",
+                why=(
+                    f"the model answers at most {self.form.max_rows} rows, and steps "
+                    "cannot be negative"
+                ),
                 code="bad-request",
             )
         way_out = withdrawal or Withdrawal()
@@ -263,9 +266,9 @@ def connect(
     """
     if policy is not None and terms:
         raise UsageError(
-            "a policy and its terms were given",
-            why=f"{', '.join(terms)} would not be looked at",
-            fix="Give one of the two",
+            "a policy and separate terms were given together",
+            why=f"{', '.join(terms)} would be ignored",
+            fix="Give either policy= or the separate arguments",
         )
     policy = policy or load_policy(**terms)
     policy.require_possible()  # before anything is dialled
@@ -314,11 +317,11 @@ def _greeting(session: Session, timeout_s: float) -> ServerWelcome:
     if isinstance(header, Refused):
         raise explain_refusal(header)
     if not isinstance(header, ServerWelcome):
-        raise unexpected("no greeting")
+        raise unexpected("the server sent no greeting")
     if header.version != VERSION:
         raise UnavailableError(
-            "the server speaks another version of the serving protocol",
-            why=f"{header.version}; this is {VERSION}",
+            "the server has another version of the serving protocol",
+            why=f"it has version {header.version}; this client has version {VERSION}",
             code="serve-version",
         )
     return header
@@ -326,5 +329,5 @@ def _greeting(session: Session, timeout_s: float) -> ServerWelcome:
 
 def _offered(fields: Fields | None, work: str) -> Fields:
     if fields is None:
-        raise MalformedError(f"this model does not {work}", code="bad-request")
+        raise MalformedError(f"this model does not support {work}", code="bad-request")
     return fields

@@ -72,16 +72,18 @@ class ClientPolicy:
         """
         if level is Level.DEVELOPMENT and not self.development:
             raise PolicyError(
-                "development evidence refused",
-                why="it protects nobody: whoever runs the server can read questions "
-                "and answers",
+                "development evidence was refused",
+                why=(
+                    "it does not protect data: whoever runs the server can read "
+                    "questions and answers"
+                ),
                 code="development-refused",
             )
         if level is None or (self.levels and level not in self.levels):
             wanted = ", ".join(self.levels)
             raise PolicyError(
-                "the server proves another level",
-                why=f"{level or 'none'}; wanted is {wanted or 'any'}",
+                "the server proved another assurance level than required",
+                why=f"it proved {level or 'none'}; required is {wanted or 'any'}",
                 code="level-refused",
             )
 
@@ -171,20 +173,20 @@ def require_known(
     """
     if owner is None and not digest:
         raise PolicyError(
-            "nothing says that this agreement is the right one",
-            why="anybody can sign one of its own",
+            "this client cannot know whether the agreement is the right one",
+            why="anybody can write and sign an agreement",
             code="agreement-unknown",
         )
     if digest and Digest.from_text(digest) != verified.digest:
         raise PolicyError(
-            "this is another agreement", why=f"it is {verified.digest}",
+            "this is another agreement than the expected one", why=f"its digest is {verified.digest}",
             code="other-agreement",
         )  # fmt: skip
     if owner is not None:
         key = owner if isinstance(owner, PublicKey) else load_card(Path(owner)).sign
         if verified.require_owner_signed(resource.owner).sign != key:
             raise PolicyError(
-                f"{resource.owner} of this agreement has another key",
+                f"{resource.owner} has another key in this agreement than on its card",
                 fix="Get the agreement from the model's owner",
                 code="other-key",
             )
@@ -201,16 +203,18 @@ def require_model(welcome: ServerWelcome, policy: ClientPolicy) -> None:
     if (welcome.model, welcome.content) != (resource.name, resource.content):
         raise PolicyError(
             "the server serves another model",
-            why=f"{welcome.model}, {welcome.content.short}; the agreement names "
-            f"{resource.name}, {resource.content.short}",
+            why=(
+                f"it serves {welcome.model}, {welcome.content.short}; the agreement "
+                f"names {resource.name}, {resource.content.short}"
+            ),
             code="other-model",
         )
     if welcome.head is not None:
         verify_head(welcome.head)
         if welcome.head.body.log != policy.agreement.party(resource.owner).sign:
             raise PolicyError(
-                "the server shows a log of somebody else",
-                why=f"it is not signed by {resource.owner}",
+                "the server sent a log of another party",
+                why=f"the log is not signed by {resource.owner}",
                 code="other-log",
             )
 

@@ -144,9 +144,11 @@ class ClientSession:
                 self._scheduler.cancel(question)
             return
         if not isinstance(header, InferenceRequest):
-            raise MalformedError("a packet that only servers send", code="bad-packet")
+            raise MalformedError(
+                "the client sent a packet that only servers send", code="bad-packet"
+            )
         if header.id <= self._last_id:
-            raise MalformedError("a question was asked twice", code="bad-packet")
+            raise MalformedError("a question was sent twice", code="bad-packet")
         self._last_id = header.id
         try:
             self._ask(header, packet.payload)
@@ -179,16 +181,20 @@ class ClientSession:
         form = self._form
         offered = {"predict": form.outputs, "generate": form.tokens}[header.work]
         if offered is None:
-            raise bad_request(f"this model does not {header.work}")
+            raise bad_request(f"this model does not support {header.work}")
         if header.steps < 0:
-            raise bad_request("a number of steps below 0")
+            raise bad_request("the number of steps is negative")
         if not 1 <= header.rows <= form.max_rows:
-            raise bad_request(f"{header.rows} rows; 1 to {form.max_rows} are taken")
+            raise bad_request(
+                f"the request has {header.rows} rows; it must have 1 to {form.max_rows}"
+            )
         wanted = header.rows * form.inputs.row_bytes
         if wanted > self._settings.max_request_bytes:
             raise too_large(wanted, self._settings.max_request_bytes)
         if len(payload) != wanted:
-            raise bad_request(f"{len(payload)} bytes; these rows have {wanted}")
+            raise bad_request(
+                f"the request has {len(payload)} bytes; these rows need {wanted}"
+            )
         try:
             demand_rows(payload, form.inputs)
         except MalformedError as error:
@@ -294,6 +300,6 @@ def _refusal(id_: int, error: SealiftError) -> Refused:
 
 
 _UNTOLD: Final = {
-    True: ("model-failed", "why stays at the server"),
-    False: ("bad-packet", "what came could not be read"),
+    True: ("model-failed", "the server keeps the reason"),
+    False: ("bad-packet", "the packet could not be read"),
 }

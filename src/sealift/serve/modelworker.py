@@ -75,7 +75,7 @@ def let_out_rows(rows: bytearray, fields: Fields) -> bytearray:
         demand_rows(rows, schema)
     except MalformedError as error:
         raise JobError(
-            "the model's answer does not fit its form",
+            "the model's answer does not match the model's form",
             why=f"{error.field}: {error.why}",
             code="answer-refused",
         ) from None
@@ -206,7 +206,7 @@ class ModelWorker:
     def _restart(self) -> None:
         now_s, full = self._clock(), len(self._restarts) == MAX_RESTARTS
         if full and now_s - self._restarts[0] < RESTARTS_S:
-            raise killed(f"{MAX_RESTARTS} times in {RESTARTS_S:g} s")
+            raise killed(f"it ended {MAX_RESTARTS} times in {RESTARTS_S:g} s")
         self._restarts.append(now_s)
         emit(self._sink, "serve.restarted", number=len(self._restarts))
         try:
@@ -270,7 +270,7 @@ class _Worker:
             try:
                 self._process.start(free_memory_bytes(), text, files)
             except PeerError:
-                raise killed("nothing starts it any more") from None
+                raise killed("the server does not start it again") from None
             self._converse(terms.order(self._equipment, model), (0,), LOAD_S)
             scrub(model.view)  # loaded; the memory itself goes with the process
             self._stack = stack.pop_all()

@@ -79,16 +79,18 @@ def pack_question(given: Arrays, form: ModelForm) -> PackedQuestion:
     schema = form.inputs
     if not isinstance(given, Mapping):
         if len(schema.fields) != 1:
-            raise bad_request(f"give arrays by name: {_names(schema)}")
+            raise bad_request(f"give a dict with the arrays {_names(schema)}")
         given = {schema.fields[0].name: given}
     if set(given) != {field.name for field in schema.fields}:
         found = ", ".join(sorted(map(str, given)))[:200] or "nothing"
-        raise bad_request(f"it is asked with {_names(schema)}; given was {found}")
+        raise bad_request(
+            f"the model needs the arrays {_names(schema)}; it received {found}"
+        )
     of_tensors = any(hasattr(each, "detach") for each in given.values())
     columns = {field.name: _column(given[field.name], field) for field in schema.fields}
     lengths = {len(each) for each in columns.values()}
     if len(lengths) != 1 or not min(lengths):
-        raise bad_request("every array has as many rows as the others, one at least")
+        raise bad_request("all arrays must have the same number of rows, at least one")
     return PackedQuestion(lengths.pop(), _pack(columns, schema), of_tensors)
 
 
@@ -123,16 +125,20 @@ def _column(given: Any, field: Field) -> NDArray[Any]:
     wanted = numpy_dtype(field)
     if array.shape[1:] != field.shape or not array.shape:
         shape = ", ".join(["rows", *map(str, field.shape)])
-        raise bad_request(f"{field.name} has shape {array.shape}, it must be ({shape})")
+        raise bad_request(f"{field.name} has shape {array.shape}; it must be ({shape})")
     kind = _SAME_KIND.get(array.dtype.kind)
     if kind != field.element.kind:
-        raise bad_request(f"{field.name} is {array.dtype}, it must be {field.dtype}")
+        raise bad_request(
+            f"{field.name} has type {array.dtype}; it must be {field.dtype}"
+        )
     if array.dtype == wanted:
         return array
     with np.errstate(over="ignore"):
         cast = array.astype(wanted)
     if kind == "int" and not np.array_equal(cast, array):
-        raise bad_request(f"{field.name} has a value that {field.dtype} does not hold")
+        raise bad_request(
+            f"{field.name} contains a value that {field.dtype} cannot represent"
+        )
     return cast
 
 
@@ -155,7 +161,7 @@ class Withdrawal:
             PeerError: code ``withdrawn``.
         """
         if self._over.is_set():
-            raise PeerError("the question was withdrawn", code="withdrawn")
+            raise PeerError("the question was cancelled", code="withdrawn")
 
     def asked(self, mail: PendingRequests, id_: int) -> None:
         """This question is under way now, instead of the one before."""
@@ -210,8 +216,8 @@ class PendingRequests:
         """Send one question; its number."""
         if question.rows * self._form.inputs.row_bytes > self._max_request_bytes:
             raise MalformedError(
-                f"a request of {len(question.payload)} bytes",
-                why=f"the server takes {self._max_request_bytes}",
+                f"the request has {len(question.payload)} bytes",
+                why=f"the server accepts at most {self._max_request_bytes} bytes",
                 code="request-too-large",
             )
         with self._sending:
@@ -291,9 +297,9 @@ class PendingRequests:
         if isinstance(header, Refused) and header.id == 0:
             raise explain_refusal(header)
         if not isinstance(header, InferenceAnswer | Refused):
-            raise unexpected("a packet that no server sends")
+            raise unexpected("the server sent a packet that servers do not send")
         if not 1 <= header.id <= self._last_id:
-            raise unexpected("an answer to a question that was not asked")
+            raise unexpected("the server answered a question that was not asked")
         with self._state:
             waiting = self._inbox.get(header.id)
             if waiting is not None:  # else: nobody waits for it any more
@@ -308,7 +314,9 @@ class PendingRequests:
             rows = len(packet.payload) / header.rows
             found = (self._form.outputs, self._form.tokens)
             if rows not in [each.schema.row_bytes for each in found if each]:
-                raise unexpected("its bytes do not fit its rows")
+                raise unexpected(
+                    "the number of bytes does not match the number of rows"
+                )
 
     def forget(self, id_: int) -> None:
         """Nobody waits for it any more."""
@@ -342,8 +350,8 @@ def _again(error: SealiftError) -> SealiftError:
 
 def _no_answer(timeout_s: float) -> PeerError:
     return PeerError(
-        f"no answer within {timeout_s:g} s",
-        fix="Give it more time, or ask when the server has less to do",
+        f"the server did not answer within {timeout_s:g} s",
+        fix="Set a longer timeout, or ask again when the server has less load",
         code="peer-timeout",
     )
 
@@ -351,11 +359,13 @@ def _no_answer(timeout_s: float) -> PeerError:
 def _gone(error: PeerError) -> PeerError:
     if error.code in ("session-closed", "session-ended"):
         return PeerError("the server closed the session", code="session-closed")
-    return PeerError("the server is gone", why=error, code="server-gone")
+    return PeerError(
+        "the connection to the server was lost", why=error, code="server-gone"
+    )
 
 
 def unexpected(why: str) -> MalformedError:
     """The error for an answer that is none."""
     return MalformedError(
-        "the server answered something else", why=why, code="bad-answer"
+        "the server sent an unexpected answer", why=why, code="bad-answer"
     )

@@ -194,15 +194,15 @@ def receive_packet(
 def bad_request(why: str) -> MalformedError:
     """A question that the model's form has no place for."""
     return MalformedError(
-        "the request does not fit the model's form", why=why, code="bad-request"
+        "the request does not match the model's form", why=why, code="bad-request"
     )
 
 
 def too_large(found_bytes: int, most_bytes: int) -> MalformedError:
     """A payload above the limit."""
     return MalformedError(
-        f"a request of {found_bytes} bytes",
-        why=f"{most_bytes} are the most that are taken",
+        f"the request has {found_bytes} bytes",
+        why=f"the limit is {most_bytes} bytes",
         code="request-too-large",
     )
 
@@ -226,7 +226,7 @@ def _collect(
         part_s = PART_S if timeout_s is None else min(timeout_s, PART_S)
         body = memoryview(_receive_part(session, part_s))
         if not body:
-            raise _bad("an empty part")
+            raise _bad("a part of it is empty")
 
 
 def _receive_part(session: Session, timeout_s: float | None) -> bytes:
@@ -237,14 +237,14 @@ def _receive_part(session: Session, timeout_s: float | None) -> bytes:
         if error.code != "peer-timeout":
             raise
         raise PeerError(
-            "the peer stopped in the midst of a packet", code="peer-stalled"
+            "the peer stopped in the middle of a packet", code="peer-stalled"
         ) from None
 
 
 def _parse(head: bytes) -> Header:
     kind = _KINDS.get(_NAMES.get(head[:1], ""))
     if kind is None:
-        raise _bad("an unknown kind")
+        raise _bad("its kind is unknown")
     return decode(kind, head[1:], max_bytes=MAX_HEADER_BYTES)
 
 
@@ -265,7 +265,7 @@ def _padding(length: int) -> int:
 
 
 def _bad(why: str) -> MalformedError:
-    return MalformedError("not a packet", why=why, code="bad-packet")
+    return MalformedError("the bytes are not a packet", why=why, code="bad-packet")
 
 
 class BusyError(PeerError):
@@ -290,11 +290,11 @@ def busy(why: str, retry_s: float) -> BusyError:
 
 
 _KNOWN: Final[dict[str, tuple[type[SealiftError], str]]] = {
-    "bad-request": (MalformedError, "the request does not fit the model's form"),
+    "bad-request": (MalformedError, "the request does not match the model's form"),
     "request-too-large": (MalformedError, "the request is too large"),
-    "bad-packet": (MalformedError, "the server could not read what was sent"),
+    "bad-packet": (MalformedError, "the server could not read the packet"),
     "model-failed": (JobError, "the model failed on this request"),
-    "request-timeout": (PeerError, "the server did not come to the request in time"),
+    "request-timeout": (PeerError, "the server did not process the request in time"),
     "tokens-not-taken": (PeerError, "the server ended the generation"),
     "server-stopping": (PeerError, "the server is stopping"),
 }
@@ -309,4 +309,6 @@ def explain_refusal(refused: Refused) -> SealiftError:
         kind, what = _KNOWN[refused.code]
         why = "" if line == what else line
         return kind(what, why=why, code=refused.code)
-    return RefusedError("the server refused", why=line, code="request-refused")
+    return RefusedError(
+        "the server refused the request", why=line, code="request-refused"
+    )

@@ -132,7 +132,7 @@ class Scheduler:
             self._changed.notify_all()
         for each in displaced:
             self._metrics.refused("busy")
-            each.refuse(busy("others have fewer rows waiting", LOOK_S))
+            each.refuse(busy("other clients have fewer rows waiting", LOOK_S))
 
     def cancel(self, question: Question) -> None:
         """Nobody waits for it any more."""
@@ -289,8 +289,8 @@ class Scheduler:
             with suppress(SealiftError):
                 self._model.drop(stream.number)
             ended = PeerError(
-                "the generation was ended",
-                why="its tokens were not taken in time, or not wanted",
+                "the server ended the generation",
+                why="its tokens were not read in time, or it was cancelled",
                 code="tokens-not-taken",
             )
             self._refuse(question, ended)
@@ -326,7 +326,7 @@ class Scheduler:
     def _give_up(self, late: list[Question]) -> None:
         for each in late:
             refusal = PeerError(
-                "the server did not come to it in time",
+                "the server did not process the request in time",
                 code="request-timeout",
             )
             self._refuse(each, refusal)

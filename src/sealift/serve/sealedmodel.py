@@ -78,7 +78,7 @@ def seal_model_file(
     """
     check_name(name, what="resource name")
     if not parse_tensors(content):
-        raise MalformedError("the model has no tensors", code="bad-tensors")
+        raise MalformedError("the file contains no tensors", code="bad-tensors")
     final = sealed_paths(out_dir, name)
     with staged(out_dir, name, kept) as folder:
         folder.demand_free(iter((final.sealed, final.card)))
@@ -175,8 +175,11 @@ def find_model(resource: Resource, folder: Path) -> tuple[SealedPaths, ResourceC
     paths = sealed_paths(folder, resource.name)
     if not paths.sealed.is_file():
         raise UnavailableError(
-            f"{paths.sealed} is not there",
-            fix="Copy the sealed model to the server; its key is asked for later",
+            f"the file {paths.sealed} does not exist",
+            fix=(
+                "Copy the sealed model to the server; the server asks for its key "
+                "when it starts"
+            ),
             code="no-file",
         )
     return paths, card

@@ -271,7 +271,7 @@ class Server:
         if resource.name not in keys.released:
             raise UnavailableError(
                 f"the key of {resource.name} was not released",
-                why=f"the broker of {resource.owner} did not come in time",
+                why=f"the broker of {resource.owner} did not connect in time",
                 code="key-missing",
             )
         self._head = next(iter(keys.heads()), None)

@@ -132,12 +132,27 @@ def one_ahead(group: SealedGroup, tensor: Array) -> None:
 @pytest.mark.parametrize(
     ("drift", "said"),
     [
-        (lambda g, t: g.all_reduce(t[:-1]), "elements 999 there, 1000 here"),
-        (lambda g, t: g.all_reduce(t.astype("float64")), "dtype 1 there, 0 here"),
-        (lambda g, t: g.all_reduce(t, Reduction.MAX), "reduction max there, sum here"),
-        (lambda g, t: g.broadcast(t), "operation broadcast there, all_reduce here"),
-        (lambda g, t: g.barrier(), "operation barrier there, all_reduce here"),
-        (one_ahead, "number 1 there, 0 here"),
+        (
+            lambda g, t: g.all_reduce(t[:-1]),
+            "elements: 999 on the other rank, 1000 here",
+        ),
+        (
+            lambda g, t: g.all_reduce(t.astype("float64")),
+            "dtype: 1 on the other rank, 0 here",
+        ),
+        (
+            lambda g, t: g.all_reduce(t, Reduction.MAX),
+            "reduction: max on the other rank, sum here",
+        ),
+        (
+            lambda g, t: g.broadcast(t),
+            "operation: broadcast on the other rank, all_reduce here",
+        ),
+        (
+            lambda g, t: g.barrier(),
+            "operation: barrier on the other rank, all_reduce here",
+        ),
+        (one_ahead, "number: 1 on the other rank, 0 here"),
     ],
 )
 def test_ranks_that_drift_apart_sum_nothing(drift: Any, said: str) -> None:

@@ -79,7 +79,7 @@ def test_all_ranks_choose_the_same_and_say_why() -> None:
     with ThreadPoolExecutor(3) as pool:
         first, *others = pool.map(one, range(3))
     assert others == [first, first]
-    assert "one phase up to" in first.why
+    assert "one phase " in first.why
 
 
 @pytest.mark.parametrize("step", [math.nan, math.inf, 1e300, 61.0, 1e-3])

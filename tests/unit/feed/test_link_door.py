@@ -139,7 +139,7 @@ def test_an_owner_that_leaves_without_a_word_is_told_apart(
         got = Other(lambda: list(receiver))
         sender.send(batch(0))
         sender.__exit__(KeyError)  # its own failure is no last word
-        with pytest.raises(PeerError, match="1 batches came whole") as caught:
+        with pytest.raises(PeerError, match="1 batches") as caught:
             got.join()
         assert caught.value.code == "feed-truncated"
 
@@ -150,7 +150,7 @@ def test_a_device_that_leaves_is_one_line(parties: LinkedParties) -> None:
         sender.send(batch(0))
         got.join()
         receiver.close()
-        with pytest.raises(PeerError, match="1 batches were verified") as caught:
+        with pytest.raises(PeerError, match="1 batches") as caught:
             sender.send_ahead([batch(1), batch(2)])
         assert caught.value.code == "device-left"
         with pytest.raises(UsageError):
@@ -158,7 +158,7 @@ def test_a_device_that_leaves_is_one_line(parties: LinkedParties) -> None:
 
 
 def test_silence_has_an_end(parties: LinkedParties) -> None:
-    with pytest.raises(PeerError, match="no owner came") as caught:
+    with pytest.raises(PeerError, match="no owner") as caught:
         parties.accept_link(wait_s=0.05)
     assert caught.value.code == "peer-timeout"
     with pytest.raises(PeerError, match="nobody listens") as caught:
@@ -167,7 +167,7 @@ def test_silence_has_an_end(parties: LinkedParties) -> None:
     other = Other(lambda: parties.accept_link(timeout_s=0.1))
     with parties.offer(timeout_s=0.1) as sender:
         receiver = other.join()
-        with pytest.raises(PeerError, match="sent nothing in time"):
+        with pytest.raises(PeerError, match="sent no batch in time"):
             receiver.receive()
         with pytest.raises(PeerError, match="ended the link"):
             sender.send(batch(0))
@@ -181,7 +181,7 @@ def test_an_engine_that_was_given_stays_open(parties: LinkedParties) -> None:
         got.join()
     engine.allocate(64).close()
     engine.close()
-    with pytest.raises(UsageError, match="no device 'tpu'"):
+    with pytest.raises(UsageError, match="'tpu'"):
         parties.accept_link(device="tpu")
 
 

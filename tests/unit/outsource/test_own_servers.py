@@ -100,7 +100,7 @@ def test_a_server_that_lies_is_named(
     world.running["M"].products = Lying("cpu", KERNELS)
     with reached(world) as model:
         before = train(model, 1)
-        with pytest.raises(IntegrityError, match=r"M \(cloud-b\) answered wrongly"):
+        with pytest.raises(IntegrityError, match=r"M \(cloud-b\) sent a wrong answer"):
             train(model, 2)
         assert all(map(torch.equal, before, model.parameters()))
         with pytest.raises(IntegrityError, match="cloud-b"):

@@ -40,9 +40,7 @@ def test_gradients_in_another_order_are_named() -> None:
             one.backward()
             two.backward()
         one, two = model(torch.ones(4, 3))
-        with pytest.raises(
-            JobError, match=r"^the gradient of two comes where"
-        ) as caught:
+        with pytest.raises(JobError, match=r"asked for the gradient of two") as caught:
             two.backward()
         assert caught.value.code == "other-operations"
         with pytest.raises(JobError, match="had nothing"):

@@ -238,7 +238,7 @@ def test_an_overflow_of_our_own_blames_nobody(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("sealift.outsource.quantize._excess", lambda *_: 0)
     layer = Layer(name="deep", batch=1, inputs=3000, outputs=1)
     x, w, dy = (np.ones(layer.shape(t), np.float32) for t in TENSORS)
-    with pytest.raises(IntegrityError, match="deep left the modulus") as found:
+    with pytest.raises(IntegrityError, match="of deep exceeded") as found:
         step(masked(InPlaceServers()), layer, (x, w, dy))
     assert found.value.code == "product-wrapped"
 
@@ -285,7 +285,7 @@ def test_naming_a_server_takes_little_memory(
     multiplier.backward(Backward(0, BOTH), dy)
     tracemalloc.start()
     try:
-        with pytest.raises(IntegrityError, match=r"^Z .cloud-z. answered"):
+        with pytest.raises(IntegrityError, match=r"^Z .cloud-z. sent"):
             multiplier.settle()
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -144,10 +144,10 @@ def test_a_server_that_is_gone_in_the_midst() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"z": rows(1.0)}, "it is asked with x"),
+        ({"z": rows(1.0)}, "the arrays x; "),
         (rows(1.0).astype(int), "must be float32"),
         (rows(1.0)[:, :1], "has shape"),
-        (np.zeros((0, 2), np.float32), "one at least"),
+        (np.zeros((0, 2), np.float32), "at least one"),
     ],
 )
 def test_rows_that_do_not_fit(given: object, why: str) -> None:

@@ -121,7 +121,7 @@ def test_but_not_for_long(place: Place, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_nobody_comes(place: Place) -> None:
-    with pytest.raises(PeerError, match="ada did not come") as failure:
+    with pytest.raises(PeerError, match="ada did not") as failure:
         place.arrivals(lease_of("ada"), 0.1)
     assert failure.value.code == "holder-missing"
 

@@ -143,5 +143,5 @@ def _failure(error: BaseException) -> SealiftError:
     if isinstance(error, SealiftError):
         return error
     return PeerError(
-        "the servers cannot be asked any more", why="a step was broken off"
+        "the servers do not accept requests any more", why="a step was aborted"
     )

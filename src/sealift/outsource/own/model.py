@@ -57,7 +57,7 @@ class ModuleReport:
     share: float
 
     def __str__(self) -> str:
-        where = f"here: {self.stays}" if self.stays else "servers"
+        where = f"on this machine: {self.stays}" if self.stays else "servers"
         return f"{self.name:<32} {self.kind:<16} {self.share:6.1%}  {where}"
 
 
@@ -76,7 +76,7 @@ class ConversionReport:
     served: int
 
     def __str__(self) -> str:
-        steps = f"{self.served} steps on servers, {self.rehearsed} here"
+        steps = f"{self.served} steps on servers, {self.rehearsed} on this machine"
         return "\n".join((*map(str, self.modules), steps))
 
 
@@ -95,7 +95,7 @@ class OutsourcedState:
         self._seconds: dict[str, float] = defaultdict(float)
         if not convert(model, route):
             raise UsageError(
-                "the model has no Linear or Conv2d that servers could compute",
+                "the model has no Linear or Conv2d that the servers could compute",
                 code="nothing-to-outsource",
             )
         door = StepRunner(reach, kernels, seed, self._begin_step, self._undo_step)

@@ -80,7 +80,7 @@ class Servers:
     def __post_init__(self) -> None:
         keys = {card.sign: card.name for card in (self.client, *self.cards.values())}
         if len(keys) <= len(SHARES):
-            raise servers_not_apart("two of client, P, M and Z have one key")
+            raise servers_not_apart("the client, P, M and Z need four different keys")
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
@@ -117,8 +117,8 @@ class Servers:
         if card != identity.card:
             whose = f"server {share}" if share else "client"
             raise UsageError(
-                f"this is not the key of the {whose}",
-                why=f"it is {identity.name}'s; the {whose} is {card.name}",
+                f"this key does not belong to the {whose}",
+                why=f"it belongs to {identity.name}; the {whose} is {card.name}",
                 code="other-key",
             )
         role = Role.SHARE_SERVER if share else Role.ACCELERATOR
@@ -209,5 +209,7 @@ def _policy(role: Role, card: Card) -> PeerPolicy:
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise MalformedError(f"{text[:80]!r} is not an address", code="bad-address")
+        raise MalformedError(
+            f"{text[:80]!r} is not an address of the form host:port", code="bad-address"
+        )
     return host, int(port)

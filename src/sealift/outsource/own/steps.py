@@ -98,8 +98,12 @@ class Served:
     def _other(self, name: str) -> JobError:
         expected = _told(self.next, self._layers)
         return JobError(
-            f"{name} comes where the first step like this one had {expected}",
-            why="servers were told the order and shapes of a step's products",
+            f"the recipe asked for {name}; the first step of this kind had {expected} "
+            "here",
+            why=(
+                "the servers know the order and the shapes of a step's products, so "
+                "these must not change"
+            ),
             code="other-operations",
         )
 

@@ -96,7 +96,8 @@ class Arrivals:
             with suppress(SealiftError):  # somebody else, or a failed handshake
                 return accept(circuit, self._endpoint, policy, left_s)
         raise PeerError(
-            f"{lease.holder} did not come within {timeout_s:g} s", code="holder-missing"
+            f"{lease.holder} did not connect within {timeout_s:g} s",
+            code="holder-missing",
         )
 
     def _next(self, name: str, deadline: float) -> Circuit | None:

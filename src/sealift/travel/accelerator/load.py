@@ -307,7 +307,9 @@ class CargoLoader:
         resource, leaves = self._resource, list[bytes]()
         expected = count_records(resource.total_bytes, resource.record_bytes)
         if present.num_leaves != expected:
-            raise _wrong_content(f"{present.num_leaves} records, {expected} agreed")
+            raise _wrong_content(
+                f"it has {present.num_leaves} records; the agreement names {expected}"
+            )
         while len(leaves) < expected:
             left_s = self._visit.remaining_s()
             batch = receive_message(session, Leaves, timeout_s=left_s)
@@ -321,7 +323,9 @@ class CargoLoader:
         header = StreamHeader.parse(present.header)
         told = (header.total_bytes, header.record_bytes)
         if told != (self._resource.total_bytes, self._resource.record_bytes):
-            raise _wrong_content("the sealed file has another size")
+            raise _wrong_content(
+                "the sealed file has another size than the agreement names"
+            )
         opener = RecordOpener(self._data_key, present.header)
         if header.is_described and self._setup.columns is not None:
             try:
@@ -359,7 +363,9 @@ class CargoLoader:
         if path == "relay":
             return RelayedSource(session, remaining_s)
         if place is None or path not in {offer.kind for offer in place.offers}:
-            raise MalformedError("a path that was not offered", code="bad-message")
+            raise MalformedError(
+                "a connection path that was not offered", code="bad-message"
+            )
         transport = place.transport(min(CONNECT_S, remaining_s()))
         return DirectSource(transport, session, remaining_s)
 
@@ -378,7 +384,7 @@ def split_leaves(hashes: bytes) -> list[bytes]:
     """
     count, rest = divmod(len(hashes), LEAF_BYTES)
     if rest or not 0 < count <= LEAVES_PER_MESSAGE:
-        raise _wrong_content(f"{len(hashes)} bytes of leaves in one message")
+        raise _wrong_content(f"one message has {len(hashes)} bytes of leaf hashes")
     return [
         hashes[start : start + LEAF_BYTES]
         for start in range(0, len(hashes), LEAF_BYTES)
@@ -387,7 +393,9 @@ def split_leaves(hashes: bytes) -> list[bytes]:
 
 def _wrong_content(why: str) -> IntegrityError:
     return IntegrityError(
-        "the holder's file is not the one agreed on", why=why, code="content-mismatch"
+        "the holder's file is not the file that the agreement names",
+        why=why,
+        code="content-mismatch",
     )
 
 
@@ -398,4 +406,4 @@ def check_presented(present: Present, lease: Lease) -> None:
         IntegrityError: if it presents another one.
     """
     if present.lease.body != lease:
-        raise IntegrityError("another lease was presented", code="foreign-lease")
+        raise IntegrityError("the holder presented another lease", code="foreign-lease")

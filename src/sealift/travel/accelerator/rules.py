@@ -72,7 +72,9 @@ class VisitRules:
         """
         with self._lock:
             if offer.visit in self.seen:
-                raise StaleError("this visit id was used before", code="visit-replayed")
+                raise StaleError(
+                    "this visit identifier was already used", code="visit-replayed"
+                )
             self.seen.add(offer.visit)
             self._require_ahead(offer.position)
             self._require_visits_left(offer.holder, offer.purpose)
@@ -140,8 +142,10 @@ class VisitRules:
     def _require_ahead(self, position: int) -> None:
         if position <= self.position:
             raise StaleError(
-                "this group of visits is over",
-                why=f"it is number {position}, the last one was {self.position}",
+                "this visit batch is already over",
+                why=(
+                    f"it has number {position}; the last one was number {self.position}"
+                ),
                 code="group-over",
             )
 
@@ -149,8 +153,8 @@ class VisitRules:
         visits = self.counted.worked.get(purpose, {}).get(holder, 0)
         if visits >= self.max_visits:
             raise PolicyError(
-                f"{holder} was visited {visits} times",
-                why="the agreement's output rule allows no more",
+                f"{holder} was already visited {visits} times",
+                why="the agreement's output rule allows no more visits",
                 code="too-many-visits",
             )
 
@@ -163,7 +167,7 @@ def check_cargo(settings: TravelSettings, agreed: TravelRule) -> None:
     """
     if settings.buffers > agreed.buffers or settings.mixed > agreed.mixed:
         raise PolicyError(
-            "the job asks for more cargo at one time than agreed",
+            "the job asks for more visits at the same time than agreed",
             why=f"the agreement has buffers = {agreed.buffers}, "
             f"mixed = {str(agreed.mixed).lower()}",
             code="cargo-not-agreed",

@@ -101,7 +101,7 @@ class HostedVisit:
             IntegrityError: if the scrub did not hold; the process must stop.
         """
         if self._scrubbed is not None:
-            raise StaleError("this visit has ended", code="visit-ended")
+            raise StaleError("this visit has already ended", code="visit-ended")
         try:
             self._load(signed)
         except SealiftError as error:
@@ -160,7 +160,7 @@ class HostedVisit:
 
     def withdraw(self) -> VisitEnded:
         """The orchestrator grants nothing: the holder is gone."""
-        return self.fail(Failed("holder-missing", "the holder is gone"))
+        return self.fail(Failed("holder-missing", "the holder is disconnected"))
 
     def depart(self, failure: Failed) -> None:
         """Its owner's keys have ended: no frame is admitted, nothing of it is worked on."""
@@ -213,11 +213,13 @@ class HostedVisit:
             raise departed
         released = self._setup.released.get(offer.resource)
         if released is None or released.resource.owner != offer.holder:
-            raise PolicyError("no key was released for that", code="no-such-resource")
+            raise PolicyError(
+                "the key for these rows was not released", code="no-such-resource"
+            )
         resource = released.resource
         if part_for(offer.purpose) != resource.part:
             raise PolicyError(
-                "the visit asks for rows that are not there", code="bad-rows"
+                "the visit asks for rows that the table does not have", code="bad-rows"
             )
         resource.require_cells(offer.first_row, offer.rows)
         resource.require_purpose(offer.purpose)
@@ -290,7 +292,7 @@ class HostedVisit:
         same = all(getattr(lease, name) == getattr(offer, name) for name in names)
         shape = (offer.rows, resource.row_bytes)
         if not same or (lease.shape, lease.content) != (shape, resource.content):
-            raise PolicyError("the lease is not what was offered", code="foreign-lease")
+            raise PolicyError("the lease differs from the offer", code="foreign-lease")
 
     def _tell_phase(self, phase: str) -> None:
         message = VisitPhase(self.offer.visit, phase)

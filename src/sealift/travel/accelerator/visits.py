@@ -235,15 +235,19 @@ class HostedVisits:
         mixed = self._travel.mixed and offer.purpose != "heldout"
         repeated = offer.resource in {each.resource for each in beside}
         if self._closed or len(groups) > self._travel.buffers:
-            raise _no_room(f"{len(offers)} are here")
+            raise _no_room(f"{len(offers)} visits are already here")
         if beside and (repeated or not mixed):
-            raise _no_room("cargo is not mixed" if not mixed else "it is here already")
+            raise _no_room(
+                "the job does not mix rows of several holders"
+                if not mixed
+                else "rows of this holder are already here"
+            )
 
     def _require_planned(self, offer: OfferVisit) -> None:
         if (offer.position, offer.stop) not in self._planned:
             raise PolicyError(
                 f"the job's plan has no such visit to {offer.resource}",
-                why="it follows from agreement and job, and the accelerator makes it",
+                why="the accelerator computes the plan from the agreement and the job",
                 code="not-planned",
             )
 
@@ -270,7 +274,10 @@ class HostedVisits:
             entry.taken.set()
             self._entries.pop(entry.visit.offer.visit, None)
         return entry.visit.fail(
-            Failed("never-worked", "its cargo was loaded, and nobody asked for work")
+            Failed(
+                "never-worked",
+                "its rows were loaded, but no work on them was requested",
+            )
         )
 
     def _take(self, order: WorkVisits) -> list[_Hosted]:
@@ -282,8 +289,8 @@ class HostedVisits:
             foreign = any(each.position != order.position for each in offers)
             if len(alike) > 1 or foreign or not all(entry.loaded for entry in entries):
                 raise PolicyError(
-                    "these visits are no group that could be worked on",
-                    why="they are not loaded, or of different groups",
+                    "these visits are not a complete batch of the plan",
+                    why="they are not loaded, or belong to different batches",
                     code="bad-group",
                 )
             for entry in entries:
@@ -323,7 +330,11 @@ def _scrub_all(entries: list[_Hosted], reason: str) -> Abandoned:
 
 
 def _no_room(why: str) -> PolicyError:
-    return PolicyError("no more visits at this time", why=why, code="too-many-buffers")
+    return PolicyError(
+        "the accelerator accepts no more visits at this time",
+        why=why,
+        code="too-many-buffers",
+    )
 
 
 _ORDERS: Final = (OfferVisit, Granted, Withdrawn, WorkVisits, FinishJob, OutputKept)
@@ -361,7 +372,7 @@ class Orders:
             turn = self._turns.get(timeout=timeout_s)
         except queue.Empty:
             raise PeerError(
-                f"the orchestrator said nothing for {timeout_s:g} s",
+                f"the orchestrator sent nothing for {timeout_s:g} s",
                 code="peer-timeout",
             ) from None
         if isinstance(turn, BaseException):

@@ -320,8 +320,8 @@ class HolderJob:
         owners = [log_owner(head, self._agreement).name for head in heads]
         if self._endpoint.name not in owners:
             raise PolicyError(
-                "the accelerator shows no head of our own log",
-                why="our key was released by our broker or not at all",
+                "the accelerator sent no head of this owner's log",
+                why="the key was not released by this owner's broker",
                 code="head-missing",
             )
         for head, owner in zip(heads, owners, strict=True):
@@ -335,7 +335,7 @@ class HolderJob:
             session = self._meet_broker(owner)
         except PeerError as error:
             raise PeerError(
-                f"no consistency proof from the broker of {owner}",
+                f"the broker of {owner} sent no consistency proof",
                 why=str(error),
                 code="no-consistency-proof",
             ) from None

@@ -298,7 +298,7 @@ class Provisioning:
         told = (receipt.visit, receipt.instance, receipt.content, receipt.agreement)
         if told != expected or receipt.cargo_bytes != lease.cargo_bytes:
             raise PolicyError(
-                "the receipt is for another visit", code="foreign-receipt"
+                "the receipt belongs to another visit", code="foreign-receipt"
             )
 
     def _remaining_s(self) -> float:
@@ -327,13 +327,15 @@ def check_lease(
     """
     lease = verify_lease(signed, terms)
     if lease.holder != holder or lease.resource not in held:
-        raise PolicyError("the lease is for another holder", code="foreign-lease")
+        raise PolicyError("the lease belongs to another holder", code="foreign-lease")
     resource = held[lease.resource].resource
     if (lease.content, part_for(lease.purpose)) != (resource.content, resource.part):
-        raise PolicyError("the lease is for another content", code="foreign-lease")
+        raise PolicyError("the lease belongs to other content", code="foreign-lease")
     rows, row_bytes = lease.shape
     if row_bytes != resource.row_bytes:
-        raise PolicyError("the lease asks for rows that are not there", code="bad-rows")
+        raise PolicyError(
+            "the lease asks for rows that the table does not have", code="bad-rows"
+        )
     resource.require_cells(lease.first_row, rows)
     return held[lease.resource]
 

@@ -109,9 +109,9 @@ class LeaseWatch:
             while not self._is_good():
                 if self._ended() or self._clock() >= deadline_s:
                     raise StaleError(
-                        "the accelerator lost its lease, so it gets no more rows",
+                        "the accelerator lost its lease, so it receives no more rows",
                         why=self._rule
-                        or "our own broker tells of no lease that it holds",
+                        or "this owner's broker knows no lease of the accelerator",
                         code="lease-revoked",
                     )
                 self._changed.wait(ASK_AGAIN_S)
@@ -272,7 +272,9 @@ class PartyWatch:
 
     def _break(self, error: BaseException) -> None:
         """A bug of ours: nothing is brought unwatched."""
-        self.ended = JobError("our own side is not watched any more", why=error)
+        self.ended = JobError(
+            "the check of this owner's own rules has stopped", why=error
+        )
         self._hang_up()
 
     def _hang_up(self) -> None:

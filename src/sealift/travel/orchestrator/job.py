@@ -337,7 +337,7 @@ def add_to_receipt(receipt: bytearray, output: Output) -> None:
 def _say_causes(tally: Tally, absent: Sequence[str]) -> str:
     """Why rows are missing: what the last visit to each table came to, or who is."""
     if absent and not tally.skipped:
-        return f"Holders that did not arrive: {', '.join(absent)}"
+        return f"These holders did not connect: {', '.join(absent)}"
     skipped = sorted({resource for _position, resource in tally.skipped})
     causes = [(resource, tally.causes[resource]) for resource in skipped]
     return "; ".join(f"{name} was skipped: {c.line} [{c.code}]" for name, c in causes)

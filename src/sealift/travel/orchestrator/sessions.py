@@ -88,7 +88,7 @@ class LiveSessions:
                 left = deadline - self._clock()
                 if left <= 0:
                     raise PeerError(
-                        f"{say_role(role, name)} did not arrive in time",
+                        f"{say_role(role, name)} did not connect in time",
                         code="peer-missing",
                     )
                 self._changed.wait(left)

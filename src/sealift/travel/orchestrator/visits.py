@@ -202,7 +202,9 @@ class PlanRun:
             self._skip(state, self._departed[name])
         elif holder is None:
             if not self._waits or self._clock() >= state.deadline:
-                missing = PeerError(f"holder {name} is not here", code="peer-missing")
+                missing = PeerError(
+                    f"the holder {name} is not connected", code="peer-missing"
+                )
                 cause = Failed(missing.code, str(missing))
                 self._skip(state, state.cause or cause)
         elif state.may_ask(holder, self._clock()):

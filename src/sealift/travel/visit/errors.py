@@ -109,7 +109,9 @@ def gave_up(message: bytes) -> SealiftError:
         failed = parse_message(message, (Failed,))
     except MalformedError:
         return MalformedError(
-            "expected a raw frame", why="a message came", code="unexpected-frame"
+            "a raw frame was expected",
+            why="a message came instead",
+            code="unexpected-frame",
         )
     failed = require_kind(failed, Failed)
     return FailedError(failed)

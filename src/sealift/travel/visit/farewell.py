@@ -39,9 +39,13 @@ def receive_receipt(session: Session, finished: Finished, timeout_s: float) -> b
         piece = receive_message(session, Output, timeout_s=timeout_s)
         receipt += piece.part
         if len(receipt) > finished.receipt_bytes:
-            raise MalformedError("a longer receipt than announced", code="bad-message")
+            raise MalformedError(
+                "the receipt is longer than announced", code="bad-message"
+            )
         if piece.name != RUN_RECEIPT_NAME or not piece.part:
-            raise MalformedError("not the run's receipt", code="bad-message")
+            raise MalformedError(
+                "the message is not the run's receipt", code="bad-message"
+            )
     return bytes(receipt)
 
 

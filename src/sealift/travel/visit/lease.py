@@ -67,13 +67,15 @@ class Lease:
     def __post_init__(self) -> None:
         rows, row_bytes = self.shape
         if rows < 1 or row_bytes < 1 or self.first_row < 0 or self.offset < 0:
-            raise MalformedError("a lease covers at least one row", field="shape")
+            raise MalformedError("a lease must cover at least one row", field="shape")
         if rows * row_bytes > self.max_bytes:
             raise MalformedError(
-                "the cargo is longer than the lease", field="max_bytes"
+                "the rows are longer than the lease", field="max_bytes"
             )
         if not 0 < self.lease_s < 7 * 86_400:
-            raise MalformedError("lease seconds out of range", field="lease_s")
+            raise MalformedError(
+                "the lease's duration is out of range", field="lease_s"
+            )
 
     @property
     def start_byte(self) -> int:
@@ -146,9 +148,11 @@ def verify_lease(signed: SignedLease, terms: LeaseTerms) -> Lease:
     lease = signed.verify(terms.orchestrator)
     for name in ("job", "agreement", "accelerator"):
         if getattr(lease, name) != getattr(terms, name):
-            raise PolicyError(f"the lease is for another {name}", code="foreign-lease")
+            raise PolicyError(
+                f"the lease belongs to another {name}", code="foreign-lease"
+            )
     if lease.run.job != terms.job or terms.run not in (None, lease.run):
-        raise PolicyError("the lease is for another run", code="foreign-lease")
+        raise PolicyError("the lease belongs to another run", code="foreign-lease")
     check_seconds(lease.lease_s, terms.longest_s)
     return lease
 
@@ -269,11 +273,13 @@ def parse_frame(raw: Buffer) -> Frame:
     """
     view = memoryview(raw)
     if len(view) < HEADER_BYTES + TAG_BYTES:
-        raise MalformedError("visit frame is too short", offset=len(view))
+        raise MalformedError("the visit frame is too short", offset=len(view))
     fields = bytes(view[: _FIELDS.size])
     version, sequence, record, handle, offset, length = _FIELDS.unpack(fields)
     if version != VERSION or fields[1:4] != bytes(3):
-        raise MalformedError(f"visit frame version {version}", why="this is version 1")
+        raise MalformedError(
+            f"the visit frame has version {version}", why="this Sealift reads version 1"
+        )
     mac = bytes(view[_FIELDS.size : HEADER_BYTES])
     body = view[HEADER_BYTES:]
     return Frame(fields, sequence, record, Handle(handle), offset, length, mac, body)

@@ -92,7 +92,7 @@ def _private(length: int) -> mmap.mmap:
         mapped = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, ValueError, OverflowError) as error:
         raise UnavailableError(
-            f"no memory for a quarantine slot of {length} bytes",
+            f"there is no memory for a quarantine slot of {length} bytes",
             why=error,
             code="no-memory",
         ) from None
@@ -155,7 +155,9 @@ def scrub(
     left = sum(region.nonzero_bytes for region in found)
     if left:
         raise IntegrityError(
-            "the scrub did not hold", why=f"{left} bytes were not zero", code="scrub"
+            "the memory was not overwritten completely",
+            why=f"{left} bytes were not zero",
+            code="scrub",
         )
     return ScrubSummary(found, freed_is_overwritten(), verified=True)
 

@@ -342,7 +342,9 @@ class Finished:
 
     def __post_init__(self) -> None:
         if not 0 <= self.receipt_bytes <= MAX_RUN_RECEIPT_BYTES:
-            raise MalformedError("no receipt has that length", code="bad-message")
+            raise MalformedError(
+                "a receipt cannot have this length", code="bad-message"
+            )
 
 
 def message_name(kind: type) -> str:
@@ -395,7 +397,7 @@ def parse_message(raw: bytes, kinds: tuple[type, ...]) -> object:
             return from_plain(kind, body, "body")
     expected = ", ".join(message_name(kind) for kind in kinds)
     raise MalformedError(
-        f"unexpected message {name[:40]!r}",
-        why=f"expected {expected}",
+        f"the peer sent an unexpected message {name[:40]!r}",
+        why=f"expected was {expected}",
         code="bad-message",
     )

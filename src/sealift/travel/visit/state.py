@@ -78,9 +78,13 @@ class Visit:
         """
         self._require(VisitState.OFFERED, "take a lease")
         if lease.visit != self.visit or lease.handle != self.handle:
-            raise PolicyError("the lease is for another buffer", code="foreign-lease")
+            raise PolicyError(
+                "the lease belongs to another buffer", code="foreign-lease"
+            )
         if lease.offset + lease.max_bytes > self.buffer_bytes:
-            raise PolicyError("the lease exceeds the buffer", code="lease-too-long")
+            raise PolicyError(
+                "the lease is larger than the buffer", code="lease-too-long"
+            )
         self._lease, self._record_bytes = lease, record_bytes
         self._deadline = self._clock() + lease.lease_s
         self.state = VisitState.LEASED
@@ -108,7 +112,7 @@ class Visit:
         if frame.sequence != self._next or self._next >= self.expected_frames:
             raise StaleError(
                 "a frame came twice, late or out of order",
-                why=f"frame {frame.sequence}, expected {self._next}",
+                why=f"it has number {frame.sequence}; number {self._next} was expected",
                 code="frame-order",
             )
         place = placement(self.lease, self._next, self._record_bytes)
@@ -134,8 +138,8 @@ class Visit:
             self.lease.cargo_bytes,
         ):
             raise IntegrityError(
-                "the cargo is not complete",
-                why=f"{self._next} of {self.expected_frames} frames",
+                "the rows are not complete",
+                why=f"{self._next} of {self.expected_frames} frames arrived",
                 code="cargo-truncated",
             )
         self.state = VisitState.SEALED
@@ -153,7 +157,7 @@ class Visit:
     def revoke(self, reason: str) -> None:
         """End the visit from any state that has not ended; what follows is a scrub."""
         if self.state in (VisitState.VERIFIED, VisitState.FAILED):
-            raise StaleError("this visit has ended", code="visit-ended")
+            raise StaleError("this visit has already ended", code="visit-ended")
         self.revoked_for = self.revoked_for or reason
         self.state = VisitState.SCRUBBING
 
@@ -165,19 +169,21 @@ class Visit:
 
     def _check_place(self, frame: Frame, place: RecordTarget) -> None:
         if frame.handle != self.handle:
-            raise PolicyError("a frame for another buffer", code="foreign-buffer")
+            raise PolicyError(
+                "a frame belongs to another buffer", code="foreign-buffer"
+            )
         told = (frame.record_index, frame.offset, frame.length)
         if told != (place.record, place.offset, place.length):
             raise PolicyError(
-                "a frame outside its lease",
-                why=f"{frame.length} bytes at offset {frame.offset}",
+                "a frame is outside its lease",
+                why=f"it has {frame.length} bytes at offset {frame.offset}",
                 code="outside-lease",
             )
 
     def _require(self, state: VisitState, verb: str) -> None:
         if self.state is not state:
             raise StaleError(
-                f"cannot {verb} now",
+                f"it is not possible to {verb} now",
                 why=f"the visit is {self.state}",
                 code="visit-state",
             )
