@@ -98,7 +98,7 @@ def test_a_server_that_lies_is_named_and_what_it_signed_is_kept(world: World) ->
         code, line = ended(run)
         told = run["accelerator"].wait_event("shares.wrong")
     assert code == 5
-    assert "M (cloud-b) answered wrongly" in line
+    assert "M (cloud-b) sent a wrong answer" in line
     assert line.endswith("[wrong-product]")
     (kept,) = state_of(world).glob("wrong-*-*.json")
     assert told.fields["kept"] == str(kept)

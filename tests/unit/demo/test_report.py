@@ -176,9 +176,9 @@ def test_groups_are_marked_in_mixed_runs_alone(tmp_path: Path) -> None:
     for visit in shown.progress.visits:
         visit.position = (visit.number - 1) // 3
         visit.marks.append(("train", visit.began_s + 0.3))
-    assert "<title>group 1</title>" in render(shown)
+    assert "<title>visit batch 1</title>" in render(shown)
     shown.travel = ONE_BUFFER
-    assert "<title>group 1</title>" not in render(shown)
+    assert "<title>visit batch 1</title>" not in render(shown)
 
 
 def test_hidden_loading_is_not_called_exposed(tmp_path: Path) -> None:
@@ -220,7 +220,9 @@ def test_a_data_officer_is_answered_first(tmp_path: Path) -> None:
     page = render(shown)
     words = page.index("<h2>For the owners&#x27; data officers</h2>")
     assert words < page.index("<h2>What was refused</h2>")
-    assert page.index("<summary>Details") < page.index("<h2>Whose rows are in use</h2>")
+    assert page.index("<summary>Details") < page.index(
+        "<h2>Whose rows are in memory</h2>"
+    )
     assert page.rindex("<h2>") == page.index("<h2>Terms</h2>")
     for question in ("Who saw my rows?", "What left, and to whom?"):
         assert page.count(question) == len(OWNERS)
@@ -345,7 +347,7 @@ def test_a_local_run_has_no_visits_to_show(tmp_path: Path) -> None:
     shown.plan, shown.progress = "local", Progress(6)
     page = render(shown)
     assert "bit for bit" in page
-    assert "Whose rows are in use" not in page
+    assert "Whose rows are in memory" not in page
 
 
 @pytest.mark.chromium

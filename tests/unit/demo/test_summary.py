@@ -57,6 +57,6 @@ def test_it_fits_a_terminal(tmp_path: Path, sample: bool) -> None:
 def test_it_tells_what_happened_to_whoever_has_read_nothing(tmp_path: Path) -> None:
     told = "\n".join(screen(outcome(tmp_path)))
     assert "North, east and south trained one model" in told
-    assert "digits read right" in told
+    assert "digits read correctly" in told
     assert "north sends a record a second time: refused [frame-order]" in told
     assert "DEVELOPMENT" in told

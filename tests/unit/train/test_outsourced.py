@@ -88,7 +88,7 @@ class JudgedProducts(PlainProducts):
 def wrong_at(*settled: int) -> Settle:
     def verdict(now: int) -> None:
         if now in settled:
-            raise IntegrityError("P (cloud) answered wrongly", code="wrong-product")
+            raise IntegrityError("P (cloud) sent a wrong answer", code="wrong-product")
 
     return verdict
 

@@ -21,7 +21,7 @@ TOLD = [
     PeerError("M (cloud-b) is gone", why="it was", code="server-gone"),
     PeerError("M is gone", fix="Its log says more", code="server-gone"),
     RefusedError("M refuses the job", code="server-refuses"),
-    IntegrityError("M (cloud-b) answered wrongly", code="wrong-product"),
+    IntegrityError("M (cloud-b) sent a wrong answer", code="wrong-product"),
     IntegrityError("a product left the modulus", code="product-wrapped"),
     MalformedError("M sent no share", code="bad-share"),
     PolicyError("M is another", code="identity-differs"),

@@ -117,11 +117,11 @@ def timeline(outcome: Outcome, spending: Spending) -> Markup:
     start, end = min(v.began_s for v in visits), max(v.ended_s for v in visits)
     colours = [(owner, f"fill-{owner}") for owner in OWNERS]
     colours += [
-        ("paler: held-out rows", "fill-joint pale"),
+        ("pale: held-out rows", "fill-joint pale"),
         ("refused", "fill-refused"),
     ]
     return section(
-        "Whose rows are in use",
+        "Whose rows are in memory, and when",
         _lead(outcome),
         lanes(_lanes(visits, _whole), start, end),
         legend(colours),
@@ -133,9 +133,9 @@ def timeline(outcome: Outcome, spending: Spending) -> Markup:
 def _lead(outcome: Outcome) -> str:
     if outcome.travel.mixed:
         return (
-            "Mixed rows: one slice of each owner is in memory at a time, and batches are drawn "
-            "from all of them. Marked times are groups that were trained on together. No visit "
-            "can read another visit's rows."
+            "Mixed rows: one slice of each owner is in memory at a time, and batches "
+            "contain rows of all of them. Marked times are visits that were trained "
+            "on together. No visit can read another visit's rows."
         )
     if outcome.travel.buffers == 2:
         return (
@@ -218,7 +218,7 @@ def _groups(visits: Sequence[VisitSeen]) -> Iterator[BarPart]:
         spans = [s for visit in group for s in visit.spans if s.phase == "train"]
         if len({visit.holder for visit in group if visit.verified}) > 1 and spans:
             began, ended = min(s.began_s for s in spans), max(s.ended_s for s in spans)
-            yield BarPart(began, ended, "band", f"group {position}")
+            yield BarPart(began, ended, "band", f"visit batch {position}")
 
 
 def where_time_went(outcome: Outcome, spending: Spending) -> Markup:
@@ -229,7 +229,7 @@ def where_time_went(outcome: Outcome, spending: Spending) -> Markup:
     rest = outcome.seconds - outcome.world_s - starting - releasing - whole_s
     stages = {
         "keys and sealed data": (outcome.world_s, "tone-1"),
-        "starting eight processes": (starting, "tone-2"),
+        "start of eight processes": (starting, "tone-2"),
         "evidence and release of keys": (releasing, "tone-3"),
         "visits": (whole_s, "tone-4"),
         "output and verification": (max(0.0, rest), "tone-5"),

@@ -137,7 +137,7 @@ DIGITS: Final = Task(
     name="digits",
     bundle=Path(__file__).parents[1] / "digits",
     write_tables=write_digits,
-    metrics=(Metric(ACCURACY, "digits read right"),),
+    metrics=(Metric(ACCURACY, "digits read correctly"),),
     schedule=Schedule(
         epochs=8,
         rounds=16,  # who averages learns slower than who visits
@@ -155,7 +155,7 @@ DIGITS: Final = Task(
     ),
     words=Words(
         rows="handwritten digits",
-        result="reads {} of the held-out digits right",
+        result="reads {} of the held-out digits correctly",
         reaches="reads",
         private_heading="has images of",
         private={
@@ -163,7 +163,8 @@ DIGITS: Final = Task(
             for owner in OWNERS
         },
         why_alone_is_less=(
-            "Each owner lacks some digits, so what it trains alone cannot know them."
+            "No owner has all digits, so a model that it trains alone does not know "
+            "the others."
         ),
         real="real handwritten digits in private, disjoint parts",
     ),

@@ -25,7 +25,7 @@ class Metric:
 
     Attributes:
         name: As in the agreement's output rule.
-        title: What it is, such as ``digits read right``.
+        title: What it is, such as ``digits read correctly``.
         unit: What stands behind the number; ``%`` for a share from 0 to 1.
         lower_is_better: Which way is better.
     """
@@ -139,5 +139,5 @@ def write_parts(
             np.savez(home / f"{part}.npz", **columns)
     except OSError as error:
         raise UnavailableError(
-            f"cannot write under {folder}", why=error, code="disk"
+            f"it is not possible to write under {folder}", why=error, code="disk"
         ) from error

@@ -6,7 +6,7 @@ Real text that every machine has: the sources of the running interpreter's stand
 library. Each owner has other packages, so other words, names and habits. A row is a
 window of consecutive bytes of one file; windows do not overlap.
 Guarantees: the same rows for the same Python; no file in two parts, so what is
-measured on was written in files that nobody trained on.
+measured on was written in files that no model was trained on.
 
 What the opened text model writes: one byte after the other, by chance and a seed.
 
@@ -125,7 +125,9 @@ def _part(owner: str, part: Part, files: list[Path], folder: Path) -> SourcePart
     rows = np.concatenate([np.empty((0, WINDOW), np.uint8), *windows])
     wanted = ROWS_OF[part]
     if len(rows) < wanted:
-        raise _missing(f"{folder} has {len(rows)} of {wanted} rows for {owner}")
+        raise _missing(
+            f"{folder} has {len(rows)} rows for {owner}; {wanted} are needed"
+        )
     # Taken evenly, so that every file that is long enough is in it.
     taken = np.linspace(0, len(rows) - 1, wanted).astype(np.int64)
     names = tuple(path.relative_to(folder).as_posix() for path in files)
@@ -189,7 +191,7 @@ TEXT: Final = Task(
     write_tables=write_sources,
     metrics=(
         Metric("bits_per_byte", "bits per byte", "bits", lower_is_better=True),
-        Metric(ACCURACY, "next bytes guessed right"),
+        Metric(ACCURACY, "next bytes predicted"),
     ),
     schedule=Schedule(
         epochs=4,
@@ -200,7 +202,7 @@ TEXT: Final = Task(
     ),
     words=Words(
         rows="windows of Python source",
-        result="needs {} for each byte of files that nobody trained on",
+        result="needs {} for each byte of files that no model was trained on",
         reaches="needs",
         private_heading="has files of",
         private={
@@ -208,8 +210,8 @@ TEXT: Final = Task(
             for owner in OWNERS
         },
         why_alone_is_less=(
-            "Each owner has other packages of Python's library, so what it trains alone "
-            "knows fewer words and habits, and sees a third of the rows."
+            "Each owner has other packages of Python's library. A model that it "
+            "trains alone sees a third of the rows and fewer words."
         ),
         real="real text: sources of this machine's Python, other packages for each owner",
     ),

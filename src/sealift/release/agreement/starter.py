@@ -88,35 +88,35 @@ class Starter:
         before = (
             f"predecessor = {_text(self.predecessor)}"
             if self.predecessor
-            else '# predecessor = "agreement.json"   # the signed agreement before'
+            else '# predecessor = "agreement.json"   # the signed agreement that this one replaces'
         )
-        model_owner = f"model_owner = {_text(self.model_owner)}     # gets the model\n"
+        model_owner = (
+            f"model_owner = {_text(self.model_owner)}     # receives the model\n"
+        )
         model_owner = model_owner if self.about == "train" else ""
         return f"""\
-# What you agree on. Edit it, then:
-#   sealift agreement check FILE    says in plain words what each party gives and gets
-#   sealift agreement sign FILE     writes the canonical JSON of this, which is signed
-# Paths are relative to this file. What the cards and the code folder hold at the first
-# signature is what counts; this file itself is not signed.
+# A draft of an agreement. Edit it, then run:
+#   sealift agreement check FILE    explains what each party gives and receives
+#   sealift agreement sign FILE     writes the agreement as canonical JSON and signs that
+# Paths are relative to this file. The first signature reads the cards and the code folder;
+# later changes of them, or of this file, do not change the signed agreement.
 
 name = {_text(self.name)}
 number = {self.number}
 {before}
-about = {_text(self.about)}           # "train" a model, "serve" models, or a "group" that computes
-# "development" keeps nobody out and stands alone; real levels: tee, gpu-tee,
-# attested-host, untrusted-gpu. In order of preference.
+about = {_text(self.about)}           # "train" a model, "serve" models, or compute in a "group"
+# Accepted assurance levels, in order of preference: tee, gpu-tee, attested-host,
+# untrusted-gpu. Or "development" alone, which protects data from nobody.
 accept = {json.dumps(list(self.accept))}
 {self._rehearse()}
-not_after = {_text(self._not_after)}   # no key is released later; times are RFC 3339
-{model_owner}operator = {_text(self.operator)}        # starts the machines; its key signs leases
+not_after = {_text(self._not_after)}   # no key is released after this time (RFC 3339)
+{model_owner}operator = {_text(self.operator)}        # runs the machines; its key signs leases
 """
 
     def _rehearse(self) -> str:
         if self.rehearse is None:
-            return '# rehearse = "attested-host"   # with development: its steps, unprotected'
-        return (
-            f"rehearse = {_text(self.rehearse)}   # its steps, without its protection"
-        )
+            return '# rehearse = "attested-host"   # with development: the steps of this level'
+        return f"rehearse = {_text(self.rehearse)}   # runs the steps of this level, without its protection"
 
     @property
     def _not_after(self) -> str:
@@ -127,19 +127,19 @@ not_after = {_text(self._not_after)}   # no key is released later; times are RFC
         names = [name for _, name in self.party_cards]
         if not self.threshold:
             return """\
-# Without a board, every party must sign a successor. With one:
+# Without a board, every party must sign a successor of this agreement. With a board:
 # [board]
 # members = ["...", "..."]
-# threshold = 2           # so many of them; more than half
-# veto = ["..."]          # these in any case
-# rollback = { quorum = 2, faulty = 0 }   # owners asked which agreement is the last
+# threshold = 2           # how many members must sign; more than half
+# veto = ["..."]          # members that must sign in any case
+# rollback = { quorum = 2, faulty = 0 }   # owners that are asked for the latest agreement
 """
         return f"""\
-[board]                   # brings a successor into force; no owner's part without it
+[board]                   # signs successors; an owner's own part also needs that owner
 members = {json.dumps(names)}
 threshold = {self.threshold}
 veto = {json.dumps(list(self.veto))}
-# rollback = {{ quorum = 2, faulty = 0 }}   # owners asked which agreement is the last
+# rollback = {{ quorum = 2, faulty = 0 }}   # owners that are asked for the latest agreement
 """
 
     def _party(self, card: tuple[str, str]) -> str:
@@ -163,50 +163,53 @@ roles = {json.dumps(self._roles(name))}
 
     def _resource(self, card: tuple[str, str]) -> str:
         path, owner = card
-        purposes = '# purposes = ["train"]    # of "prepare", "train", "heldout"\n'
+        purposes = '# purposes = ["train"]    # what its rows may be used for: "prepare", "train", "heldout"\n'
         purposes = purposes if self.about == "train" else ""
         return f"""\
-[[resources]]  # of {owner}
+[[resources]]  # owned by {owner}
 card = {_text(path)}
-[resources.rule]          # {owner}'s alone: changes only with its signature
-max_uses = {self.max_uses}             # times that its key may be released in all; 0: any number
+[resources.rule]          # only {owner} can change this rule
+max_uses = {self.max_uses}             # how often its key may be released in total; 0: no limit
 not_after = {_text(self._not_after)}
-# accept = ["gpu-tee"]    # fewer levels than the agreement's
+# accept = ["gpu-tee"]    # only some of the levels that the agreement accepts
 {purposes}{self._lease()}"""
 
     def _lease(self) -> str:
         if self.about == "serve":
             return """\
-# lease_s = 60.0          # a key lives so long without fresh evidence, which
-# heartbeat_s = 10.0      # is due so often; without both, until the server ends
+# lease_s = 60.0          # seconds that a key may be used without fresh evidence
+# heartbeat_s = 10.0      # seconds between two renewals of the evidence; without both
+#                         # settings the key may be used until the server ends
 """
         terms = ROWS_LEASE
         return f"""\
-lease_s = {terms.lease_s}            # a key lives so long without fresh evidence; work pauses
-heartbeat_s = {terms.heartbeat_s}        # after so long; lease_s = 0.0 alone: no departure is heard
+lease_s = {terms.lease_s}            # seconds that a key may be used without fresh evidence
+heartbeat_s = {terms.heartbeat_s}        # seconds between two renewals; with lease_s = 0.0 alone keys
+                          # are not renewed, and an owner that leaves is not noticed
 """
 
     def _code(self) -> str:
         return f"""\
 [code]
-bundle = {_text(self.bundle)}   # every file in it is named by its digest
+bundle = {_text(self.bundle)}   # the agreement has the digest of each file in it
 entry = {_text(self.entry)}
 
 [references]
-# Keys whose development evidence counts: the accelerator's attester.
+# Attester keys whose development evidence is accepted: the accelerator's.
 development_attesters = [
 {_keys(self.attesters)}]
 {self._hosts()}"""
 
     def _hosts(self) -> str:
         enrollers = f"""\
-# Keys whose word says in which TPM a host's key lives: each owner finds out itself.
+# Keys of the parties that check which TPM holds a host's attestation key. Each owner
+# names itself and relies on nobody else.
 enrollers = [
 {_keys(self.enrollers)}]
 """
         sets = "".join(f"    {_set(each)},\n" for each in self.reference_sets)
         named = f"""\
-# Signed files of values that evidence must show; the number is the lowest that counts.
+# Signed files of reference values for evidence; older files than `number` are refused.
 sets = [
 {sets}]
 """
@@ -216,63 +219,63 @@ sets = [
         owners = len({owner for _, owner in self.resource_cards})
         each = max(1, min(self.train_rows.values(), default=2) // 2)
         return f"""\
-[output]                  # nothing else leaves the accelerator
+[output]                  # what may leave the accelerator; nothing else does
 metrics = ["loss", "accuracy"]
 digits = 3                # decimal places
-values_per_visit = 16     # most values of one metric from one visit
-metric_rows = 16          # fewest rows that a number which leaves is measured on
-audience = "everyone"     # or "owner": only the owner of the rows sees its numbers
-min_visits = 1            # to every holder, before a model leaves
-max_visits = 1000         # to one holder, to train; and as many to measure
-min_holders = {owners}           # distinct holders, before a model leaves
-min_rows = {each * max(1, len(self.train_rows))}   # distinct rows trained on, before a model leaves
-min_owner_rows = {each}   # distinct rows of each owner among them
-baseline_alone = false    # also train on each owner's rows alone, to compare
-recipe_text = false       # let the recipe's prints and exception text out
-statistics = []           # sums of the recipe's `prepare` that may leave, by name
-statistics_rows = 16      # fewest rows that such a sum is made of
-# model_to = ["..."]      # who gets the model, if not the model owner alone
-# approved_by = ["..."]   # who must approve of the model before it is opened
+values_per_visit = 16     # largest number of values of one metric per visit
+metric_rows = 16          # a number must be computed from at least so many rows
+audience = "everyone"     # who sees the numbers; "owner": only the owner of the rows
+min_visits = 1            # the model leaves only after so many visits to each holder
+max_visits = 1000         # most training visits to one holder, and most evaluations
+min_holders = {owners}           # the model must be trained on rows of so many holders
+min_rows = {each * max(1, len(self.train_rows))}   # and on so many distinct rows
+min_owner_rows = {each}   # and on so many distinct rows of each owner
+baseline_alone = false    # also train a model on each owner's rows alone, to compare
+recipe_text = false       # whether the recipe's prints and error texts may leave
+statistics = []           # names of the sums of `prepare` that may leave
+statistics_rows = 16      # such a sum must include at least so many rows
+# model_to = ["..."]      # who receives the model, if not only the model owner
+# approved_by = ["..."]   # who must approve the model before it can be opened
 
-[training]                # what a job may set: a value, a list, or a range
-plans = ["travel", "local"]   # with [group] also "ddp", with [servers] "outsource"
-runs = {self.max_uses}                 # jobs that may be started in all; 0: any number
-epochs = {{ max = 1000 }}   # rounds over all rows
-batch_rows = {{ min = 16, max = 4096 }}   # rows of one step; with sync = "step" each rank
-                          # shows the others a sum over so many rows of its owner
-drop_last = [true, false] # leave out a last batch that is shorter: true alone for "step"
-prepare = [true, false]   # a pass of sums before training
+[training]                # allowed settings of a job: a value, a list, or a range
+plans = ["travel", "local"]   # with [group] also "ddp"; with [servers] also "outsource"
+runs = {self.max_uses}                 # how many jobs may be started in total; 0: no limit
+epochs = {{ max = 1000 }}   # passes over all rows
+batch_rows = {{ min = 16, max = 4096 }}   # rows per step; with sync = "step" each rank
+                          # shows the others a sum over this many rows of its owner
+drop_last = [true, false] # skip a shorter last batch; sync = "step" needs true alone
+prepare = [true, false]   # whether sums over the rows are computed before training
 evaluate_every = {{ min = 0 }}   # epochs between evaluations; 0: at the end
-digest_every = {{ min = 0 }}     # steps between hand-overs of the state; 0: at the end
-seed = {{ min = 0 }}        # of every order and random stream
-threads = {{ min = 1 }}     # CPU threads of one operation
+digest_every = {{ min = 0 }}     # steps between two digests of the state; 0: at the end
+seed = {{ min = 0 }}        # seed of all random numbers and orders
+threads = {{ min = 1 }}     # CPU threads per operation
 device = ["auto", "cpu", "cuda"]
-slices = {{ min = 1 }}      # parts of the rows that are trained on side by side
-rows = ["owner", "share"] # of a part: one owner's rows, or a share of everybody's
-sync = ["round"]          # parts come together after each round; "step": in every step
-max_norm = 0.0            # largest change of a part in a round; 0.0: a job need not bound it
+slices = {{ min = 1 }}      # parts of the rows, trained on at the same time
+rows = ["owner", "share"] # a part has one owner's rows, or a share of each owner's
+sync = ["round"]          # parts are averaged after each round; "step": in every step
+max_norm = 0.0            # limit of a part's change in a round; 0.0: no limit needed
 order = ["round-robin", "by-size"]
-buffer_bytes = {{ min = 0 }}     # largest cargo of one visit; 0: the accelerator's choice
+buffer_bytes = {{ min = 0 }}     # most bytes of rows per visit; 0: the accelerator chooses
 on_missing = ["skip", "wait"]
-attempts = {{ min = 1 }}    # visits to one holder for one cargo
-redo = {{ min = 0 }}        # wrong answers of servers after which a step is done again
+attempts = {{ min = 1 }}    # attempts for one visit
+redo = {{ min = 0 }}        # how often a step is repeated after a server's wrong answer
 checkpoint_every = {{ min = 0 }}
 
 [travel]
-buffers = 1               # rows of one owner are gone before the next is met; or 2:
-                          # the next owner's rows load while these are trained on
-mixed = false             # or true: batches are drawn across several owners' rows
-lease_s = {LEASE_S}           # longest time that a holder has for its cargo
+buffers = 1               # 1: one owner's rows are overwritten before the next owner's
+                          # are loaded; 2: the next rows load during training
+mixed = false             # true: a batch may contain rows of several owners
+lease_s = {LEASE_S}           # longest lease of a holder for one visit, in seconds
 
-# [group]                 # several accelerators train together, with the plan "ddp"
+# [group]                 # several accelerators train together with the plan "ddp"
 # ranks = {max(2, owners)}
-# rows = "owner"          # each on its owner's machine, for its rows alone; or "share": each
-#                         # reads its share of everybody's rows, and gets every key
+# rows = "owner"          # each accelerator reads its owner's rows on that owner's machine;
+#                         # "share": each reads a share of all rows, and receives every key
 
-# [servers]               # parties whose servers compute with shares, with the plan
-# P = "..."               # "outsource": three organisations that own none of the above,
-# M = "..."               # each with the role "share_server"; any two that collude
-# Z = "..."               # see everything
+# [servers]               # parties that run the three servers of the plan "outsource":
+# P = "..."               # three organisations with the role "share_server" that own
+# M = "..."               # no data, code or model. If two of them collude, they can
+# Z = "..."               # read everything.
 """
 
 
