@@ -121,7 +121,7 @@ def timeline(outcome: Outcome, spending: Spending) -> Markup:
         ("refused", "fill-refused"),
     ]
     return section(
-        "Whose rows are in memory, and when",
+        "Whose rows are in memory",
         _lead(outcome),
         lanes(_lanes(visits, _whole), start, end),
         legend(colours),
