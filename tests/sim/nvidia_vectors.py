@@ -28,6 +28,7 @@ PAIRS = {
     "sample_switchAttestationReport": "sample_switchCertChain",
     "sdk_hopperAttestationReport": "sdk_hopperCertChain",
     "sdk_switchAttestationReport": "sdk_switchCertChain",
+    "trustee_blackwellAttestationReport": "trustee_blackwell_cert_chain_case1",
 }
 TRIPLE = "gonvtrust_attestationReport"
 DRIVER_RIM = "nvidia/rim/NV_GPU_DRIVER_GH100_545.00"

@@ -12,7 +12,7 @@ from sealift.attest.collateral import Collateral
 from sealift.attest.nvidia.attester import NvidiaAttester
 from sealift.attest.nvidia.evidence import parse_report
 from sealift.attest.nvidia.rim import Rim, read_rim
-from sealift.attest.nvidia.verifier import Device, examine_device
+from sealift.attest.nvidia.verifier import Device, examine_device, wanted_rims
 from sealift.attest.reference import AppraisalBasis, ReferenceValues
 from sealift.attest.tools.vendorfiles import wrap
 from sealift.attest.verifier import AppraisalCheck, Claims
@@ -67,7 +67,7 @@ def one(claims: Claims, subject: str) -> AppraisalCheck:
 
 def test_the_list_is_whole() -> None:
     assert [each.name for each in sim.everything()] == NAMES
-    assert len(NAMES) == 26
+    assert len(NAMES) == 27
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -160,6 +160,7 @@ def test_what_the_reports_say() -> None:
         ("gpu", "580.95.05", "96.00.74.00.1A", "spt"),
         ("gpu", "580.159.03", "96.00.74.00.20", "spt"),
         ("gpu", "590.12", "96.00.A5.00.01", "ppcie"),
+        ("gpu", "595.58.03", "98.02.81.00.01", "spt"),
         ("switch", "", "96.10.55.00.01", "unstated"),
         ("switch", "", "96.10.73.00.01", "unstated"),
     }
@@ -245,6 +246,44 @@ def test_a_report_without_its_manifest_is_refused() -> None:
     _, claims = examine(sim.recorded("sample_blackwellAttestationReport"))
     assert ("driver RIM", "collateral-missing") in failed(claims)
     assert ("golden measurements", "nvidia-measurement-differs") in failed(claims)
+
+
+def test_manifests_of_blackwell_are_asked_for_by_nvidias_names() -> None:
+    """Oracle: what Trustee's parser and NVIDIA's SDK make of the same reports."""
+    said = json.loads(vector("nvidia/trustee_blackwellAttestationReport-claims.txt"))
+    newer = sim.recorded("trustee_blackwellAttestationReport")
+    report = parse_report(newer.body.report)
+    device, claims = examine(newer)
+    config = said["config"]
+    assert (device.id, report.chip) == (said["ueid"], config["chip_info"])
+    assert device.chip == "GB20X"
+    names = [each.id for each in wanted_rims(report, device.chip)]
+    assert names == [
+        "NV_GPU_CC_DRIVER_GB202_595.58.03",
+        "NV_GPU_VBIOS_G153_0210_895_9802810001",
+    ]
+    assert {s for s, _ in failed(claims)} == {
+        "driver", "VBIOS", "mode of GPUs", "driver RIM", "VBIOS RIM",
+        "golden measurements",
+    }  # fmt: skip
+    assert one(claims, "golden measurements").found.startswith("not compared")
+    older = parse_report(sim.recorded("sample_blackwellAttestationReport").body.report)
+    assert older.chip == ""
+    assert [each.id for each in wanted_rims(older, "GB100")] == [
+        "NV_GPU_CC_DRIVER_GB100_575.32",
+        "NV_GPU_VBIOS_G525_0220_886_970088000F",
+    ]
+
+
+def test_manifests_of_hopper_serve_no_blackwell() -> None:
+    """Genuine ones of NVIDIA's, under the names that a Blackwell asks for."""
+    newer = sim.recorded("trustee_blackwellAttestationReport")
+    wanted = wanted_rims(parse_report(newer.body.report), "GB20X")
+    hopper = sim.triple_collateral().items.values()
+    items = {f"nvidia/rim/{w.id}": raw for w, raw in zip(wanted, hopper, strict=True)}
+    _, claims = examine(newer, Collateral(as_of_s=sim.JUNE_2025, items=items))
+    assert ("driver RIM", "nvidia-rim-version") in failed(claims)
+    assert ("VBIOS RIM", "nvidia-rim-version") in failed(claims)
 
 
 def test_a_manifest_of_another_version_is_a_failed_check() -> None:

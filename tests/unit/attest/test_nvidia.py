@@ -222,6 +222,69 @@ def test_a_manifest_of_something_else_fails(
     assert failed(claims) == ["nvidia-rim-version"]
 
 
+# -------------------------------------------------------------- Blackwell and later
+
+
+def newer_items(**products: str) -> Collateral:
+    """Manifests of a GB202, as their service names them; other products on demand."""
+    driver = {i: (sim.golden("gpu", i),) for i in sim.DRIVER_INDEXES[:2]}
+    vbios = {i: (sim.golden("gpu", i),) for i in sim.VBIOS_INDEXES}
+    made = {
+        "driver": ("NV_GPU_CC_DRIVER_GB202_545.00", "545.00", driver),
+        "vbios": (VBIOS_RIM.removeprefix("nvidia/rim/"), "96.00.5E.00.01", vbios),
+    }
+    items = {
+        f"nvidia/rim/{name}": sim.sign_rim(
+            sim.rim_document(version, values, product=products.get(which, "GB202"))
+        )
+        for which, (name, version, values) in made.items()
+    }
+    return Collateral(as_of_s=AT_S, items=items)
+
+
+def newer_gpu(stated: bytes | None = b"GB202\0", chip: str = "GB20X") -> NvidiaBody:
+    return SoftDevice(chip=chip, fields={spdm.CHIP: stated}).body(NONCE)
+
+
+def test_a_newer_gpu_passes_with_the_manifests_of_its_chip() -> None:
+    """Its certificate names a family, its report the chip; a manifest either."""
+    _, claims = examine(newer_gpu(), collateral=newer_items())
+    assert failed(claims) == []
+    family = newer_items(driver="GB20X", vbios="GB20X")
+    assert failed(examine(newer_gpu(), collateral=family)[1]) == []
+
+
+@pytest.mark.parametrize("product", ["GH100", "GB100", "GB203", "GB2", ""])
+@pytest.mark.parametrize("which", ["driver", "vbios"])
+def test_a_manifest_of_another_chip_serves_no_newer_gpu(
+    which: str, product: str
+) -> None:
+    _, claims = examine(newer_gpu(), collateral=newer_items(**{which: product}))
+    expected = "nvidia-rim-version" if product else "rim-form"
+    assert failed(claims) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("stated", "chip"),
+    [(b"GB202\0", "GB100"), (b"GB100\0", "GB20X"), (b"GH100\0", "GB20X"),
+     (b"GB202\0", "GH100"), (b"GB2022\0", "GB20X"), (b"GB20\0", "GB20X")],
+)  # fmt: skip
+def test_a_chip_that_its_certificate_does_not_cover(stated: bytes, chip: str) -> None:
+    _, claims = examine(newer_gpu(stated, chip), collateral=newer_items())
+    assert "nvidia-kind" in failed(claims)
+
+
+@pytest.mark.parametrize("stated", [b"", b"\0", b"gb202", b"GB 202", b"G/../B", b"9B"])
+def test_a_chip_without_a_chips_name_is_malformed(stated: bytes) -> None:
+    with pytest.raises(MalformedError):
+        examine(newer_gpu(stated), collateral=newer_items())
+
+
+def test_an_unstated_chip_gets_no_manifest_of_another_family() -> None:
+    _, claims = examine(newer_gpu(None), collateral=newer_items())
+    assert "collateral-missing" in failed(claims)
+
+
 # --------------------------------------------------------- collateral, revocation
 
 

@@ -79,8 +79,10 @@ FWID: Final = 20
 PROTECTED_PCIE: Final = 21
 SWITCH_PDI: Final = 22
 SWITCH_GPU_PDIS: Final = 26
+CHIP: Final = 35
 FEATURE_MODE: Final = 36
 _NAME: Final = re.compile(rb"[0-9A-Za-z][0-9A-Za-z.]{0,31}")
+_CHIP_NAME: Final = re.compile("[A-Z][A-Z0-9]{2,11}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,18 @@ class DeviceReport:
             self._text(PROJECT_SKU).upper(),
             self._text(CHIP_SKU).upper(),
         )
+
+    @property
+    def chip(self) -> str:
+        """The chip by its own name, as Blackwell and later say it; else empty.
+
+        Raises:
+            MalformedError: if it is no name of a chip.
+        """
+        name = self._text(CHIP) if CHIP in self.fields else ""
+        if name and not _CHIP_NAME.fullmatch(name):
+            raise MalformedError("not the name of a chip", field="chip")
+        return name
 
     @property
     def fwid(self) -> bytes | None:
@@ -245,6 +259,7 @@ def _check_kind(report: DeviceReport) -> None:
     if report.fwid is not None and len(report.fwid) != DIGEST_BYTES:
         raise MalformedError("a firmware id has 48 bytes", field="fwid")
     _ = (report.driver, report.vbios, report.board, report.mode, report.neighbours)
+    _ = report.chip
 
 
 def _pieces(raw: bytes) -> list[bytes]:
@@ -269,7 +284,7 @@ class Device:
 
     Attributes:
         kind: GPU or switch.
-        chip: ``GH100``, ``GB100``, ``LS10``.
+        chip: As certified: ``GH100``, ``GB100``, ``LS10``, or a family (``GB20X``).
         id: NVIDIA's ``ueid``: the leaf's serial number, decimal.
         key: SHA-256 of the leaf's SubjectPublicKeyInfo.
         mode: How GPUs are used together.
@@ -307,7 +322,7 @@ def read_device(report: DeviceReport, path: tuple[Certificate, ...]) -> Device:
 
 
 def chip_of(leaf: Certificate) -> str:
-    """The chip that a device's leaf certificate names: ``GH100``.
+    """The chip that a device's leaf certificate names: ``GH100``, or ``GB20X``.
 
     Raises:
         MalformedError: if it names none.
@@ -316,6 +331,11 @@ def chip_of(leaf: Certificate) -> str:
     if found is None:
         raise MalformedError("a device's certificates do not name it")
     return found[1].replace("_", "")
+
+
+def is_of_family(chip: str, family: str) -> bool:
+    """Whether a certified name covers a chip: ``GB20X`` covers ``GB202``."""
+    return re.fullmatch(family.replace("X", "[0-9A-Z]"), chip) is not None
 
 
 def certified_firmware_id(leaf: Certificate) -> bytes | None:

@@ -24,6 +24,7 @@ from sealift.attest.nvidia.evidence import (
     DeviceReport,
     NvidiaBody,
     certified_firmware_id,
+    is_of_family,
     parse_report,
     read_device,
 )
@@ -71,7 +72,7 @@ def examine_device(evidence: Evidence, basis: AppraisalBasis) -> tuple[Device, C
     _verify_signature(report, path[0])
     device = read_device(report, path)
     opened = [
-        _open_rim(wanted, device.chip, basis, known)
+        _open_rim(wanted, basis, known)
         for wanted in wanted_rims(report, device.chip)
     ]
     rims = [rim for rim, _ in opened if rim]
@@ -139,11 +140,11 @@ def _verify_signature(report: DeviceReport, leaf: Certificate) -> None:
 
 
 def _check_kind(report: DeviceReport, chip: str) -> AppraisalCheck:
-    found = "switch" if chip.startswith("LS") else "gpu"
+    found, stated = "switch" if chip.startswith("LS") else "gpu", report.chip
     return check(
-        found == report.kind,
+        found == report.kind and (not stated or is_of_family(stated, chip)),
         "kind of device",
-        f"{report.kind}, as the report says",
+        f"{stated or report.kind}, as the report says",
         f"{chip}, a {found}, as its certificate says",
         "nvidia-kind",
         refusal="evidence",
@@ -210,31 +211,43 @@ class ManifestQuery:
         subject: For people: ``driver RIM``.
         id: What NVIDIA's service calls it.
         version: What it must describe.
+        products: What it may call the chip.
     """
 
     subject: str
     id: str
     version: str
+    products: tuple[str, ...]
 
 
 def wanted_rims(report: DeviceReport, chip: str) -> tuple[ManifestQuery, ...]:
-    """The manifests by which a report is judged: of driver and VBIOS; a switch has one."""
+    """The manifests by which a report is judged: of driver and VBIOS; a switch has one.
+
+    Under Hopper's name for a driver NVIDIA's service has a genuine manifest of Hopper,
+    whatever the chip; since Blackwell the name contains the chip of the report, or
+    GB100 from firmware that does not say.
+    """
     board = "_".join((*report.board, report.vbios.replace(".", "")))
+    products = tuple(dict.fromkeys(each for each in (report.chip, chip) if each))
     if report.kind == "switch":
-        return (
-            ManifestQuery("switch BIOS RIM", f"NV_SWITCH_BIOS_{board}", report.vbios),
-        )
-    driver = f"NV_GPU_DRIVER_{chip}_{report.driver}"
+        name = f"NV_SWITCH_BIOS_{board}"
+        return (ManifestQuery("switch BIOS RIM", name, report.vbios, products),)
+    if chip.startswith("GH"):
+        driver = f"NV_GPU_DRIVER_{chip}_{report.driver}"
+    else:
+        driver = f"NV_GPU_CC_DRIVER_{report.chip or 'GB100'}_{report.driver}"
+    vbios = f"NV_GPU_VBIOS_{board}"
     return (
-        ManifestQuery("driver RIM", driver, report.driver),
-        ManifestQuery("VBIOS RIM", f"NV_GPU_VBIOS_{board}", report.vbios),
+        ManifestQuery("driver RIM", driver, report.driver, products),
+        ManifestQuery("VBIOS RIM", vbios, report.vbios, products),
     )
 
 
 def _open_rim(
-    wanted: ManifestQuery, chip: str, basis: AppraisalBasis, revocations: Revocations
+    wanted: ManifestQuery, basis: AppraisalBasis, revocations: Revocations
 ) -> tuple[Rim | None, AppraisalCheck]:
     """The manifest, if it is genuine and about this chip and version; and the check."""
+    chip = " or ".join(wanted.products)
     expected = f"{wanted.id}: {chip} {wanted.version}, signed by NVIDIA"
     try:
         rim = read_rim(
@@ -248,7 +261,7 @@ def _open_rim(
         return None, check(
             False, wanted.subject, expected, why, error.code, refusal="evidence"
         )
-    fits = (rim.product, rim.version) == (chip, wanted.version)
+    fits = rim.product in wanted.products and rim.version == wanted.version
     found = f"{rim.product} {rim.version}, signed by {rim.chain[0].subject}"
     compared = check(fits, wanted.subject, expected, found, "nvidia-rim-version")
     return (rim if fits else None), compared
@@ -262,6 +275,7 @@ def _compare_golden(
     twice = sorted({each for each in indexes if indexes.count(each) > 1})
     beyond = [each for each in indexes if each > len(report.measurements)]
     differing = _differing_measurements(report, rims)
+    compared = f"differing: {differing or 'none'}"
     return (
         check(
             not twice and not beyond,
@@ -273,8 +287,8 @@ def _compare_golden(
         check(
             not differing and bool(indexes),
             "golden measurements",
-            f"{len(indexes)}, all as the manifests say",
-            f"differing: {differing or 'none'}",
+            f"{len(indexes) or 'some'}, all as the manifests say",
+            compared if indexes else "not compared: there is no manifest to compare with",
             "nvidia-measurement-differs",
         ),
     )
