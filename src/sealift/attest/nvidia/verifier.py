@@ -72,8 +72,7 @@ def examine_device(evidence: Evidence, basis: AppraisalBasis) -> tuple[Device, C
     _verify_signature(report, path[0])
     device = read_device(report, path)
     opened = [
-        _open_rim(wanted, basis, known)
-        for wanted in wanted_rims(report, device.chip)
+        _open_rim(wanted, basis, known) for wanted in wanted_rims(report, device.chip)
     ]
     rims = [rim for rim, _ in opened if rim]
     checks = (
@@ -288,7 +287,9 @@ def _compare_golden(
             not differing and bool(indexes),
             "golden measurements",
             f"{len(indexes) or 'some'}, all as the manifests say",
-            compared if indexes else "not compared: there is no manifest to compare with",
+            compared
+            if indexes
+            else "not compared: there is no manifest to compare with",
             "nvidia-measurement-differs",
         ),
     )
