@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sealift import codec
 from sealift.attest import Evidence, ReferenceValues
 from sealift.attest.collateral import Collateral, pack_bundle
+from sealift.attest.reference import AppraisalBasis
 from sealift.attest.referenceset import (
     ReferenceSet,
     sign_set,
 )
 from sealift.attest.snp.endorsement import parse_certificates
+from sealift.attest.snp.evidence import SnpBody, parse_report
+from sealift.attest.snp.verifier import examine_snp
 from sealift.attest.tools.asreference import Trusted, to_references
 from sealift.attest.tools.collateral import to_items
 from sealift.attest.tools.vendorfiles import wrap
+from sealift.attest.verifier import Claims
 from sealift.cli.main import main
 from sealift.crypto.sign import SigningKey
-from sealift.errors import MalformedError, PolicyError, UsageError
+from sealift.errors import EvidenceError, MalformedError, PolicyError, UsageError
 from tests.sim import azure_vectors, nvidia_vectors, snp_vectors, tdx_vectors
 from tests.sim.vectors import vector, vectors_folder
-from tests.unit.attest.test_written import forms, scale, version_1
+from tests.unit.attest.test_written import forms, scale, table, version_1
 
 pytestmark = pytest.mark.vectors
-JUNE = "2025-06-01"
+JUNE, JULY = "2025-06-01", "2026-07-01"
 
 
 def verify(
@@ -133,6 +139,175 @@ def test_a_report_in_dstacks_container_keeps_its_chain() -> None:
         version_1("sev-snp", report=report, cert_chain=[leaf], mr_config=""),
     ):
         assert wrap(raw).evidence == wrap(report, [leaf]).evidence
+
+
+def b64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+def test_what_nvidias_tools_of_2026_print() -> None:
+    """nvattest of both formats, a request to NRAS, Trustee's lists: the same device."""
+    entries = json.loads(vector("nvidia/ppcie_gpu_evidence.json"))
+    recorded = nvidia_vectors.recorded_list("ppcie_gpu_evidence")[3]
+    sent = [{k: each[k] for k in ("evidence", "certificate")} for each in entries]
+    web = {k: v.replace("+", "-").replace("/", "_") for k, v in sent[3].items()}
+    message = {
+        "__cmwc_t": "tag:nvidia.com,2026:evidence-item/v1",
+        "evidence": [
+            "application/vnd.nvidia.spdm-measurement-transcript",
+            web["evidence"],
+        ],
+        "certificate": ["application/vnd.nvidia.pem-cert-chain", web["certificate"]],
+    }
+    renamed = {
+        "evidence_b64": sent[3]["evidence"],
+        "cert_chain_b64": sent[3]["certificate"],
+    }
+    for plain in (
+        {"result_code": 0, "result_message": "Ok", "evidences": entries},
+        {"nonce": "00", "arch": "HOPPER", "evidence_list": sent},
+        {"device_evidence_list": sent},
+        {"platform": "gpu", "evidence": {"evidences": entries}},
+        [*sent[:3], {**sent[3], "certificate": recorded.pem.decode()}],
+        [*sent[:3], renamed],
+    ):
+        assert wrap(json.dumps(plain).encode(), device=3).evidence == recorded.evidence
+    collection = {"__cmwc_t": "tag", "nonce": ["application/octet-stream", "AA"]}
+    for plain in ({**collection, "gpu_0": message}, sent[3], {"nvgpu": sent[3]}):
+        assert wrap(json.dumps(plain).encode()).evidence == recorded.evidence
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        {"result_code": 7, "result_message": "no GPU", "evidences": None},
+        {"result_code": 0, "result_message": "Ok", "evidences": []},
+        {"evidence_list": [{"evidence": "AAAA"}]},
+        {"evidence_list": [{"evidence": "AAAA", "certificate": "AAAA"}]},
+        {"evidence_list": ["AAAA"]},
+        {"evidence_list": {"evidence": 1, "certificate": 2}},
+        {"__cmwc_t": "tag"},
+        {"__cmwc_t": "tag", "gpu_0": {"evidence": ["a"]}},
+        {"__cmwc_t": "tag", "gpu_0": {"evidence": ["a", 1], "certificate": ["a", 1]}},
+        {"tdx": {"quote": "AAAA"}},
+        {"tdx": {"quote": None}},
+        {"attestation_report": "AAAA"},
+    ],
+)
+def test_what_nothing_can_be_read_from(plain: Any) -> None:
+    with pytest.raises((MalformedError, UsageError)):
+        wrap(json.dumps(plain).encode())
+
+
+def test_deep_answers_are_refused() -> None:
+    plain: Any = {"quote": b64(vector(tdx_vectors.V4))}
+    for _ in range(900):
+        plain = {"evidence": plain}
+    with pytest.raises(MalformedError):
+        wrap(json.dumps(plain).encode())
+
+
+def test_a_quote_in_answers_of_other_tools() -> None:
+    """Intel Trust Authority, attestation-rs, Google: the quote, the log if it is one."""
+    quote, log = vector(tdx_vectors.V4), vector("ccel/CCEL_data_ovmf")
+    expected = tdx_vectors.evidence_of(quote)
+    for plain in (
+        {"tdx": {"quote": b64(quote), "runtime_data": "AA==", "event_log": "W10="}},
+        {"policy_ids": [], "tdx": {"quote": b64(quote)}, "nvgpu": {"evidence": "AA=="}},
+        {"platform": "tdx", "evidence": {"quote": b64(quote), "cc_eventlog": None}},
+        {"platform": "dstack", "evidence": {"quote": quote.hex(), "event_log": "[]"}},
+        {"intel_quote": quote.hex(), "event_log": [], "nvidia_payload": "{}"},
+    ):
+        assert wrap(json.dumps(plain).encode()).evidence == expected
+    logged = tdx_vectors.evidence_of(quote, ccel=log)
+    for plain in (
+        {
+            "platform": "gcp-tdx",
+            "evidence": {"quote": b64(quote), "cc_eventlog": b64(log)},
+        },
+        {"tdQuote": b64(quote), "ccelData": b64(log)},
+        {"td_quote": b64(quote), "ccel_data": b64(log), "ccel_acpi_table": ""},
+    ):
+        assert wrap(json.dumps(plain).encode()).evidence == logged
+
+
+def test_a_report_in_answers_of_other_tools() -> None:
+    chosen = snp_vectors.VCEK
+    report, chain = vector(chosen.report), snp_vectors.certificates_of(chosen)
+    expected = wrap(report, chain[:2]).evidence
+    pem = "".join(
+        f"-----BEGIN CERTIFICATE-----\n{b64(each)}\n-----END CERTIFICATE-----\n"
+        for each in chain[:2]
+    )
+    entries = [{"cert_type": "VCEK", "data": list(chain[0])},
+               {"cert_type": "ASK", "data": list(chain[1])}]  # fmt: skip
+    for held in (
+        {"vcek": b64(chain[0]), "ask": b64(chain[1]), "ark": None},
+        [b64(each) for each in chain[:2]],
+        entries,
+        pem,
+        b64(pem.encode()),
+        b64(table(*chain[:2])),
+    ):
+        plain = {"attestation_report": b64(report), "cert_chain": held}
+        for each in (plain, {"platform": "snp", "evidence": plain}):
+            assert wrap(json.dumps(each).encode()).evidence == expected
+    plain = {"report": report.hex(), "auxblob": table(*chain[:2]).hex()}
+    assert wrap(json.dumps({"snp": plain}).encode()).evidence == expected
+
+
+def test_dstacks_container_with_a_chain_in_pem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A real guest's; AMD's root is the only certificate that it does not contain."""
+    name = "snp/dstack_sev-snp-attestation.json"
+    body = SnpBody.parse(wrap(vector(name)).evidence.body)
+    assert len(body.certificates) == 2
+    values = snp_vectors.references_of(parse_report(body.report))
+    root = Collateral(
+        as_of_s=nvidia_vectors.JUNE_2025,
+        items={"snp/chain/Milan": vector("snp/gosev_milan.testcer")},
+    )
+    assert verify(tmp_path, name, values, "--at", JULY, collateral=root) == 0
+    assert "dstack's container" in capsys.readouterr().err
+    assert verify(tmp_path, name, values, "--at", JULY) == 5
+    assert "chain-" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_dstacks_container_with_another_chain_is_refused(place: int) -> None:
+    """A swapped, changed or missing certificate."""
+    body = SnpBody.parse(
+        wrap(vector("snp/dstack_sev-snp-attestation.json")).evidence.body
+    )
+    report = parse_report(body.report)
+    others = snp_vectors.certificates_of(snp_vectors.VCEK)
+    own = set(body.certificates)
+    kept = body.certificates[place]
+    changed = bytearray(kept)
+    changed[len(changed) // 2] ^= 1
+    (other,) = own - {kept}
+    amd = parse_certificates(vector("snp/gosev_milan.testcer"))[1].der
+    basis = AppraisalBasis(
+        bound=None,
+        references=snp_vectors.references_of(report),
+        collateral=Collateral(items={"snp/chain/Milan": amd}),
+        at_s=nvidia_vectors.NOVEMBER_2026,
+    )
+
+    def judge(*chain: bytes) -> Claims:
+        raw = scale(3, body.report, *chain)
+        return examine_snp(wrap(raw).evidence, basis)
+
+    assert {c.code for c in judge(kept, other).checks if c.code} == {"evidence-unbound"}
+    for chain in (
+        [kept],
+        [kept, others[1 - place]],
+        [bytes(changed), other],
+        others[:2],
+    ):
+        with pytest.raises((EvidenceError, MalformedError)):
+            judge(*chain)
 
 
 def test_collateral_in_any_writing() -> None:

@@ -77,7 +77,7 @@ def load_evidence(args: argparse.Namespace) -> LoadedEvidence:
     """The evidence of a file, in our form or in a vendor's.
 
     Raises:
-        MalformedError: ``bad-evidence-file``.
+        MalformedError: ``bad-evidence-file`` or ``evidence-other-kind``.
     """
     raw = read_whole(args.file, MAX_FILE_BYTES)
     try:
@@ -89,7 +89,10 @@ def load_evidence(args: argparse.Namespace) -> LoadedEvidence:
     try:
         wrapped = wrap(raw, chain, args.device)
     except MalformedError as error:
-        why = f"{ours.what}; {error.what}"
+        if error.code == "evidence-other-kind":
+            what = f"{args.file}: {error.what}"
+            raise MalformedError(what, fix=error.fix, code=error.code) from None
+        why = f"{ours.what}; {error.what}{f' ({error.why})' if error.why else ''}"
         raise MalformedError(
             f"{args.file} is not a file of evidence", why=why, code="bad-evidence-file"
         ) from None

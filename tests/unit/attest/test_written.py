@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import struct
 import textwrap
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +22,7 @@ from sealift.attest.tools.vendorfiles import (
     read_container,
 )
 from sealift.errors import MalformedError
+from tests.sim.nvidia_device import issue
 
 QUOTE = b"\4\0\2\0\x81" + bytes(range(256)) * 20
 
@@ -109,21 +112,41 @@ def version_1(kind: str, **found: Any) -> bytes:
     return messagepack({"version": 1, "platform": platform, "stack": stack})
 
 
+def table(*entries: bytes) -> bytes:
+    """A GHCB certificate table, as a host fills it."""
+    at, head, body = 24 * (len(entries) + 1), b"", b"".join(entries)
+    for each in entries:
+        head += b"\x63" * 16 + struct.pack("<II", at, len(each))
+        at += len(each)
+    return head + bytes(24) + body
+
+
+AUTHORITY = issue("An issuer of ours")
+DER = AUTHORITY.der
+PEM = AUTHORITY.certificate.public_bytes(Encoding.PEM)
 REPORT = b"\2" + bytes(REPORT_BYTES - 1)
 CONTAINERS = {
     "scale tdx": (scale(0, QUOTE), TdxBody(quote=QUOTE)),
     "scale short": (scale(0, b"abc"), TdxBody(quote=b"abc")),
     "scale snp": (
-        scale(3, REPORT, b"der", b"x" * 20_000),
-        SnpBody(report=REPORT, certificates=(b"der", b"x" * 20_000)),
+        scale(3, REPORT, DER, PEM * 20),
+        SnpBody(report=REPORT, certificates=(DER,)),
+    ),
+    "scale snp of a host's table": (
+        scale(3, REPORT, table(b"unknown", DER)),
+        SnpBody(report=REPORT, certificates=(DER,)),
+    ),
+    "scale tdx of Google": (
+        scale(1, QUOTE),
+        TdxBody(quote=QUOTE),
     ),
     "messagepack tdx": (
         version_1("tdx", quote=QUOTE, event_log=[]),
         TdxBody(quote=QUOTE),
     ),
     "messagepack snp": (
-        version_1("sev-snp", report=REPORT, cert_chain=[b"der"], mr_config=""),
-        SnpBody(report=REPORT, certificates=(b"der",)),
+        version_1("sev-snp", report=REPORT, cert_chain=[PEM], mr_config=""),
+        SnpBody(report=REPORT, certificates=(DER,)),
     ),
 }
 
@@ -138,7 +161,13 @@ def test_both_containers_of_dstack_are_read(name: str) -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        b"\0\1" + compact(3) + b"abc",
+        b"\0\2" + compact(3) + b"abc",
+        b"\0\4" + compact(3) + b"abc",
+        b"\0\5" + compact(3) + b"abc",
+        scale(3, REPORT, b"der"),
+        scale(3, REPORT, DER[:-1]),
+        scale(3, REPORT, PEM[:-30]),
+        scale(3, REPORT, table(DER)[:-1]),
         b"\0\0\x03",
         b"\0\0" + compact(9) + b"abc",
         b"\x81\x01\x01",

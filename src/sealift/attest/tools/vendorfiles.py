@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,14 +21,15 @@ from sealift.attest.azure.evidence import AzureBody
 from sealift.attest.binary import Cursor
 from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia.evidence import NvidiaBody
-from sealift.attest.snp.endorsement import parse_certificates
+from sealift.attest.snp.endorsement import parse_certificates, parse_table
 from sealift.attest.snp.evidence import REPORT_BYTES, SnpBody, parse_report
 from sealift.attest.tdx.evidence import TdxBody, parse_quote
+from sealift.attest.tools.otherkinds import OTHER_PLATFORM, name_bytes, name_kind
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.errors import MalformedError, SealiftError, UsageError
 
 _MAX_DEPTH: Final = 16
-_TDX, _SNP = 0, 3
+_TDX, _GCP_TDX, _NITRO, _SNP, _NITRO_TPM = range(5)
 _SIZES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}  # binary, text
 _NUMBERS: Final = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4}
 _LISTS: Final = {0xDC: 2, 0xDD: 4}
@@ -38,7 +39,7 @@ _CONSTANTS: Final = {0xC0: None, 0xC2: False, 0xC3: True}
 
 def begins_container(raw: bytes) -> bool:
     """Whether it begins like a container of either version."""
-    return raw[:2] in (b"\0\0", b"\0\3") or 0x80 < raw[0] <= 0x8F
+    return (raw[:1] == b"\0" and raw[1:2] < b"\5") or 0x80 < raw[0] <= 0x8F
 
 
 def read_container(raw: bytes) -> TdxBody | SnpBody:
@@ -54,12 +55,28 @@ def _read_scale(raw: bytes) -> TdxBody | SnpBody:
     cursor = Cursor(raw, "dstack's container")
     cursor.take(1)
     platform, signed = cursor.number(1), cursor.take(_compact(cursor))
-    if platform == _TDX:
+    if platform in (_TDX, _GCP_TDX):
         return TdxBody(quote=signed)
     if platform != _SNP:
-        raise MalformedError(f"dstack's container of platform {platform}")
-    chain = tuple(cursor.take(_compact(cursor)) for _ in range(_compact(cursor)))
-    return SnpBody(report=signed, certificates=chain)
+        raise (name_bytes(signed) or OTHER_PLATFORM).to_error()
+    chain = [cursor.take(_compact(cursor)) for _ in range(_compact(cursor))]
+    return SnpBody(report=signed, certificates=_read_chain(chain))
+
+
+def _read_chain(parts: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Certificates (DER) of what a host handed over: DER, PEM, or GHCB's table."""
+    found: list[bytes] = []
+    for part in map(read_bytes, parts):
+        if part.lstrip().startswith((b"0\x82", b"-----BEGIN")):
+            found += [each.der for each in parse_certificates(part.lstrip())]
+            continue
+        try:
+            found += parse_table(part)
+        except MalformedError:
+            raise MalformedError(
+                "a part of the chain is neither a certificate nor a table of them"
+            ) from None
+    return tuple(dict.fromkeys(found))
 
 
 def _compact(cursor: Cursor) -> int:
@@ -77,7 +94,10 @@ def _read_messagepack(raw: bytes) -> TdxBody | SnpBody:
         kind, found = platform["kind"], platform["data"]
         if kind in ("tdx", "gcp-tdx"):
             return TdxBody(quote=_binary(found["quote"]))
-        chain = tuple(_binary(each) for each in found["cert_chain"])
+        if kind != "sev-snp":
+            signed = found.get("nsm_quote") or found["attestation_doc"]
+            raise (name_bytes(_binary(signed)) or OTHER_PLATFORM).to_error()
+        chain = _read_chain(_binary(each) for each in found["cert_chain"])
         return SnpBody(report=_binary(found["report"]), certificates=chain)
     except (KeyError, TypeError, ValueError):
         raise MalformedError("not dstack's container") from None
@@ -192,10 +212,21 @@ def wrap(raw: bytes, certificates: Sequence[bytes] = (), device: int = 0) -> Wra
         device: Which one, of a list.
 
     Raises:
-        MalformedError: ``bad-evidence-file``: no form that is known here.
+        MalformedError: ``bad-evidence-file``: no form that is known here;
+            ``evidence-other-kind``: a kind that is known, and not judged.
         UsageError: if what must be given beside it was not.
     """
-    raw, chain = read_bytes(raw), tuple(certificates)
+    raw = read_bytes(raw)
+    try:
+        return _wrap(raw, tuple(certificates), device)
+    except MalformedError:
+        kind = name_kind(raw)
+        if kind is None:
+            raise
+        raise kind.to_error() from None
+
+
+def _wrap(raw: bytes, chain: tuple[bytes, ...], device: int) -> Wrapped:
     if raw.lstrip()[:1] in (b"{", b"["):
         return _wrap_json(raw, chain, device)
     if len(raw) == REPORT_BYTES:
@@ -241,16 +272,38 @@ def _wrap_json(raw: bytes, certificates: tuple[bytes, ...], device: int) -> Wrap
         plain = json.loads(raw)
     except (ValueError, RecursionError):
         raise _unknown("neither JSON nor any other form") from None
+    return _wrap_plain(plain, certificates, device)
+
+
+def _wrap_plain(plain: Any, certificates: tuple[bytes, ...], device: int) -> Wrapped:
+    for _ in range(_MAX_DEPTH):
+        within = isinstance(plain, dict) and _first(plain, _WITHIN, (dict, list))
+        if not within:
+            break
+        plain = plain[within]
     if isinstance(plain, list):
         return _wrap_list(plain, device)
     if not isinstance(plain, dict):
         raise _unknown("JSON, but no object")
+    if "evidences" in plain:
+        said = str(plain.get("result_message"))[:80]
+        raise _unknown(f"nvattest collected nothing: {said}")
+    if "__cmwc_t" in plain:
+        return _wrap_list(_collected(plain), device)
+    if _first(plain, _DEVICE_REPORT, str) and _first(plain, _DEVICE_CHAIN, str):
+        return _wrap_list([plain], 0)
+    return _wrap_cpu(plain, certificates)
+
+
+def _wrap_cpu(plain: Mapping[str, Any], certificates: tuple[bytes, ...]) -> Wrapped:
     names = plain.keys()
     if {"hcl_report", "tpm_quote"} <= names or {"report", "quote"} <= names:
         return _wrap_azure(plain, certificates)
-    if "quote" in names:
-        ccel = _bytes(plain, "cc_eventlog") if plain.get("cc_eventlog") else None
-        body = TdxBody(quote=_bytes(plain, "quote"), ccel=ccel)
+    if quote := _first(plain, _TD_QUOTE, (str, list)):
+        log = _first(plain, _FIRMWARE_LOG, (str, list))
+        ccel = _bytes(plain, log) if log else None
+        body = TdxBody(quote=_bytes(plain, quote), ccel=ccel)
+        parse_quote(body.quote)
         whose = (
             "dstack's answer, without its log" if "event_log" in plain else "Trustee's"
         )
@@ -260,7 +313,54 @@ def _wrap_json(raw: bytes, certificates: tuple[bytes, ...], device: int) -> Wrap
         if not inner or not begins_container(inner):
             raise _unknown("an attestation in another container than dstack's")
         return _wrap_container(inner, certificates)
+    if report := _first(plain, _SNP_REPORT, (str, list)):
+        chain = _read_chain(_parts([plain.get(each) for each in _SNP_CHAIN]))
+        return _wrap_snp(_bytes(plain, report), chain + certificates)
     raise _unknown("an object of another kind")
+
+
+# Names by which tools call the same thing: Trustee, NVIDIA's SDK and services, dstack,
+# Intel Trust Authority, Google, attestation-rs.
+_WITHIN: Final = ("evidences", "evidence_list", "device_evidence_list", "evidence",
+                  "tdx", "sevsnp", "snp", "nvgpu", "nvidia_gpu")  # fmt: skip
+_DEVICE_REPORT: Final = ("evidence", "evidence_b64")
+_DEVICE_CHAIN: Final = ("certificate", "cert_chain_b64")
+_TD_QUOTE: Final = ("quote", "td_quote", "tdQuote", "intel_quote")
+_FIRMWARE_LOG: Final = ("cc_eventlog", "ccel_data", "ccelData")
+_SNP_REPORT: Final = ("attestation_report", "report")
+_SNP_CHAIN: Final = ("cert_chain", "certificates", "auxblob", "vcek", "vlek")
+
+
+def _first(
+    plain: Mapping[str, Any], names: Iterable[str], kinds: type | tuple[type, ...]
+) -> str:
+    """The first name whose value is of that kind and not empty; else empty."""
+    values = ((each, plain.get(each)) for each in names)
+    return next((n for n, v in values if v and isinstance(v, kinds)), "")
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    """Every piece of bytes or text in a value; of a named entry only its data."""
+    if isinstance(value, str):
+        yield value.encode()
+    elif isinstance(value, list) and value and isinstance(value[0], int):
+        yield _octets(value)
+    elif isinstance(value, list):
+        yield from (part for each in value for part in _parts(each))
+    elif isinstance(value, dict):
+        yield from _parts(value.get("data", list(value.values())))
+
+
+def _collected(plain: Mapping[str, Any]) -> list[Any]:
+    """The devices of a collection of conceptual messages, as nvattest writes it."""
+    try:
+        return [
+            {name: each[name][1] for name in ("evidence", "certificate")}
+            for each in plain.values()
+            if isinstance(each, dict)
+        ]
+    except (KeyError, TypeError, IndexError):
+        raise _unknown("a collection without a device's evidence") from None
 
 
 def _wrap_list(plain: list[Any], device: int) -> Wrapped:
@@ -273,9 +373,12 @@ def _wrap_list(plain: list[Any], device: int) -> Wrapped:
     entry = plain[device]
     if not isinstance(entry, dict):
         raise _unknown("a list, but not of evidence")
-    chain = certificates_from_pem(_bytes(entry, "certificate"))
+    report, held = _first(entry, _DEVICE_REPORT, str), _first(entry, _DEVICE_CHAIN, str)
+    if not report or not held:
+        raise _unknown("a list, but not of devices' reports with certificates")
+    chain = certificates_from_pem(read_bytes(entry[held].encode()))
     body = NvidiaBody(
-        report=_bytes(entry, "evidence"),
+        report=_bytes(entry, report),
         certificates=tuple(each.der for each in chain),
     )
     form = f"evidence of NVIDIA's SDK, device {device} of {len(plain)}"
