@@ -52,6 +52,7 @@ from sealift.serve.pending import (
 )
 from sealift.serve.protocol import (
     VERSION,
+    BusyError,
     InferenceAnswer,
     Refused,
     ServerWelcome,
@@ -67,6 +68,13 @@ from sealift.travel.peers import accelerator_names, expect_accelerator
 
 CONNECT_S: Final = 10.0
 ANSWER_S: Final = 60.0
+COME_AGAIN_S: Final = 1.0
+# Refusals before a session that pass by themselves. Nobody signs them: whoever is on the
+# way can send one, and could as well cut the connection.
+_PASSING: Final = {
+    "too-many-clients": "it takes no more clients now, in all or from this address",
+    "server-loading": "it has no model yet",
+}
 
 
 class Client:
@@ -249,6 +257,7 @@ def connect(
     policy: ClientPolicy | None = None,
     *,
     timeout_s: float = CONNECT_S,
+    patience_s: float = 0.0,
     **terms: Any,
 ) -> Client:
     """Meet a server, appraise it, and be ready to ask.
@@ -257,11 +266,14 @@ def connect(
         address: ``host:port``.
         policy: What it must prove; or the arguments of ``load_policy``.
         timeout_s: For the connection, the handshake and the greeting, each.
+        patience_s: How long to come again while the server takes no more clients, or
+            loads its model.
         terms: See ``load_policy``.
 
     Raises:
         RefusedError: the server is not what the policy demands.
-        PeerError: nobody answers there, or it refused us.
+        PeerError: nobody answers there, or it refused us: ``too-many-clients`` and
+            ``server-loading`` say in ``retry_s`` when to come again.
         UnavailableError: ``serve-version``: it speaks another version.
     """
     if policy is not None and terms:
@@ -273,8 +285,18 @@ def connect(
     policy = policy or load_policy(**terms)
     policy.require_possible()  # before anything is dialled
     host, port = parse_address(address) if isinstance(address, str) else address
-    transport = TcpTransport.dial(host, port, timeout_s=timeout_s)
-    return meet(transport, policy, timeout_s=timeout_s)
+    until = time.monotonic() + patience_s
+    while True:
+        transport = TcpTransport.dial(host, port, timeout_s=timeout_s)
+        try:
+            return meet(transport, policy, timeout_s=timeout_s)
+        except PeerError as error:
+            if error.code != "peer-refused" or error.why not in _PASSING:
+                raise
+            if time.monotonic() + COME_AGAIN_S > until:
+                why = _PASSING[error.why]
+                raise BusyError(why, COME_AGAIN_S, code=error.why) from None
+        time.sleep(COME_AGAIN_S)
 
 
 def meet(

@@ -277,11 +277,10 @@ class BusyError(PeerError):
 
     default_code = "busy"
 
-    def __init__(self, why: str, retry_s: float) -> None:
+    def __init__(self, why: str, retry_s: float, code: str = default_code) -> None:
         self.retry_s = math.ceil(retry_s * 1000) / 1000
-        super().__init__(
-            "the server is busy", why=why, fix=f"Ask again in {self.retry_s:g} s"
-        )
+        fix = f"Ask again in {self.retry_s:g} s"
+        super().__init__("the server is busy", why=why, fix=fix, code=code)
 
 
 def busy(why: str, retry_s: float) -> BusyError:

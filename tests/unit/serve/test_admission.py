@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.errors import PeerError, SealiftError
 from sealift.serve.admission import SHORT_FRAME_BYTES, Admission, FirstFrame
+from sealift.serve.client import COME_AGAIN_S, connect
 from sealift.serve.scheduler import ServerMetrics
 from sealift.session.frames import raise_abort, unpack
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.train.job.settings import ServingTable
+from tests.sim.served import Served, rows
 
 
 class House:
@@ -117,6 +120,61 @@ def test_so_many_of_one_address_and_no_more() -> None:
             each.receive(60)
         assert refusal(made.knock()) == "too-many-clients"
         assert made.metrics.numbers()["refused_too_many_clients"] == 1
+
+
+def test_a_client_hears_by_name_that_the_server_is_full_and_when_to_come_again() -> (
+    None
+):
+    served = Served()
+    with house(max_sessions_each=1) as made:
+        inside = made.knock()
+        inside.receive(60)
+        with pytest.raises(PeerError) as caught:
+            connect(made.listener.address, served.policy())
+        assert caught.value.code == "too-many-clients"
+        assert caught.value.retry_s == COME_AGAIN_S
+
+
+def test_a_patient_client_comes_in_when_another_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    served = Served()
+    with house(max_sessions_each=1) as made, served.running():
+        inside = made.knock()
+        inside.receive(60)
+        made.door._serve = lambda transport, _: served.serve(transport)
+        asked = []
+
+        def leave(seconds: float) -> None:
+            asked.append(seconds)
+            made.gate.set()
+
+        monkeypatch.setattr("sealift.serve.client.time.sleep", leave)
+        policy = served.policy()
+        with connect(made.listener.address, policy, patience_s=600.0) as client:
+            assert client.predict(rows(1.0))["y"].tolist() == [[2.0, 3.0]]
+        assert set(asked) == {COME_AGAIN_S}
+
+
+@pytest.mark.long
+def test_five_hundred_clients_of_one_address_are_answered_where_that_is_allowed() -> (
+    None
+):
+    limits = {"max_sessions": 500, "max_sessions_each": 500}
+    served = Served(settings=ServingTable(max_delay_ms=0.0, **limits))
+    with house(**limits) as made, served.running(), ExitStack() as stack:
+        made.door._serve = lambda transport, _: served.serve(transport)
+        address, policy = made.listener.address, served.policy()
+        clients = [
+            stack.enter_context(connect(address, policy, timeout_s=300.0))
+            for _ in range(500)
+        ]
+        with ThreadPoolExecutor(50) as threads:
+            answers = threads.map(lambda each: each.predict(rows(1.0)), clients)
+            assert all(each["y"].tolist() == [[2.0, 3.0]] for each in answers)
+        with pytest.raises(PeerError) as caught:
+            connect(address, policy)
+        assert caught.value.code == "too-many-clients"
 
 
 def test_a_long_first_frame_is_refused() -> None:

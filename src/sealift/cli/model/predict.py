@@ -95,7 +95,12 @@ def run(args: argparse.Namespace) -> int:
     if rows is not None:
         pack_question(rows, form)  # refuse wrong input before connecting
     require_writable(args.output)
-    with connect(args.address, policy, timeout_s=min(args.timeout, 30.0)) as model:
+    with connect(
+        args.address,
+        policy,
+        timeout_s=min(args.timeout, 30.0),
+        patience_s=0.0 if args.stream else args.patience,
+    ) as model:
         _show_server(model)
         if args.describe:
             print(json.dumps({**_seen(model), "form": form.to_plain()}))
