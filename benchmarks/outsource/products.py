@@ -32,7 +32,7 @@ from benchmarks.report import Arm, BenchReport, Row, interleaved, start_report
 from sealift.numeric.kernels import best_kernels
 from sealift.outsource.check import Claim
 from sealift.outsource.masked import MaskedProducts
-from sealift.outsource.messages import WORD_BYTES, answered_sizes, sent_tensors
+from sealift.outsource.messages import WORD_BYTES, plan_step
 from sealift.outsource.multiplier import Multiplier
 from sealift.outsource.terms import OPERANDS, Direction, Forward, Layer
 from sealift.outsource.trace import StepKind, StepTrace, Trace, calls_of, tabulate
@@ -210,9 +210,9 @@ def _over_lines(busy_s: float, nbytes: int, fp32_s: float) -> Iterator[Row]:
 
 def traffic(trace: Trace) -> tuple[int, int]:
     """Bytes of a step to all servers, and from all."""
-    calls = calls_of(trace)
-    sent = (t.size for each in trace for t in sent_tensors(each, calls))
-    answered = (n for each in trace for n in answered_sizes(each, calls))
+    plan = plan_step(trace)
+    sent = (each.size for planned in plan for each in planned.sent)
+    answered = (size for planned in plan for size in planned.answered)
     return 2 * WORD_BYTES * sum(sent), 3 * WORD_BYTES * sum(answered)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from sealift.errors import PeerError
 from sealift.numeric.kernels import portable_kernels
+from sealift.numeric.keystream import StepSeeds
 from sealift.numeric.loops import U32, Answers
 from sealift.numeric.residues import ResidueBasis
 from sealift.outsource.masked import SHARES, Share
@@ -46,7 +47,7 @@ class InPlaceServers:
         self.views: dict[Share, list[object]] = {share: [] for share in SHARES}
         self.gone: Share | None = None
 
-    def begin(self, kind: StepKind, step: int) -> None:
+    def begin(self, kind: StepKind, step: int, seeds: StepSeeds) -> None:
         self._note(*((kind, step),) * 3)
         self._calls: list[tuple[Layer, dict[Share, dict[Tensor, U32]]]] = []
 

@@ -183,6 +183,31 @@ def _recombine(sums: Any, table: Any, modulus: Any, out: Any) -> None:
         out[i] = min(rest, u32(rest - modulus))
 
 
+@_inlined
+def _below(value: Any, modulus: Any, inverse: Any) -> Any:
+    """``value`` modulo Q, without a division: the quotient is one too large at most."""
+    rest = i64(value) - i64(f64(value) * inverse) * i64(modulus)
+    rest = rest + i64(modulus) if rest < 0 else rest
+    return rest - i64(modulus) if rest >= i64(modulus) else rest
+
+
+def _small_product(a: Any, b: Any, modulus: Any, out: Any) -> None:
+    inverse, width = 1.0 / f64(modulus), b.shape[1]
+    low, high = np.empty(width, np.int64), np.empty(width, np.int64)
+    for row in range(a.shape[0]):
+        low[:] = 0
+        high[:] = 0
+        for each in range(a.shape[1]):
+            lower, upper = i64(a[row, each] & u32(0xFFFF)), i64(a[row, each] >> 16)
+            others = b[each]
+            for i in range(width):
+                low[i] += lower * i64(others[i])
+                high[i] += upper * i64(others[i])
+        for i in range(width):
+            rest = _below(high[i], modulus, inverse) << 16
+            out[row, i] = u32(_below(rest + low[i], modulus, inverse))
+
+
 _SHARES: Final[dict[Any, tuple[str, ...]]] = {
     _peak_bits: ("uint32(uint32[::1])",),
     _quantize: (
@@ -198,6 +223,7 @@ _SHARES: Final[dict[Any, tuple[str, ...]]] = {
         " float32[::1])",
     ),
     _split: ("void(uint32[::1], uint32[:,::1], int8[:,::1])",),
+    _small_product: ("void(uint32[:,::1], uint32[:,::1], uint32, uint32[:,::1])",),
     _recombine: ("void(int32[:,::1], uint32[:,::1], uint32, uint32[::1])",),
 }
 

@@ -44,6 +44,7 @@ BLOCK: Final = 1 << 15  # numbers drawn together
 SPARES: Final = 16  # words of a block for those that do not count: one in 2**17
 BLOCK_BYTES: Final = (BLOCK + SPARES) * WORD_BITS // 8
 MOST_LIMIT: Final = 1 << 13  # of quantized numbers
+SMALL_DEPTH: Final = 1 << 12  # so many products of 48 bits are below 2**60
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,18 @@ class Kernels:
         """The number below Q that is ``sums[i]`` modulo each modulus."""
         _require_shape(sums.shape, (len(basis.moduli), out.size))
         self.loops.recombine(sums, basis, out)
+
+    def small_product(self, a: U32, b: U32, basis: ResidueBasis) -> U32:
+        """``a`` (rows, depth) times ``b`` (depth, columns), modulo Q; made in one piece.
+
+        Args:
+            a: Contiguous, below Q; so is ``b``. The depth is at most ``SMALL_DEPTH``.
+        """
+        if a.shape[1] > SMALL_DEPTH:
+            raise ValueError(f"a product of depth {a.shape[1]} is not small")
+        out = np.empty((a.shape[0], b.shape[1]), np.uint32)
+        self.loops.small_product(a, b, basis.modulus, out)
+        return out
 
     def batch_sums(self, q: Integers, rho: I32) -> I64:
         """``rho`` (3, N) times ``q`` (N, rest), modulo 2**64."""

@@ -9,6 +9,7 @@ Source: spec/shares.md sections 2 and 3.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from itertools import count
 from typing import Final
 
@@ -22,7 +23,7 @@ SEED_BYTES: Final = 32
 
 
 class MaskSeed:
-    """The seed of one tensor's mask, to be used once.
+    """The seed of one tensor's mask, to be used once; Z may have it before.
 
     Attributes:
         basis: The modulus of the mask's words.
@@ -35,8 +36,18 @@ class MaskSeed:
         self._bytes = material
         self.basis = basis
 
+    def for_z(self) -> bytes:
+        """The 32 bytes, for Z, which may draw the mask before there is a tensor.
+
+        Raises:
+            UsageError: once they were spent.
+        """
+        if not self._bytes:
+            raise UsageError("a mask's seed was asked for after it was used")
+        return self._bytes
+
     def spend(self) -> bytes:
-        """The 32 bytes, for masking and for Z.
+        """The 32 bytes, for masking.
 
         Raises:
             UsageError: the second time: two tensors under one mask can be subtracted.
@@ -74,6 +85,37 @@ class MaskSource:
         parts = (self._key_epoch, next(self._counter), basis.modulus)
         context = b"".join(part.to_bytes(8, "big") for part in parts)
         return MaskSeed(derive_bytes(self._key, Label.MASK_SEED, context), basis)
+
+
+class StepSeeds:
+    """The seeds of one attempt at a step, in the order in which its tensors come.
+
+    Args:
+        source: Of the masks.
+    """
+
+    __slots__ = ("_drawn", "_source")
+
+    def __init__(self, source: MaskSource) -> None:
+        self._source = source
+        self._drawn: deque[MaskSeed] = deque()
+
+    def draw(self, basis: ResidueBasis) -> bytes:
+        """For Z: the seed of the next tensor of the step's trace, which comes later."""
+        seed = self._source.seed(basis)
+        self._drawn.append(seed)
+        return seed.for_z()
+
+    def take(self, basis: ResidueBasis) -> MaskSeed:
+        """The seed of the tensor that comes now, drawn before or now.
+
+        Raises:
+            UsageError: if another tensor was to come.
+        """
+        seed = self._drawn.popleft() if self._drawn else self._source.seed(basis)
+        if seed.basis != basis:
+            raise UsageError("a tensor comes out of the order of its step's masks")
+        return seed
 
 
 def mask_stream(seed: bytes, basis: ResidueBasis) -> Keystream:

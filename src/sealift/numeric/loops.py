@@ -53,6 +53,7 @@ class Loops:
     unmask: Callable[[Answers, int, float, I32, F32], Most]
     split: Callable[[U32, ResidueBasis, I8], None]
     recombine: Callable[[I32, ResidueBasis, U32], None]
+    small_product: Callable[[U32, U32, int, U32], None]
     batch_sums: Callable[[Integers, I32, I64], None]
     channel_dots: Callable[[Integers, I32, I64], None]
     tap_sums: Callable[[I64, I64, KernelWindow, I64], None]

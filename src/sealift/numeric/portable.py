@@ -127,6 +127,13 @@ def _recombine(sums: I32, basis: ResidueBasis, out: U32) -> None:
     out[:] = total % np.uint64(basis.modulus)
 
 
+def _small_product(a: U32, b: U32, modulus: int, out: U32) -> None:
+    wide, q = b.astype(np.uint64), np.uint64(modulus)
+    low = (a & np.uint32(0xFFFF)).astype(np.uint64) @ wide
+    high = (a >> np.uint32(16)).astype(np.uint64) @ wide
+    out[:] = (((high % q) << np.uint64(16)) + low % q) % q
+
+
 def _batch_sums(q: Integers, rho: I32, out: I64) -> None:
     out[:] = 0
     for row, one in enumerate(q):
@@ -163,6 +170,7 @@ def loops() -> Loops:
         unmask=_unmask,
         split=_split,
         recombine=_recombine,
+        small_product=_small_product,
         batch_sums=_batch_sums,
         channel_dots=_channel_dots,
         tap_sums=_tap_sums,

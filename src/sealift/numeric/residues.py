@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ResidueBasis:
     """Moduli whose product is the modulus Q.
 
@@ -22,7 +23,7 @@ class ResidueBasis:
 
     moduli: tuple[int, ...]
 
-    @property
+    @cached_property
     def modulus(self) -> int:
         """Q."""
         return math.prod(self.moduli)

@@ -70,6 +70,8 @@ def _forward(claim: Claim, kernels: Kernels) -> tuple[I64, I64]:
     images = kernels.batch_sums(claim.a.reshape(layer.batch, -1), rho)
     answers = kernels.batch_sums(claim.c.reshape(layer.batch, -1), rho)
     weights = kernels.batch_sums(claim.b.reshape(layer.outputs, -1), r)
+    if layer.is_linear:
+        return _row_dots(images, weights), _row_dots(answers, r)
     ours, theirs = [], []
     for each in range(REPETITIONS):
         image = images[each].reshape(1, layer.height, layer.width, layer.inputs)
@@ -87,6 +89,8 @@ def _input(claim: Claim, kernels: Kernels) -> tuple[I64, I64]:
     images = kernels.batch_sums(claim.a.reshape(layer.batch, -1), rho)
     answers = kernels.batch_sums(claim.c.reshape(layer.batch, -1), rho)
     weights = kernels.channel_dots(claim.b.reshape(-1, layer.inputs), r)
+    if layer.is_linear:
+        return _row_dots(images, weights), _row_dots(answers, r)
     ours, theirs = [], []
     for each in range(REPETITIONS):
         image = images[each].reshape(1, *layer.out, layer.outputs)
@@ -103,19 +107,26 @@ def _weight(claim: Claim, kernels: Kernels) -> tuple[I64, I64]:
     rho, r = _draw(layer.outputs), _draw(layer.inputs)
     outer = kernels.channel_dots(claim.a.reshape(-1, layer.outputs), rho)
     inner = kernels.channel_dots(claim.b.reshape(-1, layer.inputs), r)
+    answers = kernels.batch_sums(claim.c.reshape(layer.outputs, -1), rho)
+    if layer.is_linear:
+        return _row_dots(outer, inner), _row_dots(answers, r)
     seen = (REPETITIONS, layer.batch, layer.height, layer.width)
     ours = kernels.tap_sums(
         outer.reshape(REPETITIONS, layer.batch, *layer.out),
         inner.reshape(seen),
         window_of(layer),
     )
-    answers = kernels.batch_sums(claim.c.reshape(layer.outputs, -1), rho)
     taps = answers.reshape(REPETITIONS, layer.taps, layer.inputs)
     theirs = (taps @ r.astype(np.int64)[:, :, None])[:, :, 0]
     return ours.reshape(REPETITIONS, -1), theirs
 
 
 _SIDES: Final = {"forward": _forward, "input": _input, "weight": _weight}
+
+
+def _row_dots(a: I64, b: Integers) -> I64:
+    """Each row of one times that of the other, modulo 2**64."""
+    return np.asarray((a * b).sum(axis=1))
 
 
 def _draw(length: int) -> I32:

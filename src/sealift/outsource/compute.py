@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sealift.errors import MalformedError, UnavailableError
-from sealift.numeric.kernels import Kernels
+from sealift.numeric.kernels import SMALL_DEPTH, Kernels
 from sealift.numeric.loops import U32
 from sealift.numeric.residues import ResidueBasis
 from sealift.outsource.terms import Direction, Layer
@@ -31,6 +31,8 @@ SCRATCH_BYTES: Final = {"cpu": 4 << 20, "cuda": 1 << 28}  # what caches, or core
 _EXTREME: Final = 127
 _ALIGNMENT: Final = 8  # of the sides of a product on CUDA
 _FEWEST_ROWS: Final = 17
+# Of a linear layer that costs calls, not work: so many multiplications at most.
+SMALL_PRODUCT: Final = 1 << 20
 Multiply = Callable[[Tensor, Tensor, Tensor], None]
 Windows: TypeAlias = (
     Tensor  # (moduli, N, height, width, kernel height, kernel width * channels)
@@ -83,9 +85,7 @@ class ShareProducts:
         Raises:
             MalformedError: code ``bad-share``.
         """
-        if share.max(initial=0) >= basis.modulus:
-            why = "it contains a number that is not below the modulus"
-            raise MalformedError("the bytes are not a share", why=why, code="bad-share")
+        require_share(share, basis)
         found = self._residues.split(share.reshape(-1), basis)
         return found.reshape(len(basis.moduli), *share.shape)
 
@@ -232,6 +232,47 @@ class DeviceResidues:
             total += each.long() % m * inverse % m * cofactor
         words = (total % basis.modulus).to(torch.int32)  # keeps the low 32 bits
         torch.from_numpy(out.view(np.int32)).copy_(words)
+
+
+def require_share(numbers: U32, basis: ResidueBasis) -> None:
+    """Demand numbers below Q.
+
+    Raises:
+        MalformedError: code ``bad-share``.
+    """
+    if numbers.max(initial=0) >= basis.modulus:
+        why = "it contains a number that is not below the modulus"
+        raise MalformedError("the bytes are not a share", why=why, code="bad-share")
+
+
+def is_small(layer: Layer) -> bool:
+    """Whether it is linear, and its products are made in one piece, from the shares."""
+    sides = (layer.batch, layer.inputs, layer.outputs)
+    return (
+        layer.is_linear
+        and max(sides) <= SMALL_DEPTH
+        and math.prod(sides) <= SMALL_PRODUCT
+    )
+
+
+def small_product(
+    kernels: Kernels, layer: Layer, direction: Direction, a: U32, b: U32
+) -> U32:
+    """A product of shares of a small layer, modulo its direction's Q.
+
+    Args:
+        a: The first operand's share (``terms.OPERANDS``), below Q or a multiple of it.
+        b: The second one's.
+    """
+    basis, q = layer.basis(direction), np.uint32(layer.basis(direction).modulus)
+    ours = a.reshape(layer.batch, -1)
+    theirs = b.reshape(len(b), -1)
+    if direction == "forward":
+        theirs = theirs.T
+    elif direction == "weight":
+        ours = ours.T
+    first, second = (np.ascontiguousarray(each % q) for each in (ours, theirs))
+    return kernels.small_product(first, second, basis)
 
 
 def _multiply_bytes(a: Tensor, b: Tensor, out: Tensor) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Self
 
 from sealift.channel.transport.tcp import TcpTransport
@@ -26,6 +27,7 @@ from sealift.errors import (
     require_value,
 )
 from sealift.ids import Buffer, Digest
+from sealift.numeric.keystream import StepSeeds
 from sealift.numeric.loops import U32, Answers
 from sealift.outsource.masked import SHARES, Share
 from sealift.outsource.messages import (
@@ -36,14 +38,15 @@ from sealift.outsource.messages import (
     Refuses,
     StepAnswers,
     answer_hasher,
-    answered_sizes,
+    answered_together,
     encode_word,
     packed,
     parse_word,
+    plan_step,
     room_for,
 )
 from sealift.outsource.terms import Exchange
-from sealift.outsource.trace import StepKind, Traces, calls_of
+from sealift.outsource.trace import StepKind, Traces, other_operations
 from sealift.release.agreement.terms import servers_not_apart
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.pipe import Pipe
@@ -116,10 +119,11 @@ class ServerConnection:
             )
         self._traces, self._begun = traces.digest(), 0
 
-    def begin(self, number: int, step: int) -> None:
-        """Say which step comes."""
+    def begin(self, number: int, step: int, *more: Buffer) -> None:
+        """Say which step comes, and send what belongs to all of it."""
         with self.naming():
-            self._wire.send(Begin(number, step).encode())
+            for message in (Begin(number, step).encode(), *more):
+                self._wire.send(message)
             self._hasher = answer_hasher(self._session, self._begun)
         self._step = step
 
@@ -260,23 +264,31 @@ class Connections:
         Raises:
             RefusedError: code ``server-refuses``, which names it.
         """
-        self._kinds = {
-            StepKind(known.phase, known.rows): number
+        self._traces = traces
+        self._plans = {
+            StepKind(known.phase, known.rows): (number, plan_step(known.trace))
             for number, known in enumerate(traces.known)
         }
-        self._traces = traces
         for server in self._servers:
             server.announce(traces)
 
-    def begin(self, kind: StepKind, step: int) -> None:
-        """Say which step comes.
+    def begin(self, kind: StepKind, step: int, seeds: StepSeeds) -> None:
+        """Say which step comes; Z gets all of its seeds, and goes ahead.
 
         Raises:
             JobError: ``other-operations``, if no such step was announced.
         """
-        self._calls = calls_of(self._traces.of(kind))
-        for server in self._servers:
-            server.begin(self._kinds[kind], step)
+        self._traces.of(kind)
+        number, plan = self._plans[kind]
+        drawn = [seeds.draw(sent.basis) for each in plan for sent in each.sent]
+        p, m, z = self._servers
+        z.begin(number, step, b"".join(drawn))
+        p.begin(number, step)
+        m.begin(number, step)
+        self._coming = iter(plan)
+        sizes = [size for each in plan for size in each.answered]
+        together = answered_together(plan)
+        self._of_z = _taken(z, [sizes] if together else [e.answered for e in plan])
 
     def ask(
         self,
@@ -287,17 +299,21 @@ class Connections:
     ) -> list[Answers]:
         """Send each its shares, and take the answers: one of each, for every product.
 
+        Z has its seeds since the step began.
+
         Raises:
             PeerError: code ``server-gone``, which names it.
             RefusedError, MalformedError: if what it sends is no answer to this.
         """
-        p, m, z = self._servers
-        z.send([b"".join(seeds)])  # has the masks to make
+        planned = next(self._coming, None)
+        if planned is None or planned.exchange != exchange:
+            raise other_operations("another product than the next one")
+        p, m, _ = self._servers
         p.send(packed(plus))
         m.send(packed(minus))
-        sizes = answered_sizes(exchange, self._calls)
-        answers = (server.receive(sizes) for server in self._servers)
-        return list(zip(*answers, strict=True))
+        answers = (server.receive(planned.answered) for server in (p, m))
+        of_z = islice(self._of_z, len(planned.answered))
+        return list(zip(*answers, of_z, strict=True))
 
     def finish(self) -> None:
         """Take each server's signature of its answers of this step.
@@ -323,6 +339,14 @@ class Connections:
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         for server in self._servers:
             server.close() if kind is None else server.abort()
+
+
+def _taken(
+    server: ServerConnection, messages: Sequence[Sequence[int]]
+) -> Iterator[U32]:
+    """What a server answers, product by product, received when it is looked at."""
+    for sizes in messages:
+        yield from server.receive(sizes)
 
 
 def _require_hosts_apart(servers: Iterable[ServerConnection]) -> None:

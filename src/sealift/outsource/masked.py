@@ -17,7 +17,7 @@ import numpy as np
 
 from sealift.errors import IntegrityError, MalformedError, quote_foreign
 from sealift.numeric.kernels import BLOCK, Kernels
-from sealift.numeric.keystream import MaskSource
+from sealift.numeric.keystream import MaskSource, StepSeeds
 from sealift.numeric.loops import F32, I16, U32, Answers
 from sealift.numeric.residues import ResidueBasis
 from sealift.outsource.check import Claim, exact_row, find_wrong_row
@@ -39,8 +39,8 @@ SHARES: Final[tuple[Share, ...]] = ("P", "M", "Z")
 class AnsweringServers(Protocol):
     """The three, as ``connections`` has them, and stand-ins in tests."""
 
-    def begin(self, kind: StepKind, step: int) -> None:
-        """Say which step comes."""
+    def begin(self, kind: StepKind, step: int, seeds: StepSeeds) -> None:
+        """Say which step comes; Z may get the seeds of all its masks."""
         ...
 
     def ask(
@@ -51,6 +51,12 @@ class AnsweringServers(Protocol):
         seeds: Sequence[bytes],
     ) -> list[Answers]:
         """Send each its shares, and take the answers: one of each, for every product.
+
+        Args:
+            exchange: The next one of the step.
+            plus: P's shares of its operands.
+            minus: M's.
+            seeds: Z's, if it did not get them before.
 
         Raises:
             PeerError: code ``server-gone``, which names it.
@@ -134,7 +140,8 @@ class MaskedProducts:
         self._calls: list[_Call] = []
         self._first_wrong: _Wrong | None = None
         self._step = step
-        self._servers.begin(kind, step)
+        self._seeds = StepSeeds(self._masks)
+        self._servers.begin(kind, step, self._seeds)
 
     def forward(self, exchange: Forward, x: I16, w: I16, scale: float) -> F32:
         """``y`` of a call, times a scale."""
@@ -182,7 +189,7 @@ class MaskedProducts:
             basis = call.layer.basis_of(tensor, directions)
             shares = np.empty(ints.shape, np.uint32), np.empty(ints.shape, np.uint32)
             flat = (each.reshape(-1) for each in shares)
-            seed = self._kernels.mask(ints.reshape(-1), self._masks.seed(basis), *flat)
+            seed = self._kernels.mask(ints.reshape(-1), self._seeds.take(basis), *flat)
             call.tensors[tensor] = _Masked(ints, seed, basis)
             plus.append(shares[0])
             minus.append(shares[1])

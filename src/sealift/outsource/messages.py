@@ -10,9 +10,11 @@ Source: spec/shares.md section 7.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -35,10 +37,10 @@ from sealift.outsource.terms import (
     Layer,
     Tensor,
 )
-from sealift.outsource.trace import KnownTrace, Phase, Traces
+from sealift.outsource.trace import KnownTrace, Phase, Trace, Traces, calls_of
 from sealift.session.session import Session
 
-VERSION: Final = 2
+VERSION: Final = 3
 PIPE_CONTEXT: Final = b"outsourced products"
 TOGETHER_BYTES: Final = 1 << 18  # tensors of so many bytes in all cross as one message
 WORD_BYTES: Final = np.dtype(np.uint32).itemsize
@@ -199,39 +201,53 @@ class Sent(NamedTuple):
     @property
     def size(self) -> int:
         """Numbers of it."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
 
-def layer_of(exchange: Exchange, calls: Sequence[Forward]) -> Layer:
-    """Whose product it is; ``calls`` are those of its trace."""
-    if isinstance(exchange, Forward):
-        return exchange.layer
-    return calls[exchange.call].layer
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An exchange of a step, with all that follows from its trace.
+
+    Attributes:
+        call: Its number among the forward calls.
+        layer: Whose product it is.
+        asked: The products that it asks for.
+        sent: Its operands, in order.
+        answered: Numbers of each product, in order.
+    """
+
+    exchange: Exchange
+    call: int
+    layer: Layer
+    asked: tuple[Direction, ...]
+    sent: tuple[Sent, ...]
+    answered: tuple[int, ...]
 
 
-def sent_tensors(exchange: Exchange, calls: Sequence[Forward]) -> tuple[Sent, ...]:
-    """The operands that an exchange sends, in order."""
-    layer = layer_of(exchange, calls)
-    forward = isinstance(exchange, Forward)
-    tensors: tuple[Tensor, ...] = ("x", "w") if forward else ("dy",)
-    wide: tuple[Direction, ...] = (
-        ("forward", *exchange.later)
-        if isinstance(exchange, Forward)
-        else exchange.wants
-    )
-    return tuple(Sent(t, layer.shape(t), layer.basis_of(t, wide)) for t in tensors)
+def plan_step(trace: Trace) -> tuple[Planned, ...]:
+    """Of each exchange of a step what crosses; made once for each form of steps."""
+    calls, found = calls_of(trace), []
+    made = 0
+    tensors: tuple[Tensor, ...]
+    asked: tuple[Direction, ...]
+    wide: tuple[Direction, ...]
+    for each in trace:
+        if isinstance(each, Forward):
+            layer, call, asked = each.layer, made, ("forward",)
+            tensors, wide = ("x", "w"), ("forward", *each.later)
+            made += 1
+        else:
+            layer, call, asked = calls[each.call].layer, each.call, each.wants
+            tensors, wide = ("dy",), each.wants
+        sent = (Sent(t, layer.shape(t), layer.basis_of(t, wide)) for t in tensors)
+        sizes = (math.prod(layer.result(direction)) for direction in asked)
+        found.append(Planned(each, call, layer, asked, tuple(sent), tuple(sizes)))
+    return tuple(found)
 
 
-def answered_sizes(exchange: Exchange, calls: Sequence[Forward]) -> tuple[int, ...]:
-    """Numbers of each product that is answered, in order."""
-    layer = layer_of(exchange, calls)
-    shapes = (layer.result(each) for each in asked(exchange))
-    return tuple(int(np.prod(shape, dtype=np.int64)) for shape in shapes)
-
-
-def asked(exchange: Exchange) -> tuple[Direction, ...]:
-    """The products of an exchange."""
-    return ("forward",) if isinstance(exchange, Forward) else exchange.wants
+def answered_together(plan: Sequence[Planned]) -> bool:
+    """Whether Z's answers to a whole step are one message."""
+    return WORD_BYTES * sum(sum(each.answered) for each in plan) <= TOGETHER_BYTES
 
 
 def room_for(sizes: Sequence[int]) -> tuple[list[U32], list[memoryview]]:
@@ -240,7 +256,8 @@ def room_for(sizes: Sequence[int]) -> tuple[list[U32], list[memoryview]]:
     What is small comes together; of what is not, each tensor comes alone.
     """
     room = np.empty(sum(sizes), np.uint32)
-    arrays = np.split(room, np.cumsum(sizes)[:-1])
+    ends = list(accumulate(sizes))
+    arrays = [room[end - n : end] for end, n in zip(ends, sizes, strict=True)]
     filled = [room] if room.nbytes <= TOGETHER_BYTES else arrays
     return arrays, [each.data.cast("B") for each in filled]
 
@@ -253,9 +270,9 @@ def packed(arrays: Sequence[U32]) -> list[memoryview]:
     return [each.data.cast("B") for each in flat]
 
 
-def seed_bytes(exchange: Exchange, calls: Sequence[Forward]) -> int:
-    """Of the one message that Z gets."""
-    return SEED_BYTES * len(sent_tensors(exchange, calls))
+def seed_bytes(plan: Sequence[Planned]) -> int:
+    """Of the one message that Z gets of a step."""
+    return SEED_BYTES * sum(len(each.sent) for each in plan)
 
 
 def answer_hasher(session: Session, begun: int) -> KeyedHasher:

@@ -11,7 +11,7 @@ Source: spec/shares.md section 7.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -34,7 +34,12 @@ from sealift.ids import Digest
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.keystream import SEED_BYTES
 from sealift.numeric.loops import U32
-from sealift.outsource.compute import ShareProducts
+from sealift.outsource.compute import (
+    ShareProducts,
+    is_small,
+    require_share,
+    small_product,
+)
 from sealift.outsource.masked import Share
 from sealift.outsource.messages import (
     BEGIN_BYTES,
@@ -45,21 +50,20 @@ from sealift.outsource.messages import (
     Accepts,
     Announces,
     Begin,
+    Planned,
     Refuses,
     StepAnswers,
     answer_hasher,
-    answered_sizes,
-    asked,
+    answered_together,
     encode_word,
-    layer_of,
     packed,
     parse_word,
+    plan_step,
     room_for,
     seed_bytes,
-    sent_tensors,
 )
-from sealift.outsource.terms import OPERANDS, Exchange, Forward, Tensor
-from sealift.outsource.trace import Traces, calls_of
+from sealift.outsource.terms import OPERANDS, Direction, Forward, Layer, Tensor
+from sealift.outsource.trace import Trace, Traces
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.pipe import Pipe
 from sealift.session.session import Session, accept
@@ -70,7 +74,7 @@ ANNOUNCE_S: Final = 600.0  # a rehearsal may lie in between
 IDLE_S: Final = 86_400.0  # a peer whose machine is gone is noticed by the system
 LEAVE_S: Final = 5.0
 _PAUSE_S: Final = 0.05
-Kept = dict[Tensor, torch.Tensor]
+Kept = dict[Tensor, torch.Tensor | U32]  # residues; of a small layer the shares
 
 
 class ShareServer:
@@ -195,6 +199,7 @@ class ServedJob:
         """
         self._traces = self._announced()
         self._digest = self._traces.digest()
+        self._plans = [plan_step(each.trace) for each in self._traces.known]
         with Pipe(
             self._session, self._transport, PIPE_CONTEXT, timeout_s=IDLE_S
         ) as self._pipe:
@@ -259,62 +264,76 @@ class ServedJob:
         return found
 
     def _step(self, begin: Begin) -> None:
-        trace = self._traces.known[begin.trace].trace
-        self._calls = calls_of(trace)
+        plan = self._plans[begin.trace]
         self._hasher = answer_hasher(self._session, self._begun)
-        self._kept: list[Kept] = []
-        for exchange in trace:
-            self._answer(exchange, self._operands(exchange))
+        self._kept: dict[int, Kept] = {}
+        if self._server.share == "Z":
+            self._step_ahead(plan)
+        else:
+            for planned in plan:
+                arrays, messages = room_for([each.size for each in planned.sent])
+                for message in messages:
+                    self._pipe.receive_into(message)
+                self._answer(planned, self._operands(planned, arrays))
         self._pipe.send(self._signature(begin.step))
 
-    def _operands(self, exchange: Exchange) -> Kept:
-        """Receive those of an exchange, beside what is there of its call."""
-        tensors = sent_tensors(exchange, self._calls)
-        shares = self._receive(exchange, [each.size for each in tensors])
-        if isinstance(exchange, Forward):
-            there: Kept = {}
-            self._kept.append(there if exchange.later else {})
-        else:
-            there = self._kept[exchange.call]
-            self._kept[exchange.call] = {}
-        for each, share in zip(tensors, shares, strict=True):
-            found = self._products.keep(share.reshape(each.shape), each.basis)
-            there[each.tensor] = found
+    def _step_ahead(self, plan: Sequence[Planned]) -> None:
+        """Z's: all of a step's masks follow from seeds that came as it began."""
+        seeds = bytearray(seed_bytes(plan))
+        self._pipe.receive_into(seeds)
+        seed = _cut(bytes(seeds), SEED_BYTES)
+        answers: list[U32] | None = [] if answered_together(plan) else None
+        for planned in plan:
+            masks = [np.empty(each.size, np.uint32) for each in planned.sent]
+            for each, mask in zip(planned.sent, masks, strict=True):
+                self._server.kernels.uniform(next(seed), each.basis, mask)
+            self._answer(planned, self._operands(planned, masks), answers)
+        if answers:
+            self._send(answers)
+
+    def _operands(self, planned: Planned, shares: Sequence[U32]) -> Kept:
+        """Those of an exchange, beside what is there of its call."""
+        there: Kept = self._kept.pop(planned.call, {})
+        small = is_small(planned.layer)
+        for each, share in zip(planned.sent, shares, strict=True):
+            if small:
+                require_share(share, each.basis)
+                there[each.tensor] = share.reshape(each.shape)
+            else:
+                found = self._products.keep(share.reshape(each.shape), each.basis)
+                there[each.tensor] = found
+        if isinstance(planned.exchange, Forward) and planned.exchange.later:
+            self._kept[planned.call] = there
         return there
 
-    def _receive(self, exchange: Exchange, sizes: Sequence[int]) -> list[U32]:
-        if self._server.share == "Z":
-            return self._masks(exchange, sizes)
-        arrays, messages = room_for(sizes)
-        for message in messages:
-            self._pipe.receive_into(message)
-        return arrays
-
-    def _masks(self, exchange: Exchange, sizes: Sequence[int]) -> list[U32]:
-        """Z's operands: made from their seeds."""
-        seeds = bytearray(seed_bytes(exchange, self._calls))
-        self._pipe.receive_into(seeds)
-        arrays = [np.empty(size, np.uint32) for size in sizes]
-        tensors = sent_tensors(exchange, self._calls)
-        for number, (each, array) in enumerate(zip(tensors, arrays, strict=True)):
-            start = number * SEED_BYTES
-            seed = bytes(seeds[start : start + SEED_BYTES])
-            self._server.kernels.uniform(seed, each.basis, array)
-        return arrays
-
-    def _answer(self, exchange: Exchange, operands: Kept) -> None:
-        """Large products leave as they are made."""
-        layer = layer_of(exchange, self._calls)
+    def _answer(
+        self, planned: Planned, operands: Kept, later: list[U32] | None = None
+    ) -> None:
+        """Large products leave as they are made; ``later`` takes those of a whole step."""
         products = (
-            self._products.product(layer, each, *(operands[t] for t in OPERANDS[each]))
-            for each in asked(exchange)
+            self._product(planned.layer, each, *(operands[t] for t in OPERANDS[each]))
+            for each in planned.asked
         )
-        sizes = answered_sizes(exchange, self._calls)
-        if sum(sizes) * WORD_BYTES <= TOGETHER_BYTES:
+        if later is not None:
+            later += products
+        elif sum(planned.answered) * WORD_BYTES <= TOGETHER_BYTES:
             self._send(list(products))
-            return
-        for product in products:
-            self._send([product])
+        else:
+            for product in products:
+                self._send([product])
+
+    def _product(
+        self,
+        layer: Layer,
+        direction: Direction,
+        a: torch.Tensor | U32,
+        b: torch.Tensor | U32,
+    ) -> U32:
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            return self._products.product(layer, direction, a, b)
+        kernels = self._server.kernels
+        ours, theirs = (require_kind(each, np.ndarray) for each in (a, b))
+        return small_product(kernels, layer, direction, ours, theirs)
 
     def _send(self, products: Sequence[U32]) -> None:
         for message in packed(products):
@@ -341,22 +360,20 @@ def _job_bytes(traces: Traces, products: ShareProducts) -> int:
     return max((_step_bytes(each.trace, products) for each in traces.known), default=0)
 
 
-def _step_bytes(trace: Sequence[Exchange], products: ShareProducts) -> int:
-    calls = calls_of(tuple(trace))
+def _step_bytes(trace: Trace, products: ShareProducts) -> int:
     kept: dict[int, int] = {}
-    number, most = 0, 0
-    for exchange in trace:
-        tensors = sent_tensors(exchange, calls)
-        residues = sum(each.size * len(each.basis.moduli) for each in tensors)
-        came = sum(each.size for each in tensors) * WORD_BYTES
-        answers = sum(answered_sizes(exchange, calls)) * WORD_BYTES
-        layer = layer_of(exchange, calls)
-        working = max(products.working_bytes(layer, each) for each in asked(exchange))
+    most = 0
+    for each in plan_step(trace):
+        residues = sum(sent.size * len(sent.basis.moduli) for sent in each.sent)
+        came = sum(sent.size for sent in each.sent) * WORD_BYTES
+        answers = sum(each.answered) * WORD_BYTES
+        working = max(products.working_bytes(each.layer, d) for d in each.asked)
         now = sum(kept.values()) + came + residues + answers + working
         most = max(most, now)
-        if isinstance(exchange, Forward):
-            kept[number] = residues if exchange.later else 0
-            number += 1
-        else:
-            kept[exchange.call] = 0
+        forward = isinstance(each.exchange, Forward) and each.exchange.later
+        kept[each.call] = residues if forward else 0
     return most
+
+
+def _cut(raw: bytes, length: int) -> Iterator[bytes]:
+    return (raw[at : at + length] for at in range(0, len(raw), length))

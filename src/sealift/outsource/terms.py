@@ -9,6 +9,7 @@ Source: spec/shares.md sections 1 and 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 from sealift.errors import MalformedError, quote_foreign
@@ -22,12 +23,17 @@ OPERANDS: Final[dict[Direction, tuple[Tensor, Tensor]]] = {
     "weight": ("dy", "x"),
 }
 
+_RESULTS: Final[dict[Direction, Tensor]] = {
+    "forward": "dy", "input": "x", "weight": "w",
+}  # fmt: skip
+
 FEWEST_BITS: Final = 8
 MOST_BITS: Final = 12  # of the first and the last layer, and of gradients
 PEAK_TO_RMS_SQUARED: Final = 16  # up to there, no bit of an operand is lost
 MAX_SIDE: Final = 1 << 24
 MAX_ELEMENTS: Final = 1 << 31
 MAX_NAME: Final = 512  # of a module's path: a trace has thousands
+_LAYERS: Final = 1 << 14  # whose figures are remembered: a step asks for them often
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,20 +92,18 @@ class Layer:
         """Places of the kernel."""
         return self.kernel[0] * self.kernel[1]
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether its images and its kernel are one pixel."""
+        return self.height == self.width == self.taps == 1
+
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
         """Of an operand; ``dy`` has the shape of ``y``."""
-        match tensor:
-            case "x":
-                return (self.batch, self.height, self.width, self.inputs)
-            case "w":
-                return (self.outputs, *self.kernel, self.inputs)
-            case "dy":
-                return (self.batch, *self.out, self.outputs)
+        return _shapes(self)[tensor]
 
     def result(self, direction: Direction) -> tuple[int, ...]:
         """Shape of a product: of ``y``, of ``x`` or of ``w``."""
-        ours: dict[Direction, Tensor] = {"forward": "dy", "input": "x", "weight": "w"}
-        return self.shape(ours[direction])
+        return _shapes(self)[_RESULTS[direction]]
 
     def depth(self, direction: Direction) -> int:
         """Most terms that one number of a product is the sum of."""
@@ -123,10 +127,7 @@ class Layer:
 
     def basis(self, direction: Direction) -> ResidueBasis:
         """The smallest modulus that loses no bit of operands of usual form."""
-        a, b = OPERANDS[direction]
-        most = self.depth(direction) << (self.bits(a) + self.bits(b) - 2)
-        fits = (each for each in BASES if most < _most(each))
-        return next(fits, BASES[-1])
+        return _basis(self, direction, BASES)
 
     def basis_of(
         self, tensor: Tensor, directions: tuple[Direction, ...]
@@ -134,6 +135,25 @@ class Layer:
         """A tensor's modulus: of the widest product that it enters."""
         ours = (self.basis(each) for each in directions if tensor in OPERANDS[each])
         return max(ours, key=lambda basis: basis.modulus)
+
+
+@lru_cache(_LAYERS)
+def _shapes(layer: Layer) -> dict[Tensor, tuple[int, ...]]:
+    """Of its operands."""
+    return {
+        "x": (layer.batch, layer.height, layer.width, layer.inputs),
+        "w": (layer.outputs, *layer.kernel, layer.inputs),
+        "dy": (layer.batch, *layer.out, layer.outputs),
+    }
+
+
+@lru_cache(_LAYERS)
+def _basis(
+    layer: Layer, direction: Direction, bases: tuple[ResidueBasis, ...]
+) -> ResidueBasis:
+    a, b = OPERANDS[direction]
+    most = layer.depth(direction) << (layer.bits(a) + layer.bits(b) - 2)
+    return next((each for each in bases if most < _most(each)), bases[-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError
-from sealift.numeric.kernels import Kernels
+from sealift.numeric.kernels import SMALL_DEPTH, Kernels
 from sealift.numeric.keystream import MaskSource, rounding_noise
 from sealift.numeric.residues import BASES, ResidueBasis
 from sealift.numeric.windows import KernelWindow, patches
@@ -44,6 +44,39 @@ def floats(seed: int, size: int) -> npt.NDArray[np.float32]:
     found = (rng.standard_normal(size) * 2.0 ** rng.integers(-30, 8, size)).astype("f4")
     found[rng.integers(0, size, len(SPECIAL))] = SPECIAL
     return found
+
+
+@settings(deadline=None, max_examples=40)
+@given(sides=st.tuples(*[st.integers(1, 40)] * 3), seed=seeds, basis=bases)
+def test_small_products(
+    compiled: Kernels,
+    portable: Kernels,
+    sides: tuple[int, int, int],
+    seed: int,
+    basis: ResidueBasis,
+) -> None:
+    rows, depth, columns = sides
+    a, b = (
+        numbers(np.uint32, seed, (rows, depth)),
+        numbers(np.uint32, seed + 1, (depth, columns)),
+    )
+    a %= basis.modulus
+    b %= basis.modulus
+    exact = a.astype(object) @ b.astype(object) % basis.modulus
+    for kernels in (compiled, portable):
+        assert np.array_equal(kernels.small_product(a, b, basis), exact)
+
+
+@pytest.mark.parametrize("basis", BASES)
+def test_a_small_product_of_the_largest_numbers_is_exact(
+    compiled: Kernels, portable: Kernels, basis: ResidueBasis
+) -> None:
+    a = np.full((1, SMALL_DEPTH), basis.modulus - 1, np.uint32)
+    for kernels in (compiled, portable):
+        found = kernels.small_product(a, a.reshape(-1, 1), basis)
+        assert found == SMALL_DEPTH % basis.modulus
+        with pytest.raises(ValueError, match="not small"):
+            kernels.small_product(np.tile(a, 2), np.tile(a, 2).reshape(-1, 1), basis)
 
 
 @settings(deadline=None, max_examples=40)

@@ -18,6 +18,7 @@ from sealift.numeric.kernels import Kernels
 from sealift.numeric.keystream import (
     MaskSeed,
     MaskSource,
+    StepSeeds,
     mask_stream,
     rounding_noise,
 )
@@ -126,6 +127,25 @@ def test_no_two_seeds_are_alike() -> None:
     later._key = one._key
     made = [source.seed(basis) for source in (one, other, later) for basis in BASES * 2]
     assert len({seed.spend() for seed in made}) == len(made)
+
+
+def test_seeds_that_z_has_before_belong_to_the_tensors_in_their_order() -> None:
+    seeds = StepSeeds(MaskSource())
+    bases = [BASES[0], BASES[1], BASES[0]]
+    for_z = [seeds.draw(basis) for basis in bases]
+    taken = [seeds.take(basis) for basis in bases]
+    assert [seed.spend() for seed in taken] == for_z
+    assert len({*for_z, seeds.take(BASES[0]).spend()}) == 4
+    for seed in taken:
+        with pytest.raises(UsageError, match="after it was used"):
+            seed.for_z()
+
+
+def test_a_tensor_that_is_not_the_next_one_gets_no_mask() -> None:
+    seeds = StepSeeds(MaskSource())
+    seeds.draw(BASES[0])
+    with pytest.raises(UsageError, match="out of the order"):
+        seeds.take(BASES[1])
 
 
 def test_a_modulus_has_its_own_words() -> None:

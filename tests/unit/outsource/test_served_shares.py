@@ -30,7 +30,7 @@ from sealift.numeric.loops import U32
 from sealift.outsource.compute import ShareProducts
 from sealift.outsource.connections import Connections
 from sealift.outsource.masked import MaskedProducts
-from sealift.outsource.messages import Begin
+from sealift.outsource.messages import BEGIN_BYTES, Begin
 from sealift.outsource.multiplier import Multiplier
 from sealift.outsource.plain import PlainProducts
 from sealift.outsource.terms import Backward, Direction, Exchange, Forward, Layer
@@ -349,19 +349,19 @@ def test_p_and_m_see_no_seed_and_z_no_share(world: SharesWorld) -> None:
         servers.announce(TRACES)
         for connection in servers._servers:
             sent = got.setdefault(connection.place.share, [])
-            connection.send = _noting(connection.send, sent)  # type: ignore[method-assign]
+            connection._pipe.send = _noting(connection._pipe.send, sent)  # type: ignore
         masked = Multiplier(MaskedProducts(servers, KERNELS), KERNELS, 1)
         run_step(masked, TRAIN, 0)
-    assert got["Z"] == [64, 64, 32, 32]
+    assert got["Z"] == [BEGIN_BYTES, 6 * 32]
     assert got["P"] == got["M"]
-    assert sum(got["P"]) == 4 * sum(
+    assert sum(got["P"]) == BEGIN_BYTES + 4 * sum(
         int(np.prod(layer.shape(t))) for layer in (CONV, FC) for t in ("x", "w", "dy")
     )
 
 
 def _noting(send: Any, lengths: list[int]) -> Any:
-    def sends(messages: Any) -> None:
-        lengths.extend(len(each) for each in messages)
-        send(messages)
+    def sends(message: Any) -> None:
+        lengths.append(len(message))
+        send(message)
 
     return sends
