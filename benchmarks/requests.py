@@ -17,15 +17,16 @@ from statistics import median, quantiles
 from typing import Final, NoReturn
 
 from benchmarks.report import BenchReport
+from sealift.errors import require_kind
 from sealift.ids import Buffer
 from sealift.train.sandbox.confine import Confinement, confine_worker
 from sealift.train.sandboxed.parentpipe import WorkerEnd
-from sealift.train.worker.messages import Handed, ServeAnswer, StateSize
+from sealift.train.worker.messages import AddUp, ServeAnswer
 from sealift.train.worker.requests import Area, ParentEnd
 
 BELL_BAR_US: Final = 100.0
 BUCKET_BYTES: Final = 25 << 20
-_QUESTION: Final = Handed(0, StateSize(0, 0, 0))
+_QUESTION: Final = AddUp(0)
 _MEMORY_BYTES: Final = 1 << 40
 _TIMEOUT_S: Final = 60.0
 
@@ -83,8 +84,8 @@ def _asked(length: int, times: int) -> tuple[list[float], CountingArea]:
         until = time.monotonic() + _TIMEOUT_S
         parent = ParentEnd(area, ours.fileno(), lambda: until - time.monotonic())
         try:
-            while (request := parent.hear(Handed, ServeAnswer)).message == _QUESTION:
-                parent.tell(buffer=request.buffer)
+            while (request := parent.hear(AddUp, ServeAnswer)).message == _QUESTION:
+                parent.tell(buffer=require_kind(request.buffer, bytes))
         finally:
             ours.close()
             os.waitpid(child, 0)

@@ -162,9 +162,10 @@ class TrainingEnd(End):
         mine = Contribution(before, after, 1 / self._world)
         forms = group.exchange(mine.form.raw)
         demand_same_form([type(mine.form)(each) for each in forms])
-        for vector in mine.sums:
-            group.all_reduce(vector)
-        group.all_reduce(mine.most, Reduction.MAX)
+        for piece in mine.pieces():
+            how = Reduction.MAX if piece.counts else Reduction.SUM
+            group.all_reduce(piece.numbers, how)
+            mine.put(piece)
         mine.result(1)
         return {"seconds": time.perf_counter() - began, "nbytes": len(after.tensors)}
 

@@ -19,6 +19,7 @@ from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import SealiftError
 from sealift.serve.modelworker import ModelWorker
 from sealift.train.job.settings import ServingTable
+from sealift.train.loop.held import MemoryFile, read_of
 from sealift.train.loop.tasks import TaskInputs
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker import taskprocess
@@ -46,16 +47,16 @@ class SpiedArea(Area):
 def spies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[int]]]:
     """Duplicates of the areas and states of all tasks, that nobody closes."""
     found: dict[str, list[int]] = {"area": [], "states": []}
-    plain = taskprocess._states_of
+    plain = taskprocess._plain_of
 
-    def states_of(given: TaskInputs) -> SharedBuffer:
+    def plain_of(given: TaskInputs) -> SharedBuffer:
         made = plain(given)
         found["states"].append(os.dup(made.descriptor))
         return made
 
     monkeypatch.setattr(SpiedArea, "spies", found["area"], raising=False)
     monkeypatch.setattr(taskprocess, "Area", SpiedArea)
-    monkeypatch.setattr(taskprocess, "_states_of", states_of)
+    monkeypatch.setattr(taskprocess, "_plain_of", plain_of)
     yield found
     for each in (*found["area"], *found["states"]):
         os.close(each)
@@ -148,16 +149,27 @@ def test_area_and_states_are_overwritten_whatever_it_did(
     assert act(name) == ACTS[name]
     for kind, found in spies.items():
         assert len(found) == 2
-        left = written(found[-1])
-        assert left, kind  # control: it was written at all
-        assert not any(left), kind
+        assert not any(written(found[-1])), kind
+
+
+def test_a_state_outlives_its_task_and_nothing_else_does(
+    spies: dict[str, list[int]],
+) -> None:
+    with RecipeExecutor({"recipe.py": SPOILER.encode()}, "recipe.py") as shop:
+        training = Trainer(shop, TrainingSettings(seed=1, batch_rows=16))
+        training.build()
+        left = written(spies["area"][-1])
+        tensors = training.joint.tensors
+        assert left.rstrip(b"\0") == read_of(tensors, 0, len(tensors)).rstrip(b"\0")
+        del tensors, training
+        assert not any(written(spies["area"][-1]))
 
 
 def test_without_overwriting_they_are_still_there(
     spies: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control of the test above: the spies do see states."""
-    monkeypatch.setattr(Area, "overwrite", lambda self: None)
+    monkeypatch.setattr(MemoryFile, "clear", lambda *_: None)
     assert act("nothing") == ""
     assert any(written(spies["area"][-1]))
 
@@ -236,11 +248,11 @@ def test_a_question_is_overwritten_though_the_worker_does_not_end() -> None:
 
 
 def test_an_overwriting_by_a_shared_open_file_can_be_made_to_fail() -> None:
-    """The control: why areas are overwritten through the parent's own mapping."""
+    """The control: why areas are overwritten through the parent's own open file."""
     with closing(Area(4096)) as area:
         fcntl.fcntl(area.descriptor, fcntl.F_SETFL, os.O_APPEND)
         with pytest.raises(PermissionError):
             os.pwrite(area.descriptor, b"\0", 0)
-        area._map[:4] = b"rows"
+        area.place(0, b"rows")
         area.overwrite()
         assert area.copy(0, 4) == bytes(4)

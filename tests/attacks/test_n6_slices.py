@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _sqlite3
 import io
-import mmap
 import os
 import shutil
 import socket
@@ -19,9 +18,9 @@ from typing import Any, cast
 
 import pytest
 
-from sealift.errors import JobError, MalformedError
-from sealift.ids import Buffer
-from sealift.train.loop.states import TrainingState
+from sealift.errors import JobError, MalformedError, require_value
+from sealift.train.loop.held import MemoryFile, read_of
+from sealift.train.loop.states import Settled, TrainingState
 from sealift.train.loop.tasks import SliceTask, TaskInputs, TaskModel
 from sealift.train.loop.trainer import Trainer
 from sealift.train.sandboxed.parentpipe import WorkerEnd
@@ -31,6 +30,7 @@ from sealift.train.worker.messages import (
     Handed,
     TaskAnswers,
     TaskMetrics,
+    places_of,
     size_of,
 )
 from sealift.train.worker.requests import Area, ParentEnd, Request
@@ -223,22 +223,19 @@ class ChangingArea(Area):
 
     def __init__(self, length: int) -> None:
         super().__init__(length)
-        self._map = cast("Any", Changing(self._map))
+        self._memory = cast("Any", Changing(self._memory))
 
 
 class Changing:
     """What is read of it is overwritten at once."""
 
-    def __init__(self, plain: mmap.mmap) -> None:
+    def __init__(self, plain: MemoryFile) -> None:
         self._plain = plain
 
-    def __getitem__(self, place: slice) -> bytes:
-        found = self._plain[place]
-        self._plain[place] = bytes(len(found))
+    def read(self, start: int, length: int) -> bytes:
+        found = self._plain.read(start, length)
+        self._plain.write(start, bytes(len(found)))
         return found
-
-    def __setitem__(self, place: slice, content: Buffer) -> None:
-        self._plain[place] = content
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._plain, name)
@@ -262,7 +259,6 @@ def conversation(state: TrainingState) -> Iterator[tuple[TaskAnswers, Any, Any, 
         worker = WorkerEnd(theirs.fileno(), area.descriptor)
         parent = ParentEnd(area, ours.fileno(), lambda: 5.0)
         yield TaskAnswers(task, TaskInputs(states=[state])), parent, worker, area
-        area._map = cast("Any", area._map)._plain
 
 
 def reply(answers: TaskAnswers, request: Request, told: Any) -> None:
@@ -289,18 +285,27 @@ def test_what_a_worker_hands_over_is_read_once(state: TrainingState) -> None:
             reply(answers, parent.hear(Handed), told)
 
 
-def test_what_a_worker_is_done_with_is_read_once(state: TrainingState) -> None:
+def test_what_a_worker_is_done_with_stays_as_it_was_measured(
+    state: TrainingState,
+) -> None:
+    """Of one that is gone it is taken by reference; who still wrote would be found (H1)."""
     done = replace(state, step=state.step + 4)
     with conversation(state) as (answers, parent, worker, area):
-        put(worker, state)
         worker._say(TaskMetrics(0, 0, {"loss": 0.5}), 0, 0, 0)
         told = SimpleNamespace(measured=lambda model, place, values: None)
         reply(answers, parent.hear(TaskMetrics), told)
-        assert answers.finish(
-            AssignmentDone((size_of(done),), ()), area.copy
-        ).states == (done,)
-        with pytest.raises(MalformedError):
-            answers.finish(AssignmentDone((size_of(done),), ()), area.copy)
+        plain = area._memory = cast("Any", area._memory)._plain
+        (at,) = places_of(area.length, [len(state.tensors)])
+        plain.write(0, state.tree)
+        plain.write(at, read_of(state.tensors, 0, len(state.tensors)))
+        (found,) = answers.finish(AssignmentDone((size_of(done),), ()), area).states
+        assert found == done
+        settled = Settled(done)
+        settled.verify(require_value(found))  # control
+        plain.write(at + len(state.tensors) - 1, b"?")
+        with pytest.raises(JobError) as caught:
+            settled.verify(require_value(found))
+    assert caught.value.code == "state-changed"
 
 
 def test_nothing_outside_of_an_area_is_read(state: TrainingState) -> None:

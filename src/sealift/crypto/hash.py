@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 from typing import Final, Literal
 
 import blake3
@@ -50,6 +51,11 @@ def digest(name: HashName, *parts: Buffer) -> bytes:
 
 def sha256(*parts: Buffer) -> bytes:
     """SHA-256 of the concatenation of ``parts``."""
+    return sha256_of(parts)
+
+
+def sha256_of(parts: Iterable[Buffer]) -> bytes:
+    """SHA-256 of the concatenation of ``parts``, each taken when the last one is done."""
     hasher = hashlib.sha256()
     for part in parts:
         hasher.update(part)
@@ -80,10 +86,27 @@ def stretch(guessable: bytes, salt: bytes, *, log2_n: int, length: int) -> bytes
 
 def content_hash(*parts: Buffer) -> bytes:
     """BLAKE3 of the concatenation of ``parts``."""
-    hasher = blake3.blake3()
+    hasher = ContentHasher()
     for part in parts:
         hasher.update(part)
     return hasher.digest()
+
+
+class ContentHasher:
+    """Incremental BLAKE3, 32-byte output."""
+
+    __slots__ = ("_hasher",)
+
+    def __init__(self) -> None:
+        self._hasher = blake3.blake3()
+
+    def update(self, part: Buffer) -> None:
+        """Add bytes."""
+        self._hasher.update(part)
+
+    def digest(self) -> bytes:
+        """The 32-byte hash of everything added so far."""
+        return self._hasher.digest()
 
 
 class KeyedHasher:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 from sealift.errors import JobError
 from sealift.train.loop.averaging import Contribution, mean_state
+from sealift.train.loop.held import Held
 from sealift.train.loop.states import (
     TensorBytes,
     TrainingState,
@@ -120,7 +123,29 @@ def test_the_order_of_slices_is_part_of_the_bits() -> None:
 def test_a_sum_that_is_no_number_is_said_on_every_rank() -> None:
     before, after = state(F32_w=[1]), state(F32_w=[3])
     own = Contribution(before, after, 0.5)
-    own.sums[0] += np.float32(math.inf)  # what a rank that lies would bring
+    for piece in own.pieces():
+        piece.numbers[...] += np.float32(math.inf)  # what a rank that lies would bring
+        own.put(piece)  # nothing yet: others go on with the next piece
     with pytest.raises(JobError, match="w contains NaN") as refused:
         own.result(1)
     assert refused.value.code == "not-finite"
+
+
+def test_a_mean_in_short_pieces_and_in_a_memory_file_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = state(F32_w=[0.5] * 10, F64_d=[1.0] * 3, I64_n=[1, 2])
+    after = [
+        state(F32_w=[each] * 10, F64_d=[each] * 3, I64_n=[3, 4]) for each in (2, 7)
+    ]
+
+    def mean(states: Sequence[TrainingState]) -> TrainingState:
+        return mean_state(
+            [Contribution(before, e, 0.5, max_norm=4.0) for e in states], 1
+        )
+
+    whole = mean(after)
+    monkeypatch.setattr("sealift.train.loop.averaging.PIECE_NUMBERS", 3)
+    held = [replace(each, tensors=Held.of(each.tensors)) for each in after]
+    assert mean(after) == whole == mean(held)
+    assert whole.tensors == held[0].tensors != after[0].tensors  # it took its place

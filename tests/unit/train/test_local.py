@@ -14,6 +14,7 @@ from sealift.demo.tasks.digits import ROW_BYTES
 from sealift.errors import MalformedError, PolicyError, UsageError
 from sealift.events import Event
 from sealift.release.agreement.signed import load_verified
+from sealift.train.loop.held import read_of
 from sealift.train.loop.statistics import mean_over_rows
 from sealift.train.plans import PLANS
 from sealift.travel.settings import JobSettings, SlicesSettings
@@ -102,7 +103,8 @@ def in_slices(tmp_path: Path, **slices: object) -> bytes:
     lines = "\n".join(f"{n} = {json.dumps(v)}" for n, v in slices.items())
     wishes = Wishes(epochs=2, plan="local", slices=f"[slices]\n{lines}\n")
     world = fresh_world(tmp_path / json.dumps(slices), wishes)
-    return train_here(world).model
+    model = train_here(world).model
+    return read_of(model, 0, len(model))
 
 
 def test_slices_are_averaged_after_each_round(tmp_path: Path) -> None:

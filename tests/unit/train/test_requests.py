@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sealift.errors import JobError, MalformedError, PeerError
+from sealift.train.loop.held import Held
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.statistics import Measured, let_out
 from sealift.train.loop.tasks import SliceId, SliceTask, TaskInputs, TaskModel, TaskPart
@@ -50,6 +51,11 @@ class CountingArea(Area):
 
     def copy(self, start: int, length: int) -> bytes:
         found = super().copy(start, length)
+        self.read_bytes += len(found)
+        return found
+
+    def copy_apart(self, start: int, length: int) -> Held:
+        found = super().copy_apart(start, length)
         self.read_bytes += len(found)
         return found
 
@@ -262,9 +268,19 @@ def answers(task: SliceTask, state: TrainingState) -> TaskAnswers:
     return TaskAnswers(task, TaskInputs(states=[state] * len(task.models)))
 
 
-def nothing(_start: int, _length: int) -> bytes:
-    """Of the area: nothing of it is read here."""
-    raise AssertionError
+class Nothing:
+    """Of the area nothing is read here."""
+
+    length = 0
+
+    def copy(self, _start: int, _length: int) -> bytes:
+        raise AssertionError
+
+    def take(self, _start: int, _length: int) -> Held:
+        raise AssertionError
+
+
+nothing = Nothing()
 
 
 Said = tuple[object, bytes]

@@ -30,7 +30,7 @@ from sealift.train.sandboxed.parentpipe import map_area
 from sealift.train.sandboxed.placement import HERE
 from sealift.train.sandboxed.recipe import Containment
 from sealift.train.worker.executor import RecipeExecutor
-from sealift.train.worker.process import FILE_LENGTH, send_with
+from sealift.train.worker.process import FILE_STRETCH, send_with
 from sealift.train.worker.standby import Standby
 from sealift.train.worker.taskprocess import TaskLimits
 from tests.sim.memoryscan import family
@@ -189,7 +189,7 @@ def test_what_comes_for_a_task_is_in_no_other_threads_reach(
     made.begin()
     with ours, FileIO(os.memfd_create("rows"), "r+") as file:
         file.write(b"bytes" + bytes(4091))
-        send_with(ours, FILE_LENGTH.pack(4096), [file.fileno()])
+        send_with(ours, FILE_STRETCH.pack(0, 4096), [file.fileno()])
     reached = arrived.get() in inodes()
     looked.set()
     (found,) = made.take()

@@ -225,7 +225,7 @@ def _train_locally(
         )
         lines.say_pass()
         talk.wait_for("")
-        if ran.model:
+        if len(ran.model):
             folder.add(MODEL_NAME, ran.model)
         if ran.statistics:
             folder.add(STATISTICS_NAME, totals_file(ran.statistics, ran.prepared))
@@ -242,7 +242,7 @@ def _train_locally(
         }
         folder.add(RESULT_NAME, encode(result))
         history.keep(folder)
-        size = len(ran.model or b"")
+        size = len(ran.model)
         page = make_report(job, agreement.agreement, history.rows, result, size)
         folder.add(REPORT_NAME, page)
         folder.appear()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -28,6 +29,7 @@ from sealift.errors import (
     unreadable,
 )
 from sealift.ids import Digest
+from sealift.train.loop.held import PIECE_BYTES, Chain, Content, Held
 
 MAGIC: Final = b"sealift-ckpt"
 VERSION: Final = 1
@@ -62,13 +64,13 @@ class Checkpoint(Generic[P]):
         number: From 1, never used again for another one that counts.
         position: First group of the plan that is still to be worked on.
         progress: What was counted and measured so far; a record of the codec.
-        states: Opaque bytes by name.
+        states: Opaque bytes by name, in a memory file where there are many.
     """
 
     number: int
     position: int
     progress: P
-    states: Mapping[str, bytes]
+    states: Mapping[str, Content]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +120,11 @@ def write_checkpoint(
         )
     )
     start = _START.pack(MAGIC, VERSION, len(head))
-    chunks = [start, head, *(checkpoint.states[name] for name in names)]
+    whole = Chain(start, head, *(checkpoint.states[name] for name in names))
     path = checkpoint_path(folder, checkpoint.number)
-    total_bytes = sum(map(len, chunks))
-    write_sealed_file(path, chunks, key=key, total_bytes=total_bytes, replace=True)
+    write_sealed_file(
+        path, whole.pieces(), key=key, total_bytes=len(whole), replace=True
+    )
     return file_digest(path)
 
 
@@ -164,15 +167,13 @@ def read_checkpoint(
         PolicyError: ``checkpoint-other-job``.
         UnavailableError: if it cannot be read.
     """
-    plaintext = memoryview(_open(path, key))
-    head, states = _parse(plaintext)
-    _require_binding(head.binding, binding)
-    if head.number != number:
-        raise MalformedError(
-            "the checkpoint's number differs from the number in its file name",
-            code="bad-checkpoint",
-        )
-    progress = from_plain(kind, head.progress, "progress")
+    with _open(path, key) as reader:
+        head, start = _read_head(reader)
+        _require_binding(head.binding, binding)
+        if head.number != number:
+            raise _malformed("its number differs from the number in its file name")
+        progress = from_plain(kind, head.progress, "progress")
+        states = dict(_read_states(reader, head, start))
     return Checkpoint(head.number, head.position, progress, states)
 
 
@@ -189,26 +190,41 @@ def file_digest(path: Path) -> Digest:
         raise unreadable(path, error) from None
 
 
-def _open(path: Path, key: SecretKey) -> bytes:
+@contextmanager
+def _open(path: Path, key: SecretKey) -> Iterator[SealedFileReader]:
+    """The file, every record of which opens; it is read in pieces meanwhile."""
     try:
-        with SealedFileReader(path, key) as reader:
-            reader.verify()
-            return reader.read(0, reader.total_bytes)
+        reader = SealedFileReader(path, key)
     except (AuthenticationError, MalformedError):
-        raise IntegrityError(
-            f"{path.name} could not be opened with its key",
-            why=(
-                "the file was changed, or the brokers' key shares belong to another "
-                "checkpoint"
-            ),
-            code="checkpoint-damaged",
-        ) from None
+        raise _damaged(path) from None
+    with reader:
+        try:
+            reader.verify()
+        except (AuthenticationError, MalformedError):
+            raise _damaged(path) from None
+        try:
+            yield reader
+        except AuthenticationError:  # it was changed since
+            raise _damaged(path) from None
 
 
-def _parse(plaintext: memoryview) -> tuple[_Head, dict[str, bytes]]:
-    if len(plaintext) < _START.size:
+def _damaged(path: Path) -> IntegrityError:
+    return IntegrityError(
+        f"{path.name} could not be opened with its key",
+        why=(
+            "the file was changed, or the brokers' key shares belong to another "
+            "checkpoint"
+        ),
+        code="checkpoint-damaged",
+    )
+
+
+def _read_head(reader: SealedFileReader) -> tuple[_Head, int]:
+    """The head, and where the states begin."""
+    total = reader.total_bytes
+    if total < _START.size:
         raise _malformed("the file is too short")
-    magic, version, head_bytes = _START.unpack(plaintext[: _START.size])
+    magic, version, head_bytes = _START.unpack(reader.read(0, _START.size))
     if magic != MAGIC:
         raise _malformed("the file does not begin as a checkpoint begins")
     if version != VERSION:
@@ -217,14 +233,15 @@ def _parse(plaintext: memoryview) -> tuple[_Head, dict[str, bytes]]:
             why=f"this version of Sealift reads version {VERSION}",
             code="checkpoint-version",
         )
-    rest = plaintext[_START.size :]
-    if head_bytes > min(len(rest), MAX_HEAD_BYTES):
+    if head_bytes > min(total - _START.size, MAX_HEAD_BYTES):
         raise _malformed("its header is too long")
-    head = decode(_Head, bytes(rest[:head_bytes]), max_bytes=MAX_HEAD_BYTES)
-    return head, dict(_cut(head, rest[head_bytes:]))
+    raw = reader.read(_START.size, head_bytes)
+    return decode(_Head, raw, max_bytes=MAX_HEAD_BYTES), _START.size + head_bytes
 
 
-def _cut(head: _Head, rest: memoryview) -> Iterator[tuple[str, bytes]]:
+def _read_states(
+    reader: SealedFileReader, head: _Head, start: int
+) -> Iterator[tuple[str, Content]]:
     names = [state.name for state in head.states]
     if names != sorted(set(names)) or len(names) > MAX_STATES:
         raise _malformed("its states are not in ascending order")
@@ -232,11 +249,17 @@ def _cut(head: _Head, rest: memoryview) -> Iterator[tuple[str, bytes]]:
         raise _malformed("a state's name is too long")
     if any(state.length < 0 for state in head.states):
         raise _malformed("a state's length is negative")
-    if sum(state.length for state in head.states) != len(rest):
+    if sum(state.length for state in head.states) != reader.total_bytes - start:
         raise _malformed("the states' total length differs from the file's length")
-    start = 0
     for state in head.states:
-        yield state.name, bytes(rest[start : start + state.length])
+        if state.length <= PIECE_BYTES:
+            yield state.name, reader.read(start, state.length)
+        else:
+            room = Held.room(state.length)
+            for at in range(0, state.length, PIECE_BYTES):
+                length = min(PIECE_BYTES, state.length - at)
+                room.write(at, reader.read(start + at, length))
+            yield state.name, room
         start += state.length
 
 

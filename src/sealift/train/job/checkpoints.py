@@ -36,6 +36,7 @@ from sealift.train.job.checkpointfile import (
     read_checkpoint,
     write_checkpoint,
 )
+from sealift.train.loop.held import Content
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -169,7 +170,7 @@ class Checkpoints(Generic[P]):
         return found
 
     def note(
-        self, position: int, progress: P, snapshot: Callable[[], Mapping[str, bytes]]
+        self, position: int, progress: P, snapshot: Callable[[], Mapping[str, Content]]
     ) -> None:
         """A group was worked on; seals a checkpoint when it is time for one.
 

@@ -13,20 +13,20 @@ Not here: that a contribution is what training made of a slice's rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sealift.errors import JobError, require_value
+from sealift.errors import JobError, require_kind
 from sealift.ids import Digest
+from sealift.train.loop.held import Content, Held, read_of
 from sealift.train.loop.states import (
     MODEL,
     TensorBytes,
     TrainingState,
-    pack_tensors,
     parse_tensors,
     state_digest,
 )
@@ -51,8 +51,44 @@ _COUNTED: Final = {
 }
 
 
+PIECE_NUMBERS: Final = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Numbers of one tensor that lie end to end."""
+
+    name: str
+    start: int
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What is combined in one go, in memory of this process alone.
+
+    Attributes:
+        numbers: To be added up, or maximised where they count.
+        counts: Whether they do: whole numbers, as int64.
+        stretches: Whose they are, end to end.
+    """
+
+    numbers: Array
+    counts: bool
+    stretches: tuple[Stretch, ...]
+
+    def combine(self, other: Piece) -> None:
+        """Take in another slice's."""
+        if self.counts:
+            np.maximum(self.numbers, other.numbers, out=self.numbers)
+        else:
+            self.numbers[...] += other.numbers
+
+
 class Contribution:
-    """What one slice brings to a round; its arrays are then added up, or maximised.
+    """What one slice brings to a round, piece by piece.
+
+    What the pieces come to takes the place of ``after``, where that lies in a memory file.
 
     Args:
         before: What every slice began the round with.
@@ -64,8 +100,6 @@ class Contribution:
             for itself.
 
     Attributes:
-        sums: To be added, a float32 and a float64 vector; may be empty.
-        most: To be maximised, int64.
         shortened: Whether its change was longer than the bound.
 
     Raises:
@@ -81,34 +115,23 @@ class Contribution:
         max_norm: float = 0.0,
         summed: Collection[str] | None = None,
     ) -> None:
-        self._after = after
-        self._all = parse_tensors(after.tensors)
+        self._after, self._share = after, share
+        held = isinstance(after.tensors, Held)
+        self._target = after.tensors if held else bytearray(_whole(after.tensors))
+        self._all = parse_tensors(self._target)
         same = {n for n in self._all if summed is not None and _is_same(n, summed)}
         self._same = {n: each for n, each in self._all.items() if n in same}
         self._tensors = {n: each for n, each in self._all.items() if n not in same}
-        began = parse_tensors(before.tensors)
-        self._base, changes = [], dict[str, Array]()
+        self._began = parse_tensors(before.tensors)
         for name, tensor in self._tensors.items():
             if tensor.dtype in _COMPUTED:
-                if name in began and began[name].form != tensor.form:
+                if self._began.get(name, tensor).form != tensor.form:
                     raise differ(f"{name} has another type or shape than at the start")
-                now = _numbers(tensor)
-                start = _numbers(began[name]) if name in began else np.zeros_like(now)
-                self._base.append(start)
-                changes[name] = now - start
             elif tensor.dtype not in _COUNTED:
                 raise differ(f"tensors of type {tensor.dtype} have no mean")
-        _require_finite(changes)
-        factor = _shortening(changes, max_norm)
-        self.shortened = factor < 1.0
-        for name, change in changes.items():
-            weight = share * factor if name.startswith(MODEL) else share
-            change *= change.dtype.type(weight)
-        self._changes = list(changes.values())
-        self.sums = [self._flat(np.float32), self._flat(np.float64)]
-        counted = [t for t in self._tensors.values() if t.dtype in _COUNTED]
-        wide = [_whole(t).astype(np.int64) for t in counted]
-        self.most = np.concatenate([np.empty(0, np.int64), *wide])
+        self._factor = self._shortening(max_norm)
+        self.shortened = self._factor < 1.0
+        self._odd = ""
 
     @property
     def form(self) -> Digest:
@@ -121,8 +144,34 @@ class Contribution:
         lines.append(state_digest(self._same).to_text())
         return Digest.of("\n".join(lines).encode() + b"\n" + self._after.tree)
 
+    def pieces(self) -> Iterator[Piece]:
+        """The same pieces in every slice; each is made when it is asked for."""
+        for kind in (np.float32, np.float64):
+            for stretches in self._cut(_COMPUTED, kind):
+                changes = [self._weighted(each) for each in stretches]
+                yield Piece(np.concatenate(changes), False, stretches)
+        for stretches in self._cut(_COUNTED):
+            counts = [_counted(self._tensors[e.name], e) for e in stretches]
+            yield Piece(np.concatenate(counts), True, stretches)
+
+    def put(self, piece: Piece) -> None:
+        """Keep what a piece came to, once it is everybody's.
+
+        What is not finite is told in the end: other ranks go on with the next piece.
+        """
+        at = 0
+        for each in piece.stretches:
+            tensor = self._tensors[each.name]
+            numbers = piece.numbers[at : at + each.elements]
+            at += each.elements
+            if not piece.counts:
+                numbers = self._start(each) + numbers
+                if not np.isfinite(numbers).all():
+                    self._odd = self._odd or each.name
+            _write(tensor, each, numbers)
+
     def result(self, step: int) -> TrainingState:
-        """What every slice goes on from, once ``sums`` and ``most`` are everybody's.
+        """What every slice goes on from, once all pieces were ``put``.
 
         Args:
             step: Of the slice that made most steps.
@@ -130,34 +179,63 @@ class Contribution:
         Raises:
             JobError: ``not-finite``: too large a sum, or a rank that says what none is.
         """
-        means = self._means()
-        counts, at = dict[str, Array](), 0
-        for name, tensor in self._tensors.items():
-            if tensor.dtype in _COUNTED:
-                end = at + tensor.elements
-                counts[name] = self.most[at:end].astype(_COUNTED[tensor.dtype])
-                at = end
-        packed = {
-            name: _bytes_of(tensor, means.get(name, counts.get(name)))
-            for name, tensor in self._tensors.items()
-        }
-        tensors = pack_tensors(self._same | packed)
+        if self._odd:
+            raise _not_finite(self._odd)
+        found = self._target
+        tensors = bytes(found) if isinstance(found, bytearray) else found
         return replace(self._after, step=step, tensors=tensors)
 
-    def _means(self) -> dict[str, Array]:
-        names = [n for n, each in self._tensors.items() if each.dtype in _COMPUTED]
-        at, found = {np.dtype(np.float32): 0, np.dtype(np.float64): 0}, {}
-        total = {each.dtype: each for each in self.sums}
-        for name, base in zip(names, self._base, strict=True):
-            end = at[base.dtype] + base.size
-            found[name] = base + total[base.dtype][at[base.dtype] : end]
-            at[base.dtype] = end
-        _require_finite(found)
-        return found
+    def _cut(
+        self, kinds: Mapping[str, Any], computed: type[Any] | None = None
+    ) -> Iterator[tuple[Stretch, ...]]:
+        """Stretches of the tensors of these kinds, as many as a piece has numbers."""
+        found, left = list[Stretch](), PIECE_NUMBERS
+        for name, tensor in self._tensors.items():
+            if computed not in (None, kinds.get(tensor.dtype)) or (
+                tensor.dtype not in kinds
+            ):
+                continue
+            start = 0
+            while start < tensor.elements:
+                found.append(Stretch(name, start, min(left, tensor.elements - start)))
+                start, left = start + found[-1].elements, left - found[-1].elements
+                if not left:
+                    yield tuple(found)
+                    found, left = [], PIECE_NUMBERS
+        if found:
+            yield tuple(found)
 
-    def _flat(self, kind: type[Any]) -> Array:
-        own = [each for each in self._changes if each.dtype == kind]
-        return np.concatenate([np.empty(0, kind), *own])
+    def _start(self, each: Stretch) -> Array:
+        if each.name in self._began:
+            return _numbers(self._began[each.name], each)
+        kind = _COMPUTED[self._tensors[each.name].dtype]
+        return np.zeros(each.elements, kind)
+
+    def _change(self, each: Stretch) -> Array:
+        change: Array = _numbers(self._tensors[each.name], each)
+        change -= self._start(each)
+        return change
+
+    def _weighted(self, each: Stretch) -> Array:
+        change = self._change(each)
+        weight = self._share
+        if each.name.startswith(MODEL):
+            weight *= self._factor
+        change *= change.dtype.type(weight)
+        return change
+
+    def _shortening(self, max_norm: float) -> float:
+        """What a change is multiplied with; all of it is looked at once."""
+        squares: list[float] = []
+        for stretches in self._cut(_COMPUTED):
+            for each in stretches:
+                change = self._change(each)
+                if not np.isfinite(change).all():
+                    raise _not_finite(each.name)
+                if max_norm and each.name.startswith(MODEL):
+                    squares.append(float(np.square(change, dtype=np.float64).sum()))
+        norm = math.sqrt(math.fsum(squares))
+        return min(1.0, max_norm / norm) if norm else 1.0
 
 
 def mean_state(contributions: Sequence[Contribution], step: int) -> TrainingState:
@@ -166,12 +244,12 @@ def mean_state(contributions: Sequence[Contribution], step: int) -> TrainingStat
     Raises:
         JobError: ``states-differ``.
     """
-    first, *others = contributions
+    first = contributions[0]
     demand_same_form([each.form for each in contributions])
-    for other in others:
-        for mine, theirs in zip(first.sums, other.sums, strict=True):
-            mine += theirs
-        np.maximum(first.most, other.most, out=first.most)
+    for mine, *others in zip(*(each.pieces() for each in contributions), strict=True):
+        for theirs in others:
+            mine.combine(theirs)
+        first.put(mine)
     return first.result(step)
 
 
@@ -196,48 +274,48 @@ def differ(why: str) -> JobError:
     )
 
 
-def _require_finite(changes: dict[str, Array]) -> None:
-    for name, change in changes.items():
-        if not np.isfinite(change).all():
-            _, _, own = name.partition("/")
-            raise JobError(f"{own} contains NaN or infinity", code="not-finite")
+def _not_finite(name: str) -> JobError:
+    _, _, own = name.partition("/")
+    return JobError(f"{own} contains NaN or infinity", code="not-finite")
 
 
-def _shortening(changes: dict[str, Array], max_norm: float) -> float:
-    if not max_norm:
-        return 1.0
-    squares = (
-        float(np.square(change, dtype=np.float64).sum())
-        for name, change in changes.items()
-        if name.startswith(MODEL)
-    )
-    norm = math.sqrt(math.fsum(squares))
-    return min(1.0, max_norm / norm) if norm else 1.0
+def _whole(content: Content) -> bytes:
+    return read_of(content, 0, len(content))
 
 
-def _whole(tensor: TensorBytes) -> Array:
-    return np.frombuffer(tensor.content, _COUNTED[tensor.dtype])
+def _elements(tensor: TensorBytes, each: Stretch, kind: Any) -> Array:
+    size = np.dtype(kind).itemsize
+    raw = read_of(tensor.content, each.start * size, each.elements * size)
+    return np.frombuffer(raw, kind)
 
 
-def _numbers(tensor: TensorBytes) -> Array:
-    """A tensor's elements in the precision in which they are averaged; a copy."""
+def _counted(tensor: TensorBytes, each: Stretch) -> Array:
+    return _elements(tensor, each, _COUNTED[tensor.dtype]).astype(np.int64)
+
+
+def _numbers(tensor: TensorBytes, each: Stretch) -> Array:
+    """Elements in the precision in which they are averaged; a copy."""
     if tensor.dtype == "BF16":
-        upper = np.frombuffer(tensor.content, np.uint16).astype(np.uint32)
+        upper = _elements(tensor, each, np.uint16).astype(np.uint32)
         return (upper << 16).view(np.float32)
-    kind = np.dtype(ELEMENT_KINDS[tensor.dtype])
-    return np.frombuffer(tensor.content, kind).astype(_COMPUTED[tensor.dtype])
+    found = _elements(tensor, each, ELEMENT_KINDS[tensor.dtype])
+    return found.astype(_COMPUTED[tensor.dtype])
 
 
 ELEMENT_KINDS: Final = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
 
 
-def _bytes_of(tensor: TensorBytes, numbers: Array | None) -> TensorBytes:
-    numbers = require_value(numbers, "every tensor is averaged or counted")
+def _write(tensor: TensorBytes, each: Stretch, numbers: Array) -> None:
     if tensor.dtype == "BF16":  # to the nearest, ties to even
         bits = numbers.astype(np.float32).view(np.uint32)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-        content = rounded.astype(np.uint16).tobytes()
+        found = rounded.astype(np.uint16)
     else:
         kind = ELEMENT_KINDS.get(tensor.dtype) or _COUNTED[tensor.dtype]
-        content = numbers.astype(kind).tobytes()
-    return replace(tensor, content=memoryview(content))
+        found = numbers.astype(kind)
+    raw, start = found.tobytes(), each.start * found.itemsize
+    if isinstance(tensor.content, Held):
+        tensor.content.write(start, raw)
+    else:
+        content = require_kind(tensor.content, memoryview)
+        content[start : start + len(raw)] = raw

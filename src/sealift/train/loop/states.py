@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from sealift.codec import MAX_INTEGER
-from sealift.crypto.hash import KeyedHasher, sha256
+from sealift.crypto.hash import KeyedHasher, sha256_of
 from sealift.crypto.keys import SecretKey
 from sealift.errors import JobError, MalformedError
 from sealift.ids import Digest
+from sealift.train.loop.held import Chain, Content, part_of, pieces_of, read_of
 
 MAX_HEADER_BYTES: Final = 16 << 20
 MAX_DIMENSIONS: Final = 64
@@ -67,7 +68,7 @@ class TensorBytes:
 
     dtype: str
     shape: tuple[int, ...]
-    content: memoryview
+    content: Content
 
     @property
     def elements(self) -> int:
@@ -83,12 +84,23 @@ class TensorBytes:
 
 def pack_tensors(tensors: Mapping[str, TensorBytes]) -> bytes:
     """One blob; long elements first, so that each tensor lies on its own alignment."""
+    return b"".join(chain_tensors(tensors).pieces())
+
+
+def chain_tensors(tensors: Mapping[str, TensorBytes]) -> Chain:
+    """The same blob, by reference."""
+    head, order = head_of(tensors)
+    return Chain(head, *(tensors[name].content for name in order))
+
+
+def head_of(tensors: Mapping[str, TensorBytes]) -> tuple[bytes, list[str]]:
+    """What a blob begins with, and the order of the tensors behind; no content is read."""
     order = sorted(tensors, key=lambda name: (-ELEMENTS[tensors[name].dtype][0], name))
     header: dict[str, Any] = {}
     end = 0
     for name in order:
         tensor, start = tensors[name], end
-        end += len(tensor.content)
+        end += tensor.elements * ELEMENTS[tensor.dtype][0]
         header[name] = {
             "dtype": tensor.dtype,
             "shape": list(tensor.shape),
@@ -96,17 +108,16 @@ def pack_tensors(tensors: Mapping[str, TensorBytes]) -> bytes:
         }
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % _LENGTH_BYTES)
-    length = len(head).to_bytes(_LENGTH_BYTES, "little")
-    return b"".join([length, head, *(tensors[name].content for name in order)])
+    return len(head).to_bytes(_LENGTH_BYTES, "little") + head, order
 
 
-def parse_tensors(blob: bytes | memoryview) -> dict[str, TensorBytes]:
-    """The tensors of a blob, as views of it, in the order of their bytes.
+def parse_tensors(blob: Content) -> dict[str, TensorBytes]:
+    """The tensors of a blob, by reference, in the order of their bytes.
 
     Raises:
         MalformedError: code ``bad-tensors``, at the first thing that does not fit.
     """
-    whole = memoryview(blob).cast("B")
+    whole = memoryview(blob) if isinstance(blob, bytes | bytearray) else blob
     header, start = _read_header(whole)
     header.pop(_METADATA, None)  # a note for people, which nothing here reads
     entries = sorted(
@@ -118,20 +129,21 @@ def parse_tensors(blob: bytes | memoryview) -> dict[str, TensorBytes]:
     for name, dtype, shape, first, end in entries:
         if first != at or end - first != math.prod(shape) * ELEMENTS[dtype][0]:
             _refuse("a tensor's offsets do not match its shape")
-        found[name] = TensorBytes(dtype, shape, whole[start + first : start + end])
+        content = part_of(whole, start + first, end - first)
+        found[name] = TensorBytes(dtype, shape, content)
         at = end
     if start + at != len(whole):
         _refuse("the data is longer or shorter than the tensors")
     return found
 
 
-def _read_header(whole: memoryview) -> tuple[dict[str, Any], int]:
-    length = int.from_bytes(whole[:_LENGTH_BYTES], "little")
+def _read_header(whole: Content) -> tuple[dict[str, Any], int]:
+    length = int.from_bytes(read_of(whole, 0, _LENGTH_BYTES), "little")
     start = _LENGTH_BYTES + length
     if len(whole) < _LENGTH_BYTES or length > MAX_HEADER_BYTES or start > len(whole):
         _refuse("the file is shorter than its header")
     try:
-        text = bytes(whole[_LENGTH_BYTES:start]).decode("utf-8")
+        text = read_of(whole, _LENGTH_BYTES, length).decode("utf-8")
         header = json.loads(text, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError):
         _refuse("the header is not JSON")
@@ -188,12 +200,13 @@ class TrainingState:
 
     Attributes:
         step: Optimizer steps made so far.
-        tensors: Blob; names begin with ``MODEL`` or ``OPTIMIZER``.
+        tensors: Blob; names begin with ``MODEL`` or ``OPTIMIZER``. In an accelerator it
+            lies in a memory file.
         tree: The optimizer's state with references into the blob; opaque here.
     """
 
     step: int
-    tensors: bytes
+    tensors: Content
     tree: bytes
 
     def model(self) -> dict[str, TensorBytes]:
@@ -226,8 +239,8 @@ class TrainerState:
     rows_trained: int = 0
     statistics: bytes = b""
 
-    def to_parts(self) -> dict[str, bytes]:
-        """Bytes by name, for a checkpoint."""
+    def to_parts(self) -> dict[str, Content]:
+        """Bytes by name, for a checkpoint; states by reference."""
         alone = {_ALONE + owner: _join(each) for owner, each in self.alone.items()}
         return {
             _JOINT: _join(self.joint) if self.joint is not None else b"",
@@ -237,7 +250,7 @@ class TrainerState:
         }
 
     @classmethod
-    def from_parts(cls, parts: Mapping[str, bytes]) -> TrainerState:
+    def from_parts(cls, parts: Mapping[str, Content]) -> TrainerState:
         """What ``to_parts`` made.
 
         Raises:
@@ -251,8 +264,8 @@ class TrainerState:
                     for name, each in parts.items()
                     if name.startswith(_ALONE)
                 },
-                rows_trained=_COUNT.unpack(parts[_ROWS])[0],
-                statistics=parts[_STATISTICS],
+                rows_trained=_COUNT.unpack(_whole(parts[_ROWS]))[0],
+                statistics=_whole(parts[_STATISTICS]),
             )
         except (KeyError, struct.error):
             raise _no_state() from None
@@ -268,18 +281,32 @@ def check_state(state: TrainingState) -> None:
     known = all(name.startswith((MODEL, OPTIMIZER)) for name in names)
     if not known or len(state.tree) > MAX_TREE_BYTES:
         raise _no_state()
+    head, _order = head_of(names)
+    if (
+        read_of(state.tensors, 0, len(head)) != head
+    ):  # what goes on is compared as bytes
+        _refuse("the tensors are in another order")
 
 
-def _join(state: TrainingState) -> bytes:
-    return _HEAD.pack(state.step, len(state.tree)) + state.tree + state.tensors
+def _join(state: TrainingState) -> Content:
+    head = _HEAD.pack(state.step, len(state.tree)) + state.tree
+    joined = Chain(head, state.tensors)
+    return joined.read(0, len(joined)) if type(state.tensors) is bytes else joined
 
 
-def _split(raw: bytes) -> TrainingState:
-    step, length = _HEAD.unpack_from(raw)
+def _split(raw: Content) -> TrainingState:
+    step, length = _HEAD.unpack(read_of(raw, 0, _HEAD.size))
     middle = _HEAD.size + length
-    state = TrainingState(step, raw[middle:], raw[_HEAD.size : middle])
+    if length > MAX_TREE_BYTES or middle > len(raw):
+        raise _no_state()
+    tensors = part_of(raw, middle, len(raw) - middle)
+    state = TrainingState(step, tensors, read_of(raw, _HEAD.size, length))
     check_state(state)
     return state
+
+
+def _whole(content: Content) -> bytes:
+    return read_of(content, 0, len(content))
 
 
 def _no_state() -> MalformedError:
@@ -291,7 +318,8 @@ def state_digest(state: Mapping[str, TensorBytes]) -> Digest:
     parts = []
     for name in sorted(state):
         tensor = state[name]
-        parts.append(f"{name}|{tensor.form}".encode() + sha256(tensor.content))
+        own = sha256_of(pieces_of(tensor.content))
+        parts.append(f"{name}|{tensor.form}".encode() + own)
     return Digest.of(b"".join(parts))
 
 
@@ -324,6 +352,7 @@ class Settled:
         sizes = (state.step, len(state.tensors), len(state.tree))
         hasher.update("|".join(str(size) for size in sizes).encode())
         hasher.update(b"|")
-        hasher.update(state.tensors)
+        for piece in pieces_of(state.tensors):
+            hasher.update(piece)
         hasher.update(state.tree)
         return hasher.digest()

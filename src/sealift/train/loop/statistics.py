@@ -19,6 +19,7 @@ from typing import Any, Final
 from sealift.codec import MAX_INTEGER, encode
 from sealift.errors import JobError, MalformedError
 from sealift.release.agreement import OutputRule, Resource
+from sealift.train.loop.held import read_of
 from sealift.train.loop.states import TensorBytes, pack_tensors, parse_tensors
 
 ALONE: Final = "alone"
@@ -137,7 +138,8 @@ def add_sums(blobs: Iterable[bytes]) -> bytes:
 
 def sum_numbers(tensor: TensorBytes) -> tuple[float, ...] | tuple[int, ...]:
     """The numbers of one sum."""
-    return struct.unpack(f"<{tensor.elements}{_FORMATS[tensor.dtype]}", tensor.content)
+    content = read_of(tensor.content, 0, len(tensor.content))
+    return struct.unpack(f"<{tensor.elements}{_FORMATS[tensor.dtype]}", content)
 
 
 def _forms(sums: Mapping[str, TensorBytes]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from sealift import __version__
 from sealift.codec import encode
-from sealift.crypto.hash import sha256
+from sealift.crypto.hash import sha256_of
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, sign_document
 from sealift.data.schedule.visits import Stop
@@ -32,7 +32,8 @@ from sealift.release.receipt import (
 from sealift.session.endpoint import Endpoint
 from sealift.session.session import Session
 from sealift.train.loop.faults import RecipeError
-from sealift.train.loop.states import pack_tensors
+from sealift.train.loop.held import Content, pieces_of
+from sealift.train.loop.states import chain_tensors
 from sealift.train.loop.statistics import (
     Statistic,
     check_totals,
@@ -257,7 +258,7 @@ class Handout:
         totals = totals_file(statistics, made.prepared)
         result = digest_result(
             made,
-            model_file=Digest.of(pack_tensors(training.state()) if model else totals),
+            model_file=_digest_of(training) if model else Digest.of(totals),
             settings=self._settings,
             distinct_rows=dict(self._coverage().rows),
         )
@@ -386,10 +387,10 @@ class Handout:
             agreement=self._agreement.digest,
             owner=self._agreement.agreement.model_to[0],
             weights=training.digest(),
-            sealed=Digest(sha256(sealed)),
+            sealed=Digest(sha256_of(pieces_of(sealed))),
             instance=self._endpoint.instance.public_key,
         )
-        files = {**self._keys(key, info), MODEL_NAME: sealed}
+        files: dict[str, Content] = {**self._keys(key, info), MODEL_NAME: sealed}
         key.wipe()
         for name, content in files.items():
             for part, last in split_output(content):
@@ -470,3 +471,8 @@ class Handout:
             owner = self._agreement.resource(name).owner
             rows[owner] = rows.get(owner, 0) + found
         return rows
+
+
+def _digest_of(training: Trainer) -> Digest:
+    """Of the model's file, as it is sealed."""
+    return Digest(sha256_of(chain_tensors(training.state()).pieces()))

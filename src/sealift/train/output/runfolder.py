@@ -22,7 +22,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
-from sealift.channel.record.outputfile import write_failed
+from sealift.channel.record.outputfile import open_output, write_failed
 from sealift.codec import decode, encode
 from sealift.errors import (
     MalformedError,
@@ -35,6 +35,7 @@ from sealift.errors import (
 from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import make_folder, read_whole, write_whole
+from sealift.train.loop.held import Content, pieces_of
 from sealift.train.loop.statistics import STATISTICS_NAME, totals_file
 from sealift.train.output.manifest import (
     MANIFEST_NAME,
@@ -202,13 +203,15 @@ class RunFolder:
         path = self.path.with_name(f"{self.path.name}.{output.name}")
         write_whole(path, output.part)
 
-    def add(self, name: str, content: bytes) -> None:
+    def add(self, name: str, content: Content) -> None:
         """Add a whole file.
 
         Raises:
             UnavailableError: if the disk is full.
         """
-        write_whole(self._partial / name, content)
+        with open_output(self._partial / name, replace=True) as output:
+            for piece in pieces_of(content):
+                output.write(piece)
 
     def appear(self) -> None:
         """Nothing more comes: give the folder its name.

@@ -19,11 +19,16 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sealift.attest.evidence import Evidence
-from sealift.channel.record.layout import HEADER_BYTES, TRAILER_BYTES, sealed_bytes
+from sealift.channel.record.layout import (
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    count_records,
+    sealed_bytes,
+)
 from sealift.channel.record.opener import StreamOpener
-from sealift.channel.record.sealer import StreamSealer
+from sealift.channel.record.sealer import StreamSealer, regroup
 from sealift.codec import decode, encode
-from sealift.crypto.hash import sha256
+from sealift.crypto.hash import sha256_of
 from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey, seal_key
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import TOKEN, Label, SecretKey
@@ -35,7 +40,8 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
 from sealift.release.receipt import appraise_instance
 from sealift.train.loop.faults import Fault, explain
-from sealift.train.loop.states import TensorBytes, pack_tensors
+from sealift.train.loop.held import Chain, Content, Held, read_of
+from sealift.train.loop.states import TensorBytes, chain_tensors
 from sealift.travel.visit.messages import PART_BYTES, Output
 
 RECORD_BYTES: Final = 256 << 10
@@ -81,21 +87,31 @@ class SealedModel:
         content: SHA-256 of the safetensors bytes in it.
     """
 
-    sealed: bytes
+    sealed: Content
     key: SecretKey
     content: Digest
 
 
 def seal_model(state: Mapping[str, TensorBytes]) -> SealedModel:
-    """Seal a model as safetensors under a fresh key."""
-    plaintext = memoryview(pack_tensors(state))
-    key = SecretKey.generate()
-    sealer = StreamSealer(key, total_bytes=len(plaintext), record_bytes=RECORD_BYTES)
-    parts = [sealer.header_bytes]
-    parts += [sealer.seal(record) for record in _split(plaintext, RECORD_BYTES)]
-    parts.append(sealer.trailer())
+    """Seal a model as safetensors under a fresh key, record by record."""
+    key, plaintext = SecretKey.generate(), chain_tensors(state)
+    total = len(plaintext)
+    sealer = StreamSealer(key, total_bytes=total, record_bytes=RECORD_BYTES)
+    records = count_records(total, RECORD_BYTES)
+    around = HEADER_BYTES + TRAILER_BYTES + records * sealed_bytes(0)
+    sealed, at = Held.room(total + around), 0
+    for part in _sealed(sealer, plaintext):
+        sealed.write(at, part)
+        at += len(part)
     sealer.close()
-    return SealedModel(b"".join(parts), key, Digest(sha256(plaintext)))
+    return SealedModel(sealed, key, Digest(sha256_of(plaintext.pieces())))
+
+
+def _sealed(sealer: StreamSealer, plaintext: Chain) -> Iterator[bytes]:
+    yield sealer.header_bytes
+    for record in regroup(plaintext.pieces(), RECORD_BYTES):
+        yield sealer.seal(record)
+    yield sealer.trailer()
 
 
 def wrap_output_key(
@@ -146,11 +162,11 @@ def open_model(
     return open_stream(sealed, private.open(info_bytes, output.wrapped))
 
 
-def split_output(content: bytes) -> Iterator[tuple[bytes, bool]]:
+def split_output(content: Content) -> Iterator[tuple[bytes, bool]]:
     """Pieces that fit a message, and whether each is the last."""
     for start in range(0, max(1, len(content)), PART_BYTES):
-        end = start + PART_BYTES
-        yield content[start:end], end >= len(content)
+        last = start + PART_BYTES >= len(content)
+        yield read_of(content, start, PART_BYTES), last
 
 
 def open_stream(sealed: bytes, key: SecretKey) -> bytes:

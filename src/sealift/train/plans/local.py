@@ -38,6 +38,7 @@ from sealift.events import Sink, discard, emit, metric_fields
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose, Resource
 from sealift.train.loop.averaging import Contribution, mean_state
+from sealift.train.loop.held import Content
 from sealift.train.loop.products import Outsourcing, first_forms
 from sealift.train.loop.slices import (
     LendRows,
@@ -46,7 +47,7 @@ from sealift.train.loop.slices import (
     plan_slice,
     train_beside,
 )
-from sealift.train.loop.states import TrainingState, pack_tensors
+from sealift.train.loop.states import TrainingState, chain_tensors
 from sealift.train.loop.statistics import (
     Measured,
     Statistic,
@@ -77,7 +78,7 @@ class LocalRun:
         prepared: Rows that they are made of, by data owner.
     """
 
-    model: bytes
+    model: Content
     weights: Digest | None
     steps: int
     metrics: dict[str, float]
@@ -133,14 +134,15 @@ def train_local(
     slices[0].trainer.rehearse(slices[0].plan, agreement)
     heldout: list[tuple[int, Mapping[str, float]]] = []
     for purpose, epoch in settings.visits.passes():
-        before = slices[0].trainer.joint if purpose == "train" else None
+        averaged = purpose == "train" and len(slices) > 1
+        before = slices[0].trainer.joint if averaged else None
         told = list(_work(slices, purpose, epoch, workplace, settings))
         heldout = [(stop.rows, let_out(found, rule).metrics) for stop, found in told]
         for (stop, _found), (_rows, out) in zip(told, heldout, strict=True):
             _tell_slice(sink, stop, out)
         if purpose == "prepare":
             _join_sums(slices)
-        if before is not None and len(slices) > 1:
+        if before is not None:
             _join_states(slices, before, epoch, settings.slices.max_norm)
     stops = [s for each in slices for group in each.plan for s in group.stops]
     training = slices[0].trainer
@@ -149,7 +151,7 @@ def train_local(
         training.verify()
     statistics, prepared = _totals(agreement, training, stops)
     return LocalRun(
-        model=pack_tensors(training.state()) if trained else b"",
+        model=chain_tensors(training.state()) if trained else b"",
         weights=training.digest() if trained else None,
         steps=training.steps,
         metrics=mean_over_rows(heldout, rule.digits),

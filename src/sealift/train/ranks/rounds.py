@@ -16,6 +16,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final, Literal, NoReturn, TypeVar
 
 import numpy as np
@@ -23,8 +24,8 @@ import numpy as np
 from sealift.codec import decode, encode
 from sealift.collective.announcement import Algorithm, Reduction
 from sealift.collective.group import SealedGroup
-from sealift.collective.tensors import Array, chunks_of
-from sealift.crypto.hash import HASH_BYTES, content_hash
+from sealift.collective.tensors import chunks_of
+from sealift.crypto.hash import HASH_BYTES, ContentHasher, content_hash
 from sealift.data.schedule.memory import free_memory_bytes
 from sealift.data.schedule.visits import Stop, VisitBatch
 from sealift.errors import (
@@ -38,6 +39,7 @@ from sealift.ids import Digest
 from sealift.release.agreement import OutputRule, Purpose
 from sealift.release.log.entries import Logged, SignedTreeHead
 from sealift.train.loop.averaging import Contribution
+from sealift.train.loop.held import PIECE_BYTES, Content, Held, pieces_of, read_of
 from sealift.train.loop.slices import steps_of_slices
 from sealift.train.loop.states import TrainerState, TrainingState
 from sealift.train.loop.statistics import (
@@ -192,7 +194,7 @@ class GroupRounds:
             if why := wrong_sizes(first.states):
                 self.refuse(0, why)
             found = {
-                name: self._hear_rank_0(parts.get(name, b""), length)
+                name: self._hear_state(parts.get(name, b""), length)
                 for name, length in sorted(first.states.items())
             }
             with self.blaming(0):
@@ -321,10 +323,14 @@ class GroupRounds:
         self._demand_alike(
             forms, "have other tensors, shapes or plain values", "states-differ"
         )
-        vectors = [*contribution.sums, contribution.most]
-        for vector in contribution.sums:
-            self._group.all_reduce(vector, Reduction.SUM, Algorithm.TWO_PHASE)
-        self._group.all_reduce(contribution.most, Reduction.MAX, Algorithm.TWO_PHASE)
+        heard = [ContentHasher() for _ in reports]
+        for piece in contribution.pieces():
+            how = Reduction.MAX if piece.counts else Reduction.SUM
+            self._group.all_reduce(piece.numbers, how, Algorithm.TWO_PHASE)
+            chunks = chunks_of(piece.numbers, self._group.world)
+            for hasher, chunk in zip(heard, chunks, strict=True):
+                hasher.update(chunk.data.cast("B"))
+            contribution.put(piece)
         digest, odd = b"", None
         try:
             mean = contribution.result(max(each.steps for each in reports))
@@ -334,22 +340,21 @@ class GroupRounds:
             JobError
         ) as error:  # of this sum; another rank may have been told another
             odd = error
-        self._compare_states(digest, vectors)
+        self._compare_states(digest, [each.digest() for each in heard])
         if odd is not None:
             raise odd
 
-    def _compare_states(self, joint: bytes, vectors: Sequence[Array] = ()) -> None:
+    def _compare_states(self, joint: bytes, heard: Sequence[bytes] = ()) -> None:
         """All ranks go on from the same model, optimizer and statistics (rule N4).
 
         Args:
             joint: Digest of model and optimizer.
-            vectors: That were added up; rank k told all others chunk k of each.
+            heard: Digest of what each rank told; rank k told all others chunk k of each
+                piece that was added up.
         """
         digests = self._tell(content_hash(joint, self._trainer.statistics))
-        if vectors and len(set(digests)) > 1:
-            cut = [chunks_of(each, self._group.world) for each in vectors]
-            of_ranks = zip(*cut, strict=True)
-            self._compare([content_hash(*(c.tobytes() for c in r)) for r in of_ranks])
+        if heard and len(set(digests)) > 1:
+            self._compare(heard)
         self._demand_alike(digests, "ended a pass in other states", DIVERGED)
 
     def _demand_alike(self, said: Sequence[bytes], what: str, code: str) -> None:
@@ -474,13 +479,23 @@ class GroupRounds:
 
     def _hear_rank_0(self, own: bytes, length: int) -> bytes:
         """What rank 0 tells all alike."""
-        room = np.zeros(length, np.uint8)
-        if self._group.rank == 0:
-            room[:] = np.frombuffer(own, np.uint8)
-        self._group.broadcast(room)
+        told = self._hear_state(own, length)
+        return read_of(told, 0, length)
+
+    def _hear_state(self, own: Content, length: int) -> Content:
+        """The same by pieces; what is long lies in a memory file."""
+        hasher, first = ContentHasher(), self._group.rank == 0
+        told = own if first else Held.room(length)
+        for start in range(0, max(1, length), PIECE_BYTES):
+            room = np.zeros(min(PIECE_BYTES, length - start), np.uint8)
+            if first:
+                room[:] = np.frombuffer(read_of(own, start, len(room)), np.uint8)
+            self._group.broadcast(room)
+            hasher.update(room.data)
+            if isinstance(told, Held) and not first:
+                told.write(start, room.data)
         others = [bytes(HASH_BYTES)] * (self._group.world - 1)
-        told = room.tobytes()
-        self._compare([content_hash(told), *others])
+        self._compare([hasher.digest(), *others])
         return told
 
 
@@ -509,7 +524,10 @@ def count_rows(
 def _digest_of(state: TrainingState) -> bytes:
     """Of everything that training goes on from."""
     head = _HEAD.pack(state.step, len(state.tensors), len(state.tree))
-    return content_hash(head, state.tensors, state.tree)
+    hasher = ContentHasher()
+    for piece in chain((head,), pieces_of(state.tensors), (state.tree,)):
+        hasher.update(piece)
+    return hasher.digest()
 
 
 def wrong_sizes(sizes: Mapping[str, int]) -> str:

@@ -30,6 +30,7 @@ from sealift.train.sandboxed.outsourced import OutsourcedSteps
 from sealift.train.sandboxed.placement import HERE, DevicePlacement
 from sealift.train.sandboxed.recipe import Recipe
 from sealift.train.sandboxed.rehearsal import SCOPE, synthetic_rows
+from sealift.train.sandboxed.shelf import COPIES, Shelf
 from sealift.train.sandboxed.stepping import StepLoop
 from sealift.train.sandboxed.torchstate import as_tensors, sum_table
 from sealift.train.sandboxed.training import GroupRows, LocalSteps, MakesSteps, Training
@@ -48,6 +49,7 @@ def carry_out(
     room: Room = private_room,
     shared: Tensor | None = None,
     placement: DevicePlacement = HERE,
+    shelf: Shelf = COPIES,
 ) -> TaskDone:
     """Load the recipe from the bundle's bytes and work on the rows.
 
@@ -62,6 +64,7 @@ def carry_out(
         room: Where gradients lie that are added up.
         shared: Memory of the device where they lie instead, which the parent maps.
         placement: Where to compute.
+        shelf: Where states come from and go to.
 
     Raises:
         MalformedError: if a party's rows do not fit their schema; no recipe ran.
@@ -95,7 +98,12 @@ def carry_out(
     if task.together is not None:
         sums = as_tensors(given.statistics) if given.statistics else {}
         training = Training(
-            recipe, settings, given.states[0], statistics=sums, placement=placement
+            recipe,
+            settings,
+            given.states[0],
+            statistics=sums,
+            placement=placement,
+            shelf=shelf,
         )
         rows_of = [
             GroupRows([tables[part] for part in model.parts], schemas[model.parts[0]])
@@ -118,6 +126,8 @@ def carry_out(
             statistics=sums,
             placement=placement,
             convert=convert,
+            shelf=shelf,
+            trains=task.work != "heldout",
         )
         states.append(_work_on(training, task, place, tables, schemas, parent=parent))
     return TaskDone(states=tuple(states))
@@ -249,7 +259,7 @@ def _work_on(
             after_step=after_step,
             after_window=after_window,
         )
-    return training.state()
+    return training.state(ends=True, used_up=True)
 
 
 def _table(task: SliceTask, given: TaskInputs, place: int) -> Tensor:

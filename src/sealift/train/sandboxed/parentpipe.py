@@ -188,16 +188,30 @@ def map_shared(descriptor: int, length: int) -> memoryview:
     return _map(descriptor, length, _READ, mmap.MAP_SHARED).toreadonly()
 
 
-def map_copy(descriptor: int, length: int) -> memoryview:
+def map_copy(descriptor: int, length: int, start: int = 0) -> memoryview:
     """Bytes to read and change; what is written into them stays here."""
-    return _map(descriptor, length, _WRITE, mmap.MAP_PRIVATE)
+    return _map(descriptor, length, _WRITE, mmap.MAP_PRIVATE, start)
 
 
-def map_area(descriptor: int, length: int) -> memoryview:
+def map_area(descriptor: int, length: int, start: int = 0) -> memoryview:
     """Bytes that the parent reads once they are written."""
-    return _map(descriptor, length, _WRITE, mmap.MAP_SHARED)
+    return _map(descriptor, length, _WRITE, mmap.MAP_SHARED, start)
 
 
-def _map(descriptor: int, length: int, rights: int, kind: int) -> memoryview:
-    address = call("mmap", None, length, rights, kind, descriptor, 0)
-    return memoryview((ctypes.c_char * length).from_address(address)).cast("B")
+def give_back(address: int, length: int) -> None:
+    """Give whole pages back to the kernel: what is private is lost, what is a file's is not."""
+    first = address + -address % mmap.PAGESIZE
+    last = address + length - (address + length) % mmap.PAGESIZE
+    if first < last:
+        call("madvise", first, last - first, mmap.MADV_DONTNEED)
+
+
+def _map(
+    descriptor: int, length: int, rights: int, kind: int, start: int = 0
+) -> memoryview:
+    """Of a file's pages those that the stretch lies in, and no other."""
+    before = start % mmap.PAGESIZE
+    whole = before + length
+    address = call("mmap", None, whole, rights, kind, descriptor, start - before)
+    mapped = memoryview((ctypes.c_char * whole).from_address(address)).cast("B")
+    return mapped[before:]

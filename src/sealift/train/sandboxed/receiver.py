@@ -19,7 +19,7 @@ from sealift.train.sandbox import seccomp
 from sealift.train.sandbox.kernel import leave_descriptors
 from sealift.train.sandboxed.parentpipe import map_area, map_copy
 from sealift.train.worker.messages import worker_gone
-from sealift.train.worker.process import FILE_LENGTH, receive_with
+from sealift.train.worker.process import FILE_STRETCH, receive_with
 
 
 def close_others(kept: int) -> None:
@@ -93,10 +93,13 @@ class TaskReceiver:
 
     def _receive(self) -> list[memoryview]:
         raw, files = receive_with(self._socket)
-        lengths = [length for (length,) in FILE_LENGTH.iter_unpack(raw)]
+        stretches = list(FILE_STRETCH.iter_unpack(raw))
         kinds = (map_area, *[map_copy] * len(files))
         found = [
-            each(*where) for each, *where in zip(kinds, files, lengths, strict=False)
+            each(file, length, start)
+            for each, file, (start, length) in zip(
+                kinds, files, stretches, strict=False
+            )
         ]
         for each in (*files, self._socket.detach()):
             os.close(each)

@@ -32,7 +32,6 @@ from sealift.channel.device.device import DeviceTensor
 from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.document import schema_from_plain
 from sealift.errors import (
-    MalformedError,
     PeerError,
     SealiftError,
     require_kind,
@@ -41,6 +40,7 @@ from sealift.errors import (
 from sealift.ids import Buffer
 from sealift.train.loop.buckets import Bucket, Trained
 from sealift.train.loop.faults import Fault, describe, machine_failed, unfit
+from sealift.train.loop.held import read_of
 from sealift.train.loop.states import TrainingState, parse_tensors
 from sealift.train.loop.tasks import Rehearsal, TaskDone, TaskInputs
 from sealift.train.output.modelform import Fields, form_from_plain
@@ -60,6 +60,7 @@ from sealift.train.sandboxed.placement import DevicePlacement
 from sealift.train.sandboxed.receiver import TaskReceiver
 from sealift.train.sandboxed.recipe import Containment, Recipe, let_through
 from sealift.train.sandboxed.rehearsal import Asked, rehearse
+from sealift.train.sandboxed.shelf import AreaShelf
 from sealift.train.sandboxed.torchstate import as_tensors
 from sealift.train.worker.messages import (
     AddUp,
@@ -72,14 +73,13 @@ from sealift.train.worker.messages import (
     ServeOrder,
     ServeStep,
     StandbyOrder,
-    StateSize,
     TaskMetrics,
     TrialFailed,
     TrialOrder,
     WorkerReady,
-    lengths_of,
+    begun_states,
     size_of,
-    states_length,
+    stretches_of,
 )
 from sealift.train.worker.process import NOT_CONFINED, StartWorker
 
@@ -160,7 +160,7 @@ def _map_gradients(descriptor: int, nbytes: int, placement: DevicePlacement) -> 
 def _bundle_files(descriptor: int, length: int) -> dict[str, bytes]:
     """The files of a bundle that ``executor.pack_bundle`` packed."""
     blob = parse_tensors(map_copy(descriptor, length))
-    return {name: bytes(each.content) for name, each in blob.items()}
+    return {n: read_of(each.content, 0, each.elements) for n, each in blob.items()}
 
 
 def _measured_first(parent: WorkerEnd) -> Notice:
@@ -191,7 +191,7 @@ class AssignedTask:
         order: The assignment.
         parent: Is told what there is to tell.
         files: The bundle's.
-        given: States and sums end to end; then the rows of each part.
+        given: What ``stretches_of`` the order says, mapped.
         notice: Told of each of the bundle's modules before it runs.
         gradients: Memory of the device for them; None without, or until ``do`` maps it.
     """
@@ -207,25 +207,25 @@ class AssignedTask:
         gradients: Tensor | None = None,
     ) -> None:
         self._gradients = gradients
-        states, *rows = given
         self._order = order
         self._parent = parent
         self._files = files
         self._notice = notice
         self.products = AskedProducts(parent.ask, self._room)
-        self._given = _read_given(order, states, list(map(MappedRows, rows)))
+        self._given = _read_given(order, given)
+        self._shelf = AreaShelf(lambda: parent.buffers)
 
     @classmethod
     def mapped(
         cls, order: Assignment, parent: WorkerEnd, bundle: int, given: Sequence[int]
     ) -> AssignedTask:
         """Of descriptors: the bundle's; states, rows of each part."""
-        lengths = lengths_of(order)
+        starts, lengths = zip(*stretches_of(order), strict=True)
         return cls(
             order,
             parent,
             _bundle_files(bundle, order.bundle),
-            list(map(map_copy, given, lengths)),
+            list(map(map_copy, given, lengths, starts)),
             _measured_first(parent),
         )
 
@@ -249,6 +249,7 @@ class AssignedTask:
                 room=self._room,
                 shared=self._gradients,
                 placement=placement,
+                shelf=self._shelf,
             )
             answer = self._put(done)
         except (
@@ -259,8 +260,8 @@ class AssignedTask:
 
     def hand_over(self, model: int, state: TrainingState) -> None:
         """Have the parent take a state; see ``TaskParent``."""
-        length = self._write(0, state.tensors, state.tree)
-        self._parent.ask(Handed(model, size_of(state)), length)
+        at = len(state.tensors)  # they lie there already
+        self._parent.ask(Handed(model, size_of(state)), self._write(at, state.tree))
 
     def measured(self, model: int, place: int, values: Mapping[str, float]) -> None:
         """Tell numbers; JSON has no NaN, and a number that is none is no result."""
@@ -282,25 +283,24 @@ class AssignedTask:
 
     def _room(self, length: int) -> memoryview:
         """For gradients and operands; states are handed over there, between steps."""
-        if length > len(self._parent.buffers):
+        room = self._shelf.room()
+        if length > len(room):
             raise unfit("state-bytes")
-        return self._parent.buffers[:length]
+        return room[:length]
 
     def _put(self, done: TaskDone) -> AssignmentDone:
-        at, sizes = 0, list[StateSize | None]()
-        for state in done.states:
-            sizes.append(None if state is None else size_of(state))
-            if state is not None:
-                at = self._write(at, state.tensors, state.tree)
-        self._write(at, *done.statistics)
+        trees = [state.tree for state in done.states if state is not None]
+        self._write(0, *trees, *done.statistics)
+        sizes = (None if each is None else size_of(each) for each in done.states)
         return AssignmentDone(tuple(sizes), tuple(map(len, done.statistics)))
 
     def _write(self, at: int, *parts: bytes) -> int:
         """Write them end to end; where they end."""
+        room = self._shelf.room()
         for part in parts:
-            if at + len(part) > len(self._parent.buffers):
+            if at + len(part) > len(room):
                 raise unfit("state-bytes")
-            self._parent.buffers[at : at + len(part)] = part
+            room[at : at + len(part)] = part
             at += len(part)
         return at
 
@@ -461,24 +461,22 @@ def _file_behind(error: BaseException | None) -> str:
     return ""
 
 
-def _read_given(
-    order: Assignment, states: memoryview, rows: Sequence[MappedRows]
-) -> TaskInputs:
-    blob, at = bytes(states[: states_length(order)]), 0
-    found: list[TrainingState | None] = []
+def _read_given(order: Assignment, given: Sequence[memoryview]) -> TaskInputs:
+    plain, *others = given
+    begun = begun_states(order)
+    tensors, rows = iter(others[: len(begun)]), others[len(begun) :]
+    found, at = list[TrainingState | None](), 0
     for size in order.states:
         if size is None:
             found.append(None)
             continue
-        middle = at + size.tensors
-        end = middle + size.tree
-        found.append(TrainingState(size.step, blob[at:middle], blob[middle:end]))
-        at = end
-    if len(blob) - at != order.statistics:
-        raise MalformedError(
-            "the states do not have the announced length", code="bad-message"
-        )
-    return TaskInputs(rows=rows, states=found, statistics=blob[at:])
+        tree, at = bytes(plain[at : at + size.tree]), at + size.tree
+        found.append(TrainingState(size.step, next(tensors), tree))
+    return TaskInputs(
+        rows=list(map(MappedRows, rows)),
+        states=found,
+        statistics=bytes(plain[at : at + order.statistics]),
+    )
 
 
 def warm_up() -> None:

@@ -21,10 +21,10 @@ from torch import Tensor
 from sealift.errors import require_value
 from sealift.train.loop.buckets import Array, Bucket
 from sealift.train.loop.faults import gradient_not_finite
-from sealift.train.loop.states import MODEL, TrainingState
+from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import LOSS, SliceTask, TaskInputs, TaskParent
 from sealift.train.sandboxed.gradients import Gradients, Room
-from sealift.train.sandboxed.torchstate import as_tensors
+from sealift.train.sandboxed.torchstate import as_tensor
 from sealift.train.sandboxed.training import GroupRows, Training, enter_stream, scope_of
 
 
@@ -127,7 +127,8 @@ class StepLoop:
             self._training.guard(self._training.optimizer.step)
             self._training.step += 1
             self._tell(step, steps)
-        return tuple(self._state(place) for place in range(len(self._own)))
+        places = range(len(self._own))
+        return tuple(self._state(p, ends=True, used_up=p == places[-1]) for p in places)
 
     def close(self) -> None:
         """Ask for nothing any more."""
@@ -170,9 +171,11 @@ class StepLoop:
                 for _ in range(2):
                     self._parent.hand_over(place, self._state(place))
 
-    def _state(self, place: int) -> TrainingState:
+    def _state(
+        self, place: int, *, ends: bool = False, used_up: bool = False
+    ) -> TrainingState:
         self._kept.enter(place)
-        return self._training.state()
+        return self._training.state(ends=ends, used_up=used_up)
 
 
 class AskedSums:
@@ -304,8 +307,5 @@ class SliceBuffers:
         return {n: each.clone() for n, each in own.items()} if copied else own
 
     def _of(self, state: TrainingState) -> dict[str, Tensor]:
-        found = as_tensors(state.tensors).items()
-        own = (
-            (n.removeprefix(MODEL), each) for n, each in found if n.startswith(MODEL)
-        )
-        return {name: each for name, each in own if name not in self._summed}
+        own = {n: each for n, each in state.model().items() if n not in self._summed}
+        return {name: as_tensor(each) for name, each in own.items()}

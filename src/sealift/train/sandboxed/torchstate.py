@@ -10,9 +10,10 @@ which ``build`` may know before training: whole numbers add up as ``int64``, all
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +21,7 @@ from sealift.codec import MAX_INTEGER
 from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.schema import Schema
 from sealift.train.loop.faults import unfit
+from sealift.train.loop.held import Content, pieces_of
 from sealift.train.loop.states import (
     ELEMENTS,
     MODEL,
@@ -43,10 +45,30 @@ _DTYPE_FOR: Final = {
 }
 
 
+Pack = Callable[[Mapping[str, Tensor]], Content]
+Load = Callable[[Content, str], dict[str, Tensor]]
+
+
+def pack_copies(tensors: Mapping[str, Tensor]) -> bytes:
+    """One blob, in memory of its own."""
+    return pack_tensors({name: tensor_bytes(each) for name, each in tensors.items()})
+
+
 def take_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, step: int, guard: Guard
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    guard: Guard,
+    pack: Pack = pack_copies,
 ) -> TrainingState:
     """The state, copied out; the guard runs what may be a recipe's own.
+
+    Args:
+        model: Has weights and buffers.
+        optimizer: Of the model.
+        step: So many were made.
+        guard: Runs what may be a recipe's own.
+        pack: Makes a blob of named tensors.
 
     Raises:
         JobError: code ``bad-recipe``, if it holds something that cannot be carried.
@@ -54,8 +76,7 @@ def take_state(
     own = _model_tensors(guard(model.state_dict))
     tree, kept = flatten(guard(optimizer.state_dict))
     tensors = {MODEL + name: each for name, each in own.items()} | kept
-    packed = {name: tensor_bytes(each) for name, each in tensors.items()}
-    return TrainingState(step, pack_tensors(packed), tree)
+    return TrainingState(step, pack(tensors), tree)
 
 
 def give_state(
@@ -63,13 +84,40 @@ def give_state(
     optimizer: torch.optim.Optimizer,
     state: TrainingState,
     guard: Guard,
+    load: Load | None = None,
 ) -> None:
     """Load the state, strictly.
+
+    Args:
+        model: As the recipe has built it.
+        optimizer: Of the model.
+        state: Of the same recipe.
+        guard: Runs what may be a recipe's own.
+        load: Takes the tensors out of the state's blob.
 
     Raises:
         JobError: code ``bad-recipe``, if it does not fit what the recipe has built.
     """
-    found = as_tensors(state.tensors)
+    found = (load or as_tensors)(state.tensors, "")
+    _load_weights(model, found, guard)
+    guard(optimizer.load_state_dict, _unflatten(json.loads(state.tree), found))
+    tree, kept = flatten(guard(optimizer.state_dict))
+    if tree != state.tree or any(_form(found[at]) != _form(kept[at]) for at in kept):
+        raise unfit("restore")
+
+
+def give_weights(
+    model: nn.Module, state: TrainingState, guard: Guard, load: Load | None = None
+) -> None:
+    """Load what is measured, strictly: the optimizer's part is not even read.
+
+    Raises:
+        JobError: code ``bad-recipe``, if it does not fit what the recipe has built.
+    """
+    _load_weights(model, (load or as_tensors)(state.tensors, MODEL), guard)
+
+
+def _load_weights(model: nn.Module, found: Mapping[str, Tensor], guard: Guard) -> None:
     own = {
         name.removeprefix(MODEL): each
         for name, each in found.items()
@@ -78,10 +126,6 @@ def give_state(
     if _forms(own) != _forms(_model_tensors(guard(model.state_dict))):
         raise unfit("restore")
     guard(model.load_state_dict, own)
-    guard(optimizer.load_state_dict, _unflatten(json.loads(state.tree), found))
-    tree, kept = flatten(guard(optimizer.state_dict))
-    if tree != state.tree or any(_form(found[at]) != _form(kept[at]) for at in kept):
-        raise unfit("restore")
 
 
 def _model_tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -95,17 +139,25 @@ def _model_tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
     return dict(state)
 
 
-def as_tensors(blob: bytes) -> dict[str, Tensor]:
-    """A blob's tensors, in memory of their own."""
-    found: dict[str, Tensor] = {}
-    for name, each in parse_tensors(blob).items():
-        dtype = getattr(torch, ELEMENTS[each.dtype][1])
-        tensor = torch.empty(each.shape, dtype=dtype)
-        if len(each.content):
-            raw = torch.frombuffer(bytearray(each.content), dtype=torch.uint8)
-            tensor.reshape(-1).view(torch.uint8).copy_(raw)
-        found[name] = tensor
-    return found
+def as_tensors(blob: Content, prefix: str = "") -> dict[str, Tensor]:
+    """A blob's tensors whose names begin so, in memory of their own."""
+    parsed = parse_tensors(blob).items()
+    return {n: as_tensor(each) for n, each in parsed if n.startswith(prefix)}
+
+
+def as_tensor(parsed: TensorBytes) -> Tensor:
+    """One tensor, in memory of its own."""
+    tensor = torch.empty(parsed.shape, dtype=getattr(torch, ELEMENTS[parsed.dtype][1]))
+    raw, at = tensor.reshape(-1).view(torch.uint8).numpy(), 0
+    for piece in pieces_of(parsed.content) if len(raw) else ():
+        raw[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+        at += len(piece)
+    return tensor
+
+
+def form_of(tensor: Tensor) -> TensorBytes:
+    """What a blob's header says of a tensor; without its content."""
+    return TensorBytes(_DTYPE_FOR[tensor.dtype], tuple(tensor.shape), b"")
 
 
 def tensor_bytes(tensor: Tensor) -> TensorBytes:

@@ -29,7 +29,8 @@ from sealift.train.loop.tasks import (
 )
 from sealift.train.sandboxed.placement import HERE, DevicePlacement
 from sealift.train.sandboxed.recipe import Recipe
-from sealift.train.sandboxed.torchstate import give_state, take_state
+from sealift.train.sandboxed.shelf import COPIES, Shelf
+from sealift.train.sandboxed.torchstate import give_state, give_weights, take_state
 from sealift.travel.settings import TrainingSettings
 
 T = TypeVar("T")
@@ -115,6 +116,8 @@ class Training:
         statistics: Sums of ``prepare`` for ``build``.
         placement: Where it computes.
         convert: What the model's steps are made by.
+        shelf: Where the state comes from and goes to.
+        trains: Whether the optimizer goes on, too.
     """
 
     def __init__(
@@ -126,9 +129,12 @@ class Training:
         statistics: Mapping[str, Tensor] | None = None,
         placement: DevicePlacement = HERE,
         convert: Callable[[nn.Module], MakesSteps] = lambda model: LocalSteps(),
+        shelf: Shelf = COPIES,
+        trains: bool = True,
     ) -> None:
         self._recipe = recipe
         self.guard = recipe.guard
+        self._shelf = shelf
         self._settings = settings
         enter_stream(settings.seed, "build")
         self.model: nn.Module = recipe.build(statistics)
@@ -139,7 +145,10 @@ class Training:
         self.step = 0
         if state is not None:
             self.step = state.step
-            give_state(self.model, self.optimizer, state, self.guard)
+            if trains:
+                give_state(self.model, self.optimizer, state, self.guard, shelf.load)
+            else:
+                give_weights(self.model, state, self.guard, shelf.load)
 
     def train_slice(
         self,
@@ -230,13 +239,21 @@ class Training:
         self._demand_finite(value)
         return loss, value
 
-    def state(self) -> TrainingState:
+    def state(self, *, ends: bool = False, used_up: bool = False) -> TrainingState:
         """Model and optimizer as bytes.
+
+        Args:
+            ends: The task ends with them.
+            used_up: Nothing is computed with them any more, and nobody else has them.
 
         Raises:
             JobError: if they hold something that cannot be carried to the next slice.
         """
-        return take_state(self.model, self.optimizer, self.step, self.guard)
+        if used_up:
+            parameters = self.guard(lambda: list(self.model.parameters()))
+            self._shelf.drop_gradients(parameters)
+        pack = partial(self._shelf.pack, ends=ends, used_up=used_up)
+        return take_state(self.model, self.optimizer, self.step, self.guard, pack)
 
     def count_parameters(self) -> int:
         """How many numbers are trained."""

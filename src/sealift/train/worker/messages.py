@@ -9,10 +9,10 @@ lengths, counts, names, order and states are checked against the task.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from sealift.channel.device.device import DeviceMemory, DeviceTensor
 from sealift.codec import encode_named, from_plain, parse_named
@@ -21,6 +21,7 @@ from sealift.ids import Buffer
 from sealift.outsource.terms import Backward, Forward
 from sealift.train.loop.buckets import Bucket, Trained, cut_buckets
 from sealift.train.loop.faults import Fault, believable
+from sealift.train.loop.held import PAGE_BYTES, Content, Held, part_of, read_of
 from sealift.train.loop.states import TrainingState, check_state
 from sealift.train.loop.statistics import check_sums
 from sealift.train.loop.tasks import LOSS, SliceTask, TaskDone, TaskInputs, TaskParent
@@ -49,8 +50,10 @@ class Assignment:
         entry: Path of the recipe in the bundle.
         device: Where to compute.
         bundle: Bytes of the bundle's blob.
-        states: Of each model, end to end; None for one that begins.
-        statistics: Bytes behind them.
+        states: Of each model; None for one that begins. Its tensors lie in a file of
+            their own, its tree among the others, end to end.
+        starts: Where the tensors begin in their files, of each model that has a state.
+        statistics: Bytes behind the trees.
         gradients: Bytes of the device's memory that gradients are to lie in, which the
             parent adds up there; 0 for the area.
     """
@@ -60,6 +63,7 @@ class Assignment:
     device: str
     bundle: int
     states: tuple[StateSize | None, ...]
+    starts: tuple[int, ...]
     statistics: int
     gradients: int = 0
 
@@ -140,7 +144,9 @@ class AddUp:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentDone:
-    """The answer to an assignment: states and then sums lie in the area, end to end.
+    """The answer to an assignment: in the area lie tensors at the end (``places_of``).
+
+    At its beginning are the trees of these states, and the sums, end to end.
 
     Attributes:
         states: Of each model; None for one that was measured.
@@ -246,16 +252,39 @@ def size_of(state: TrainingState) -> StateSize:
     return StateSize(state.step, len(state.tensors), len(state.tree))
 
 
-def states_length(order: Assignment) -> int:
-    """Bytes of an assignment's states and sums."""
-    sizes = [size for size in order.states if size is not None]
-    return sum(size.tensors + size.tree for size in sizes) + order.statistics
+def begun_states(order: Assignment) -> list[StateSize]:
+    """Sizes of the states that come with an assignment."""
+    return [size for size in order.states if size is not None]
 
 
-def lengths_of(order: Assignment) -> list[int]:
-    """Bytes of what comes beside an assignment: states and sums, and the rows of each part."""
-    rows = [part.rows * part.row_bytes for part in order.task.parts]
-    return [max(1, states_length(order)), *rows]
+def stretches_of(order: Assignment) -> list[tuple[int, int]]:
+    """Start and length of what is mapped of each file beside an assignment.
+
+    Trees and sums; the tensors of each state; the rows of each part.
+    """
+    states, rows = begun_states(order), order.task.parts
+    plain = sum(size.tree for size in states) + order.statistics
+    pairs = zip(order.starts, states, strict=True)
+    tensors = [(start, size.tensors) for start, size in pairs]
+    return [
+        (0, max(1, plain)),
+        *tensors,
+        *((0, part.rows * part.row_bytes) for part in rows),
+    ]
+
+
+def places_of(room: int, lengths: Iterable[int]) -> list[int]:
+    """Where a task's states lie in an area of so many bytes, from its end backwards.
+
+    Each begins with a page and ends before the next one does, so that its pages may be
+    mapped without another's. Below zero there is no room.
+    """
+    found, at = [], room
+    for length in lengths:
+        at -= length
+        at -= at % PAGE_BYTES
+        found.append(at)
+    return found
 
 
 # A served model hears and says the same few messages again and again; one value has one
@@ -298,8 +327,23 @@ def worker_gone() -> PeerError:
 
 
 MAX_METRICS: Final = 64
-Copy = Callable[[int, int], bytes]
-"""Bytes of the area from a place on, in memory of our own."""
+
+
+class LeftArea(Protocol):
+    """The area of a worker that is gone; ``requests.Area``."""
+
+    @property
+    def length(self) -> int:
+        """Bytes of buffers."""
+        ...
+
+    def copy(self, start: int, length: int) -> bytes:
+        """Bytes from a place on, in memory of our own."""
+        ...
+
+    def take(self, start: int, length: int) -> Held:
+        """The same by reference."""
+        ...
 
 
 class TaskAnswers:
@@ -323,7 +367,7 @@ class TaskAnswers:
         self._added = 0
         self._products = ProductAnswers(task.outsourced)
 
-    def reply(self, message: object, buffer: bytes, parent: TaskParent) -> Buffer:
+    def reply(self, message: object, buffer: Content, parent: TaskParent) -> Buffer:
         """Do what was asked on the way, in copies of the parent's own.
 
         Returns:
@@ -337,14 +381,18 @@ class TaskAnswers:
         match message:
             case Handed():
                 self._take(message, buffer, parent)
+                return b""
             case Trained():
                 self._begin_sums(message, parent)
+                return b""
+        plain = require_kind(buffer, bytes)
+        match message:
             case AddUp():
-                return self._add_up(message, buffer, parent)
+                return self._add_up(message, plain, parent)
             case BeginStep() | Forward() | Backward() | Settle():
-                return self._products.reply(message, buffer, parent)
+                return self._products.reply(message, plain, parent)
             case _:
-                self._tell(message, buffer, parent)
+                self._tell(message, plain, parent)
         return b""
 
     def _tell(self, message: object, buffer: bytes, parent: TaskParent) -> None:
@@ -357,31 +405,35 @@ class TaskAnswers:
             raise _odd("metrics other than the loss")
         return parent.measured(message.model, message.place, message.values)
 
-    def finish(self, done: AssignmentDone, copy: Copy) -> TaskDone:
-        """The results, once the worker is gone; ``copy`` reads the area once.
+    def finish(self, done: AssignmentDone, area: LeftArea) -> TaskDone:
+        """The results, once the worker is gone.
 
         Raises:
             MalformedError: if anything does not fit the task.
         """
-        task, at = self._task, 0
+        task = self._task
         models = task.models if task.work != "prepare" else ()
         if len(done.states) != len(models) or self._untold:
             raise _odd("another number of models or metrics than the task has")
         if self._added != self._sums_asked:
             raise _odd("fewer sums than the task has steps")
-        states: list[TrainingState | None] = []
         for place, size in enumerate(done.states):
             if (size is None) is not (task.work == "heldout"):
                 raise _odd("a missing or an unexpected state")
+            if size is not None and size.step != self._last_step(place):
+                raise _odd("another number of steps than the task has")
+        sizes = [size for size in done.states if size is not None]
+        places = iter(places_of(area.length, [size.tensors for size in sizes]))
+        states, at = list[TrainingState | None](), 0
+        for size in done.states:
             if size is None:
                 states.append(None)
                 continue
-            if size.step != self._last_step(place):
-                raise _odd("another number of steps than the task has")
-            content = copy(at, _length(size))
-            states.append(_state(size, content))
-            at += len(content)
-        return TaskDone(states=tuple(states), statistics=self._sums(done, at, copy))
+            _demand_lengths(size)
+            tree, at = area.copy(at, size.tree), at + size.tree
+            states.append(_checked(size, area.take(next(places), size.tensors), tree))
+        sums = self._sums(done.statistics, at, area)
+        return TaskDone(states=tuple(states), statistics=sums)
 
     def believe(self, fault: Fault, files: Mapping[str, bytes], *, gpu: bool) -> Fault:
         """What of a fault can be so."""
@@ -464,7 +516,7 @@ class TaskAnswers:
                 return len(of.parts)
         return 0
 
-    def _take(self, handed: Handed, content: bytes, parent: TaskParent) -> None:
+    def _take(self, handed: Handed, content: Content, parent: TaskParent) -> None:
         """Of a state between two steps: twice, where the job stops steps for that."""
         model, every = handed.model, self._task.settings.digest_every
         if not 0 <= model < len(self._task.models) or not every:
@@ -473,31 +525,37 @@ class TaskAnswers:
         self._handed[model] += 1
         if self._handed[model] > 2 * ((last - 1) // every - first // every):
             raise _odd("more states than the task asks for")
-        if len(content) != _length(handed.size):
+        size = handed.size
+        _demand_lengths(size)
+        if len(content) != size.tensors + size.tree:
             raise _odd("a state of another length than announced")
-        parent.hand_over(model, _state(handed.size, content))
+        tree = read_of(content, size.tensors, size.tree)
+        tensors = part_of(content, 0, size.tensors)
+        parent.hand_over(model, _checked(size, tensors, tree))
 
-    def _sums(self, done: AssignmentDone, at: int, copy: Copy) -> tuple[bytes, ...]:
+    def _sums(
+        self, lengths: Sequence[int], at: int, area: LeftArea
+    ) -> tuple[bytes, ...]:
         parts = len(self._task.parts) if self._task.work == "prepare" else 0
-        if len(done.statistics) != parts:
+        if len(lengths) != parts:
             raise _odd("another number of sums than the task has")
         found = []
-        for length in done.statistics:
-            blob = copy(at, length)
+        for length in lengths:
+            blob = area.copy(at, length)
             check_sums(blob)
             found.append(blob)
             at += length
         return tuple(found)
 
 
-def _length(size: StateSize) -> int:
+def _demand_lengths(size: StateSize) -> None:
+    """Raises ``MalformedError`` for a size that is none."""
     if size.tensors < 0 or size.tree < 0 or size.step < 0:
         raise _odd("a negative length")
-    return size.tensors + size.tree
 
 
-def _state(size: StateSize, content: bytes) -> TrainingState:
-    state = TrainingState(size.step, content[: size.tensors], content[size.tensors :])
+def _checked(size: StateSize, tensors: Content, tree: bytes) -> TrainingState:
+    state = TrainingState(size.step, tensors, tree)
     check_state(state)
     return state
 

@@ -115,7 +115,8 @@ MAX_CONTROL_BYTES: Final = 4096
 MAX_DESCRIPTORS: Final = 200
 
 
-FILE_LENGTH: Final = struct.Struct("<Q")  # of what comes to a worker that stood by
+# Of what is mapped of each file that comes to a worker that stood by: start and length.
+FILE_STRETCH: Final = struct.Struct("<QQ")
 
 
 def send_with(control: socket.socket, raw: bytes, descriptors: Sequence[int]) -> None:

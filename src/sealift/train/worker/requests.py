@@ -9,32 +9,32 @@ back in. Orders come the same way.
 The parent believes nothing (rule N10): it copies head, message and buffer once each into
 memory of its own, and checks and uses those copies. Requests are numbered, so that a bell
 without a new one ends the task. An area's size is sealed, so that it cannot shrink. It is
-made for one worker and never used again: what one wrote, the next does not find. The
-parent has a mapping of its own, which nothing done to a descriptor takes away.
+made for one worker and never given to another: what one wrote, the next does not find, but
+for the states that its task ends with. Those stay where they are once the worker is gone;
+the next one maps their pages alone, and only to read. The parent maps nothing: it
+reads and writes through an open file of its own, which nothing done to a descriptor changes.
 
 The worker's end is ``sandboxed.parentpipe``.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
-import mmap
 import os
 import select
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from io import FileIO
 from typing import Final, NamedTuple
 
-from sealift.channel.record.opener import scrub
 from sealift.errors import MalformedError, PeerError, no_room
 from sealift.ids import Buffer
+from sealift.train.loop.held import PIECE_BYTES, Held, MemoryFile
 from sealift.train.worker.messages import (
     BUFFERED,
     MAX_ORDER_BYTES,
     MAX_REQUEST_BYTES,
+    Handed,
     from_bytes,
     to_bytes,
     worker_gone,
@@ -75,11 +75,11 @@ class Request:
     """What a worker said, in memory of the parent's own."""
 
     message: object
-    buffer: bytes
+    buffer: bytes | Held
 
 
 class Area:
-    """The memory, as its parent has it.
+    """The memory, as its parent has it: a memory file that only the worker maps.
 
     Args:
         length: Bytes of buffers.
@@ -91,14 +91,17 @@ class Area:
     def __init__(self, length: int) -> None:
         self.length = length
         try:
-            self._file, self._map = _make(length + TALK_BYTES)
+            self._memory = MemoryFile(length + TALK_BYTES, os.MFD_ALLOW_SEALING)
+            fcntl.fcntl(self._memory.descriptor, fcntl.F_ADD_SEALS, _SEALS)
         except OSError as error:
             raise no_room(f"states of {length} bytes", error) from None
+        self._taken: list[tuple[int, int]] = []
+        self._open = True
 
     @property
     def descriptor(self) -> int:
         """What is handed over, until ``close``."""
-        return self._file.fileno()
+        return self._memory.descriptor
 
     def copy(self, start: int, length: int) -> bytes:
         """Bytes of a buffer, read once, into memory of our own (rule N10).
@@ -106,9 +109,32 @@ class Area:
         Raises:
             MalformedError: if they lie outside.
         """
-        if not 0 <= start <= start + length <= self.length:
-            raise _odd("an address outside of the shared area")
-        return self._map[start : start + length]
+        self._demand_inside(start, length)
+        return self._memory.read(start, length)
+
+    def copy_apart(self, start: int, length: int) -> Held:
+        """The same of a long buffer, piece by piece, into a memory file of our own.
+
+        Raises:
+            MalformedError: if they lie outside.
+            UnavailableError: code ``no-memory``.
+        """
+        self._demand_inside(start, length)
+        made = Held.room(length)
+        for at in range(0, length, PIECE_BYTES):
+            part = min(PIECE_BYTES, length - at)
+            made.write(at, self._memory.read(start + at, part))
+        return made
+
+    def take(self, start: int, length: int) -> Held:
+        """Bytes of a buffer by reference, once the worker is gone: they outlive ``close``.
+
+        Raises:
+            MalformedError: if they lie outside.
+        """
+        self._demand_inside(start, length)
+        self._taken.append((start, start + length))
+        return Held(self._memory, start, length)
 
     def place(self, start: int, content: Buffer) -> None:
         """Write a buffer.
@@ -116,14 +142,17 @@ class Area:
         Raises:
             MalformedError: if it would lie outside.
         """
-        if not 0 <= start <= start + len(content) <= self.length:
+        self._demand_inside(start, len(content))
+        self._memory.write(start, content)
+
+    def _demand_inside(self, start: int, length: int) -> None:
+        if not 0 <= start <= start + length <= self.length:
             raise _odd("an address outside of the shared area")
-        self._map[start : start + len(content)] = content
 
     def read_head(self) -> Head:
         """What the worker says of its request, read once."""
-        at = self.length + WORKER_AT
-        return Head._make(HEAD.unpack(self._map[at : at + HEAD.size]))
+        raw = self._memory.read(self.length + WORKER_AT, HEAD.size)
+        return Head._make(HEAD.unpack(raw))
 
     def read_message(self, length: int) -> bytes:
         """The request's message, read once.
@@ -133,59 +162,25 @@ class Area:
         """
         if length > MAX_REQUEST_BYTES:
             raise _odd(f"a message of {length} bytes")
-        at = self.length + MESSAGE_AT
-        return self._map[at : at + length]
+        return self._memory.read(self.length + MESSAGE_AT, length)
 
     def write_head(self, head: Head, message: bytes) -> None:
         """Say something to the worker."""
-        at = self.length + MESSAGE_AT
-        self._map[at : at + len(message)] = message
-        HEAD.pack_into(self._map, self.length + PARENT_AT, *head)
+        self._memory.write(self.length + MESSAGE_AT, message)
+        self._memory.write(self.length + PARENT_AT, HEAD.pack(*head))
 
     def overwrite(self) -> None:
         """Write zeroes wherever anything was written."""
-        with memoryview(self._map) as whole:
-            for start, end in self._written():
-                with whole[start:end] as part:
-                    scrub(part)
+        self._memory.overwrite(0, self._memory.length)
 
     def close(self) -> None:
-        """Overwrite it and give it back; once the worker is gone. Idempotent."""
-        if self._map.closed:
+        """Overwrite and give back all that was not taken; once the worker is gone. Idempotent."""
+        if not self._open:
             return
-        try:
-            self.overwrite()
-        finally:
-            self._map.close()
-            self._file.close()
-
-    def _written(self) -> Iterator[tuple[int, int]]:
-        """Where pages exist: most of an area has none, and is not to get them."""
-        end, length = 0, len(self._map)
-        while end < length:
-            try:
-                start = os.lseek(self.descriptor, end, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # nothing behind
-                    return
-                raise
-            end = os.lseek(self.descriptor, start, os.SEEK_HOLE)
-            yield start, end
-
-
-def _make(length: int) -> tuple[FileIO, mmap.mmap]:
-    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-    descriptor = os.memfd_create("sealift-area", flags)
-    try:
-        os.ftruncate(descriptor, length)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-        mapped = mmap.mmap(descriptor, length)
-        mapped.madvise(mmap.MADV_DONTDUMP)
-        mapped.madvise(mmap.MADV_DONTFORK)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return FileIO(descriptor, "r+"), mapped
+        self._open, at = False, 0
+        for start, end in [*sorted(self._taken), (self._memory.length,) * 2]:
+            self._memory.clear(at, start)
+            at = end
 
 
 class ParentEnd:
@@ -243,7 +238,9 @@ class ParentEnd:
         message = from_bytes(self._area.read_message(head.message_bytes), *kinds)
         if head.length and not isinstance(message, BUFFERED):
             raise _odd("a buffer without a request")
-        return Request(message, self._area.copy(head.start, head.length))
+        apart = isinstance(message, Handed)  # a whole state
+        copy = self._area.copy_apart if apart else self._area.copy
+        return Request(message, copy(head.start, head.length))
 
 
 def ring(stream: int, left_s: Left | None = None) -> None:

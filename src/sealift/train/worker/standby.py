@@ -30,10 +30,10 @@ from sealift.train.worker.messages import (
     Begun,
     StandbyOrder,
     WorkerReady,
-    lengths_of,
+    stretches_of,
 )
 from sealift.train.worker.process import (
-    FILE_LENGTH,
+    FILE_STRETCH,
     TaskEquipment,
     TextTap,
     WorkerProcess,
@@ -171,10 +171,11 @@ class Standby:
             )
         process.allow(BEGUN_S)
         try:
-            lengths = [os.fstat(area.descriptor).st_size, *lengths_of(order)]
+            whole = 0, os.fstat(area.descriptor).st_size
+            stretches = [whole, *stretches_of(order)]
             send_with(
                 self._window,
-                b"".join(map(FILE_LENGTH.pack, lengths)),
+                b"".join(FILE_STRETCH.pack(*each) for each in stretches),
                 [area.descriptor, *files],
             )
             self._text.release()

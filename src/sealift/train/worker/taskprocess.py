@@ -21,6 +21,7 @@ from sealift.outsource.terms import Backward, Forward
 from sealift.release.receipt import ScrubbedPart, ScrubSummary
 from sealift.train.loop.buckets import ALIGNMENT, Trained
 from sealift.train.loop.faults import Fault, RecipeError, explain
+from sealift.train.loop.held import Held
 from sealift.train.loop.tasks import SliceTask, TaskDone, TaskInputs, TaskParent
 from sealift.train.worker.devices import CPU
 from sealift.train.worker.messages import (
@@ -52,7 +53,7 @@ class TaskLimits:
     Attributes:
         work_s: Seconds.
         memory_bytes: Private memory; 0 for what is free when it starts.
-        area_bytes: Room for the states handed over; 0 for a quarter of that.
+        area_bytes: Room for the states handed over; 0 for half of that.
     """
 
     work_s: float = 3600.0
@@ -123,7 +124,7 @@ class TaskProcess:
         """What is free when the task starts is what it may have."""
         free, limits = free_memory_bytes(), self._limits
         self._memory_bytes = limits.memory_bytes or free
-        area = Area(limits.area_bytes or free // 4)
+        area = Area(limits.area_bytes or free // 2)
         self._area = self._stack.enter_context(closing(area))
 
     def _start(self, order: Assignment, files: Sequence[int]) -> None:
@@ -171,11 +172,13 @@ class TaskProcess:
     def _do(self, task: SliceTask, given: TaskInputs, parent: TaskParent) -> TaskDone:
         answers = TaskAnswers(task, given, self._gradients)
         process, farewell_s = self._process, 0.0
-        with overwritten(_states_of(given)) as states:
-            files = (states, *given.rows)
+        held = [Held.of(each.tensors) for each in given.states if each]
+        with overwritten(_plain_of(given)) as plain:
+            files = [plain.descriptor, *(each.descriptor for each in held)]
+            files += [each.descriptor for each in given.rows]
             try:
-                order = self._assignment(task, given)
-                self._start(order, [each.descriptor for each in files])
+                order = self._assignment(task, given, held)
+                self._start(order, files)
                 answer = self._serve(answers, parent)
                 farewell_s = FAREWELL_S
             except MalformedError as error:
@@ -215,7 +218,9 @@ class TaskProcess:
         """End it, from another thread."""
         self._process.cut()
 
-    def _assignment(self, task: SliceTask, given: TaskInputs) -> Assignment:
+    def _assignment(
+        self, task: SliceTask, given: TaskInputs, held: Sequence[Held]
+    ) -> Assignment:
         return Assignment(
             task=task,
             entry=self._equipment.entry,
@@ -224,6 +229,7 @@ class TaskProcess:
             states=tuple(
                 None if each is None else size_of(each) for each in given.states
             ),
+            starts=tuple(each.start for each in held),
             statistics=len(given.statistics),
             gradients=self._gradients.nbytes if self._gradients else 0,
         )
@@ -240,7 +246,7 @@ class TaskProcess:
             if isinstance(answer, AssignmentDone):
                 if self._process.left:
                     raise garbled()
-                return answers.finish(answer, self._area.copy)
+                return answers.finish(answer, self._area)
             gpu = device != CPU
             raise explain(answers.believe(answer, self._equipment.files, gpu=gpu))
         except MalformedError as error:
@@ -261,14 +267,7 @@ def gradient_room(given: TaskInputs) -> int:
     return sum(len(each.content) + ALIGNMENT for each in tensors)
 
 
-def _states_of(given: TaskInputs) -> SharedBuffer:
-    """States and sums end to end; never empty, as nothing can be mapped of nothing."""
-    parts = [
-        part for each in given.states if each for part in (each.tensors, each.tree)
-    ]
-    parts.append(given.statistics)
-    shared, at = SharedBuffer(max(1, sum(map(len, parts)))), 0
-    for part in parts:
-        shared.view[at : at + len(part)] = part
-        at += len(part)
-    return shared
+def _plain_of(given: TaskInputs) -> SharedBuffer:
+    """Trees and sums end to end; never empty, as nothing can be mapped of nothing."""
+    parts = [*(each.tree for each in given.states if each), given.statistics]
+    return SharedBuffer.of(b"".join(parts) or bytes(1))
