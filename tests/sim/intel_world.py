@@ -98,6 +98,7 @@ class Guest:
     """What a TD report says; change what a test is about."""
 
     attributes: int = SEPT_VE_DISABLE
+    xfam: int = 0x602E7
     mrtd: bytes = b"\x11" * 48
     mrconfigid: bytes = bytes(48)
     rtmr: list[bytes] = field(
@@ -121,7 +122,7 @@ class Guest:
             + self.mrsignerseam
             + self.seam_attributes
             + self.attributes.to_bytes(8, "little")
-            + (0x602E7).to_bytes(8, "little")
+            + self.xfam.to_bytes(8, "little")
             + self.mrtd
             + self.mrconfigid
             + bytes(96)
@@ -165,6 +166,7 @@ class IntelWorld:
             mrtd=(self.guest.mrtd,),
             rtmr={str(i): (self.guest.rtmr[i],) for i in range(3)},
             mrconfigid=(self.guest.mrconfigid,),
+            features=("avx", "avx-512", "protection-keys", "amx"),
         )
         return ReferenceValues(tdx=replace(tdx, **changes))
 

@@ -10,7 +10,7 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.reference import AppraisalBasis, TdxReferences
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tdx.evidence import TdReport, TdxBody, parse_quote
-from sealift.attest.tdx.verifier import examine_tdx
+from sealift.attest.tdx.verifier import examine_tdx, features_of
 from sealift.attest.tools.collateral import import_collateral
 from sealift.attest.verifier import Claims
 from tests.sim.vectors import vector
@@ -42,6 +42,7 @@ def references_of(report: TdReport) -> ReferenceValues:
             mrtd=(report.mrtd,),
             rtmr={str(i): (report.rtmr[i],) for i in range(3)},
             mrconfigid=(report.mrconfigid,),
+            features=features_of(report),
         )
     )
 

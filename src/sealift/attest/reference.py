@@ -83,6 +83,12 @@ class TpmReferences:
     revocation: Literal["required", "none"] = "required"
 
 
+TdxFeature = Literal[
+    "avx", "avx-512", "processor-trace", "protection-keys", "cet", "user-interrupts",
+    "lbr", "amx",
+]  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TdxReferences:
     """What a TD quote must show; a register without accepted value is refused.
@@ -97,6 +103,8 @@ class TdxReferences:
         tcb_statuses: Accepted TCB statuses of Intel's list.
         min_tcb_evaluation: Lowest tcbEvaluationDataNumber of the collateral.
         platforms: Accepted PPIDs (16 bytes), or empty for any.
+        features: Extended features of the processor (XFAM) that the guest may use, or
+            None for any that the TDX module allows.
     """
 
     mrtd: tuple[bytes, ...]
@@ -107,6 +115,7 @@ class TdxReferences:
     tcb_statuses: tuple[str, ...] = ("UpToDate",)
     min_tcb_evaluation: int = 0
     platforms: tuple[bytes, ...] = ()
+    features: tuple[TdxFeature, ...] | None = None
 
 
 _TCB_FIELDS: Final = frozenset({"fmc", "boot_loader", "tee", "snp", "microcode"})

@@ -63,6 +63,20 @@ GUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "migratable": ({"attributes": 1 << 28 | 1 << 29}, "tdx-migratable"),
     "faults on accepted memory": ({"attributes": 0}, "tdx-sept-ve"),
     "unknown attribute": ({"attributes": 1 << 28 | 1 << 50}, "tdx-attributes"),
+    "no basic state": ({"xfam": 0x602E6}, "tdx-xfam"),
+    "no SSE": ({"xfam": 0x602E5}, "tdx-xfam"),
+    "half of AMX": ({"xfam": 0x202E7}, "tdx-xfam"),
+    "half of AVX-512": ({"xfam": 0x602A7}, "tdx-xfam"),
+    "AVX-512 without AVX": ({"xfam": 0x602E3}, "tdx-xfam"),
+    "half of CET": ({"xfam": 0x60AE7}, "tdx-xfam"),
+    "bounds (MPX)": ({"xfam": 0x602FF}, "tdx-xfam"),
+    "ENQCMD": ({"xfam": 0x606E7}, "tdx-xfam"),
+    "an unknown feature": ({"xfam": 0x602E7 | 1 << 19}, "tdx-xfam"),
+    "the highest bit": ({"xfam": 0x602E7 | 1 << 63}, "tdx-xfam"),
+    "processor trace": ({"xfam": 0x603E7}, "tdx-features"),
+    "last branch records": ({"xfam": 0x682E7}, "tdx-features"),
+    "user interrupts": ({"xfam": 0x642E7}, "tdx-features"),
+    "CET": ({"xfam": 0x61AE7}, "tdx-features"),
     "other firmware": ({"mrtd": b"\x12" * 48}, "tdx-mrtd"),
     "other configuration": ({"mrconfigid": b"\1" + bytes(47)}, "tdx-mrconfigid"),
 }
@@ -75,6 +89,20 @@ def test_a_guest_that_differs_is_refused(changes: dict[str, Any], code: str) -> 
     assert claims.trust.tier is not Tier.AFFIRMING
     with pytest.raises(PolicyError):
         require_passed(claims.checks)
+
+
+def test_parties_say_which_features_a_guest_may_have() -> None:
+    everything = WORLD.references(features=None)
+    assert not failed(examine(changed(xfam=0x6DBE7), references=everything))
+    assert failed(examine(changed(xfam=0x602E6), references=everything)) == {"tdx-xfam"}
+    nothing = WORLD.references(features=())
+    assert not failed(examine(changed(xfam=0b11), references=nothing))
+    assert failed(examine(references=nothing)) == {"tdx-features"}
+    claims = examine(changed(xfam=0b111), references=WORLD.references())
+    assert not failed(claims)
+    assert claims.measurements["xfam"] == bytes([7]) + bytes(7)
+    (shown,) = [c.found for c in claims.checks if c.subject == "TDX extended features"]
+    assert shown == "avx"
 
 
 def test_debug_makes_memory_visible() -> None:

@@ -5,13 +5,18 @@ Source: spec/evidence-tdx.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from sealift.attest.collateral import INTEL_SGX_ROOTS
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
-from sealift.attest.reference import AppraisalBasis, TdxReferences, require_references
+from sealift.attest.reference import (
+    AppraisalBasis,
+    TdxFeature,
+    TdxReferences,
+    require_references,
+)
 from sealift.attest.runtimelog import measured_bundle, replay
 from sealift.attest.tdx.evidence import (
     REGISTER_HASH,
@@ -43,6 +48,13 @@ SEPT_VE_DISABLE: Final = 1 << 28
 MIGRATABLE: Final = 1 << 29
 _KNOWN: Final = DEBUG | sum(1 << bit for bit in (16, 27, 28, 29, 30, 31, 62, 63))
 _FEATURES: Final = {30: "protection keys (PKS)", 63: "perfmon"}
+# XFAM: the bits of every guest, and each feature's, which are set together or not at all.
+_ALWAYS: Final = 0b11
+_XFAM: Final[Mapping[TdxFeature, int]] = {
+    "avx": 1 << 2, "avx-512": 7 << 5, "processor-trace": 1 << 8,
+    "protection-keys": 1 << 9, "cet": 3 << 11, "user-interrupts": 1 << 14,
+    "lbr": 1 << 15, "amx": 3 << 17,
+}  # fmt: skip
 BOOT_REGISTERS: Final = (0, 1, 2)
 """RTMRs that firmware and boot loader extend, and references pin."""
 # AR4SI: 2 genuine, 32 genuine with known weaknesses, 96 not to be used, 97 unknown.
@@ -107,6 +119,7 @@ def check_report(
     """The guest: bound value, attributes, measurements."""
     yield check_bound(report.report_data, bound, "TDX report data")
     yield from _check_attributes(report, references)
+    yield from _check_features(report, references)
     service_td = report.mrservicetd or bytes(48)
     for found, allowed, subject, code in (
         (
@@ -140,6 +153,33 @@ def _check_attributes(
         (not unknown, "attributes", "none that is unknown here", "tdx-attributes"),
     ):
         yield check(holds, f"TDX {subject}", expected, found, code)
+
+
+def features_of(report: TdReport) -> tuple[TdxFeature, ...]:
+    """The extended features that the guest may use, by name."""
+    return tuple(name for name, bits in _XFAM.items() if report.xfam & bits == bits)
+
+
+def _check_features(
+    report: TdReport, references: TdxReferences
+) -> Iterator[AppraisalCheck]:
+    """No TDX module makes a guest with other bits; which ones is for the parties."""
+    found, allowed = features_of(report), references.features
+    named = sum(_XFAM[name] for name in found) | _ALWAYS
+    yield check(
+        report.xfam == named and ("avx-512" not in found or "avx" in found),
+        "TDX XFAM",
+        "bits as Intel's specification fixes and joins them",
+        f"XFAM {report.xfam:#018x}",
+        "tdx-xfam",
+    )
+    yield check(
+        allowed is None or set(found) <= set(allowed),
+        "TDX extended features",
+        "any" if allowed is None else f"only {', '.join(allowed) or 'the basic ones'}",
+        ", ".join(found) or "the basic ones",
+        "tdx-features",
+    )
 
 
 def check_logs(report: TdReport, body: TdxBody) -> tuple[AppraisalCheck, ...]:
@@ -212,6 +252,7 @@ def measurements(report: TdReport) -> dict[str, bytes]:
         "mrowner": report.mrowner,
         "mrownerconfig": report.mrownerconfig,
         "mrseam": report.mrseam,
+        "xfam": report.xfam.to_bytes(8, "little"),
         **{f"rtmr{number}": value for number, value in enumerate(report.rtmr)},
     }
 

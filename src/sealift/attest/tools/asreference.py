@@ -47,7 +47,7 @@ from sealift.attest.snp.evidence import TCB_FIELDS, SnpReport, parse_report, par
 from sealift.attest.tdx import evidence as tdx
 from sealift.attest.tdx.evidence import TdReport, parse_quote
 from sealift.attest.tdx.platform import platform_facts
-from sealift.attest.tdx.verifier import BOOT_REGISTERS, SEPT_VE_DISABLE
+from sealift.attest.tdx.verifier import BOOT_REGISTERS, SEPT_VE_DISABLE, features_of
 from sealift.attest.tpm import evidence as tpm
 from sealift.attest.tpm.enrolment import Enrolment, sign_enrolment
 from sealift.attest.tpm.ima import ImaState
@@ -245,6 +245,7 @@ def _of_tdx(raw: bytes, trusted: Trusted) -> ReferenceValues:
             mrservicetd=(report.mrservicetd or bytes(48),),
             sept_ve_disable=bool(report.attributes & SEPT_VE_DISABLE),
             platforms=(platform_facts(pck).ppid,) if trusted.pin else (),
+            features=features_of(report),
         )
     )
 
