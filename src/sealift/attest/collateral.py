@@ -42,9 +42,12 @@ class Collateral:
             EvidenceError: ``collateral-missing``.
         """
         if name not in self.items:
+            whole = (
+                "the collateral" if self.items else "no bundle of collateral is here"
+            )
             raise EvidenceError(
-                f"the collateral has no {name}",
-                why="this evidence cannot be judged without it",
+                f"{whole} has no {name}" if self.items else whole,
+                why=f"this evidence cannot be judged without {name}",
                 code="collateral-missing",
             )
         return self.items[name]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from sealift.attest.collateral import require_recent
+from sealift.attest.collateral import DAY_S, require_recent
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
 from sealift.attest.reference import AppraisalBasis
@@ -131,8 +131,10 @@ def check_collateral_age(basis: AppraisalBasis) -> AppraisalCheck:
         code = ""
     except StaleError as error:
         code = error.code
-    found = f"{basis.at_s - basis.collateral.as_of_s} s"
-    expected = f"at most {max_age_s} s"
+    found = f"{(basis.at_s - basis.collateral.as_of_s) / DAY_S:.1f} days"
+    expected = f"at most {max_age_s / DAY_S:.1f} days"
+    if not basis.collateral.items:
+        code, found = "collateral-missing", "no bundle of collateral"
     return check(
         not code, "age of the collateral", expected, found, code, refusal="stale"
     )
@@ -157,7 +159,8 @@ def require_passed(checks: Iterable[AppraisalCheck]) -> None:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 140 else f"{text[:139]}…"
+    """Both ends: dates and versions stand at the end of a reason."""
+    return text if len(text) <= 400 else f"{text[:250]}…{text[-149:]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

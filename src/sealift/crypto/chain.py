@@ -264,17 +264,18 @@ def verify_chain(
             ``Revocations.require_unrevoked`` says.
     """
     refusal, known = None, revocations or Revocations()
-    for path in _paths(leaf, tuple(dict.fromkeys(others)), roots):
+    others = tuple(dict.fromkeys(others))
+    for path in _paths(leaf, others, roots):
         try:
             if path[-1].spki_digest not in roots:
-                raise _no_root(leaf, path[-1])
+                raise _no_root(leaf, path[-1], others)
             _verify_path(path, known.lists, at_s, pins_issuers)
         except EvidenceError as error:
             refusal = refusal or error
         else:
             known.require_unrevoked(path, at_s=at_s)
             return path
-    raise refusal or _no_root(leaf, leaf)
+    raise refusal or _no_root(leaf, leaf, others)
 
 
 def _paths(
@@ -335,13 +336,24 @@ def _verify_path(
                 )
 
 
-def _no_root(leaf: Certificate, last: Certificate) -> EvidenceError:
-    return EvidenceError(
-        f"there is no chain from {leaf.subject} to a trusted root",
-        why=f"the issuer of {last.subject} is missing",
-        fix="Add its issuers to the evidence, or its root to the references",
-        code="chain-root" if _self_issued(last) else "chain-broken",
-    )
+def _no_root(
+    leaf: Certificate, last: Certificate, others: Sequence[Certificate]
+) -> EvidenceError:
+    what = f"there is no chain from {leaf.subject} to a trusted root"
+    if _self_issued(last):
+        why = f"it ends at {last.subject}, which is no trusted root"
+        return EvidenceError(what, why=why, code="chain-root")
+    why = f"the certificate of {last.issuer}, which issued {last.subject}, is missing"
+    fix = "Add that certificate to the evidence, or to the bundle of collateral"
+    named = [each for each in others if each.subject == last.issuer]
+    if any(last.is_issued_by(each) for each in named):
+        why, fix = "more certificates lie between them than any device's chain has", ""
+    elif named:
+        why = (
+            f"the signature of {last.subject} is not of the {last.issuer} that is here"
+        )
+        fix = "Collect the evidence again: a certificate was changed, or is of another chain"
+    return EvidenceError(what, why=why, fix=fix, code="chain-broken")
 
 
 @lru_cache(maxsize=64)  # of trusted keys only, so the same few over and over

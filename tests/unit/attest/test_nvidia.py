@@ -24,9 +24,9 @@ from sealift.attest.nvidia.verifier import (
 )
 from sealift.attest.policy import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.reference import AppraisalBasis, NvidiaReferences
-from sealift.attest.verifier import Claims
+from sealift.attest.verifier import Claims, require_passed
 from sealift.crypto.certificate import Certificate
-from sealift.errors import EvidenceError, MalformedError, PolicyError
+from sealift.errors import EvidenceError, MalformedError, PolicyError, StaleError
 from tests.sim import nvidia_device as sim
 from tests.sim.nvidia_device import AT_S, SoftDevice
 from tests.sim.ocsp_answers import GOOD, REVOKED, answer
@@ -64,6 +64,7 @@ def examine(
     references: NvidiaReferences | None = REFERENCES,
     collateral: Collateral | None = None,
     at_s: int = AT_S,
+    bare: bool = False,
 ) -> tuple[Device, Claims]:
     evidence = body if isinstance(body, Evidence) else body.to_evidence()
     ours = Collateral(as_of_s=AT_S, items=sim.rims())
@@ -72,7 +73,7 @@ def examine(
         AppraisalBasis(
             bound=bound,
             references=ReferenceValues(nvidia=references),
-            collateral=collateral or ours,
+            collateral=Collateral() if bare else collateral or ours,
             at_s=at_s,
         ),
     )
@@ -244,6 +245,29 @@ def newer_items(**products: str) -> Collateral:
 
 def newer_gpu(stated: bytes | None = b"GB202\0", chip: str = "GB20X") -> NvidiaBody:
     return SoftDevice(chip=chip, fields={spdm.CHIP: stated}).body(NONCE)
+
+
+def test_without_a_bundle_that_is_the_reason(gpu: SoftDevice) -> None:
+    _, claims = examine(gpu.body(NONCE), collateral=Collateral(items={"a": b""}))
+    assert failed(claims)[0] == "collateral-stale"
+    _, claims = examine(gpu.body(NONCE), bare=True)
+    assert failed(claims)[:2] == ["collateral-missing", "collateral-missing"]
+    with pytest.raises(StaleError) as caught:
+        require_passed(claims.checks)
+    assert "no bundle" in caught.value.why
+
+
+def test_the_dates_of_an_expired_manifest_are_told(gpu: SoftDevice) -> None:
+    signer = sim.issue("S" * 64, sim.rim_chain()[1], ca=False, days=1)
+    chain = (signer, *sim.rim_chain()[1:])
+    values = {7: (sim.golden("gpu", 7),)}
+    text = sim.sign_rim(sim.rim_document("545.00", values), chain=chain)
+    items = collateral(**{DRIVER_RIM: text})
+    _, claims = examine(gpu.body(NONCE), collateral=items, at_s=AT_S + 9 * 86_400)
+    with pytest.raises(EvidenceError) as caught:
+        require_passed(claims.checks)
+    assert caught.value.code == "chain-expired"
+    assert "to 2025-06-02 00:00 UTC; checked at 2025-06-10" in caught.value.why
 
 
 def test_a_newer_gpu_passes_with_the_manifests_of_its_chip() -> None:

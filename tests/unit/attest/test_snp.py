@@ -152,6 +152,8 @@ def test_pinned_chips() -> None:
 def test_facts_about_the_host(fact: str, fields: dict[str, bytes | int]) -> None:
     references = made.references(platform=(fact,))
     Case(fields=fields, references=references).appraise()
+    strange: dict[str, bytes | int] = {"platform": 0x65}  # bit 6, as Turin sets it
+    assert any("0x40" in note for note in Case(fields=strange).appraise().notes)
     without: dict[str, bytes | int] = {"platform": 0x05}
     assert refused(Case(fields=without, references=references)) == "snp-platform"
     assert f"the host: {fact} does not hold" in Case(fields=without).appraise().notes

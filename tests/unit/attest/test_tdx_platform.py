@@ -10,10 +10,11 @@ import pytest
 from sealift.attest.tdx.tcb import UNKNOWN, converge
 from sealift.attest.verifier import require_passed
 from sealift.errors import (
+    EvidenceError,
     MalformedError,
     StaleError,
 )
-from tests.sim.intel_world import IntelWorld, pem, svn_level
+from tests.sim.intel_world import FMSPC, IntelWorld, pem, svn_level
 from tests.sim.made_chain import AT_S, DAY_S, make
 from tests.sim.tdx_made import (
     GOOD,
@@ -201,6 +202,37 @@ def test_an_old_evaluation_is_refused() -> None:
     # The lower of both lists counts: 18 for the platform, 17 for its quoting enclave.
     newer = WORLD.references(min_tcb_evaluation=18)
     assert failed(examine(references=newer)) == {"tcb-evaluation-old"}
+
+
+WRONG: dict[str, tuple[Change, Change, list[str]]] = {
+    "platform": (lambda p: p.update(fmspc="00" * 6), id, ["FMSPC 000000000000, needed"]),
+    "identity": (id, lambda p: p.update(id="QE"), ["qe-identity", "QE, needed TD_QE"]),
+    "both": (
+        lambda p: p.update(id="SGX"), lambda p: p.update(id="QE"),
+        ["tcb-info", "SGX, needed TDX", "qe-identity"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("info", "identity", "words"), WRONG.values(), ids=WRONG)
+def test_a_foreign_list_is_named(
+    info: Change, identity: Change, words: list[str]
+) -> None:
+    with pytest.raises(EvidenceError) as caught:
+        examine(collateral=WORLD.collateral(info, identity))
+    assert caught.value.code == "collateral-foreign"
+    assert all(word in caught.value.why for word in words)
+
+
+def test_what_is_missing_is_named_with_the_platform() -> None:
+    items = {n: raw for n, raw in GOOD.items.items() if "tcb-info" not in n}
+    items["tdx/tcb-info-chain"] = GOOD.items["tdx/tcb-info-chain"]
+    with pytest.raises(EvidenceError) as caught:
+        examine(collateral=replace(GOOD, items=items))
+    assert f"tdx/tcb-info/{FMSPC.hex()}" in caught.value.what
+    with pytest.raises(EvidenceError) as caught:
+        examine(collateral=replace(GOOD, items={}))
+    assert "no bundle" in caught.value.what
 
 
 @pytest.mark.parametrize("name", sorted(GOOD.items))

@@ -61,6 +61,26 @@ def test_good_chain_with_lists_is_taken_leaf_first() -> None:
     assert [each.subject_name for each in path] == ["leaf", "middle", "root"]
 
 
+def test_a_refusal_names_the_certificate_that_is_missing_or_did_not_sign() -> None:
+    def why(*issuers: Issuer, leaf: Issuer = LEAF, root: Issuer = ROOT) -> str:
+        with pytest.raises(EvidenceError) as caught:
+            chain(leaf, *issuers, root=root)
+        return f"{caught.value.why}. {caught.value.fix}"
+
+    lost = why(ROOT)
+    assert "CN=middle" in lost
+    assert "is missing" in lost
+    assert "CN=root" in why(MIDDLE)
+    changed = why(make("middle", ROOT), ROOT)
+    assert "signature of CN=leaf" in changed
+    assert "missing" not in changed
+    assert "no trusted root" in why(MIDDLE, ROOT, root=make("root"))
+    line = [ROOT]
+    for place in range(9):
+        line.append(make(f"ca-{place}", line[-1]))
+    assert "more certificates" in why(*line, leaf=line[-1])
+
+
 def test_a_leaf_that_is_the_root_is_its_own_path() -> None:
     assert chain(ROOT) == (ROOT.certificate,)
 

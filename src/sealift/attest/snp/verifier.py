@@ -213,6 +213,8 @@ def notes_of(verdict: SnpVerdict, references: SnpReferences) -> Iterator[str]:
     facts = platform_facts(verdict.report)
     for fact in (fact for fact, holds in facts.items() if not holds):
         yield f"the host: {fact} {_MISSING}"
+    if unknown := verdict.report.platform.unknown << 6:
+        yield f"the host reports platform bits that are unknown here: {unknown:#x}"
     if verdict.endorsement.operator:
         yield f"the key names its operator, no chip: {verdict.endorsement.operator}"
     if not verdict.revocation_checked:

@@ -195,11 +195,19 @@ def verify_quote(
     platform = verify_signatures(quote, source)
     tcb = source.tcb_info(platform)
     identity = source.qe_identity()
-    about = (tcb.kind, identity.kind, tcb.fmspc, tcb.pceid)
-    if about != (kind, _QE_FOR[kind], platform.fmspc, platform.pceid):
+    facts = (
+        ("TCB levels (tcb-info) are of", tcb.kind, kind),
+        ("TCB levels (tcb-info) are of FMSPC", tcb.fmspc.hex(), platform.fmspc.hex()),
+        ("TCB levels (tcb-info) are of PCEID", tcb.pceid.hex(), platform.pceid.hex()),
+        ("quoting enclave's list (qe-identity) is of", identity.kind, _QE_FOR[kind]),
+    )
+    wrong = [
+        f"the {what} {has}, needed {need}" for what, has, need in facts if has != need
+    ]
+    if wrong:
         raise EvidenceError(
             "the collateral is of another kind of platform",
-            why=f"{tcb.kind} {tcb.fmspc.hex()}, needed {kind} {platform.fmspc.hex()}",
+            why="; ".join(wrong),
             code="collateral-foreign",
         )
     require_quoting_enclave(identity, quote.qe)
@@ -230,8 +238,9 @@ class CollateralSource:
         """An item, that of one kind of platform before the general one."""
         name = f"{self.kind.lower()}/{name}"
         special = f"{name}/{variant}"
-        has = variant and special in self.collateral.items
-        return self.collateral.item(special if has else name)
+        general = not variant or special not in self.collateral.items
+        general = general and name in self.collateral.items
+        return self.collateral.item(name if general or not variant else special)
 
     def tcb_info(self, platform: PlatformFacts) -> TcbInfo:
         """The verified TCB levels of a platform."""
@@ -299,7 +308,8 @@ def _verify_platform_key(quote: TdxQuote, source: CollateralSource) -> Certifica
     if issuers != [lists[1].issuer, lists[0].issuer]:
         raise EvidenceError(
             "the revocation lists are not those of the platform's issuers",
-            why=f"issued by {'; '.join(issuers)}",
+            why=f"they were issued by {lists[1].issuer} and {lists[0].issuer}, "
+            f"needed {' and '.join(issuers)}",
             code="collateral-foreign",
         )
     _verify(pck.key(), quote.qe_signed, quote.qe_signature, "the quoting enclave")

@@ -185,7 +185,8 @@ def _row(name: str, value: str) -> None:
 
 def _say_check(each: AppraisalCheck, width: int) -> str:
     mark = "ok" if each.passed else "NO"
-    expected, found = (_short(text) for text in (each.expected, each.found))
+    expected = _short(each.expected)
+    found = _short(each.found) if each.passed else each.found
     return f"{mark}  {each.subject:<{width}}  {expected:<{WIDTH}}  {found}"
 
 
