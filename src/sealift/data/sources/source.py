@@ -79,10 +79,12 @@ class Draft:
     Attributes:
         schema: As the source says it, or as its text looks.
         notes: What the owner should know, a line each.
+        fits: Whether every cell of the source is known to fit it.
     """
 
     schema: Schema
     notes: tuple[str, ...] = ()
+    fits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

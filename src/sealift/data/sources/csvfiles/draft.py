@@ -28,7 +28,7 @@ from sealift.data.sources.csvfiles.cells import (
     mask,
     read_cells,
 )
-from sealift.data.sources.csvfiles.quick import numbers_of
+from sealift.data.sources.csvfiles.quick import QuickMarks, numbers_of
 from sealift.data.sources.csvfiles.reader import each_batch
 from sealift.data.sources.csvfiles.structure import Structure
 from sealift.data.sources.csvfiles.vectors import field_name, gather, suggest_vector
@@ -50,6 +50,7 @@ _CODE = r"^0\d+$"  # no number that somebody counts with is written so
 _FLOAT32_MOST: Final = 3.4e38
 _FLOAT32_DIGITS: Final = 7
 _FEW: Final = 1000
+_SURELY_INT64: Final = 2.0**62
 
 
 @dataclass
@@ -73,7 +74,7 @@ class _Column:
     dates: dict[str, int] = field(default_factory=dict)
     texts: set[str] | None = field(default_factory=set)  # None: too many
     unsure: bool = False
-    unread: bool = False
+    unread: int = 0
 
     @property
     def filled(self) -> int:
@@ -94,7 +95,7 @@ class _Column:
             if self.texts is not None and len(self.texts) > MOST_CATEGORIES:
                 self.texts = None
         self.unsure |= more.unsure
-        self.unread |= more.unread
+        self.unread += more.unread
 
     def look(self, column: Any) -> None:
         """Count what the cells of a block are; each different text is looked at once."""
@@ -140,7 +141,7 @@ class _Column:
         self.empty += len(column) - len(texts)
         self.numbers += len(texts)
         self.highest = max(self.highest, float(np.abs(values.astype(float)).max()))
-        self.unread = True
+        self.unread += len(column)
         whole = np.ones(len(values), dtype=bool)
         if values.dtype.kind == "f":
             whole = values == np.floor(values)
@@ -180,7 +181,20 @@ class _Column:
             return False
         if self.unsure and self.integers >= most and not self.codes:
             return True
-        return self.unread and (self.numbers < most or self.codes > 0)
+        return self.unread > 0 and (self.numbers < most or self.codes > 0)
+
+    def fits(self, dtype: str, rules: CellRules) -> bool:
+        """Whether every cell is surely what ``kind`` says."""
+        if rules.categories:
+            return True
+        if rules.date:
+            return self.dates[rules.date] == self.filled
+        if dtype == "bool":
+            return self.truths == self.filled
+        if self.unread < self.cells:  # a block was not all numbers, or unusual ones
+            return False
+        whole = self.integers == self.filled and self.highest < _SURELY_INT64
+        return dtype != "int64" or (whole and not self.unsure)
 
     def kind(self) -> tuple[str, CellRules]:
         """Its dtype and rules; ``""`` and a rule without meaning if it has none."""
@@ -244,7 +258,7 @@ def draft_from_texts(
         MalformedError: code ``bad-schema``, if no column makes a field, or too many do.
         UsageError: a vector's columns are not there, or are no numbers.
     """
-    columns = _look_at_all(structures, sink)
+    columns, plain = _look_at_all(structures, sink)
     said = [f"{each.path.name}: {each.words}" for each in structures]
     fields: list[Field] = []
     left_out, taken = [], set[str]()
@@ -254,6 +268,7 @@ def draft_from_texts(
             left_out.append(column.name)
             said.append(f"left out: {column.name}: {column.why_not()}")
             continue
+        plain &= column.fits(dtype, rules)
         fields += _with_empty(column, dtype, rules, taken)
         taken.update(each.name for each in fields[-2:])
     wide = {each.name for each in columns if each.wide}
@@ -269,20 +284,29 @@ def draft_from_texts(
             code="bad-schema",
             problems=notes if not whole.fields else (),
         )
-    return Draft(Schema(whole.fields, leave_out=tuple(left_out)), notes)
+    return Draft(Schema(whole.fields, leave_out=tuple(left_out)), notes, plain)
 
 
-def _look_at_all(structures: Sequence[Structure], sink: Sink) -> list[_Column]:
+def _look_at_all(
+    structures: Sequence[Structure], sink: Sink
+) -> tuple[list[_Column], bool]:
+    """All columns, and whether rows and marks of numbers are beyond doubt."""
     names = list({name: None for each in structures for name in each.header})
     columns = {name: _Column(name) for name in names}
     cells = sum(each.rows * len(each.header) for each in structures)
-    done = 0
+    done, plain = 0, True
     for structure in structures:
-        for _, found in each_batch(structure, partial(_seen, structure, quickly=True)):
+        marks = QuickMarks.of(structure)
+        look = partial(_seen, structure, marks=marks, quickly=True)
+        for _, found in each_batch(structure, look):
             for each in found:
                 columns[each.name].add(each)
             done += sum(each.cells for each in found)
             emit(sink, "data.progress", done_bytes=done, total_bytes=cells)
+        same = set(structure.header) == set(names) and len(structure.header) == len(
+            names
+        )
+        plain &= structure.regular and same and not (marks and marks.matter)
     again = [name for name, each in columns.items() if each.undecided]
     columns |= {name: _Column(name) for name in again}
     for structure in structures if again else ():
@@ -291,7 +315,7 @@ def _look_at_all(structures: Sequence[Structure], sink: Sink) -> list[_Column]:
         for _, found in each_batch(structure, look, chosen=places):
             for each in found:
                 columns[each.name].add(each)
-    return list(columns.values())
+    return list(columns.values()), plain
 
 
 def _seen(
@@ -299,15 +323,18 @@ def _seen(
     batch: Any,
     *,
     places: Sequence[int] | None = None,
+    marks: QuickMarks | None = None,
     quickly: bool = False,
 ) -> list[_Column]:
     """What the columns of a batch are."""
-    header = structure.header
-    names = header if places is None else [header[place] for place in places]
+    at = range(len(structure.header)) if places is None else places
     seen = []
-    for name, cells in zip(names, batch.columns, strict=True):
-        column = _Column(name)
-        if len(cells) and not (quickly and column.look_quickly(cells)):
+    for place, cells in zip(at, batch.columns, strict=True):
+        column = _Column(structure.header[place])
+        if quickly and len(cells) and column.look_quickly(cells):
+            if marks is not None:
+                marks.look(cells, place)
+        elif len(cells):
             column.look(cells)
         seen.append(column)
     return seen

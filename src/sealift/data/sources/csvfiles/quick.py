@@ -28,6 +28,7 @@ from sealift.data.sources.csvfiles.cells import (
     mask,
     read_cells,
 )
+from sealift.data.sources.csvfiles.structure import Structure
 
 _TYPES: Final = {"int": pa.int64(), "float": pa.float64()}
 _NOTHING: Final = pa.array(NOTHING)
@@ -140,12 +141,12 @@ class QuickMarks:
     _certain: bool = False
     _columns: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
 
-    def look(self, cells: ReadCells, column: int) -> None:
+    def look(self, texts: Any, column: int) -> None:
         """Note the marks in cells that are all numbers; from any thread."""
         if self.commas:
-            self._look_at_commas(cells.texts)
+            self._look_at_commas(texts)
         elif not self._decimal(column):
-            found = _points(pc.utf8_trim_whitespace(cells.texts))
+            found = _points(pc.utf8_trim_whitespace(texts))
             known = self._columns.get(column, (0, 0, 0, 0))
             more = (one + other for one, other in zip(known, found, strict=True))
             self._columns[column] = tuple(more)  # type: ignore[assignment]
@@ -159,6 +160,12 @@ class QuickMarks:
             marked = pc.match_substring(texts, ",")
             thousands = pc.match_substring_regex(texts, PERHAPS_THOUSANDS)
             self._certain |= count(pc.and_not(marked, thousands)) > 0
+
+    @classmethod
+    def of(cls, structure: Structure) -> QuickMarks | None:
+        """For a file; None where no number can have a comma, so that points are decimal."""
+        matter = structure.commas or structure.delimiter != ","
+        return cls(structure.commas) if matter else None
 
     def _decimal(self, column: int) -> bool:
         pointed, thousands, _small, large = self._columns.get(column, (0, 0, 0, 0))

@@ -69,7 +69,7 @@ class CsvTable:
         Raises:
             MalformedError: with all that is wrong with the table.
         """
-        marks = self._marks()
+        marks = QuickMarks.of(self.structure)
         read = partial(_fields_of, schema=self.schema, places=self.places, marks=marks)
         with closing(each_batch(self.structure, read)) as found:
             for _, columns in found:
@@ -110,11 +110,6 @@ class CsvTable:
         """
         _Inspection(self.structure, self.schema, self.places).tell(problems)
         problems.demand_none()
-
-    def _marks(self) -> QuickMarks | None:
-        """Where no number can have a comma, points are decimal points."""
-        commas = self.structure.commas
-        return QuickMarks(commas) if commas or self.structure.delimiter != "," else None
 
     def locate(self, first_row: int) -> Locate:
         """See ``TableReader.locate``."""
@@ -248,7 +243,7 @@ def _fields_of(
 def _cells_of(column: Any, spec: Field, at: int, marks: QuickMarks | None) -> ReadCells:
     cells = read_quickly(column, spec) or read_cells(column, spec)
     if marks is not None and _has_marks(spec):
-        marks.look(cells, at)
+        marks.look(cells.texts, at)
     return cells
 
 
