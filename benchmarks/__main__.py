@@ -22,7 +22,7 @@ BENCHES: Final = {
     "ddp": "training iterations beside torch's own and the published way; a round's mean",
     "gpu": "opening on a GPU beside the copy to it, a step, a visit and an answer beside "
     "plain torch; says so where there is none",
-    "growth": "memory of a model in each plan, beside plain torch that saves and loads",
+    "growth": "how cost grows with the work: models beside plain torch, text tables beside pandas",
     "handshake": "a session's handshake, in memory and through the relay",
     "link": "sealed transfers to a device, every mode beside the plain copy",
     "loader": "sealed batches beside a plain DataLoader over the same arrays",
@@ -35,7 +35,7 @@ ON_GPU: Final = {"allreduce": "deviceranks"}  # with --device cuda
 # Where a bench is a folder: the file that is read first.
 FIRST: Final = {
     "ddp": "iterations",
-    "growth": "models",
+    "growth": "parts",
     "link": "transfers",
     "outsource": "products",
     "release": "keys",

@@ -1,1 +1,1 @@
-"""How the product's cost grows with its work: models, and beside it plain torch."""
+"""How the product's cost grows with its work, a part for each kind of work."""

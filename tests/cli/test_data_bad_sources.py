@@ -120,7 +120,7 @@ ARRAYS: dict[str, tuple[Callable[[], str], str]] = {
     "null": (parquet(a=[1.0, None]), "6 t.parquet, row 1, column a: there is no value"),
     "uneven lists": (parquet(a=[[1.0], [1.0, 2.0]]), "6 t.parquet: a holds list<"),
     "cut parquet": (cut(parquet(a=[1.0]), 40), "6 t.parquet is damaged"),
-    "no name": (parquet(**{"A b": [1.0]}), "--fields 'NAME=A b'"),
+    "no name": (parquet(**{"A b": [1.0]}), "--fields 'a_b=A b'"),
     "a flipped byte": (flipped_parquet, "6 t.parquet is damaged"),
     "no rows parquet": (parquet(a=pa.array([], pa.float32())), "6 t.parquet has no rows"),
 }  # fmt: skip
@@ -137,7 +137,7 @@ CSV = {
     "a newline in a cell": ('a,b\n1,"x\ny"\n', "6 t.csv, line 3, column b: 'x\\ny' is"),
     "UTF-16 without a mark": (
         "a,b\n1,2\n".encode("utf-16-le"),
-        "6 t.csv is not a text file",
+        "6 t.csv looks like UTF-16 without a byte order mark",
     ),
     "a NaN": ("a,b\nnan,2\n", "6 t.csv, line 2, column a: nan is not finite"),
     "wrong dtype": ("a,b\n1,2.5\n", "6 t.csv, line 2, column b: '2.5' is not a whole"),

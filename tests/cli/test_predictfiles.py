@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sealift.cli.model.files import read_columns, to_line, write_columns
+from sealift.cli.model.files import (
+    read_columns,
+    to_line,
+    with_known_cells,
+    write_columns,
+)
+from sealift.data.schema.cells import CellRules
+from sealift.data.schema.owntable import own_table_of
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError
+from tests.unit.train.joints import resource
 
 SCHEMA = Schema(
     (Field("x", "float32", (2,)), Field("n", "int64"), Field("ok", "bool")),
@@ -79,3 +88,36 @@ def test_numbers_are_written_as_short_as_they_are(tmp_path: Path) -> None:
     assert json.loads(to_line(columns)) == {"p": [[0.1, 0.987], [1e-7, 3.0]]}
     write_columns(tmp_path / "answer.csv", columns)
     assert (tmp_path / "answer.csv").read_text() == "p_0,p_1\n0.1,0.987\n1e-07,3.0\n"
+
+
+def test_a_text_table_is_read_as_it_is_sealed(tmp_path: Path) -> None:
+    """Semicolons, decimal commas, another encoding, categories, and columns nobody asked for."""
+    schema = Schema(
+        (
+            Field("x", "float32", (2,)),
+            Field("sex", "int64", classes=2, cells=CellRules(categories=("m", "w"))),
+        ),
+    )
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        "Größe;x_0;x_1;Geschlecht\n1;0,5;1,25;weiblich\n2;-1;2;m\n", "cp1252"
+    )
+    (tmp_path / "table.toml").write_text(
+        '[columns]\nsex = "Geschlecht"\n[synonyms.sex]\n"weiblich" = "w"\n'
+    )
+    found = read_columns(path, schema, own_table_of(path, None))
+    assert found["x"].tolist() == [[0.5, 1.25], [-1, 2]]
+    assert found["sex"].tolist() == [1, 0]
+    path.write_text("x_0;x_1;sex\n1;2;q\n", "cp1252")
+    with pytest.raises(MalformedError, match="'q' is not one of its categories"):
+        read_columns(path, schema)
+
+
+def test_inputs_have_the_cells_of_the_agreements_tables() -> None:
+    sex = {"name": "sex", "dtype": "int64", "categories": ["m", "w"]}
+    born = {"name": "born", "dtype": "int32", "date": "%Y-%m-%d"}
+    table = replace(resource("north", 8), schema={"fields": [sex, born]})
+    plain = Schema((Field("sex", "int64"), Field("born", "float32")))
+    found = with_known_cells(plain, [table])
+    assert found.fields[0].cells.categories == ("m", "w")
+    assert found.fields[1] == plain.fields[1]  # another dtype is another input

@@ -341,7 +341,7 @@ def test_a_look_ahead_uses_no_invitation_up(parties: Parties) -> None:
     ):
         assert said in looked.text
     assert sorted(each.name for each in (parties.folder / "north").iterdir()) == [
-        "heldout.csv", "train.csv",
+        "heldout.csv", "table.toml", "train.csv",
     ]  # fmt: skip
     assert "north has connected" not in host.text
     host.kill()

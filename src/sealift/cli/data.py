@@ -110,6 +110,7 @@ def _add_seal(verbs: Any) -> None:
 
 
 def _add_source_options(parser: Any) -> None:
+    add_own_table(parser)
     parser.add_argument(
         "--fields",
         metavar="NAME[=COLUMN],...",
@@ -121,6 +122,16 @@ def _add_source_options(parser: Any) -> None:
     )
     parser.add_argument(
         "--image-mode", choices=("RGB", "L"), help="convert images to this mode"
+    )
+
+
+def add_own_table(parser: Any) -> None:
+    """Add ``--table``."""
+    parser.add_path(
+        "--table",
+        metavar="TOML",
+        help="how your own .csv or .tsv file is written: encoding, decimal mark, names of "
+        "columns, ...; default: table.toml beside it, if there is one",
     )
 
 
@@ -146,7 +157,7 @@ def _draft(args: argparse.Namespace) -> None:
     from sealift.data.schema.document import schema_to_toml
     from sealift.data.sources.table import check_tables, draft_schema
 
-    options = _source_options(args)
+    options = _source_options(args, args.source[0])
     with _progress(
         f"reading {', '.join(Path(each).name for each in args.source)}"
     ) as sink:
@@ -182,7 +193,7 @@ def _seal(args: argparse.Namespace) -> None:
     )  # an invalid size is refused before any work
     check_cell_rows(args.cell_rows)
     names = [args.name] if count is None else shard_names(args.name, count)
-    options = _source_options(args)
+    options = _source_options(args, args.source)
     given = None if args.schema is None else load_schema(args.schema)
     vault = OwnersVault(args.vault, _identity(args))
     if cards := _finished(args, vault, names, given):
@@ -278,8 +289,10 @@ def _said_schema(args: argparse.Namespace, options: SourceOptions) -> Schema:
     return schema
 
 
-def _source_options(args: argparse.Namespace) -> SourceOptions:
+def _source_options(args: argparse.Namespace, source: str) -> SourceOptions:
+    from sealift.data.schema.owntable import AS_IT_LOOKS, own_table_of
     from sealift.data.sources.source import SourceOptions
+    from sealift.data.sources.table import is_text
 
     fields = []
     for pair in args.fields.split(",") if args.fields else ():
@@ -301,7 +314,10 @@ def _source_options(args: argparse.Namespace) -> SourceOptions:
         if not (name and mark and pattern):
             raise UsageError(f"--vector {pair} is not NAME=COLUMNS, like genes='ENSG*'")
         vectors.append((name, pattern))
-    return SourceOptions(tuple(fields), size, args.image_mode, tuple(vectors))
+    own = AS_IT_LOOKS
+    if args.table is not None or is_text(source):
+        own = own_table_of(source, args.table)
+    return SourceOptions(tuple(fields), size, args.image_mode, tuple(vectors), own)
 
 
 def _inspect(args: argparse.Namespace) -> None:

@@ -24,6 +24,16 @@ def table(owner: str, *fields: dict[str, Any]) -> Resource:
 def test_bounds_descriptions_and_columns_are_each_owners_own() -> None:
     other = {**AGE, "min": 0, "max": 99, "description": "years", "column": "Age 0"}
     demand_alike([table("north", AGE, SEX), table("east", other, SEX)])
+    german = {"name": "born", "dtype": "int32", "date": "%d.%m.%Y"}
+    agreed = {**german, "date": "%Y-%m-%d"}
+    listed = {
+        "name": "genes",
+        "dtype": "int8",
+        "shape": [2],
+        "columns": ["BRCA1", "TP53"],
+    }
+    unlisted = {key: listed[key] for key in listed if key != "columns"}
+    demand_alike([table("north", german, listed), table("east", agreed, unlisted)])
     demand_alike([])
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.source import NO_OPTIONS, SourceOptions
-from sealift.data.sources.table import infer_schema
+from sealift.data.sources.table import infer_schema, open_table
 from sealift.errors import MalformedError
 from tests.unit.data.sourcefiles import (
     SCHEMA,
@@ -192,3 +192,26 @@ def test_a_folder_that_says_something_else(
     (tmp_path / name).write_text(content)
     with pytest.raises(MalformedError):
         infer_schema(tmp_path)
+
+
+def test_an_index_of_pandas_is_left_out_by_the_advice(tmp_path: Path) -> None:
+    columns = {
+        "Mean 0": pa.array([0.5, 1.5]),
+        "label": pa.array([0, 1]),
+        "__index_level_0__": pa.array([7, 8]),
+    }
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table(columns), path)
+    with pytest.raises(MalformedError) as caught:
+        infer_schema(path)
+    assert caught.value.code == "no-schema"
+    assert "--fields 'mean_0=Mean 0,label'" in str(caught.value.fix)
+    options = SourceOptions(fields=(("mean_0", "Mean 0"), ("label", "label")))
+    schema = infer_schema(path, options)
+    assert [each.name for each in schema.fields] == ["mean_0", "label"]
+    assert open_table(path, schema, options).rows == 2
+    alone = pa.table({key: columns[key] for key in ("label", "__index_level_0__")})
+    pq.write_table(alone, path)
+    with pytest.raises(MalformedError, match="index that pandas wrote") as caught:
+        infer_schema(path)
+    assert str(caught.value.fix).endswith("--fields label")

@@ -225,7 +225,7 @@ def test_lines_are_those_of_the_file(
         (b"x\n\xc3\xa4\n\xe4\n\xe4\n", "line 2: the line is UTF-8"),
         (b"x\n\xc3\xa4\n\xc3\xa4\n\xe4\n", "line 4: the line is not UTF-8"),
         (b"x\n\x81\n", "line 2: the line has a character of an unknown encoding"),
-        (b"x\n1\0\n", "is not a text file"),
+        (b"x\n1\0\n", "line 2: a character with the code 0"),
         (b'x\n"1\n2\n', "line 3: not CSV"),
     ],
 )

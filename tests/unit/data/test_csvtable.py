@@ -95,7 +95,7 @@ def test_infinity_counts_only_when_written(tmp_path: Path) -> None:
         ("x0,x1,n,b\n1,2,3\n", "line 2: it has 3 cells"),
         ("x0,x1,n,b\n1,2,3,1,\n", "line 2: it has 5 cells"),
         ('x0,x1,n,b\n1,2,3,"1\n', "not CSV"),
-        ("x0,x1,n,b\n1,2,3,1\n".encode("utf-16")[2:], "not a text file"),
+        ("x0,x1,n,b\n1,2,3,1\n".encode("utf-16")[2:], "looks like UTF-16"),
         ("x0,x1,n,b\n", "no rows"),
     ],
 )

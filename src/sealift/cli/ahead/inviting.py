@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from sealift.channel.record.outputfile import open_output
 from sealift.cli.ahead import looks
 from sealift.cli.ahead.dryrun import Checks
 from sealift.cli.ahead.network import Network
+from sealift.cli.meeting.guest import read_kept
 from sealift.cli.meeting.place import PartyFolder, read_invitation
+from sealift.data.schema.document import schema_from_plain
+from sealift.data.schema.owntable import FILE, load_own_table, own_table_of
+from sealift.data.sources.csvfiles.owndraft import draft_own_table
 from sealift.data.sources.csvfiles.structure import look_at
 from sealift.data.sources.problems import Problems
 from sealift.errors import UnavailableError
@@ -25,7 +30,8 @@ def check(args: argparse.Namespace) -> int:
     checks.look("invitation", lambda: _look_at(invitation))
     checks.look("keys", lambda: _look_at_key(invitation.name))
     for table in filter(None, (args.data, args.heldout)):
-        checks.look("data", lambda table=table: _look_at_table(table))  # type: ignore[misc]
+        checks.look("data", lambda table=table: _look_at_table(table, args.table))  # type: ignore[misc]
+    checks.look("table.toml", lambda: _draft(args, invitation))
     checks.look("torch", looks.look_at_torch)
     for address in invitation.addresses:
         network = Network(parse_address(address))
@@ -48,11 +54,31 @@ def _look_at_key(name: str) -> str:
     return f"{place.key.name} opens"
 
 
-def _look_at_table(path: Path) -> str:
+def _look_at_table(path: Path, stated: Path | None) -> str:
     if not path.is_file():
         raise UnavailableError(f"the file {path} does not exist", code="cannot-read")
     problems = Problems(path.name)
-    structure = look_at(path, problems)
+    structure = look_at(path, problems, own_table_of(path, stated))
     problems.demand_none()
     columns = len(structure.header)
-    return f"{path.name}: {columns:,} columns, {structure.words}; the host's schema is not known"
+    return f"{path.name}: {columns:,} columns, {structure.words}"
+
+
+def _draft(args: argparse.Namespace, invitation: Invitation) -> str:
+    """Write a table.toml beside the table, where the owner has none."""
+    path = args.table or args.data.parent / FILE
+    if path.exists():
+        load_own_table(path)
+        return f"{path.name} says how your file is written"
+    place = PartyFolder(Path.cwd(), invitation.name)
+    declared = None
+    if place["meeting.json"].exists():
+        declared = read_kept(place, invitation).declaration
+    schema = None
+    if declared is not None:
+        schema = schema_from_plain(declared.schema, source="the host's schema")
+    structure = look_at(args.data, Problems(args.data.name))
+    with open_output(path) as output:
+        output.write(draft_own_table(structure, schema).encode())
+    known = "" if schema else "; the host's schema is not known yet"
+    return f"a draft was written to {path.name}; nothing in it counts until you change it{known}"

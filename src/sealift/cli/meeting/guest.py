@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealift.cli.console import YES, Caller, ask_afresh, has_terminal, say, show
+from sealift.cli.data import add_own_table
 from sealift.cli.meeting.place import (
     PartyFolder,
     add_ask_argument,
@@ -32,9 +33,11 @@ from sealift.crypto.keys import SecretKey
 from sealift.data.ownersvault import OwnersVault
 from sealift.data.schema.card import CARD_SUFFIX, read_card
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
+from sealift.data.schema.owntable import AS_IT_LOOKS, own_table_of
 from sealift.data.schema.schema import Schema
 from sealift.data.sealing import DEFAULT_CELL_ROWS, seal_table
 from sealift.data.sources.csvfiles.unlisted import unlisted_texts
+from sealift.data.sources.source import SourceOptions
 from sealift.data.sources.table import open_table
 from sealift.errors import (
     AuthenticationError,
@@ -147,6 +150,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_path(
         "--heldout", metavar="FILE", help="rows to measure on, not to train on"
     )
+    add_own_table(parser)
     add_view_argument(parser)
     add_ask_argument(parser)
     parser.add_argument(
@@ -500,7 +504,8 @@ class OwnerMeeting:
         for each in self._tables() if self.ask is not None else ():
             if each.suffix == ".csv" and not proposed:
                 with suppress(MalformedError):  # it is no table at all
-                    proposed = ask_categories(unlisted_texts(each, schema))
+                    own = own_table_of(each, self.args.table)
+                    proposed = ask_categories(unlisted_texts(each, schema, own))
         self._last = Propose(proposed) if proposed else Decline("columns-differ")
         raise error
 
@@ -508,10 +513,15 @@ class OwnerMeeting:
         """The first thing for which a table cannot be used."""
         try:
             for each, rows in zip(self._tables(), fewest, strict=False):
-                _require_rows(each, open_table(each, schema).rows, rows)
+                table = open_table(each, schema, self._options(each))
+                _require_rows(each, table.rows, rows)
         except SealiftError as error:
             return error
         return None
+
+    def _options(self, source: Path) -> SourceOptions:
+        """How the owner says that its own file is written."""
+        return SourceOptions(own=own_table_of(source, self.args.table))
 
     def _tables(self) -> Iterator[Path]:
         yield self.args.data
@@ -599,6 +609,7 @@ class OwnerMeeting:
                 seal_table(
                     source,
                     schema,
+                    options=self._options(source),
                     name=name,
                     part=part,  # type: ignore[arg-type]
                     owner=self.place.name,
@@ -619,6 +630,8 @@ class OwnerMeeting:
         """The name of this table as it is now: another one for each that was sealed before."""
         now = source.stat()
         stamp = f"{now.st_size} {now.st_mtime_ns}"
+        if (own := self._options(source).own) != AS_IT_LOOKS:
+            stamp += f" {Digest.of(repr(own).encode()).to_text()}"
         agreed = schema_to_plain(schema.agreed)
         name, number = f"{self.place.name}-{part}", 1
         while (path := self.place["sealed"] / f"{name}{CARD_SUFFIX}").exists():

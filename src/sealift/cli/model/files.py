@@ -9,7 +9,8 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,8 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sealift.cli.console import print_result, require_absent
+from sealift.data.schema.card import schema_of
+from sealift.data.schema.cells import NO_RULES
+from sealift.data.schema.owntable import AS_IT_LOOKS, OwnTable
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError, UnavailableError, UsageError
+from sealift.release.agreement import Resource
 from sealift.release.files import read_whole, write_whole
 
 MAX_INPUT_BYTES: Final = 1 << 30
@@ -30,8 +35,15 @@ _UNREADABLE: Final = (
 )  # fmt: skip
 
 
-def read_columns(path: Path | None, schema: Schema) -> Columns:
+def read_columns(
+    path: Path | None, schema: Schema, own: OwnTable = AS_IT_LOOKS
+) -> Columns:
     """Arrays by name, of the model's own element types.
+
+    Args:
+        path: The file; text tables are read as ``data seal`` reads them.
+        schema: The model's inputs.
+        own: What the owner says of a text table.
 
     Raises:
         UsageError: no file, or one of another kind.
@@ -41,18 +53,37 @@ def read_columns(path: Path | None, schema: Schema) -> Columns:
     if path is None:
         raise UsageError("the input rows are missing", fix="Name a file with rows")
     reader = _READERS.get(path.suffix)
-    if reader is None:
+    if path.suffix not in _READERS:
         raise _other_kind(path)
     raw = read_whole(path, MAX_INPUT_BYTES)
     try:
         if not raw:
             raise ValueError("the file is empty")
+        if reader is None:
+            return _read_text(path, schema, own)
         return reader(raw, schema)
     except _UNREADABLE as error:
         why = str(error)[:200].rstrip(".") or type(error).__name__
         raise MalformedError(
             f"{path.name} does not fit the model's inputs", why=why, code="bad-request"
         ) from None
+
+
+def with_known_cells(inputs: Schema, resources: Sequence[Resource]) -> Schema:
+    """Inputs of text as the tables of an agreement have them, if they say nothing themselves."""
+    known: dict[str, Field] = {}
+    for each in resources:
+        if each.part != "model":
+            known |= {spec.name: spec for spec in schema_of(each).fields}
+    fields = []
+    for spec in inputs.fields:
+        table = known.get(spec.name, spec)
+        alike = (table.dtype, table.shape) == (spec.dtype, spec.shape)
+        if alike and spec.cells == NO_RULES and not table.cells.missing:
+            classes = spec.classes or table.classes
+            spec = replace(spec, cells=table.cells, classes=classes)
+        fields.append(spec)
+    return replace(inputs, fields=tuple(fields))
 
 
 def write_columns(path: Path | None, columns: Mapping[str, NDArray[Any]]) -> None:
@@ -113,26 +144,23 @@ def _read_json(raw: bytes, schema: Schema) -> Columns:
     }
 
 
-def _read_csv(raw: bytes, schema: Schema) -> Columns:
-    """A column for each number: NAME, or NAME_0, NAME_1 ... of a field with a shape."""
-    table = list(csv.reader(io.StringIO(raw.decode("utf-8"))))
-    if len(table) < 2:
-        raise ValueError("there are no rows below the header")
-    head, rows = table[0], table[1:]
-    if any(len(row) != len(head) for row in rows):
-        raise ValueError("a row does not have as many values as the header")
-    places = {name: index for index, name in enumerate(head)}
-    found = {}
-    for field in schema.fields:
-        names = [f"{field.name}_{i}" for i in range(field.elements)]
-        wanted = names if field.shape else [field.name]
-        missing = [name for name in wanted if name not in places]
-        if missing:
-            raise ValueError(f"there is no column {missing[0]}")
-        parse = _PARSED[field.element.kind]
-        values = [[parse(row[places[name]]) for name in wanted] for row in rows]
-        found[field.name] = _array(values, field, [len(rows)])
-    return found
+def _read_text(path: Path, schema: Schema, own: OwnTable) -> Columns:
+    """A column for each number: NAME, or NAME_0, NAME_1 ... of a field with a shape.
+
+    Columns that are no input are left out.
+    """
+    from sealift.data.sources.csvfiles.reader import read_rows
+
+    try:
+        return read_rows(path, schema, own)
+    except MalformedError as error:
+        raise MalformedError(
+            f"{path.name} does not fit the model's inputs",
+            why="; ".join(filter(None, (error.what, str(error.why)))),
+            fix=error.fix,
+            problems=error.problems,
+            code="bad-request",
+        ) from None
 
 
 def _array(values: Any, field: Field, rows: list[int]) -> NDArray[Any]:
@@ -185,16 +213,12 @@ def _to_lists(array: NDArray[Any]) -> Any:
     return array.tolist()
 
 
-_PARSED: Final[dict[str, Callable[[str], Any]]] = {
-    "float": float,
-    "int": int,
-    "bool": {"0": False, "1": True, "false": False, "true": True}.__getitem__,
-}
 _WIDEST: Final = {"float": "float64", "int": "int64", "bool": "bool"}
-_READERS: Final[dict[str, Callable[[bytes, Schema], Columns]]] = {
+_READERS: Final[dict[str, Callable[[bytes, Schema], Columns] | None]] = {
     ".npz": _read_npz,
     ".json": _read_json,
-    ".csv": _read_csv,
+    ".csv": None,
+    ".tsv": None,
 }
 _WRITERS: Final[dict[str, Callable[[Mapping[str, NDArray[Any]]], bytes]]] = {
     ".npz": _to_npz,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealift.attest.level import Level, protects_nobody
 from sealift.cli.console import print_result, say, unlock
+from sealift.cli.data import add_own_table
 from sealift.cli.judging import add_judging_arguments, load_equipped
 from sealift.codec import to_plain
 from sealift.errors import UsageError, visible
@@ -25,12 +26,13 @@ def add_parser(subparsers: Any) -> None:
         "predict",
         run=run,
         description="Verifies the server's evidence against the agreement, shows the result, and "
-        "only then sends the input: .npz, .json (an array for each name) or .csv (names in "
-        "the header). Output: .npz, .json, .csv, or JSON lines on standard output. The "
+        "only then sends the input: .npz, .json (an array for each name), or .csv or .tsv, which "
+        "are read as `sealift data seal` reads them. Output: .npz, .json, .csv, or JSON lines on standard output. The "
         "server's operator sees which client sends how much, and when.",
     )
     parser.add_argument("address", metavar="HOST:PORT", help="where the server listens")
-    parser.add_path("input", nargs="?", help="rows: .npz, .json or .csv")
+    parser.add_path("input", nargs="?", help="rows: .npz, .json, .csv or .tsv")
+    add_own_table(parser)
     parser.add_file("--agreement", required=True, help="the signed agreement")
     parser.add_argument(
         "--owner",
@@ -83,7 +85,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge, ask, write; the exit code."""
-    from sealift.cli.model.files import read_columns, require_writable
+    from sealift.cli.model.files import (
+        read_columns,
+        require_writable,
+        with_known_cells,
+    )
+    from sealift.data.schema.owntable import AS_IT_LOOKS, own_table_of
     from sealift.serve.client import connect
     from sealift.serve.pending import pack_question
 
@@ -91,7 +98,13 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--steps needs --stream", fix="Add --stream")
     policy = _policy(args)
     form = _form(policy)
-    rows = None if args.describe else read_columns(args.input, form.inputs)
+    rows = None
+    if not args.describe:
+        own = (
+            AS_IT_LOOKS if args.input is None else own_table_of(args.input, args.table)
+        )
+        inputs = with_known_cells(form.inputs, policy.agreement.agreement.resources)
+        rows = read_columns(args.input, inputs, own)
     if rows is not None:
         pack_question(rows, form)  # refuse wrong input before connecting
     require_writable(args.output)

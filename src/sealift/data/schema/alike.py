@@ -2,13 +2,15 @@
 
 Rows of one batch are of one form, and a number must mean the same in all of them: fields,
 dtypes, shapes, classes, categories, what an empty cell counts as. Bounds, descriptions and what
-a column is called in its owner's file may differ: each table is held to its own.
+a column is called in its owner's file may differ, and how dates are written there: each table
+is held to its own.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Final
 
@@ -67,7 +69,7 @@ def _differences(
 
 def _meaning(field: Field) -> dict[str, object]:
     """What must be the same."""
-    plain = field_to_plain(field)
+    plain = field_to_plain(replace(field, cells=field.cells.agreed))
     return {key: plain[key] for key in plain if key not in _OWN}
 
 

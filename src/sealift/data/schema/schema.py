@@ -197,6 +197,11 @@ class Schema:
         return aligned(self.offsets[-1] + self.fields[-1].size_bytes)
 
 
+def is_field_name(name: str) -> bool:
+    """Whether a field may be called so."""
+    return _FIELD_NAME.fullmatch(name) is not None
+
+
 def aligned(size_bytes: int) -> int:
     """``size_bytes`` rounded up to the alignment of fields and rows."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
@@ -207,7 +212,7 @@ def _bad(path: str, what: str, *, fix: str = "") -> MalformedError:
 
 
 def _check_field(field: Field) -> None:
-    if not _FIELD_NAME.fullmatch(field.name):
+    if not is_field_name(field.name):
         raise _bad(
             "name",
             "a field's name must begin with a-z, then have a-z, 0-9 and '_' (at most 63 characters)",

@@ -7,9 +7,11 @@ offsets that lead elsewhere.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -22,17 +24,19 @@ from sealift.data.schema.rows import (
     check_names,
     numpy_dtype,
 )
-from sealift.data.schema.schema import DTYPES, Field, Schema
+from sealift.data.schema.schema import DTYPES, Field, Schema, is_field_name
 from sealift.data.sources.source import (
     SourceOptions,
     TableSource,
     demand_distinct,
+    field_name,
     made_field,
     refuse_image_options,
     unclear,
 )
 from sealift.errors import MalformedError
 
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 _ARROW_NAMES = {"double": "float64", "float": "float32", "halffloat": "float16"}
 
 
@@ -288,11 +292,35 @@ def _schema_of_arrow(kinds: Any, options: SourceOptions, source: str) -> Schema:
     chosen = options.chosen(list(kinds.names))
     if not chosen:
         raise bad_table(f"{source} has no columns")
+    if not options.fields and any(not is_field_name(name) for name, _ in chosen):
+        raise _other_names([name for name, _ in chosen], source)
     return Schema(
         tuple(
             field_of_type(name, column, kinds.field(column).type, source)
             for name, column in chosen
         )
+    )
+
+
+def _other_names(columns: list[str], source: str) -> MalformedError:
+    """Columns that cannot be called as they are: advice that keeps all but an index."""
+    index = [name for name in columns if _PANDAS_INDEX.fullmatch(name)]
+    taken: set[str] = set()
+    fields = []
+    for column in columns:
+        if column not in index:
+            name = field_name(column, taken)
+            taken.add(name)
+            fields.append(name if name == column else f"{name}={column}")
+    others = [each for each in columns if each not in index and not is_field_name(each)]
+    if others:
+        why = f"{others[0][:80]!r} cannot be the name of a field"
+    else:
+        why = f"{index[0]!r} is the index that pandas wrote, and no column of the table"
+    return unclear(
+        f"{source} has a column that cannot be a field as it is",
+        why=why,
+        fix=f"Name the columns that you want: --fields {quote(','.join(fields))}",
     )
 
 

@@ -14,11 +14,15 @@ class Problems:
 
     Args:
         source: The file's name.
+
+    Attributes:
+        read_as: Which encoding the file was taken for, if a word of it depends on that.
     """
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.total = 0
+        self.read_as = ""
         self._first: list[tuple[str, str, str]] = []
 
     def add(self, line: str, *, fix: str, code: str = "bad-row") -> None:
@@ -35,12 +39,15 @@ class Problems:
         """The one error that tells them all."""
         line, fix, code = self._first[0]
         if self.total == 1:
-            return MalformedError(f"{self.source}, {line}", fix=fix, code=code)
+            why = f"the file was read as {self.read_as}" if self.read_as else ""
+            return MalformedError(f"{self.source}, {line}", why=why, fix=fix, code=code)
         fixes = {each for _, each, _ in self._first}
+        shown = "" if self.total <= SHOWN else f"the first {SHOWN} are shown"
+        read = f"the file was read as {self.read_as}" if self.read_as else ""
         tables = any(each == "bad-table" for _, _, each in self._first)
         return MalformedError(
             f"{self.source} has {self.total:,} problems",
-            why="" if self.total <= SHOWN else f"the first {SHOWN} are shown",
+            why="; ".join(filter(None, (shown, read))),
             fix=fix if len(fixes) == 1 else "Correct them, or change the schema",
             code="bad-table" if tables else "bad-row",
             problems=tuple(f"{self.source}, {each}" for each, _, _ in self._first),

@@ -7,12 +7,15 @@ kind may need a package that sealift itself does not (``packages``).
 from __future__ import annotations
 
 import importlib
+import re
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any, Protocol
 
+from sealift.data.schema.owntable import AS_IT_LOOKS, OwnTable
 from sealift.data.schema.rows import Columns, Locate, bad_table
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError, UnavailableError, UsageError
@@ -43,12 +46,14 @@ class SourceOptions:
         image_mode: ``"RGB"`` or ``"L"``, to which images are converted.
         vectors: Pairs of a field's name and what its columns are called: ``x*``, or
             ``x..y`` for those from x to y; for drafts of text tables.
+        own: What the owner's ``table.toml`` says of a text table.
     """
 
     fields: tuple[tuple[str, str], ...] = ()
     image_size: tuple[int, int] | None = None
     image_mode: str | None = None
     vectors: tuple[tuple[str, str], ...] = ()
+    own: OwnTable = AS_IT_LOOKS
 
     def column(self, field: str) -> str:
         """The column that a field is in."""
@@ -160,6 +165,18 @@ def made_field(
             why=error.what,
             fix=f"Give it a name with --fields {quote('NAME=' + name[:80])}",
         ) from None
+
+
+def field_name(column: str, taken: set[str]) -> str:
+    """A name that a field may have, as near to the column's as can be."""
+    plain = unicodedata.normalize("NFKD", column.casefold())
+    plain = plain.encode("ascii", "ignore").decode()
+    name = re.sub(r"[^a-z0-9]+", "_", plain).strip("_")[:58] or "column"
+    name = name if name[0].isalpha() else f"c_{name}"
+    number, free = 2, name
+    while free in taken:
+        free, number = f"{name}_{number}", number + 1
+    return free
 
 
 def demand_distinct(names: Sequence[str], source: str) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from sealift.data.schema.owntable import AS_IT_LOOKS, OwnTable
 from sealift.data.schema.rows import bad_table, pack
 from sealift.data.schema.schema import Schema
 from sealift.data.sources import arrayfiles, arrow, huggingface, images, mapstyle
@@ -32,7 +33,7 @@ from sealift.data.sources.source import (
 from sealift.errors import MalformedError, UnavailableError, UsageError, unreadable
 from sealift.events import Sink, discard
 
-_is_text = with_suffix(".csv", ".tsv")
+is_text = with_suffix(".csv", ".tsv")
 
 
 def _open_csv(place: str, schema: Schema, options: SourceOptions) -> TableReader:
@@ -47,7 +48,7 @@ def _check_csv(reader: Any, sink: Sink) -> None:
 
 # The first that claims a place gets it: folders with files of their own before images.
 SOURCES: Final[tuple[TableSource, ...]] = (
-    TableSource(".csv or .tsv file", _is_text, _open_csv, check=_check_csv),
+    TableSource(".csv or .tsv file", is_text, _open_csv, check=_check_csv),
     arrayfiles.NPY,
     arrayfiles.NPZ,
     arrayfiles.SAFETENSORS,
@@ -155,6 +156,10 @@ def open_table(
     path = Path(place)
     stamp = _readable(place, lambda: _stamp(path))
     kind = _readable(place, lambda: _source_of(place))
+    if options.own != AS_IT_LOOKS and not is_text(place):
+        raise UsageError(
+            f"{options.own.source} can only be used with .csv and .tsv files"
+        )
     reader = _readable(place, lambda: kind.open(place, schema, options))
     if reader.rows < 1:
         raise bad_table(f"{path.name} has no rows")
@@ -214,7 +219,7 @@ def draft_schema(
         UsageError: several sources that say it themselves.
         UnavailableError: as ``open_table``.
     """
-    if not all(map(_is_text, map(str, sources))):
+    if not all(map(is_text, map(str, sources))):
         if len(sources) > 1:
             raise UsageError(
                 "a schema can be drafted from several files only if all are .csv or .tsv files"
@@ -224,8 +229,10 @@ def draft_schema(
     from sealift.data.sources.csvfiles.draft import draft_from_texts
 
     refuse_options(options, "a .csv file")
-    structures = [_readable(str(each), partial(_look, each)) for each in sources]
-    return draft_from_texts(structures, options.vectors, sink)
+    structures = [
+        _readable(str(each), partial(_look, each, options.own)) for each in sources
+    ]
+    return draft_from_texts(structures, options, sink)
 
 
 def check_tables(
@@ -261,11 +268,11 @@ def check_tables(
     )
 
 
-def _look(source: Path | str) -> Structure:
+def _look(source: Path | str, own: OwnTable) -> Structure:
     """What it looks like; rows of another length are told once there is a draft, or now."""
     path = Path(source)
     problems = Problems(path.name)
-    structure = look_at(path, problems)
+    structure = look_at(path, problems, own)
     if not structure.rows:
         problems.demand_none()
         raise bad_table(f"{path.name} has no rows")

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sealift.data.schema.cells import MAX_TEXT, NO_RULES, CellRules
+from sealift.data.schema.owntable import OwnTable
 from sealift.data.schema.schema import MAX_FIELDS, Field, Schema
 from sealift.data.sources.csvfiles.cells import (
     INTEGER,
@@ -28,11 +29,13 @@ from sealift.data.sources.csvfiles.cells import (
     mask,
     read_cells,
 )
+from sealift.data.sources.csvfiles.cleaning import clean
+from sealift.data.sources.csvfiles.likenumbers import LikeNumbers, look_like_numbers
 from sealift.data.sources.csvfiles.quick import QuickMarks, numbers_of
 from sealift.data.sources.csvfiles.reader import each_batch
 from sealift.data.sources.csvfiles.structure import Structure
-from sealift.data.sources.csvfiles.vectors import field_name, gather, suggest_vector
-from sealift.data.sources.source import Draft
+from sealift.data.sources.csvfiles.vectors import gather, suggest_vector
+from sealift.data.sources.source import NO_OPTIONS, Draft, SourceOptions, field_name
 from sealift.errors import MalformedError, visible
 from sealift.events import Sink, discard, emit
 
@@ -51,6 +54,7 @@ _FLOAT32_MOST: Final = 3.4e38
 _FLOAT32_DIGITS: Final = 7
 _FEW: Final = 1000
 _SURELY_INT64: Final = 2.0**62
+_A_NUMBER: Final = Field("x", "float64")
 
 
 @dataclass
@@ -73,6 +77,7 @@ class _Column:
     dated: int = 0
     dates: dict[str, int] = field(default_factory=dict)
     texts: set[str] | None = field(default_factory=set)  # None: too many
+    few: tuple[str, ...] = ()  # of its first different texts
     unsure: bool = False
     unread: int = 0
 
@@ -94,6 +99,7 @@ class _Column:
             self.texts = None if more.texts is None else self.texts | more.texts
             if self.texts is not None and len(self.texts) > MOST_CATEGORIES:
                 self.texts = None
+        self.few = self.few or more.few
         self.unsure |= more.unsure
         self.unread += more.unread
 
@@ -106,6 +112,7 @@ class _Column:
         def counted(matches: Any) -> int:
             return int(times[mask(matches)].sum())
 
+        self.few = tuple(texts.slice(0, MOST_CATEGORIES).to_pylist())
         lower = pc.utf8_lower(texts)
         nothing = pc.is_in(lower, value_set=pa.array(NOTHING))
         self.cells += len(column)
@@ -221,6 +228,12 @@ class _Column:
         """Whether float32 would make other numbers of its numbers."""
         return self.digits > _FLOAT32_DIGITS or self.highest > _FLOAT32_MOST
 
+    def like_numbers(self, own: OwnTable) -> LikeNumbers | None:
+        """How its cells may be read as numbers, if they look so."""
+        if not self.filled or self.codes or 2 * self.dated >= self.filled:
+            return None
+        return look_like_numbers(self.few, own)
+
     def why_not(self) -> str:
         """Why it makes no field."""
         if not self.filled:
@@ -244,35 +257,42 @@ class _Column:
 
 def draft_from_texts(
     structures: Sequence[Structure],
-    vectors: Sequence[tuple[str, str]] = (),
+    options: SourceOptions = NO_OPTIONS,
     sink: Sink = discard,
 ) -> Draft:
     """A schema for tables of one owner that have the same columns.
 
     Args:
         structures: Of the files.
-        vectors: See ``SourceOptions``.
+        options: Which columns become one field, and what the owner says of the files.
         sink: Gets ``data.progress`` events.
 
     Raises:
         MalformedError: code ``bad-schema``, if no column makes a field, or too many do.
         UsageError: a vector's columns are not there, or are no numbers.
     """
-    columns, plain = _look_at_all(structures, sink)
+    own = options.own
+    columns, plain = _look_at_all(structures, own, sink)
     said = [f"{each.path.name}: {each.words}" for each in structures]
     fields: list[Field] = []
     left_out, taken = [], set[str]()
     for column in columns:
         dtype, rules = column.kind()
+        if column.name in own.leave_out:
+            left_out.append(column.name)
+            continue
+        like = None if dtype and not rules.of_text else column.like_numbers(own)
         if not dtype or len(column.name) > MAX_TEXT:
             left_out.append(column.name)
-            said.append(f"left out: {column.name}: {column.why_not()}")
+            said.append(f"left out: {column.name}: {_why_not(column, like)}")
             continue
+        if like is not None:
+            said.append(f"{column.name}: categories, although {_why_not(column, like)}")
         plain &= column.fits(dtype, rules)
         fields += _with_empty(column, dtype, rules, taken)
         taken.update(each.name for each in fields[-2:])
     wide = {each.name for each in columns if each.wide}
-    whole = gather(fields, wide, vectors)
+    whole = gather(fields, wide, options.vectors)
     said += whole.notes
     notes = tuple(map(visible, said))
     if not 0 < len(whole.fields) <= MAX_FIELDS:
@@ -287,8 +307,14 @@ def draft_from_texts(
     return Draft(Schema(whole.fields, leave_out=tuple(left_out)), notes, plain)
 
 
+def _why_not(column: _Column, like: LikeNumbers | None) -> str:
+    if like is None:
+        return column.why_not()
+    return f"its cells, such as {like.text!r}, look like numbers; to use them, {like.advice}"
+
+
 def _look_at_all(
-    structures: Sequence[Structure], sink: Sink
+    structures: Sequence[Structure], own: OwnTable, sink: Sink
 ) -> tuple[list[_Column], bool]:
     """All columns, and whether rows and marks of numbers are beyond doubt."""
     names = list({name: None for each in structures for name in each.header})
@@ -296,8 +322,8 @@ def _look_at_all(
     cells = sum(each.rows * len(each.header) for each in structures)
     done, plain = 0, True
     for structure in structures:
-        marks = QuickMarks.of(structure)
-        look = partial(_seen, structure, marks=marks, quickly=True)
+        marks = None if own.decimal else QuickMarks.of(structure)
+        look = partial(_seen, structure, own, marks=marks, quickly=True)
         for _, found in each_batch(structure, look):
             for each in found:
                 columns[each.name].add(each)
@@ -311,7 +337,7 @@ def _look_at_all(
     columns |= {name: _Column(name) for name in again}
     for structure in structures if again else ():
         places = [at for at, name in enumerate(structure.header) if name in again]
-        look = partial(_seen, structure, places=places)
+        look = partial(_seen, structure, own, places=places)
         for _, found in each_batch(structure, look, chosen=places):
             for each in found:
                 columns[each.name].add(each)
@@ -320,6 +346,7 @@ def _look_at_all(
 
 def _seen(
     structure: Structure,
+    own: OwnTable,
     batch: Any,
     *,
     places: Sequence[int] | None = None,
@@ -331,13 +358,20 @@ def _seen(
     seen = []
     for place, cells in zip(at, batch.columns, strict=True):
         column = _Column(structure.header[place])
-        if quickly and len(cells) and column.look_quickly(cells):
+        plain = clean(cells, _A_NUMBER, own)
+        if quickly and len(cells) and column.look_quickly(plain):
             if marks is not None:
-                marks.look(cells, place)
+                marks.look(plain, place)
         elif len(cells):
-            column.look(cells)
+            column.look(plain if _are_numbers(plain) else cells)
         seen.append(column)
     return seen
+
+
+def _are_numbers(cells: Any) -> bool:
+    """Whether nine of ten are, once units and marks are gone."""
+    numbers = pc.match_substring_regex(cells.slice(0, _FEW), NUMBER)
+    return 10 * count(numbers) >= 9 * len(numbers)
 
 
 def _with_empty(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -19,7 +19,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow.csv as arrowcsv
 
-from sealift.data.schema.rows import Columns, Locate, misfits
+from sealift.data.schema.owntable import OwnTable
+from sealift.data.schema.rows import Array, Columns, Locate, bad_table, misfits
 from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.arrow import reading
 from sealift.data.sources.csvfiles.blocks import (
@@ -35,6 +36,8 @@ from sealift.data.sources.csvfiles.cells import (
     expected,
     read_cells,
 )
+from sealift.data.sources.csvfiles.cleaning import clean
+from sealift.data.sources.csvfiles.likenumbers import look_like_numbers
 from sealift.data.sources.csvfiles.quick import QuickMarks, read_quickly
 from sealift.data.sources.csvfiles.structure import Structure, changed, look_at
 from sealift.data.sources.problems import SHOWN, Problems
@@ -57,6 +60,8 @@ class CsvTable:
     structure: Structure
     schema: Schema
     places: Places
+    own: OwnTable
+    problems: Problems
 
     @property
     def rows(self) -> int:
@@ -69,19 +74,19 @@ class CsvTable:
         Raises:
             MalformedError: with all that is wrong with the table.
         """
-        marks = QuickMarks.of(self.structure)
-        read = partial(_fields_of, schema=self.schema, places=self.places, marks=marks)
+        marks = None if self.own.decimal else QuickMarks.of(self.structure)
+        read = partial(_fields_of, table=self, marks=marks)
         with closing(each_batch(self.structure, read)) as found:
             for _, columns in found:
                 if columns is None:
-                    self.inspect(Problems(self.structure.path.name))
+                    self.inspect()
                     raise changed(self.structure.path.name)
                 rows = len(next(iter(columns.values())))
                 for start in range(0, rows, rows_per_block):
                     end = start + rows_per_block
                     yield {name: each[start:end] for name, each in columns.items()}
         if marks is not None and marks.matter:
-            self.inspect(Problems(self.structure.path.name))
+            self.inspect()
 
     def check(self, sink: Sink) -> None:
         """Look at every cell.
@@ -102,14 +107,14 @@ class CsvTable:
                 total_bytes=self.rows * row_bytes,
             )
 
-    def inspect(self, problems: Problems) -> None:
-        """Say what is wrong with which cell, after what is known already.
+    def inspect(self) -> None:
+        """Say what is wrong with which cell, after what is wrong with rows and header.
 
         Raises:
             MalformedError: if anything is.
         """
-        _Inspection(self.structure, self.schema, self.places).tell(problems)
-        problems.demand_none()
+        _Inspection(self).tell(self.problems)
+        self.problems.demand_none()
 
     def locate(self, first_row: int) -> Locate:
         """See ``TableReader.locate``."""
@@ -131,12 +136,35 @@ def open_csv(place: str, schema: Schema, options: SourceOptions) -> CsvTable:
     refuse_options(options, "a .csv file")
     path = Path(place)
     problems = Problems(path.name)
-    structure = look_at(path, problems)
+    structure = look_at(path, problems, options.own)
+    schema = options.own.schema_here(schema)
     places = find_places(structure.header, schema, problems)
-    table = CsvTable(structure, schema, places)
+    table = CsvTable(structure, schema, places, options.own, problems)
     if problems.total:
-        table.inspect(problems)
+        table.inspect()
     return table
+
+
+def read_rows(path: Path, schema: Schema, own: OwnTable) -> dict[str, Array]:
+    """All rows of a file in memory, by field; columns that are in no field do not matter.
+
+    Raises:
+        MalformedError: with all that is wrong with the table.
+    """
+    header = look_at(path, Problems(path.name), own).header
+    used = {name for spec in schema.fields for name in column_names(spec, header)}
+    unused = tuple(each for each in dict.fromkeys(header) if each not in used)
+    here = own.schema_here(replace(schema, leave_out=unused))
+    table = open_csv(
+        str(path), here, SourceOptions(own=replace(own, columns={}, dates={}))
+    )
+    if not table.rows:
+        raise bad_table(f"{path.name} has no rows")
+    blocks = list(table.columns(table.rows))
+    return {
+        spec.name: np.concatenate([block[spec.name] for block in blocks])
+        for spec in schema.fields
+    }
 
 
 def batches(structure: Structure) -> Iterator[tuple[int, Any]]:
@@ -219,14 +247,16 @@ def _streamed(structure: Structure) -> Iterator[tuple[int, Any]]:
                 first += len(batch)
 
 
-def _fields_of(
-    batch: Any, schema: Schema, places: Places, marks: QuickMarks | None
-) -> Columns | None:
+def _fields_of(batch: Any, table: CsvTable, marks: QuickMarks | None) -> Columns | None:
     """The fields of a batch; None if there is a cell that does not fit."""
     columns, empty = {}, {}
+    schema = table.schema
     for spec in schema.fields:
-        if at := places[spec.name]:
-            cells = [_cells_of(batch.column(each), spec, each, marks) for each in at]
+        if at := table.places[spec.name]:
+            cells = []
+            for each in at:
+                column = clean(batch.column(each), spec, table.own)
+                cells.append(_cells_of(column, spec, each, marks))
             if any(each.wrong.any() for each in cells):
                 return None
             shape = (len(batch), *spec.shape)
@@ -266,8 +296,9 @@ class _Wrong:
 class _Inspection:
     """Looks at every cell; keeps the first that are wrong, and how many there are."""
 
-    def __init__(self, structure: Structure, schema: Schema, places: Places) -> None:
-        self._structure, self._schema, self._places = structure, schema, places
+    def __init__(self, table: CsvTable) -> None:
+        self._structure, self._schema = table.structure, table.schema
+        self._places, self._own = table.places, table.own
         self._marks = DecimalMarks()
         self._wrong: list[_Wrong] = []
         self._total = 0
@@ -291,8 +322,8 @@ class _Inspection:
     def _look(
         self, column: Any, spec: Field, at: int, first_row: int
     ) -> Iterator[_Wrong]:
-        cells = read_cells(column, spec)
-        numbers = _has_marks(spec)
+        cells = read_cells(clean(column, spec, self._own), spec)
+        numbers = _has_marks(spec) and not self._own.decimal
         if numbers and self._structure.commas:
             self._marks.look(cells, at, first_row, SHOWN)
         elif numbers and self._structure.delimiter != ",":
@@ -300,9 +331,11 @@ class _Inspection:
         for wrong, lead, rule, fix in _offences(cells, spec):
             self._total += int(wrong.sum())
             for row in np.flatnonzero(wrong)[:SHOWN].tolist():
-                text = cells.texts[row].as_py()
+                text = column[row].as_py().strip()
                 what, names = lead.format(text[:40]) + rule, spec.cells.categories
-                yield _Wrong(first_row + row, at, what, fix, text, names)
+                like = look_like_numbers([text], self._own) if numbers else None
+                more = f"If it is a number, {like.advice}" if like else fix
+                yield _Wrong(first_row + row, at, what, more, text, names)
 
     def _add_doubtful(self) -> None:
         """Numbers that may be others than they look."""
@@ -333,20 +366,25 @@ def _offences(cells: ReadCells, spec: Field) -> Iterator[tuple[Mask, str, str, s
 def find_places(header: tuple[str, ...], schema: Schema, problems: Problems) -> Places:
     """Which columns make each field; every column is used once, or left out by name."""
     position = {name: index for index, name in enumerate(header)}
-    wanted = {each.name: _column_names(each, position) for each in schema.fields}
+    wanted = {each.name: column_names(each, header) for each in schema.fields}
     used = Counter(name for names in wanted.values() for name in names)
     known = {*used, *schema.leave_out}
     for name, count in Counter(header).items():
         if count > 1:
             _add(problems, f"two columns named {name[:80]!r}", "Rename one of them")
         if name not in known:
-            fix = "Add it to the schema, as a field or in leave_out"
+            fix = "Name it in leave_out, in table.toml or the schema, or add a field for it"
             what = f"the column {name[:80]!r} is not in the schema"
             _add(problems, what, nearest(name, known - set(header)) or fix)
     for name, count in used.items():
         if name not in position:
             fix = nearest(name, header) or "Add it to the header row"
-            _add(problems, f"column {name!r} is missing", f"{fix} or change the schema")
+            own = "write what your file calls it under [columns] in table.toml"
+            _add(
+                problems,
+                f"column {name!r} is missing",
+                f"{fix} Or {own}" if fix.endswith("?") else f"{fix}, or {own}",
+            )
         if count > 1 or name in schema.leave_out:
             what = f"two fields of the schema use the same column, {name!r}"
             _add(problems, what, "Rename one of the fields")
@@ -360,7 +398,8 @@ def _add(problems: Problems, what: str, fix: str) -> None:
     problems.add(f"header: {what}", fix=fix, code="bad-table")
 
 
-def _column_names(spec: Field, position: dict[str, int]) -> list[str]:
+def column_names(spec: Field, header: Sequence[str]) -> list[str]:
+    """Names of the columns that make a field, in the order of its elements."""
     if spec.cells.missing:
         return []
     if spec.cells.columns:
@@ -370,5 +409,5 @@ def _column_names(spec: Field, position: dict[str, int]) -> list[str]:
         return [stem]
     joined = [f"{stem}_{index}" for index in range(spec.elements)]
     plain = [f"{stem}{index}" for index in range(spec.elements)]
-    have = position.keys()
+    have = set(header)
     return plain if len(have & set(plain)) > len(have & set(joined)) else joined

@@ -13,17 +13,18 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import IO, Final
 
+from sealift.data.schema.owntable import AS_IT_LOOKS, DELIMITERS, OwnTable
 from sealift.data.schema.rows import bad_table
 from sealift.data.sources.csvfiles.blocks import IrregularError, count_rows, first_row
+from sealift.data.sources.csvfiles.doubts import TAKEN, doubt
 from sealift.data.sources.problems import SHOWN, Problems
 from sealift.errors import MalformedError
 
-DELIMITERS: Final = (",", ";", "\t", "|")
 WORDS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 LOOKED_AT_ROWS: Final = 200
 _UNLIKE: Final = {
@@ -52,6 +53,7 @@ class Structure:
         ragged: Numbers of the rows that have not, from 0.
         commas: Whether a cell may have one.
         regular: Whether it can be read in blocks (``blocks``).
+        doubt: What speaks against the encoding, in words.
     """
 
     path: Path
@@ -62,12 +64,13 @@ class Structure:
     ragged: tuple[int, ...]
     commas: bool
     regular: bool = False
+    doubt: str = ""
 
     @property
     def words(self) -> str:
-        """What it was taken for."""
-        encoding = {"cp1252": "Windows-1252"}.get(self.encoding, self.encoding.upper())
-        return f"{encoding.removesuffix('-SIG')}, {WORDS[self.delimiter]}"
+        """What it was taken for, and what speaks against it."""
+        taken = f"{_say_encoding(self.encoding)}, {WORDS[self.delimiter]}"
+        return f"{taken}; {self.doubt}" if self.doubt else taken
 
     def number(self, whole: int) -> int:
         """The number among all rows of one that has a cell for each column."""
@@ -90,22 +93,42 @@ class Structure:
         return [found[row] for row in rows]
 
 
-def look_at(path: Path, problems: Problems) -> Structure:
+def _say_encoding(name: str) -> str:
+    """An encoding, as people call it."""
+    if name.startswith("cp125"):
+        return f"Windows-{name[2:]}"
+    return name.upper().removesuffix("-SIG")
+
+
+def look_at(path: Path, problems: Problems, own: OwnTable = AS_IT_LOOKS) -> Structure:
     """Look at a whole file; rows of another length go to ``problems``.
+
+    Args:
+        path: Of the file.
+        problems: Where problems go.
+        own: What its owner says of it.
 
     Raises:
         MalformedError: code ``bad-table``: its encodings are mixed, a quoted cell is not
             closed, or it has no header.
     """
-    encoding = _encoding(path)
-    delimiter = _delimiter(path, encoding)
+    encoding = _stated_encoding(path, own.encoding) or _encoding(path)
+    delimiter = own.delimiter or _delimiter(path, encoding)
+    if encoding != "utf-8-sig":
+        problems.read_as = _say_encoding(encoding)
     try:
         header = _header(first_row(path, encoding, delimiter), path.name)
         rows = count_rows(path, encoding, delimiter, len(header)) - 1
+        commas = _has_commas(path, delimiter)
+        found = Structure(path, encoding, delimiter, header, rows, (), commas, True)
     except (IrregularError, UnicodeDecodeError):
-        return _look_at_rows(path, encoding, delimiter, problems)
-    commas = _has_commas(path, delimiter)
-    return Structure(path, encoding, delimiter, header, rows, (), commas, regular=True)
+        found = _look_at_rows(path, encoding, delimiter, problems)
+    if encoding != TAKEN or own.encoding:
+        return found
+    with path.open("rb") as stream:
+        found = replace(found, doubt=doubt(path, _blocks(stream)))
+    problems.read_as += f", but {found.doubt}" if found.doubt else ""
+    return found
 
 
 def _header(cells: list[str], source: str) -> tuple[str, ...]:
@@ -155,6 +178,26 @@ def _has_commas(path: Path, delimiter: str) -> bool:
         return any(character in block for block in _blocks(stream))
 
 
+def _stated_encoding(path: Path, encoding: str) -> str:
+    """The encoding that its owner states, if every byte of the file is of it.
+
+    Raises:
+        MalformedError: code ``bad-table``: it is not.
+    """
+    line = 0
+    try:
+        with path.open(encoding=encoding or "latin-1", newline="") as stream:
+            while encoding and (text := stream.read(_BLOCK_BYTES)):
+                line += text.count("\n")
+    except UnicodeError as error:
+        raise bad_table(
+            f"{path.name} is not {encoding}, as table.toml says",
+            why=f"after about {line:,} lines: {error.__class__.__name__}",
+            fix="Correct encoding = in table.toml, or leave it out",
+        ) from None
+    return encoding
+
+
 def _encoding(path: Path) -> str:
     """The one encoding of all lines that have any but ASCII characters."""
     with path.open("rb") as stream:
@@ -167,13 +210,35 @@ def _encoding(path: Path) -> str:
         kinds: set[str] = set()
         for block in _blocks(stream):
             if b"\0" in block:
-                raise bad_table(
-                    f"{path.name} is not a text file", fix="Export it as CSV"
-                )
+                raise _with_zeros(path)
             kinds |= set() if block.isascii() else _kinds(block)
     if len(kinds) > 1 or "unknown" in kinds:
         raise _mixed(path)
     return next(iter(kinds), "utf-8-sig")
+
+
+def _with_zeros(path: Path) -> MalformedError:
+    """What a file is in which some bytes are zero."""
+    with path.open("rb") as stream:
+        start = stream.read(_BLOCK_BYTES)
+        for name, zeros in (("utf-16-le", start[1::2]), ("utf-16-be", start[0::2])):
+            if 2 * zeros.count(0) > len(zeros):
+                return bad_table(
+                    f"{path.name} looks like {name[:6].upper()} without a byte order mark",
+                    fix=f'Save it as UTF-8, or write encoding = "{name}" in table.toml',
+                )
+        stream.seek(0)
+        line = 1
+        for block in _blocks(stream):
+            if (at := block.find(b"\0")) >= 0:
+                line += block.count(b"\n", 0, at)
+                break
+            line += block.count(b"\n")
+    return bad_table(
+        f"{path.name}, line {line}: a character with the code 0",
+        why="text files have none, so a program damaged the file, or it is no table",
+        fix="Export it as CSV again, or delete the character",
+    )
 
 
 def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
@@ -217,7 +282,7 @@ def _mixed(path: Path) -> MalformedError:
     for line in first[rarer]:
         problems.add(
             f"line {line}: {_UNLIKE[rarer]}",
-            fix="Export it again in one encoding, preferably UTF-8",
+            fix="Export it again in one encoding, preferably UTF-8, or name its encoding in table.toml",
             code="bad-table",
         )
     problems.count(total[rarer] - len(first[rarer]))

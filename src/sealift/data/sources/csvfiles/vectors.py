@@ -8,7 +8,6 @@ speaks against it; what was done is said.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -18,6 +17,7 @@ from typing import Final
 
 from sealift.data.schema.cells import NO_RULES, CellRules
 from sealift.data.schema.schema import Field
+from sealift.data.sources.source import field_name
 from sealift.errors import UsageError, nearest
 
 _NUMBERED: Final = re.compile(r"(.*?)(_?)(\d+)")  # a column: what, joint, which element
@@ -171,15 +171,3 @@ def suggest_vector(fields: Sequence[Field]) -> str:
         f"The {len(longest):,} columns from {_column(longest[0])} to {_column(longest[-1])} "
         f"are alike. To make one field of them, add --vector {pattern}; leave the label out of it"
     )
-
-
-def field_name(column: str, taken: set[str]) -> str:
-    """A name that a field may have, as near to the column's as can be."""
-    plain = unicodedata.normalize("NFKD", column.casefold())
-    plain = plain.encode("ascii", "ignore").decode()
-    name = re.sub(r"[^a-z0-9]+", "_", plain).strip("_")[:58] or "column"
-    name = name if name[0].isalpha() else f"c_{name}"
-    number, free = 2, name
-    while free in taken:
-        free, number = f"{name}_{number}", number + 1
-    return free

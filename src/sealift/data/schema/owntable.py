@@ -1,0 +1,237 @@
+"""``table.toml``: what an owner says of its own text file, and nobody else hears.
+
+Others have the same fields; what the columns of this file are called, how its dates and
+numbers are written, in which encoding, and what its columns that nobody asks for are, is its
+owner's alone. None of it is in an agreement or on any wire.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from sealift.codec import parse_toml
+from sealift.data.schema.cells import CellRules
+from sealift.data.schema.schema import Field, Schema
+from sealift.errors import MalformedError, nearest
+from sealift.release.files import read_whole
+
+FILE: Final = "table.toml"
+MAX_BYTES: Final = 1 << 20
+DELIMITERS: Final = (",", ";", "\t", "|")
+_KEYS: Final = (
+    "encoding", "delimiter", "decimal", "thousands", "units", "leave_out", "columns", "dates",
+    "synonyms",
+)  # fmt: skip
+_THOUSANDS: Final = (",", ".", " ", "'")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTable:
+    """What is said of a file.
+
+    Attributes:
+        encoding: As Python calls it; "" to look for it.
+        delimiter: Between cells; "" to look for it.
+        decimal: ``"."`` or ``","``; "" to look for it.
+        thousands: What parts thousands in numbers: a comma, a point, an apostrophe or a
+            space of any kind; "" if nothing does.
+        units: Texts before or behind numbers, such as ``%`` or ``EUR``. They are dropped,
+            and 12 % is 12.
+        leave_out: Columns that are in no field.
+        columns: What this file calls the column of a field, or of each of its elements.
+        dates: How this file writes the dates of a field (``datetime.strptime``).
+        synonyms: By field: what this file writes for a category, and the category.
+        source: The file's name, for errors.
+    """
+
+    encoding: str = ""
+    delimiter: str = ""
+    decimal: str = ""
+    thousands: str = ""
+    units: tuple[str, ...] = ()
+    leave_out: tuple[str, ...] = ()
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    dates: Mapping[str, str] = field(default_factory=dict)
+    synonyms: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    source: str = FILE
+
+    @property
+    def writes_numbers(self) -> bool:
+        """Whether it says anything about how numbers are written."""
+        return bool(self.decimal or self.thousands or self.units)
+
+    def schema_here(self, schema: Schema) -> Schema:
+        """The same fields, by the names and dates of this file.
+
+        Raises:
+            MalformedError: code ``bad-table-file``: it speaks of a field that is not there, or
+                says what a field cannot have.
+        """
+        names = [each.name for each in schema.fields]
+        for key in ("columns", "dates", "synonyms"):
+            for name in getattr(self, key):
+                if name not in names:
+                    fix = nearest(name, names) or f"The fields are {', '.join(names)}"
+                    raise _bad(f"{key}.{name}", "the schema has no such field", fix)
+        try:
+            fields = tuple(map(self._field_here, schema.fields))
+            used = {
+                each
+                for spec in fields
+                for each in (*spec.cells.columns, spec.cells.column or spec.name)
+            }
+            left_out = dict.fromkeys((*schema.leave_out, *self.leave_out))
+            return Schema(
+                fields,
+                schema.description,
+                tuple(each for each in left_out if each not in used),
+            )
+        except MalformedError as error:
+            raise _bad(str(error.field or ""), error.what, error.fix or "") from None
+
+    def _field_here(self, spec: Field) -> Field:
+        rules = spec.cells
+        if spec.name in self.columns:
+            names = self.columns[spec.name]
+            if len(names) == 1:
+                rules = replace(rules, column=names[0], columns=())
+            else:
+                rules = replace(rules, column="", columns=names)
+        if spec.name in self.dates:
+            if not rules.date:
+                raise _bad(f"dates.{spec.name}", "the field has no dates")
+            rules = replace(rules, date=self.dates[spec.name])
+        self._check_synonyms(spec.name, rules)
+        return replace(spec, cells=rules)
+
+    def _check_synonyms(self, name: str, rules: CellRules) -> None:
+        for text, category in self.synonyms.get(name, {}).items():
+            if category not in rules.categories:
+                fix = nearest(category, rules.categories) or "Use one of its categories"
+                path = f"synonyms.{name}"
+                raise _bad(path, f"{text!r} stands for no category", fix)
+
+
+AS_IT_LOOKS: Final = OwnTable()
+
+
+def load_own_table(path: Path) -> OwnTable:
+    """Read a table.toml.
+
+    Raises:
+        UnavailableError: if it cannot be read.
+        MalformedError: code ``bad-table-file``; names the key.
+    """
+    raw = read_whole(path, MAX_BYTES)
+    document = parse_toml(raw, source=path.name, code="bad-table-file")
+    for key in document:
+        if key not in _KEYS:
+            fix = nearest(key, _KEYS) or f"Known keys: {', '.join(_KEYS)}"
+            raise _bad(key, "unknown key", fix)
+    return OwnTable(
+        encoding=_encoding(document),
+        delimiter=_one_of(document, "delimiter", DELIMITERS),
+        decimal=_one_of(document, "decimal", (".", ",")),
+        thousands=_thousands(document),
+        units=_texts(document.get("units", []), "units"),
+        leave_out=_texts(document.get("leave_out", []), "leave_out"),
+        columns={
+            name: _texts([each] if isinstance(each, str) else each, f"columns.{name}")
+            for name, each in _table(document, "columns").items()
+        },
+        dates={
+            name: _text(each, f"dates.{name}")
+            for name, each in _table(document, "dates").items()
+        },
+        synonyms={
+            name: {
+                text: _text(category, f"synonyms.{name}")
+                for text, category in _table(each, "").items()
+            }
+            for name, each in _table(document, "synonyms").items()
+        },
+        source=path.name,
+    )
+
+
+def own_table_of(source: Path | str, stated: Path | None) -> OwnTable:
+    """What is said of a file: in the one that was named, or in table.toml beside it.
+
+    Raises:
+        UnavailableError, MalformedError: as ``load_own_table``.
+    """
+    beside = Path(source).parent / FILE
+    if stated is None and not beside.is_file():
+        return AS_IT_LOOKS
+    return load_own_table(stated or beside)
+
+
+def own_keys_as_comments(*, encoding: str, delimiter: str) -> str:
+    """The keys that are no tables, as comments, with examples."""
+    examples: dict[str, object] = {
+        "encoding": encoding.removesuffix("-sig"),
+        "delimiter": delimiter,
+        "decimal": ",",
+        "thousands": ".",
+        "units": ["%", "EUR"],
+    }
+    lines = [f"# {key} = {json.dumps(value)}" for key, value in examples.items()]
+    tables = ['# [dates]\n# born = "%d.%m.%Y"', '# [synonyms.sex]\n# "male" = "m"']
+    return "\n".join([*lines, "", *tables, ""])
+
+
+def _encoding(document: Mapping[str, Any]) -> str:
+    name = _text(document.get("encoding", ""), "encoding")
+    if not name:
+        return ""
+    try:
+        found = codecs.lookup(name)
+        b"a,b\n".decode(name)
+    except (LookupError, UnicodeDecodeError, ValueError):
+        raise _bad("encoding", f"{name[:40]!r} is no encoding of text") from None
+    return "utf-8-sig" if found.name in ("utf-8", "utf-8-sig") else found.name
+
+
+def _thousands(document: Mapping[str, Any]) -> str:
+    mark = _one_of(document, "thousands", _THOUSANDS)
+    if mark and mark == document.get("decimal"):
+        raise _bad("thousands", "it is the decimal mark as well")
+    return mark
+
+
+def _one_of(document: Mapping[str, Any], key: str, known: Sequence[str]) -> str:
+    value = _text(document.get(key, ""), key)
+    if value and value not in known:
+        raise _bad(key, "unknown mark", f"Use one of {' '.join(map(repr, known))}")
+    return value
+
+
+def _table(document: Any, key: str) -> Mapping[str, Any]:
+    found = document.get(key, {}) if key else document
+    if not isinstance(found, Mapping):
+        raise _bad(key, "not a table", f"Write [{key or 'synonyms.FIELD'}]")
+    return found
+
+
+def _text(value: object, path: str) -> str:
+    if not isinstance(value, str):
+        raise _bad(path, "not a string")
+    return value
+
+
+def _texts(value: object, path: str) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or (
+        not value and path.startswith("columns")
+    ):
+        raise _bad(path, "not a list of strings")
+    return tuple(_text(each, path) for each in value)
+
+
+def _bad(path: str, what: str, fix: str = "") -> MalformedError:
+    what = f"{FILE}: {what}"
+    return MalformedError(what, field=path, fix=fix, code="bad-table-file")

@@ -1,0 +1,54 @@
+"""Cells as an owner's ``table.toml`` says that they are meant."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sealift.data.schema.owntable import OwnTable
+from sealift.data.schema.schema import Field
+
+_SPACES: Final = "[ \u00a0\u2009\u202f']"
+_OTHER: Final = {".": ",", ",": "."}
+_NO_NUMBER: Final = "not a number"
+
+
+def clean(column: Any, spec: Field, own: OwnTable) -> Any:
+    """A column of text, as ``cells`` reads it."""
+    if spec.cells.categories:
+        return _with_categories(column, own.synonyms.get(spec.name, {}))
+    is_number = spec.element.kind != "bool" and not spec.cells.date
+    return _plain_numbers(column, own) if is_number and own.writes_numbers else column
+
+
+def _with_categories(column: Any, synonyms: Any) -> Any:
+    if not synonyms:
+        return column
+    names = pa.array([*synonyms], pa.string())
+    categories = pa.array([*synonyms.values()], pa.string())
+    places = pc.index_in(pc.utf8_trim_whitespace(column), value_set=names)
+    return pc.coalesce(categories.take(places), column)
+
+
+def _plain_numbers(column: Any, own: OwnTable) -> Any:
+    texts = pc.utf8_trim_whitespace(column)
+    for unit in own.units:
+        texts = pc.utf8_trim_whitespace(_without(texts, re.escape(unit)))
+    decimal = own.decimal or ("," if own.thousands == "." else ".")
+    if own.thousands:
+        mark = re.escape(own.thousands) if own.thousands in ",." else _SPACES
+        grouped = rf"^[+-]?\d{{1,3}}(?:{mark}\d{{3}})+(?:{re.escape(decimal)}\d*)?$"
+        whole = pc.match_substring_regex(texts, grouped)
+        texts = pc.if_else(whole, pc.replace_substring_regex(texts, mark, ""), texts)
+    # With a stated mark the other one is none, and never silently taken for it.
+    stated = own.decimal or own.thousands
+    other = pc.match_substring(texts, _OTHER[decimal]) if stated else None
+    return texts if other is None else pc.if_else(other, _NO_NUMBER, texts)
+
+
+def _without(texts: Any, unit: str) -> Any:
+    before = pc.replace_substring_regex(texts, rf"^([+-]?){unit}\s*([+-]?)", r"\1\2")
+    return pc.replace_substring_regex(before, rf"{unit}$", "")

@@ -1,0 +1,112 @@
+"""Cells that are numbers to a person: with thousands marks, units, a currency."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from unicodedata import category
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sealift.data.schema.owntable import OwnTable
+from sealift.data.schema.schema import Field
+from sealift.data.sources.csvfiles.cells import NOTHING, NUMBER
+from sealift.data.sources.csvfiles.cleaning import clean
+from sealift.errors import visible
+
+_LIKE: Final = re.compile(
+    r"([^\d\s.,+-]{0,4})\s*[+-]?\s*([^\d\s.,+-]{0,4})\s*"  # EUR -5, -$5
+    r"(\d[\d.,' \u00a0\u2009\u202f]*?)\s*([^\d\s.,+-]{0,5})"
+)
+_SPACED: Final = re.compile(r"\d[ \u00a0\u2009\u202f']\d{3}")
+_MOST_UNITS: Final = 4
+_UNITS: Final = {
+    "%", "‰", "°", "°C", "°F", "kg", "g", "mg", "µg", "μg", "km", "m", "cm", "mm", "l", "L", "ml",
+    "mL", "dl", "h", "min", "s", "ms", "EUR", "USD", "GBP", "CHF", "JPY", "CNY", "INR", "PLN", "CZK", "HUF",
+    "RON", "SEK", "NOK", "DKK", "RUB", "UAH", "TRY", "BRL", "CAD", "AUD", "zł", "Kč", "kr", "Fr.",
+}  # fmt: skip
+_FIELD: Final = Field("x", "float64")
+
+
+@dataclass(frozen=True, slots=True)
+class LikeNumbers:
+    """How cells are written that look like numbers.
+
+    Attributes:
+        text: One of them that does not read as a number.
+        own: With which they do.
+    """
+
+    text: str
+    own: OwnTable
+
+    @property
+    def advice(self) -> str:
+        """What an owner writes, in words."""
+        lines = [
+            f'{key} = "{getattr(self.own, key)}"'
+            for key in ("thousands", "decimal")
+            if getattr(self.own, key)
+        ]
+        if self.own.units:
+            units = ", ".join(f'"{unit}"' for unit in self.own.units)
+            lines.append(f"units = [{units}]")
+        return f"write {' and '.join(map(visible, lines))} in table.toml"
+
+
+def look_like_numbers(texts: Sequence[str], known: OwnTable) -> LikeNumbers | None:
+    """How to read texts as numbers, if nine of ten can be; None if they cannot.
+
+    Args:
+        texts: Cells of a column, of which not all are numbers; empty ones do not count.
+        known: What is said of the file already.
+    """
+    filled = [text.strip() for text in texts if text.strip().lower() not in NOTHING]
+    strange = [text for text in filled if re.fullmatch(_NUMBER, text) is None]
+    found = [match for text in strange if (match := _LIKE.fullmatch(text))]
+    if not strange or len(found) < 0.9 * len(strange):
+        return None
+    units = Counter(unit for match in found for unit in match.group(1, 2, 4) if unit)
+    if len(units) > _MOST_UNITS or not all(map(_is_unit, units)):
+        return None
+    digits = [match[3] for match in map(_LIKE.fullmatch, filled) if match]
+    for thousands, decimal in _marks(digits):
+        own = replace(known, thousands=thousands, decimal=decimal)
+        own = replace(own, units=tuple(dict.fromkeys((*known.units, *units))))
+        cleaned = clean(pa.array(filled, pa.string()), _FIELD, own)
+        read = pc.sum(pc.match_substring_regex(cleaned, NUMBER)).as_py() or 0
+        if own != known and read >= 0.9 * len(filled):
+            return LikeNumbers(strange[0][:40], own)
+    return None
+
+
+def _is_unit(text: str) -> bool:
+    """Whether people write it beside a number; P7 and text 7 are no numbers."""
+    return text in _UNITS or all(category(each) == "Sc" for each in text)
+
+
+def _marks(digits: Sequence[str]) -> list[tuple[str, str]]:
+    """What may part thousands and decimals, the likeliest first."""
+    if any("'" in each for each in digits):
+        return [("'", "")]
+    if any(map(_SPACED.search, digits)):
+        return [(" ", ","), (" ", "")] if any("," in d for d in digits) else [(" ", "")]
+    commas = any("," in each for each in digits)
+    points = any("." in each for each in digits)
+    both = [each for each in digits if "," in each and "." in each]
+    if any(each.rindex(",") < each.index(".") for each in both):
+        return [(",", ".")]
+    if both:
+        return [(".", ",")]
+    if commas and any(each.count(",") > 1 for each in digits):
+        return [(",", ".")]
+    if points and any(each.count(".") > 1 for each in digits):
+        return [(".", ",")]
+    return [("", "")] if not (commas and points) else [(".", ","), (",", ".")]
+
+
+_NUMBER: Final = r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?"

@@ -1,0 +1,289 @@
+"""`table.toml`: how one owner's file is written, which is nobody else's matter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sealift.data.schema.document import parse_schema
+from sealift.data.schema.owntable import (
+    AS_IT_LOOKS,
+    load_own_table,
+    own_table_of,
+)
+from sealift.data.schema.rows import unpack
+from sealift.data.schema.schema import Schema
+from sealift.data.sources.csvfiles.owndraft import draft_own_table
+from sealift.data.sources.csvfiles.structure import look_at
+from sealift.data.sources.csvfiles.unlisted import unlisted_texts
+from sealift.data.sources.problems import Problems
+from sealift.data.sources.source import NO_OPTIONS, SourceOptions
+from sealift.data.sources.table import draft_schema, open_table
+from sealift.errors import MalformedError
+
+SCHEMA = parse_schema(b"""
+[[fields]]
+name = "age"
+dtype = "float32"
+[[fields]]
+name = "sex"
+dtype = "int64"
+categories = ["m", "w"]
+[[fields]]
+name = "born"
+dtype = "int32"
+date = "%Y-%m-%d"
+[[fields]]
+name = "cost"
+dtype = "float64"
+empty = 0
+""")
+TABLE = """
+encoding = "cp1251"
+decimal = ","
+thousands = "."
+units = ["EUR", "%"]
+leave_out = ["Bemerkung"]
+[columns]
+age = "Alter (J)"
+cost = "Kosten"
+[dates]
+born = "%d.%m.%Y"
+[synonyms.sex]
+"муж" = "m"
+"жен" = "w"
+"""
+ROWS = (
+    "Bemerkung;Alter (J);sex;born;Kosten\n"
+    "ok;40,5;муж;31.12.1980;1.234,50 EUR\n"
+    "ok;1.234;жен;01.02.1990;EUR -12\n"
+    ";7;m;01.02.1990;\n"
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "t.csv").write_text(ROWS, "cp1251")
+    (tmp_path / "table.toml").write_text(TABLE)
+    return tmp_path / "t.csv"
+
+
+def read(path: Path, schema: Schema, options: SourceOptions) -> dict[str, list]:
+    raw = b"".join(open_table(path, schema, options).blocks())
+    return {name: column.tolist() for name, column in unpack(raw, schema).items()}
+
+
+def test_a_file_is_read_as_its_owner_says(path: Path) -> None:
+    options = SourceOptions(own=own_table_of(path, None))
+    assert read(path, SCHEMA, options) == {
+        "age": [40.5, 1234, 7],
+        "sex": [0, 1, 0],
+        "born": [4017, 7336, 7336],
+        "cost": [1234.5, -12, 0],
+    }
+
+
+def test_nothing_of_it_is_agreed(path: Path) -> None:
+    own = own_table_of(path, None)
+    assert own.schema_here(SCHEMA) != SCHEMA
+    assert own.schema_here(SCHEMA).agreed == SCHEMA.agreed
+    assert own_table_of(Path("/nowhere/t.csv"), None) == AS_IT_LOOKS
+
+
+def test_texts_that_have_a_synonym_are_listed(path: Path) -> None:
+    own = own_table_of(path, None)
+    assert not unlisted_texts(path, SCHEMA, own)
+    path.write_text(ROWS.replace("жен", "женщина"), "cp1251")
+    assert unlisted_texts(path, SCHEMA, own) == {"sex": {"женщина": 1}}
+
+
+def test_a_stated_mark_is_the_only_one(tmp_path: Path) -> None:
+    """What is not written so is refused, and never read as another number."""
+    (tmp_path / "t.csv").write_text("x;y\n1.5;1\n1,5;2\n")
+    (tmp_path / "table.toml").write_text('decimal = ","\n')
+    schema = parse_schema(
+        b'leave_out=["y"]\n[[fields]]\nname = "x"\ndtype = "float32"\n'
+    )
+    options = SourceOptions(own=own_table_of(tmp_path / "t.csv", None))
+    with pytest.raises(MalformedError, match=r"line 2, column x: '1\.5'"):
+        open_table(tmp_path / "t.csv", schema, options)
+    # Without it nothing in this file decides what a point is.
+    (tmp_path / "t.csv").write_text("x;y\n1.234;1\n1,234;2\n")
+    with pytest.raises(MalformedError, match="2 problems"):
+        open_table(tmp_path / "t.csv", schema)
+    (tmp_path / "table.toml").write_text('decimal = ","\nthousands = "."\n')
+    options = SourceOptions(own=own_table_of(tmp_path / "t.csv", None))
+    assert read(tmp_path / "t.csv", schema, options)["x"] == [1234, np.float32(1.234)]
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('colums = "x"', "colums"),
+        ('encoding = "klingon"', "encoding"),
+        ('encoding = "base64"', "encoding"),
+        ('decimal = ";"', "decimal"),
+        ('decimal = ","\nthousands = ","', "thousands"),
+        ("leave_out = 5", "leave_out"),
+        ("[columns]\nage = 5", "columns.age"),
+        ("[columns]\nage = []", "columns.age"),
+        ("columns = 5", "columns"),
+        ("[dates]\nborn = 5", "dates.born"),
+        ("[synonyms]\nsex = 5", "synonyms.FIELD"),
+    ],
+)
+def test_what_cannot_be_meant(tmp_path: Path, text: str, field: str) -> None:
+    (tmp_path / "table.toml").write_text(text)
+    with pytest.raises(MalformedError) as caught:
+        load_own_table(tmp_path / "table.toml")
+    assert caught.value.code == "bad-table-file"
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('[columns]\naeg = "Alter"', "columns.aeg"),
+        ('[dates]\nage = "%Y-%m-%d"', "dates.age"),
+        ('[dates]\nborn = "%H"', "date"),
+        ('[synonyms.sex]\nx = "unknown"', "synonyms.sex"),
+    ],
+)
+def test_what_does_not_fit_the_fields(tmp_path: Path, text: str, field: str) -> None:
+    (tmp_path / "table.toml").write_text(text)
+    with pytest.raises(MalformedError) as caught:
+        load_own_table(tmp_path / "table.toml").schema_here(SCHEMA)
+    assert caught.value.code == "bad-table-file"
+    assert caught.value.field == field
+
+
+def test_bytes_that_are_not_of_the_stated_encoding(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b"x\n1\n\x81\n")
+    (tmp_path / "table.toml").write_text('encoding = "cp1250"\n')
+    own = own_table_of(tmp_path / "t.csv", None)
+    with pytest.raises(MalformedError, match="is not cp1250"):
+        look_at(tmp_path / "t.csv", Problems("t"), own)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_mark_is_named_and_read(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("x;s\n1,5;a\n2,5;b\n" * 1 + "1,5;a\n2,5;b\n", encoding)
+    with pytest.raises(MalformedError, match="looks like UTF-16") as caught:
+        draft_schema([path], NO_OPTIONS)
+    assert f'encoding = "{encoding}"' in str(caught.value.fix)
+    (tmp_path / "table.toml").write_text(f'encoding = "{encoding}"\n')
+    options = SourceOptions(own=own_table_of(path, None))
+    schema = draft_schema([path], options).schema
+    assert read(path, schema, options) == {"x": [1.5, 2.5] * 2, "s": [0, 1] * 2}
+
+
+DOUBTFUL = {
+    "cp1250": ["mężczyzna", "kobieta"],
+    "cp1251": ["жен", "муж"],
+    "koi8-r": ["жен", "муж"],
+    "mac-roman": ["thé", "café"],
+    "cp1253": ["άνδρας", "γυναίκα"],
+    "cp437": ["Köln", "Säle"],
+}
+
+
+@pytest.mark.parametrize("encoding", DOUBTFUL)
+def test_doubt_about_an_encoding_is_said(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "t.csv"
+    rows = [f"{row},{DOUBTFUL[encoding][row % 2]}" for row in range(40)]
+    path.write_text("a,b\n" + "\n".join(rows) + "\n", encoding)
+    (note,) = draft_schema([path], NO_OPTIONS).notes
+    assert f'encoding = "{encoding}"' in note
+    assert any(word in note for word in DOUBTFUL[encoding])
+    right = parse_schema(
+        'leave_out = ["a"]\n[[fields]]\nname = "b"\ndtype = "int64"\n'
+        f"categories = {DOUBTFUL[encoding]}\n".encode()
+    )
+    with pytest.raises(MalformedError, match="read as Windows-1252"):
+        open_table(path, right)
+    (tmp_path / "table.toml").write_text(f'encoding = "{encoding}"\n')
+    options = SourceOptions(own=own_table_of(path, None))
+    assert read(path, right, options)["b"] == [0, 1] * 20
+    assert not draft_schema([path], options).notes[1:]
+
+
+@pytest.mark.parametrize(
+    "word", ["Größe", "façade", "l\u2019été", "25 °C", "m²", "¿qué?", "naïve"]
+)
+def test_there_is_no_doubt_about_western_words(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n" + f"1,{word}\n" * 40, "cp1252")
+    assert draft_schema([path], NO_OPTIONS).notes[0] == "t.csv: Windows-1252, commas"
+
+
+@pytest.mark.parametrize(
+    ("cells", "own"),
+    [
+        (["1.234,50", "7,25"], 'thousands = "."\ndecimal = ","\n'),
+        (["12%", "7.5%"], 'units = ["%"]\n'),
+        (["$12", "-$7.25"], 'units = ["$"]\n'),
+        (["1\u00a0234", "7"], 'thousands = " "\n'),
+        (["1 234,5 zł", "7 zł"], 'thousands = " "\ndecimal = ","\nunits = ["zł"]\n'),
+        (["1'234", "7"], 'thousands = "\'"\n'),
+        (
+            ["EUR 1,234,568", "EUR 7"],
+            'thousands = ","\ndecimal = "."\nunits = ["EUR"]\n',
+        ),
+    ],
+)
+def test_what_looks_like_numbers_is_said_to(
+    tmp_path: Path, cells: list[str], own: str
+) -> None:
+    """With a cell, and with what makes numbers of them."""
+    path = tmp_path / "t.csv"
+    texts = [cell.replace("7", str(number)) for number in range(80) for cell in cells]
+    path.write_text("a;b\n" + "".join(f"1;{text}\n" for text in texts), "utf-8")
+    drafted = draft_schema([path], NO_OPTIONS)
+    assert drafted.schema.leave_out == ("b",)
+    assert "look like numbers" in drafted.notes[-1]
+    for line in own.splitlines():
+        assert line in drafted.notes[-1]
+    (tmp_path / "table.toml").write_text(own)
+    options = SourceOptions(own=own_table_of(path, None))
+    schema = draft_schema([path], options).schema
+    assert [each.name for each in schema.fields] == ["a", "b"]
+    assert schema.fields[1].element.kind in ("int", "float")
+    assert len(read(path, schema, options)["b"]) == 160
+
+
+@pytest.mark.parametrize(
+    "text", ["P{}", "text {}", "#{}", "{} rue", "A{}B", "10.0.0.{}"]
+)
+def test_what_has_digits_is_not_always_a_number(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a;b\n" + "".join(f"1;{text.format(n)}\n" for n in range(80)))
+    assert "look like numbers" not in draft_schema([path], NO_OPTIONS).notes[-1]
+
+
+def test_a_draft_changes_nothing_until_it_is_changed(
+    path: Path, tmp_path: Path
+) -> None:
+    structure = look_at(path, Problems("t"), own_table_of(path, None))
+    for schema in (None, SCHEMA):
+        text = draft_own_table(structure, schema)
+        (tmp_path / "draft.toml").write_text(text)
+        assert load_own_table(tmp_path / "draft.toml") == load_own_table_of_nothing(
+            tmp_path
+        )
+    assert '# leave_out = ["Bemerkung"' in text
+    assert "# age = " in text
+    lines = (line.removeprefix("# ") for line in text.splitlines())
+    kept = [
+        line for line in lines if line.startswith(("encoding", "delimiter", "[columns"))
+    ]
+    (tmp_path / "draft.toml").write_text("\n".join(kept))
+    assert load_own_table(tmp_path / "draft.toml").delimiter == ";"
+
+
+def load_own_table_of_nothing(tmp_path: Path) -> object:
+    (tmp_path / "draft2.toml").write_text("")
+    from dataclasses import replace
+
+    return replace(load_own_table(tmp_path / "draft2.toml"), source="draft.toml")
