@@ -68,7 +68,7 @@ class Cursor:
             MalformedError: if something is left.
         """
         if self.offset != len(self.raw):
-            raise self.malformed("it has a tail")
+            raise self.malformed("it has extra bytes at its end")
 
 
 BOOLEAN: Final = 0x01
@@ -87,7 +87,7 @@ def read_value(raw: bytes, tag: int) -> bytes:
     """
     found = read_values(raw)
     if len(found) != 1 or found[0][0] != tag:
-        raise MalformedError("not the expected DER value")
+        raise MalformedError("the DER value is not the expected one")
     return found[0][1]
 
 
@@ -102,7 +102,7 @@ def read_values(raw: bytes) -> list[tuple[int, bytes]]:
     while cursor.offset < len(raw):
         tag = cursor.number(1)
         if tag & 0x1F == 0x1F:
-            raise MalformedError("a DER tag of several bytes", offset=cursor.offset)
+            raise MalformedError("a DER tag has several bytes", offset=cursor.offset)
         found.append((tag, cursor.take(_take_length(cursor))))
     return found
 
@@ -115,7 +115,7 @@ def read_number(content: bytes) -> int:
     """
     value = int.from_bytes(content)
     if content != value.to_bytes(value.bit_length() // 8 + 1):
-        raise MalformedError("not a number in DER")
+        raise MalformedError("the DER value is not a number")
     return value
 
 
@@ -126,11 +126,11 @@ def read_oid(content: bytes) -> str:
         MalformedError: if it does not parse.
     """
     if not content or content[-1] & 0x80:
-        raise MalformedError("not an object identifier")
+        raise MalformedError("the DER value is not an object identifier")
     parts, value = [], 0
     for byte in content:
         if value == 0 and byte == 0x80:
-            raise MalformedError("not an object identifier")
+            raise MalformedError("the DER value is not an object identifier")
         value = value << 7 | byte & 0x7F
         if not byte & 0x80:
             parts.append(value)
@@ -146,5 +146,5 @@ def _take_length(cursor: Cursor) -> int:
     size = first & 0x7F
     length = cursor.number(size) if 0 < size <= 4 else 0
     if length < 0x80 or length >> 8 * (size - 1) == 0:
-        raise MalformedError("not a length in DER", offset=cursor.offset)
+        raise MalformedError("the DER length is not valid", offset=cursor.offset)
     return length

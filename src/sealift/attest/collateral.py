@@ -43,11 +43,11 @@ class Collateral:
         """
         if name not in self.items:
             whole = (
-                "the collateral" if self.items else "no bundle of collateral is here"
+                "the collateral" if self.items else "there is no bundle of collateral"
             )
             raise EvidenceError(
                 f"{whole} has no {name}" if self.items else whole,
-                why=f"this evidence cannot be judged without {name}",
+                why=f"this evidence cannot be verified without {name}",
                 code="collateral-missing",
             )
         return self.items[name]
@@ -81,9 +81,11 @@ def require_recent(collateral: Collateral, *, at_s: int, max_age_s: int) -> None
     """
     if not 0 <= at_s - collateral.as_of_s <= max_age_s:
         raise StaleError(
-            "the collateral is not of this time",
-            why=f"it is {(at_s - collateral.as_of_s) / DAY_S:.1f} days old, "
-            f"{max_age_s / DAY_S:.1f} are allowed",
+            "the collateral is too old, or is from the future",
+            why=(
+                f"it is {(at_s - collateral.as_of_s) / DAY_S:.1f} days old; "
+                f"{max_age_s / DAY_S:.1f} days are allowed"
+            ),
             code="collateral-stale",
         )
 

@@ -75,7 +75,8 @@ class CompositeBody(Body):
     def __post_init__(self) -> None:
         if not 0 < len(self.devices) <= MAX_DEVICES:
             raise MalformedError(
-                f"a composite has 1 to {MAX_DEVICES} devices", field="devices"
+                f"composite evidence must have 1 to {MAX_DEVICES} devices",
+                field="devices",
             )
 
 
@@ -89,7 +90,10 @@ class CompositeAttester:
 
     def __init__(self, lead: Attester, devices: Sequence[Attester]) -> None:
         if not devices:
-            raise UsageError("a composite has devices; without, let the lead answer")
+            raise UsageError(
+                "composite evidence needs devices; use the lead's attester if there "
+                "are none"
+            )
         self._lead = lead
         self._devices = tuple(devices)
 
@@ -145,8 +149,10 @@ def examine_composite(
     if strange or kind is None:
         part = strange[0] if strange else body.lead
         raise EvidenceError(
-            "a composite of parts that do not belong together",
-            why=f"{part.media_type} cannot be its {'device' if strange else 'lead'}",
+            "the parts of this composite evidence do not belong together",
+            why=(
+                f"{part.media_type} cannot be a {'device' if strange else 'lead'} of it"
+            ),
             code="composite-part",
         )
     ours = None if bound is None else lead_bound(bound, body.devices)
@@ -225,11 +231,11 @@ def _check_modes(
     """What the driver said of the GPUs together, against what each of them signed."""
     gpus = [device for device in devices if device.kind == "gpu"]
     stated = {_MULTI_GPU[gpu.mode] for gpu in gpus}
-    expected = binding.multi_gpu if binding else "none bound"
+    expected = binding.multi_gpu if binding else "none is bound"
     return check(
         stated == {expected},
         "GPUs together",
-        f"GPUs, all of multi-GPU {expected}, as the driver said",
+        f"all GPUs of multi-GPU mode {expected}, as the driver reported them",
         ", ".join(sorted(stated)) or "no GPU",
         "gpu-mode-differs",
     )
@@ -249,7 +255,7 @@ def _check_links(devices: Sequence[Device]) -> AppraisalCheck:
     return check(
         not apart,
         "links between devices",
-        "every GPU's switches, and every switch's GPUs, are here",
+        "the evidence has all switches of every GPU, and all GPUs of every switch",
         ", ".join(apart) + " linked elsewhere" if apart else "they are",
         "gpu-links",
     )
@@ -274,14 +280,14 @@ def read_binding(
     once = check(
         len(places) == 1,
         "binding of the GPUs",
-        "measured once",
+        "measured exactly once",
         f"measured {len(places)} times",
         "gpu-binding-count",
     )
     early = check(
         not places or not code or max(places) < min(code),
         "order of the runtime log",
-        "GPUs bound before any code that owners brought",
+        "the GPUs are bound before any code of the owners",
         "bound first" if not code else f"bound at {places}, code from {min(code)}",
         "gpu-binding-late",
     )

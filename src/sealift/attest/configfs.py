@@ -106,7 +106,7 @@ class TsmReader:
             UnavailableError: ``tsm-unavailable``, ``tsm-failed``, ``tsm-interfered``.
         """
         if len(inblob) != INBLOB_BYTES:
-            raise MalformedError(f"a report carries {INBLOB_BYTES} bytes")
+            raise MalformedError(f"a report must bind {INBLOB_BYTES} bytes")
         why = ""
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -123,7 +123,7 @@ class TsmReader:
             self.folder.make(entry)
         except OSError as error:
             raise UnavailableError(
-                "this machine gives no TDX or SEV-SNP reports",
+                "this machine cannot make TDX or SEV-SNP reports",
                 why=f"configfs-tsm: {error.strerror or error}",
                 code="tsm-unavailable",
             ) from None
@@ -163,12 +163,12 @@ class TsmReader:
     def _require_generation(self, entry: str, expected: int, when: str) -> None:
         found = self._generation(entry)
         if found != expected:
-            raise _InterferedError(f"{found} writes {when}, not {expected}")
+            raise _InterferedError(f"{found} writes {when}; {expected} were expected")
 
     def _generation(self, entry: str) -> int:
         text = self._text(entry, "generation")
         if not (text.isascii() and text.isdigit()):
-            raise OSError(errno.EIO, "the kernel gave no generation")
+            raise OSError(errno.EIO, "the kernel returned no generation")
         return int(text)
 
     def _text(self, entry: str, attribute: str) -> str:
@@ -184,7 +184,7 @@ def _write_once(path: Path, content: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY)
     try:
         if os.write(descriptor, content) != len(content):
-            raise OSError(errno.EIO, "the kernel took only a part")
+            raise OSError(errno.EIO, "the kernel accepted only a part")
     finally:
         os.close(descriptor)
 
@@ -192,7 +192,9 @@ def _write_once(path: Path, content: bytes) -> None:
 def interfered(why: str) -> UnavailableError:
     """The refusal of a report that is not surely ours: ``tsm-interfered``."""
     return UnavailableError(
-        "the platform gave no report of its own", why=why, code="tsm-interfered"
+        "the platform did not return a report for this request",
+        why=why,
+        code="tsm-interfered",
     )
 
 
@@ -213,12 +215,12 @@ def _report(
     report = reader.report(inblob, privlevel=privlevel)
     if report.provider != provider:
         raise UnavailableError(
-            f"this machine makes no reports of {provider}",
+            f"this machine cannot make reports of {provider}",
             why=f"its provider of reports is {report.provider}",
             code="tsm-provider",
         )
     if report_data(report.outblob) != inblob:
-        raise interfered("its report is not over what was asked for")
+        raise interfered("the report does not cover the requested data")
     return report
 
 

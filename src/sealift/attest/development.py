@@ -111,14 +111,14 @@ def examine_development(evidence: Evidence, basis: AppraisalBasis) -> Claims:
             check_bound(body.statement.bound, basis.bound, "bound value"),
             check_code_bundle(claims.code_bundle, basis.references.code_bundle),
         ),
-        notes=("software keys: nobody is kept out",),
+        notes=("software keys: they keep nobody out",),
     )
 
 
 def _require_pinned_attester(attester: PublicKey, basis: AppraisalBasis) -> None:
     if attester not in basis.references.development_attesters:
         raise EvidenceError(
-            "evidence by an attester that the agreement does not name",
+            "the evidence is signed by an attester that the agreement does not name",
             code="attester-unknown",
         )
 

@@ -36,7 +36,7 @@ class Challenge:
 
     def __post_init__(self) -> None:
         if len(self.raw) != CHALLENGE_BYTES:
-            raise MalformedError(f"a challenge has {CHALLENGE_BYTES} bytes")
+            raise MalformedError(f"a challenge must have {CHALLENGE_BYTES} bytes")
 
     @classmethod
     def generate(cls) -> Challenge:
@@ -60,11 +60,11 @@ class Evidence:
 
     def __post_init__(self) -> None:
         if not _MEDIA_TYPE.fullmatch(self.media_type):
-            raise MalformedError("not a media type", field="media_type")
+            raise MalformedError("the text is not a media type", field="media_type")
         if not re.fullmatch(r"[a-z0-9-]{1,32}", self.kind):
-            raise MalformedError("not a kind of evidence", field="kind")
+            raise MalformedError("the text is not a kind of evidence", field="kind")
         if len(self.body) > MAX_BODY_BYTES:
-            raise MalformedError("evidence is too large", field="body")
+            raise MalformedError("the evidence is too large", field="body")
 
     @property
     def digest(self) -> Digest:
@@ -102,8 +102,8 @@ def require_bound(bound: bytes, most: int = MAX_BOUND_BYTES) -> None:
     """
     if not MIN_BOUND_BYTES <= len(bound) <= most:
         raise UsageError(
-            f"this evidence binds {MIN_BOUND_BYTES} to {most} bytes",
-            why=f"{len(bound)} were given",
+            f"this evidence must bind {MIN_BOUND_BYTES} to {most} bytes",
+            why=f"{len(bound)} bytes were given",
             code="usage",
         )
 

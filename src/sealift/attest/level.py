@@ -56,7 +56,9 @@ def check_level(level: str) -> str:
     known = {each.value for each in Level}
     known |= {say_level(Level.DEVELOPMENT, each) for each in Level}
     if level not in known:
-        raise MalformedError("not a level", why=level[:60], field="level")
+        raise MalformedError(
+            "the text is not an assurance level", why=level[:60], field="level"
+        )
     return level
 
 
@@ -84,8 +86,11 @@ def parse_accept(levels: Iterable[str]) -> tuple[Level, ...]:
         )
     if Level.DEVELOPMENT in accepted and len(accepted) > 1:
         raise MalformedError(
-            "accept names development beside another level",
-            why="development protects from nobody, so the other levels would be void",
+            "accept names development together with another level",
+            why=(
+                "development protects data from nobody, so the other levels would "
+                "mean nothing"
+            ),
             field="accept",
             code="development-not-alone",
         )

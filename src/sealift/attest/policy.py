@@ -246,7 +246,7 @@ class Appraiser:
         taken = {Tier.AFFIRMING, lowest}
         if claims.level is not Level.DEVELOPMENT and trust.tier not in taken:
             raise PolicyError(
-                f"evidence is not {lowest}",
+                f"the evidence is not {lowest}",
                 why=f"its tier is {trust.tier}; {'; '.join(claims.notes)}",
                 code="tier-refused",
             )
@@ -293,7 +293,7 @@ class Appraiser:
             yield check(
                 files.get(module.path) == module.digest,
                 f"module {module.path}",
-                str(files.get(module.path, "no such file in the bundle")),
+                str(files.get(module.path, "the code bundle has no such file")),
                 module.digest.to_text(),
                 "module-foreign",
             )
@@ -310,8 +310,8 @@ def find_verifier(
     verifier = verifiers.get(evidence.media_type)
     if verifier is None:
         raise EvidenceError(
-            "evidence of an unknown kind",
-            why=f"no verifier reads {evidence.media_type}",
+            "the kind of evidence is unknown",
+            why=f"no verifier supports {evidence.media_type}",
             code="evidence-unknown-kind",
         )
     return verifier
@@ -322,12 +322,12 @@ def _require_level(possible: frozenset[Level], accepted: tuple[Level, ...]) -> N
         return
     if possible == {Level.DEVELOPMENT}:
         raise PolicyError(
-            "development evidence refused",
+            "development evidence was refused",
             why=f"the agreement accepts {', '.join(accepted)}",
             code="development-refused",
         )
     raise PolicyError(
-        "evidence of a level that is not accepted",
+        "the evidence proves a level that the agreement does not accept",
         why=f"it proves {', '.join(sorted(possible)) or 'no level by itself'}; "
         f"the agreement accepts {', '.join(accepted)}",
         code="level-refused",

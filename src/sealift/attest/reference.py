@@ -161,7 +161,7 @@ class SnpReferences:
         for product, floor in self.min_tcb.items():
             if unknown := sorted(floor.keys() - _TCB_FIELDS):
                 raise MalformedError(
-                    f"no security version is called {unknown[0]}",
+                    f"the security version {unknown[0]} is unknown",
                     field=f"min_tcb.{product}",
                 )
 
@@ -248,7 +248,7 @@ def require_references(values: T | None, kind: str) -> T:
     if values is None:
         raise PolicyError(
             f"the agreement has no reference values for {kind}",
-            why="without them nothing that it shows could be right",
+            why="evidence of this kind cannot be accepted without reference values",
             code="references-missing",
         )
     return values

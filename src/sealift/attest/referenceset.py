@@ -48,11 +48,14 @@ class ReferenceSet:
     def __post_init__(self) -> None:
         check_name(self.name, what="name of a reference set")
         if not 1 <= self.number <= MAX_INTEGER:
-            raise MalformedError("a set's number starts at 1", field="number")
+            raise MalformedError("a set's number must be 1 or more", field="number")
         if self.values.development_attesters or self.values.enrollers:
             raise MalformedError(
-                "a reference set names keys of development evidence or enrolment",
-                why="only the agreement may, where every party reads it",
+                "a reference set contains keys for development evidence or enrolment",
+                why=(
+                    "only the agreement may name such keys, because every party reads "
+                    "the agreement"
+                ),
                 field="values",
             )
 
@@ -116,12 +119,14 @@ def verify_set(
     try:
         signed.signer.verify(Label.REFERENCE_SET, encode(found), signed.signature)
     except AuthenticationError:
-        raise _foreign(wanted, "it was altered after it was signed") from None
+        raise _foreign(wanted, "it was changed after it was signed") from None
     if found.number < max(wanted.number, seen):
         raise StaleError(
-            f"the reference set {wanted.name} is an old one",
-            why=f"its number is {found.number}, "
-            f"number {max(wanted.number, seen)} was used or agreed on",
+            f"the reference set {wanted.name} is outdated",
+            why=(
+                f"its number is {found.number}; number {max(wanted.number, seen)} was "
+                "already used or agreed on"
+            ),
             code="references-rolled-back",
         )
     return found
@@ -161,7 +166,7 @@ def _join(first: Any, second: Any, path: str) -> Any:
         return first  # the agreement's: no set may loosen it
     raise MalformedError(
         "two sources of reference values contradict each other",
-        why=f"{path[1:]} is {first} in one and {second} in the other",
+        why=f"{path[1:]} is {first} in one source and {second} in the other",
         field=path[1:],
         code="references-conflict",
     )
@@ -169,7 +174,7 @@ def _join(first: Any, second: Any, path: str) -> Any:
 
 def _foreign(wanted: SetName, why: str) -> EvidenceError:
     return EvidenceError(
-        f"this is not the reference set {wanted.name} of the agreement",
+        f"the file is not the agreement's reference set {wanted.name}",
         why=why,
         code="references-foreign",
     )

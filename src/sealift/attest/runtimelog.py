@@ -54,7 +54,7 @@ def replay(events: Iterable[RuntimeEvent], name: HashName, start: bytes) -> byte
     """The register after all ``events``, from its value ``start`` after boot."""
     register = start
     if len(register) != digest_bytes(name):
-        raise MalformedError(f"a register of {len(register)} bytes")
+        raise MalformedError(f"a register has {len(register)} bytes")
     for event in events:
         register = digest(name, register, event_digest(event, name))
     return register
@@ -102,8 +102,8 @@ def measured_bundle(events: Iterable[RuntimeEvent]) -> Digest | None:
     found = [each.content for each in events if each.kind == CODE_BUNDLE]
     if len(found) > 1 or any(len(each) != DIGEST_BYTES for each in found):
         raise EvidenceError(
-            "the runtime log does not name one code bundle",
-            why=f"it has {len(found)} such events, and one of 32 bytes is taken",
+            "the runtime log does not name exactly one code bundle",
+            why=f"it has {len(found)} such events; it must have one event of 32 bytes",
             code="code-bundle-twice",
         )
     return Digest(found[0]) if found else None

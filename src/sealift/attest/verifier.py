@@ -96,7 +96,9 @@ def check_bound(found: bytes, bound: bytes | None, subject: str) -> AppraisalChe
     return check(
         found == expected,
         subject,
-        "nothing to compare with" if expected is None else expected.hex(),
+        "the references name no value to compare with"
+        if expected is None
+        else expected.hex(),
         found.hex(),
         "evidence-unbound",
         refusal="evidence",
@@ -118,7 +120,7 @@ def check_code_bundle(found: Digest | None, expected: Digest | None) -> Appraisa
         expected is None or found == expected,
         "code bundle",
         expected.to_text() if expected else "any",
-        found.to_text() if found else "none measured",
+        found.to_text() if found else "nothing was measured",
         "code-bundle-differs",
     )
 
@@ -152,8 +154,8 @@ def require_passed(checks: Iterable[AppraisalCheck]) -> None:
     first, *more = failed
     also = f" (and {len(more)} more)" if more else ""
     raise _REFUSALS[first.refusal](
-        f"evidence refused: {first.subject}",
-        why=f"expected {_short(first.expected)}, found {_short(first.found)}{also}",
+        f"the evidence was refused: {first.subject}",
+        why=f"expected: {_short(first.expected)}; found: {_short(first.found)}{also}",
         code=first.code,
     )
 

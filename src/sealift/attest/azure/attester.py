@@ -67,7 +67,7 @@ class MetadataService:
         try:
             return base64.urlsafe_b64decode(quote + "=" * (-len(quote) % 4))
         except ValueError:
-            raise _silent("its quote is not base64url") from None
+            raise _silent("the quote is not base64url") from None
 
     def _ask(
         self, method: str, path: str, content: dict[str, str] | None = None
@@ -84,26 +84,28 @@ class MetadataService:
         finally:
             connection.close()
         if answer.status != http.client.OK:
-            raise _silent(f"status {answer.status} for {path}")
+            raise _silent(f"it answered with status {answer.status} for {path}")
         try:
             plain = json.loads(raw)
         except (ValueError, RecursionError):
-            raise _silent("its answer is no JSON") from None
+            raise _silent("the answer is not JSON") from None
         if not isinstance(plain, dict):
-            raise MalformedError("the metadata service's answer is no object")
+            raise MalformedError("the metadata service's answer is not an object")
         return plain
 
 
 def _text(answer: dict[str, Any], name: str) -> str:
     found = answer.get(name)
     if not isinstance(found, str):
-        raise _silent(f"its answer has no {name}")
+        raise _silent(f"the answer has no {name}")
     return found
 
 
 def _silent(why: str) -> UnavailableError:
     return UnavailableError(
-        "Azure's metadata service gives no answer", why=why, code="azure-metadata"
+        "Azure's metadata service did not return what was asked for",
+        why=why,
+        code="azure-metadata",
     )
 
 
@@ -216,8 +218,8 @@ class AzureAttester(TpmHost):
                 return raw
             self._sources.wait(_PAUSE_S)
         raise UnavailableError(
-            "the paravisor does not renew its report",
-            why=f"no report with the user data that was written to {USER_DATA:#x}",
+            "the paravisor did not renew its report",
+            why=f"no report contains the user data that was written to {USER_DATA:#x}",
             code="azure-paravisor",
         )
 
@@ -226,11 +228,11 @@ def _find_key(client: TpmClient) -> LoadedKey:
     """The paravisor's attestation key, if it is the one that its report names."""
     key = read_persistent(client, ATTESTATION_KEY)
     if key is None or key.public.scheme is None:
-        raise _no_paravisor("its virtual TPM keeps no attestation key")
+        raise _no_paravisor("its virtual TPM has no attestation key")
     if parse_claims(parse_hcl(_read_hcl(client)).claims).attestation_key != (
         key.public.key
     ):
-        raise _no_paravisor("its report names another key than the virtual TPM keeps")
+        raise _no_paravisor("its report names another key than its virtual TPM has")
     return key
 
 
@@ -247,5 +249,7 @@ def _user_data(raw: bytes) -> bytes:
 
 def _no_paravisor(why: str) -> UnavailableError:
     return UnavailableError(
-        "this is no confidential guest of Azure", why=why, code="azure-paravisor"
+        "this machine is not a confidential guest of Azure",
+        why=why,
+        code="azure-paravisor",
     )

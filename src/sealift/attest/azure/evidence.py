@@ -131,18 +131,18 @@ def parse_hcl(raw: bytes) -> HclReport:
         raise MalformedError("an HCL report is too large")
     cursor = Cursor(raw, "the HCL report")
     if cursor.take(4) != _MAGIC or cursor.number(4) not in _VERSIONS:
-        raise MalformedError("not an HCL report of version 1 or 2", offset=0)
+        raise MalformedError("the HCL report does not have version 1 or 2", offset=0)
     size = cursor.number(4)
     cursor.take(20)  # request type, status, reserved
     hardware = cursor.take(_HARDWARE_BYTES)
     part, _, kind, hash_kind, length = (cursor.number(4) for _ in range(5))
     claims = cursor.take(length)
     if (size, part) != (cursor.offset, _RUNTIME_HEAD_BYTES + length):
-        raise MalformedError("an HCL report does not fit its own lengths")
+        raise MalformedError("the lengths in the HCL report are not consistent")
     if kind not in _HARDWARE or hash_kind != _SHA256:
-        raise MalformedError(f"an HCL report of hardware {kind}, hash {hash_kind}")
+        raise MalformedError(f"the HCL report has hardware {kind} and hash {hash_kind}")
     if any(cursor.rest()):
-        raise MalformedError("bytes behind the HCL report are not zero", offset=size)
+        raise MalformedError("the bytes after the HCL report are not zero", offset=size)
     return HclReport(kind=_HARDWARE[kind], hardware=hardware, claims=claims)
 
 
@@ -174,9 +174,9 @@ def _load(raw: bytes) -> dict[str, Any]:
     try:
         plain = json.loads(raw, object_pairs_hook=_once, parse_float=_refuse_float)
     except (ValueError, RecursionError):
-        raise MalformedError("the HCL report's claims are no JSON") from None
+        raise MalformedError("the HCL report's claims are not JSON") from None
     if not isinstance(plain, dict):
-        raise MalformedError("the HCL report's claims are no object")
+        raise MalformedError("the HCL report's claims are not an object")
     return plain
 
 
@@ -201,18 +201,18 @@ def _find_key(keys: list[dict[str, Any]], name: str) -> RsaKey | None:
     """The RSA key (JWK, RFC 7517) of that name."""
     found = [each for each in keys if each.get("kid") == name]
     if len(found) > 1:
-        raise MalformedError(f"several keys are called {name}", field="keys")
+        raise MalformedError(f"several keys have the name {name}", field="keys")
     if not found:
         return None
     if found[0].get("kty") != "RSA":
-        raise MalformedError(f"{name} is no RSA key", field="keys")
+        raise MalformedError(f"{name} is not an RSA key", field="keys")
     modulus, exponent = (_number(found[0].get(part)) for part in ("n", "e"))
     return RsaKey(modulus, exponent)
 
 
 def _number(text: object) -> int:
     if not isinstance(text, str):
-        raise MalformedError("not a number of a key", field="keys")
+        raise MalformedError("a part of the key is not a number", field="keys")
     try:
         raw = base64.b64decode(
             text + "=" * (-len(text) % 4), altchars=b"-_", validate=True

@@ -140,8 +140,11 @@ def _examine_snp(
     _require_over(report.report_data, hcl.digest)
     if report.vmpl != 0:
         raise EvidenceError(
-            "the report was not made by the paravisor",
-            why=f"privilege level (VMPL) {report.vmpl} asked for it, the paravisor has 0",
+            "the report was not requested by the paravisor",
+            why=(
+                f"it was requested at privilege level (VMPL) {report.vmpl}; the "
+                "paravisor has level 0"
+            ),
             code="azure-vmpl",
         )
     checks = (
@@ -182,15 +185,15 @@ def _examine_tdx(
 
 def _require_no_other(field: str, part: Sequence[object]) -> None:
     if part:
-        raise MalformedError("a part of another kind of hardware", field=field)
+        raise MalformedError("a part belongs to another kind of hardware", field=field)
 
 
 def _require_over(report_data: bytes, digest: bytes) -> None:
     """The hardware vouches for these claims, so for the keys that they name."""
     if report_data != digest.ljust(len(report_data), b"\0"):
         raise EvidenceError(
-            "the hardware's report is not over the paravisor's claims",
-            why="its report data is not their digest",
+            "the hardware's report does not cover the paravisor's claims",
+            why="its report data is not the digest of these claims",
             code="azure-claims",
         )
 
@@ -211,7 +214,9 @@ def _verify_guest(
     values = body.registers()
     verify_values(quote, values, _SCHEME.hash)
     if references.bank not in values:
-        raise MalformedError(f"no {references.bank} registers are quoted", field="pcrs")
+        raise MalformedError(
+            f"the quote does not cover the {references.bank} registers", field="pcrs"
+        )
     return _Guest(body, claims, quote, values[references.bank], references)
 
 
@@ -240,23 +245,23 @@ def _check_guest(guest: _Guest, bound: bytes | None) -> Iterator[AppraisalCheck]
     yield check(
         tpm.ima is None,
         "IMA list",
-        "what may run, in a list" if tpm.ima else "none",
-        "none: this kind of evidence has no place for one",
+        "a list of allowed programs" if tpm.ima else "none",
+        "none: this kind of evidence cannot contain one",
         "azure-ima",
     )
 
 
 def _notes(guest: _Guest) -> Iterator[str]:
-    yield "Azure's paravisor is trusted: it sees all memory and holds the TPM"
+    yield "Azure's paravisor is trusted: it can read all memory and it holds the TPM"
     if guest.claims.vm_id:
         yield f"virtual machine {guest.claims.vm_id}"
     if guest.claims.user_data == bytes(USER_DATA_BYTES):
-        yield "only the quote is fresh: the hardware's report may be older"
+        yield "only the quote is fresh; the hardware's report may be older"
     if guest.claims.console:
         yield "the serial console is enabled"
     if not guest.claims.secure_boot:
         yield "secure boot is off"
     if not guest.body.event_log:
-        yield "no event log: registers are compared, not explained"
+        yield "there is no event log: registers are compared, but not explained"
     if not guest.tpm.endorsement_keys:
         yield "any guest with these measurements may have answered"

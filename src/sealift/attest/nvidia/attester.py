@@ -48,7 +48,7 @@ def open_nvml() -> Any:
         nvml = importlib.import_module("pynvml")
     except ImportError:
         raise UnavailableError(
-            "NVIDIA GPUs cannot be asked here",
+            "this machine cannot ask NVIDIA GPUs for evidence",
             why="nvidia-ml-py is not installed",
             fix="In Sealift's folder, run: pip install '.[nvidia]'",
             code="extra-missing",
@@ -127,7 +127,7 @@ def read_gpu_state(nvml: Any, devices: tuple[BoundDevice, ...]) -> GpuBinding:
     environment = _ENVIRONMENTS.get(settings.environment)
     multi_gpu = _MULTI_GPU.get(settings.multiGpuMode)
     if refused or environment is None or multi_gpu is None:
-        raise _unavailable("the driver does not say how GPUs are protected")
+        raise _unavailable("the driver does not report how the GPUs are protected")
     return GpuBinding(
         environment=environment,
         confidential=settings.ccFeature == _ON,
@@ -154,7 +154,7 @@ def bind_gpus(
         UnavailableError: if they accept work already, or are not closed to the host.
     """
     if _ask(nvml, "nvmlSystemGetConfComputeGpusReadyState") == _ACCEPTING:
-        raise _unavailable("they accepted work before they were measured")
+        raise _unavailable("the GPUs accepted work before they were measured")
     gpus = tuple(each.to_bound_device() for each in gpu_attesters(nvml))
     binding = read_gpu_state(nvml, (*gpus, *switches))
     if not gpus or not binding.protects:
@@ -173,7 +173,7 @@ def _ask(nvml: Any, name: str, *arguments: object) -> Any:
 
 def _unavailable(why: str) -> UnavailableError:
     return UnavailableError(
-        "the GPUs of this machine cannot prove themselves",
+        "the GPUs of this machine cannot make evidence",
         why=why,
         code="gpu-unavailable",
     )

@@ -44,7 +44,7 @@ class NvidiaBody(Body):
     def __post_init__(self) -> None:
         if len(self.certificates) != CHAIN_LENGTH:
             raise MalformedError(
-                f"a device's chain has {CHAIN_LENGTH} certificates",
+                f"a device's certificate chain must have {CHAIN_LENGTH} certificates",
                 field="certificates",
             )
 
@@ -117,7 +117,7 @@ class DeviceReport:
         if self.kind == "switch":
             return self._text(VBIOS).upper()
         if len(raw) != 8:
-            raise MalformedError("a VBIOS version has 8 bytes", field="vbios")
+            raise MalformedError("a VBIOS version must have 8 bytes", field="vbios")
         return ".".join(f"{byte:02X}" for byte in (*raw[3::-1], raw[4]))
 
     @property
@@ -166,7 +166,7 @@ class DeviceReport:
             return "ppcie" if protected == _ON else "unstated"
         mode = _MODES.get(stated)
         if mode is None or (mode == "ppcie") != (protected == _ON):
-            raise MalformedError("a GPU's mode contradicts itself", field="mode")
+            raise MalformedError("a GPU's mode is contradictory", field="mode")
         return mode
 
     @property
@@ -182,13 +182,13 @@ class DeviceReport:
 
     def _field(self, number: int) -> bytes:
         if number not in self.fields:
-            raise MalformedError(f"a report without field {number}")
+            raise MalformedError(f"the report lacks field {number}")
         return self.fields[number]
 
     def _text(self, number: int) -> str:
         raw = self._field(number).rstrip(b"\0")
         if not _NAME.fullmatch(raw):
-            raise MalformedError(f"field {number} of a report is no name")
+            raise MalformedError(f"field {number} of the report is not a name")
         return raw.decode("ascii")
 
 
@@ -202,15 +202,15 @@ def parse_report(raw: bytes) -> DeviceReport:
         MalformedError: with the offset of the first offence.
     """
     if len(raw) > MAX_REPORT_BYTES:
-        raise MalformedError(f"a report of {len(raw)} bytes")
+        raise MalformedError(f"the report has {len(raw)} bytes")
     cursor = Cursor(raw, "a report")
-    _expect(cursor, _REQUEST_HEAD, "not a request for signed measurements")
+    _expect(cursor, _REQUEST_HEAD, "the request is not one for signed measurements")
     nonce = cursor.take(NONCE_BYTES)
-    _expect(cursor, b"\0", "a key slot other than 0")
-    _expect(cursor, _RESPONSE_HEAD, "not a response with measurements")
+    _expect(cursor, b"\0", "the key slot is not 0")
+    _expect(cursor, _RESPONSE_HEAD, "the response does not contain measurements")
     at, blocks, record = cursor.offset, cursor.number(1), cursor.number(3)
     if blocks not in _KIND_BY_BLOCKS or record != blocks * _BLOCK_BYTES:
-        raise MalformedError("not the blocks of a GPU or switch", offset=at)
+        raise MalformedError("the blocks are not those of a GPU or switch", offset=at)
     measurements = []
     for number in range(1, blocks + 1):
         # Index, DMTF's format, its size; a digest (bit 7 clear) of mutable firmware.
@@ -221,7 +221,9 @@ def parse_report(raw: bytes) -> DeviceReport:
     fields = _read_fields(cursor.take(cursor.number(2)))
     end, signature = cursor.offset, cursor.take(SIGNATURE_BYTES)
     if any(cursor.rest()):
-        raise MalformedError("a report does not end behind its signature", offset=end)
+        raise MalformedError(
+            "the report has extra bytes after its signature", offset=end
+        )
     report = DeviceReport(
         kind=_KIND_BY_BLOCKS[blocks],
         nonce=nonce,
@@ -255,16 +257,16 @@ def _read_fields(raw: bytes) -> dict[int, bytes]:
 def _check_kind(report: DeviceReport) -> None:
     """What a GPU and a switch cannot both be; and that all derived values parse."""
     if (DRIVER in report.fields) != (report.kind == "gpu"):
-        raise MalformedError("a report is neither a GPU's nor a switch's")
+        raise MalformedError("the report is neither a GPU's nor a switch's")
     if report.fwid is not None and len(report.fwid) != DIGEST_BYTES:
-        raise MalformedError("a firmware id has 48 bytes", field="fwid")
+        raise MalformedError("a firmware id must have 48 bytes", field="fwid")
     _ = (report.driver, report.vbios, report.board, report.mode, report.neighbours)
     _ = report.chip
 
 
 def _pieces(raw: bytes) -> list[bytes]:
     if len(raw) % PDI_BYTES:
-        raise MalformedError("a list of PDIs is cut short")
+        raise MalformedError("a list of PDIs is incomplete")
     return [raw[at : at + PDI_BYTES] for at in range(0, len(raw), PDI_BYTES)]
 
 
@@ -309,7 +311,7 @@ def read_device(report: DeviceReport, path: tuple[Certificate, ...]) -> Device:
     """
     chip, number = chip_of(path[0]), _DEVICE.fullmatch(path[1].subject)
     if number is None:
-        raise MalformedError("a device's certificates do not name it")
+        raise MalformedError("the device's certificates do not name the device")
     return Device(
         kind=report.kind,
         chip=chip,
@@ -329,7 +331,7 @@ def chip_of(leaf: Certificate) -> str:
     """
     found = _LEAF.fullmatch(leaf.subject)
     if found is None:
-        raise MalformedError("a device's certificates do not name it")
+        raise MalformedError("the device's certificates do not name the device")
     return found[1].replace("_", "")
 
 

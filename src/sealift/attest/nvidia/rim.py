@@ -134,7 +134,7 @@ def verify_signature(signed: SignedRim) -> None:
     """
     key = signed.certificates[0].key()
     if not isinstance(key, EcdsaKey) or key.curve != "P-384":
-        raise _not_genuine("its signer's key is none of P-384")
+        raise _not_genuine("its signer's key is not on the curve P-384")
     try:
         key.verify_raw(signed.signed_info, signed.signature, "sha384")
     except AuthenticationError:
@@ -151,9 +151,11 @@ def parse_signed(raw: bytes) -> SignedRim:
         UnavailableError: ``extra-missing`` without lxml.
     """
     root = _parse_xml(raw)
-    _require(root.tag == SWID + "SoftwareIdentity", "the root is no SoftwareIdentity")
+    _require(
+        root.tag == SWID + "SoftwareIdentity", "the root is not a SoftwareIdentity"
+    )
     signatures = list(root.iter(DSIG + "Signature"))
-    _require(len(signatures) == 1, f"{len(signatures)} signatures")
+    _require(len(signatures) == 1, f"it has {len(signatures)} signatures")
     signature = signatures[0]
     _require(signature.getparent() is root, "the signature is not the document's own")
     info, value, key = _children(signature, "SignedInfo", "SignatureValue", "KeyInfo")
@@ -169,7 +171,7 @@ def parse_signed(raw: bytes) -> SignedRim:
 def _parse_xml(raw: bytes) -> Any:
     """The root element; no DTD, entity, comment, instruction or xml:* attribute."""
     if len(raw) > MAX_RIM_BYTES:
-        raise MalformedError(f"a RIM of {len(raw)} bytes")
+        raise MalformedError(f"the manifest has {len(raw)} bytes")
     text = _DECLARATION.sub(b"", raw, count=1) if raw.startswith(b"<?xml ") else raw
     # Refused as bytes, before a parser could act on them; UTF-8 has one form of each.
     # Inclusive C14N 1.0, which lxml has, is C14N 1.1 where there are no xml: attributes.
@@ -177,7 +179,8 @@ def _parse_xml(raw: bytes) -> Any:
     refused = next((each for each in tokens if each in text), None)
     if refused or not text.startswith(b"<"):
         raise MalformedError(
-            "a RIM with a DTD, comment, instruction or xml: attribute, or not in UTF-8"
+            "the manifest has a DTD, comment, instruction or xml: attribute, or is "
+            "not in UTF-8"
         )
     etree = _etree()
     parser = etree.XMLParser(
@@ -192,7 +195,7 @@ def _parse_xml(raw: bytes) -> Any:
     try:
         return etree.fromstring(text, parser)
     except etree.XMLSyntaxError:
-        raise MalformedError("not XML") from None
+        raise MalformedError("the manifest is not XML") from None
 
 
 def _read_signed_info(info: Any) -> bytes:
@@ -202,7 +205,10 @@ def _read_signed_info(info: Any) -> bytes:
     )
     _require_algorithm(method, C14N)
     _require_algorithm(algorithm, ECDSA_SHA384)
-    _require(dict(reference.attrib) == {"URI": ""}, "not the whole document is signed")
+    _require(
+        dict(reference.attrib) == {"URI": ""},
+        "the signature does not cover the whole document",
+    )
     transforms, hashing, value = _children(
         reference, "Transforms", "DigestMethod", "DigestValue", attributes=("URI",)
     )
@@ -216,10 +222,12 @@ def _read_signed_info(info: Any) -> bytes:
 def _read_certificates(key: Any) -> tuple[Certificate, ...]:
     (x509,) = _children(key, "X509Data")
     found = tuple(x509)
-    _require(1 < len(found) <= 8, f"{len(found)} certificates")
+    _require(1 < len(found) <= 8, f"it has {len(found)} certificates")
     for each in found:
         plain = each.tag == DSIG + "X509Certificate" and not each.attrib
-        _require(plain and not len(each), "something else than certificates")
+        _require(
+            plain and not len(each), "it contains something other than certificates"
+        )
     return tuple(read_certificate(_base64(each, None)) for each in found)
 
 
@@ -227,7 +235,10 @@ def _children(element: Any, *names: str, attributes: tuple[str, ...] = ()) -> li
     """The children, which must be exactly these, with no attribute besides."""
     found = list(element)
     fits = [each.tag for each in found] == [DSIG + name for name in names]
-    _require(fits and set(element.attrib) == set(attributes), "its signature's form")
+    _require(
+        fits and set(element.attrib) == set(attributes),
+        "the form of its signature is not valid",
+    )
     return found
 
 
@@ -241,10 +252,11 @@ def _base64(element: Any, size: int | None) -> bytes:
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise MalformedError("a RIM's base64 does not parse") from None
+        raise MalformedError("the base64 in the manifest is not valid") from None
     fits = not element.attrib and not len(element) and size in (None, len(raw))
     _require(
-        fits and base64.b64encode(raw).decode() == text, "a value of its signature"
+        fits and base64.b64encode(raw).decode() == text,
+        "a value of its signature is not valid",
     )
     return raw
 
@@ -260,7 +272,7 @@ def _canonical(element: Any) -> bytes:
             with_tail=False,
         )
     except etree.LxmlError:  # a relative namespace, which C14N has no form for
-        raise MalformedError("a RIM without canonical form") from None
+        raise MalformedError("the manifest is not in canonical form") from None
     return found
 
 
@@ -295,9 +307,14 @@ def _read_covered(covered: bytes, chain: tuple[Certificate, ...]) -> Rim:
 def _read_resources(payload: Any) -> Iterator[Golden]:
     for resource in payload:
         measured = resource.get("type") == "Measurement"
-        _require(resource.tag == SWID + "Resource" and measured, "a strange resource")
+        _require(
+            resource.tag == SWID + "Resource" and measured,
+            "a resource has an unexpected form",
+        )
         active = resource.get("active")
-        _require(active in ("True", "False"), "a measurement is neither on nor off")
+        _require(
+            active in ("True", "False"), "a measurement is neither active nor inactive"
+        )
         if active == "True":
             yield _read_golden(resource)
 
@@ -314,31 +331,41 @@ def _read_golden(resource: Any) -> Golden:
 
 def _only(root: Any, name: str) -> list[Any]:
     found = root.findall(SWID + name)
-    _require(len(found) == 1, f"{len(found)} elements {name}")
+    _require(len(found) == 1, f"it has {len(found)} elements {name}")
     return list(found)
 
 
 def _attribute(element: Any, name: str) -> str:
     found = element.get(name)
-    _require(isinstance(found, str) and 0 < len(found) <= 64, f"its {name}")
+    _require(
+        isinstance(found, str) and 0 < len(found) <= 64, f"its {name} is not valid"
+    )
     return str(found)
 
 
 def _number(element: Any, name: str, most: int) -> int:
     text = element.get(name) or ""
-    _require(re.fullmatch("0|[1-9][0-9]{0,3}", text) is not None, f"its {name}")
-    _require(int(text) <= most, f"its {name}")
+    _require(
+        re.fullmatch("0|[1-9][0-9]{0,3}", text) is not None, f"its {name} is not valid"
+    )
+    _require(int(text) <= most, f"its {name} is not valid")
     return int(text)
 
 
 def _hex(text: str) -> bytes:
-    _require(re.fullmatch("[0-9a-fA-F]{96}", text) is not None, "a golden value")
+    _require(
+        re.fullmatch("[0-9a-fA-F]{96}", text) is not None, "a golden value is not valid"
+    )
     return bytes.fromhex(text)
 
 
 def _require(holds: bool, why: str) -> None:
     if not holds:
-        raise MalformedError("not a RIM as NVIDIA signs them", why=why, code="rim-form")
+        raise MalformedError(
+            "the file is not a reference manifest in NVIDIA's form",
+            why=why,
+            code="rim-form",
+        )
 
 
 def _not_genuine(why: str) -> EvidenceError:
@@ -353,7 +380,7 @@ def _etree() -> Any:
         return importlib.import_module("lxml.etree")
     except ImportError:
         raise UnavailableError(
-            "reference manifests of NVIDIA cannot be read here",
+            "this machine cannot read NVIDIA's reference manifests",
             why="lxml is not installed",
             fix="In Sealift's folder, run: pip install '.[nvidia]'",
             code="extra-missing",

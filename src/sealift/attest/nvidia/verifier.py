@@ -116,8 +116,11 @@ def _verify_path(
     )
     if path != chain or chain[0].is_ca:
         raise EvidenceError(
-            "a device's chain has another form",
-            why=f"{len(path)} of {CHAIN_LENGTH} certificates lead from leaf to root",
+            "a device's certificate chain has another form than expected",
+            why=(
+                f"{len(path)} of {CHAIN_LENGTH} certificates are in the chain from "
+                "leaf to root"
+            ),
             fix="Do not use this device",
             code="chain-broken",
         )
@@ -133,7 +136,7 @@ def _verify_signature(report: DeviceReport, leaf: Certificate) -> None:
     except AuthenticationError:
         raise EvidenceError(
             "a device's report is not genuine",
-            why=f"its signature is not that of {leaf.subject}",
+            why=f"its signature was not made by the key of {leaf.subject}",
             code="nvidia-signature",
         ) from None
 
@@ -143,8 +146,8 @@ def _check_kind(report: DeviceReport, chip: str) -> AppraisalCheck:
     return check(
         found == report.kind and (not stated or is_of_family(stated, chip)),
         "kind of device",
-        f"{stated or report.kind}, as the report says",
-        f"{chip}, a {found}, as its certificate says",
+        f"{stated or report.kind}, according to the report",
+        f"{chip}, a {found}, according to the certificate",
         "nvidia-kind",
         refusal="evidence",
     )
@@ -188,18 +191,20 @@ def _check_revocation(
     return check(
         tolerated or not unknown,
         "revocation",
-        "looked up where known" if tolerated else "looked up",
-        f"not looked up for {len(unknown)} of {len(asked)} certificates",
+        "checked for each certificate that names a service"
+        if tolerated
+        else "looked up",
+        f"not checked for {len(unknown)} of {len(asked)} certificates",
         "revocation-unknown",
     )
 
 
 def _notes(report: DeviceReport, references: NvidiaReferences) -> Iterator[str]:
-    yield "a report does not say whether memory is encrypted or debug tools are on"
+    yield "the report does not say whether memory is encrypted or debug tools are on"
     if references.revocation == "if-known":
-        yield "revocation was judged by what is at hand only"
+        yield "revocation was checked only with the collateral that was given"
     if report.video_decoder_off:
-        yield "measurement 35 is not compared: the video decoder is off"
+        yield "measurement 35 was not compared, because the video decoder is off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,14 +284,14 @@ def _compare_golden(
         check(
             not twice and not beyond,
             "manifests beside each other",
-            "each names other measurements, all of this device",
-            f"named twice: {twice}, not there: {beyond}",
+            "each manifest names other measurements, and the device has all of them",
+            f"named twice: {twice}; not in the device: {beyond}",
             "nvidia-rim-overlap",
         ),
         check(
             not differing and bool(indexes),
             "golden measurements",
-            f"{len(indexes) or 'some'}, all as the manifests say",
+            f"{len(indexes) or 'some'}, all equal to the manifests",
             compared
             if indexes
             else "not compared: there is no manifest to compare with",

@@ -80,11 +80,13 @@ def parse_endorsement(certificate: Certificate) -> Endorsement:
     """
     name = _text(certificate.extension(_PRODUCT) or b"", _PRODUCT).split("-")[0]
     if name not in _PRODUCT_KEYS:
-        raise MalformedError(f"unknown product {name[:20]!r}", field=_PRODUCT)
+        raise MalformedError(f"the product {name[:20]!r} is unknown", field=_PRODUCT)
     product = _PRODUCT_KEYS[name]
     for oid in _SPARE_VERSIONS:
         if _version(certificate, oid, needed=False):
-            raise MalformedError("a spare version of the key is not zero", field=oid)
+            raise MalformedError(
+                "an unused version field of the key is not zero", field=oid
+            )
     return Endorsement(
         product=product,
         tcb=Tcb(
@@ -129,10 +131,10 @@ def parse_table(raw: bytes) -> tuple[bytes, ...]:
             return tuple(found)
         start, size = (int.from_bytes(entry[at : at + 4], "little") for at in (16, 20))
         if start + size > len(raw):
-            raise MalformedError("an entry lies outside of its table", offset=start)
+            raise MalformedError("an entry is outside of its table", offset=start)
         with suppress(MalformedError):
             found.append(Certificate(raw[start : start + size]).der)
-    raise MalformedError("a certificate table has no end")
+    raise MalformedError("the certificate table has no end mark")
 
 
 def _version(certificate: Certificate, oid: str, *, needed: bool) -> int:
@@ -141,7 +143,7 @@ def _version(certificate: Certificate, oid: str, *, needed: bool) -> int:
         return 0
     value = read_number(read_value(raw or b"", INTEGER))
     if value > 0xFF:
-        raise MalformedError("not a version of one byte", field=oid)
+        raise MalformedError("a version does not have one byte", field=oid)
     return value
 
 
@@ -153,7 +155,7 @@ def _chip_id(certificate: Certificate, product: str) -> bytes:
     if len(raw) == size + 2:  # newer certificates name the type, older ones do not
         raw = read_value(raw, OCTET_STRING)
     if len(raw) != size:
-        raise MalformedError(f"a chip id of {len(raw)} bytes", field=_HARDWARE_ID)
+        raise MalformedError(f"a chip id has {len(raw)} bytes", field=_HARDWARE_ID)
     return raw.ljust(CHIP_ID_BYTES, b"\0")
 
 
@@ -161,7 +163,7 @@ def _text(raw: bytes, oid: str) -> str:
     try:
         return read_value(raw, _IA5_STRING).decode("ascii")
     except UnicodeDecodeError:
-        raise MalformedError("not text", field=oid) from None
+        raise MalformedError("a value is not text", field=oid) from None
 
 
 _LEAF_NAME: Final = {"VCEK": VCEK_NAME, "VLEK": VLEK_NAME}
@@ -208,8 +210,8 @@ def verify_report(
     report = parse_report(raw)
     if report.signing_key == "NONE":
         raise EvidenceError(
-            "the report is not signed at all",
-            why="its host forbids signing with the chip's key (MASK_CHIP_KEY)",
+            "the report is not signed",
+            why="the host forbids signatures with the chip's key (MASK_CHIP_KEY)",
             code="snp-unsigned",
         )
     prefixes = (f"snp/vcek/{report.chip_id.hex()}", "snp/vlek/", "snp/chain/")
@@ -231,10 +233,10 @@ def verify_report(
         revocations=Revocations(lists),
     )
     if len(path) != 3:
-        raise _foreign(f"a chain of {len(path)} certificates, AMD's have 3")
+        raise _foreign(f"a chain of {len(path)} certificates; AMD's chains have 3")
     if lists and lists[0].issuer != path[-1].subject:
         raise EvidenceError(
-            "the revocation list is not that of the key's root",
+            "the revocation list does not belong to the root of the key",
             why=f"it was issued by {lists[0].issuer}",
             code="collateral-foreign",
         )
@@ -260,8 +262,10 @@ def _find_key(
     if problems:
         raise _foreign(problems[0])
     raise EvidenceError(
-        f"there is no {name} certificate",
-        why=f"the report says that such a key signed it; chip {report.chip_id.hex()}",
+        f"the {name} certificate is missing",
+        why=(
+            f"according to the report such a key signed it; chip {report.chip_id.hex()}"
+        ),
         code="snp-key-missing",
     )
 
@@ -269,26 +273,29 @@ def _find_key(
 def _difference(report: SnpReport, endorsement: Endorsement) -> str:
     """How the certificate's facts differ from the report's; empty if they fit."""
     if report.product and report.product != endorsement.product:
-        return f"the key is of {endorsement.product}, the report of {report.product}"
+        return f"the key is for {endorsement.product}, the report for {report.product}"
     if report.cpuid and not report.product:
-        return f"no product is known of CPUID {report.cpuid}"
+        return f"the product of CPUID {report.cpuid} is unknown"
     try:
         reported = parse_tcb(report.reported_tcb, endorsement.product)
     except MalformedError as error:
-        return f"the key is of {endorsement.product}: {error.what}"
+        return f"the key is for {endorsement.product}: {error.what}"
     if reported != endorsement.tcb:
-        return f"key for {endorsement.tcb.to_text()}, report by {reported.to_text()}"
+        return (
+            f"the key is for {endorsement.tcb.to_text()}, the report has "
+            f"{reported.to_text()}"
+        )
     if report.signing_key == "VLEK":
         # The chip loaded it from its operator: it names no chip.
         named = not endorsement.chip_id and bool(endorsement.operator)
-        return "" if named else "the key is not named after an operator"
+        return "" if named else "the key names no operator"
     same = endorsement.chip_id == report.chip_id and not endorsement.operator
-    return "" if same else "the key is of another chip, or the host hides the chip"
+    return "" if same else "the key belongs to another chip, or the host hides the chip"
 
 
 def _foreign(why: str) -> EvidenceError:
     return EvidenceError(
-        "the certificate is not of the key that signed the report",
+        "the certificate does not belong to the key that signed the report",
         why=why,
         code="snp-key-foreign",
     )

@@ -209,7 +209,7 @@ class SnpReport:
             key.verify_raw(self.raw[:SIGNED_BYTES], self.signature, "sha384")
         except AuthenticationError:
             raise EvidenceError(
-                "the report is not signed by its certificate's key",
+                "the report was not signed by its certificate's key",
                 code="snp-signature",
             ) from None
 
@@ -222,16 +222,20 @@ def parse_report(raw: bytes) -> SnpReport:
             signing key, or a byte that must be zero and is not.
     """
     if len(raw) != REPORT_BYTES:
-        raise MalformedError(f"an SNP report has {REPORT_BYTES} bytes, not {len(raw)}")
+        raise MalformedError(
+            f"an SNP report must have {REPORT_BYTES} bytes; this one has {len(raw)}"
+        )
     found = dict(zip(_FIELDS, _LAYOUT.unpack_from(raw), strict=True))
     version, flags, platform = found["version"], found["flags"], found["platform"]
     if version not in VERSIONS:
-        raise MalformedError(f"an SNP report of version {version}", offset=0)
+        raise MalformedError(f"the SNP report has version {version}", offset=0)
     if found.pop("algorithm") != _ECDSA_P384_SHA384:
-        raise MalformedError("not signed by ECDSA P-384 with SHA-384", offset=0x34)
+        raise MalformedError(
+            "the report is not signed with ECDSA P-384 and SHA-384", offset=0x34
+        )
     _require_zero(raw, version)
     if found.pop("flags") >> 5 or flags >> 2 not in _SIGNING_KEYS:
-        raise MalformedError(f"SNP report flags {flags:#x}", offset=0x48)
+        raise MalformedError(f"the SNP report has the flags {flags:#x}", offset=0x48)
     mitigations = found.pop("launch_mitigations"), found.pop("current_mitigations")
     return SnpReport(
         **found
@@ -260,7 +264,7 @@ def parse_tcb(raw: bytes, product: str) -> Tcb:
         MalformedError: if a reserved byte is not zero, or the product is unknown.
     """
     if product not in _TCB_LAYOUTS:
-        raise MalformedError(f"no TCB layout is known of {product[:20]!r}")
+        raise MalformedError(f"the TCB layout of {product[:20]!r} is unknown")
     places = _TCB_LAYOUTS[product]
     if any(raw[at] for at in range(8) if at not in places):
         raise MalformedError("a reserved byte of the TCB version is not zero")
@@ -274,7 +278,7 @@ def _parse_policy(raw: int) -> Policy:
         MalformedError: if the bit that must be one is zero.
     """
     if not raw >> 17 & 1:
-        raise MalformedError("bit 17 of the guest policy is zero", offset=0x08)
+        raise MalformedError("bit 17 of the guest policy must be one", offset=0x08)
     known = (raw >> bit & 1 == 1 for bit in (16, 18, 19, 20, 21, 22, 23, 24, 25))
     return Policy(raw, raw >> 26, *known)
 
@@ -297,7 +301,7 @@ def _parse_signature(raw: bytes) -> bytes:
         numbers += number[:_FIELD_BYTES][::-1]
     start = SIGNED_BYTES + 2 * _NUMBER_BYTES
     if any(raw[start:]):
-        raise MalformedError("bytes behind the signature are not zero", offset=start)
+        raise MalformedError("the bytes after the signature are not zero", offset=start)
     return numbers
 
 

@@ -85,14 +85,14 @@ def check_guest(
     yield check(
         alone and not report.policy.migration_agent,
         "SNP migration agent",
-        "none, and none allowed",
+        "none, and none is allowed",
         found if alone else report.report_id_ma.hex(),
         "snp-migration-agent",
     )
     yield check(
         not report.policy.unknown,
         "SNP policy",
-        "no bits that are unknown here",
+        "only bits that this version knows",
         found,
         "snp-policy-unknown",
     )
@@ -145,7 +145,7 @@ def _check_tcb(
 ) -> Iterator[AppraisalCheck]:
     product, report = verdict.endorsement.product, verdict.report
     floor = references.min_tcb.get(product)
-    expected = f"no {product} is allowed"
+    expected = f"a product that the references name (not {product})"
     if floor is not None:
         lowest = (f"{name} {floor[name]}" for name in TCB_FIELDS if name in floor)
         expected = f"at least {' '.join(lowest) or 'anything'}"
@@ -216,8 +216,8 @@ def notes_of(verdict: SnpVerdict, references: SnpReferences) -> Iterator[str]:
     if unknown := verdict.report.platform.unknown << 6:
         yield f"the host reports platform bits that are unknown here: {unknown:#x}"
     if verdict.endorsement.operator:
-        yield f"the key names its operator, no chip: {verdict.endorsement.operator}"
+        yield f"the key names its operator and no chip: {verdict.endorsement.operator}"
     if not verdict.revocation_checked:
-        yield "AMD's revocation list was not looked at"
+        yield "AMD's revocation list was not checked"
     if not references.chips:
         yield "any chip of the product may have answered"

@@ -203,11 +203,13 @@ def _take_header(cursor: Cursor) -> tuple[int, int]:
     """Version and kind of TEE; the rest of the header is signed, and says little."""
     version, key_kind, tee, vendor = cursor.unpack(_HEADER)
     if version not in {3, 4, 5}:
-        raise MalformedError(f"a quote of version {version}", field="version")
+        raise MalformedError(f"the quote has version {version}", field="version")
     if key_kind != _ECDSA_P256 or vendor != _INTEL_QE:
-        raise MalformedError("not a quote of Intel's ECDSA quoting enclave")
+        raise MalformedError("the quote was not made by Intel's ECDSA quoting enclave")
     if tee not in ({SGX} if version == 3 else {SGX, TDX}):
-        raise MalformedError(f"a quote of an unknown TEE ({tee:#x})", field="tee_type")
+        raise MalformedError(
+            f"the quote comes from an unknown TEE ({tee:#x})", field="tee_type"
+        )
     return version, tee
 
 
@@ -218,7 +220,7 @@ def _take_body_kind(cursor: Cursor, version: int, tee: int) -> tuple[int, int]:
         return kind, _BODY_BYTES[kind]
     kind, size = cursor.number(2), cursor.number(4)
     if _BODY_BYTES.get(kind) != size or (kind == _ENCLAVE) != (tee == SGX):
-        raise MalformedError(f"a quote's body of type {kind} and {size} bytes")
+        raise MalformedError(f"the quote's body has type {kind} and {size} bytes")
     return kind, size
 
 
@@ -226,9 +228,12 @@ def _take_certification(cursor: Cursor, expected: int) -> bytes:
     kind = cursor.number(2)
     if kind != expected:
         raise MalformedError(
-            f"certification data of type {kind}",
-            why=f"type {expected} is taken",
-            fix="Let the platform's quoting service put the PCK chain into quotes",
+            f"the certification data has type {kind}",
+            why=f"type {expected} is required",
+            fix=(
+                "Configure the platform's quoting service to put the PCK chain into "
+                "quotes"
+            ),
             offset=cursor.offset,
         )
     return cursor.take(cursor.number(4))

@@ -83,7 +83,9 @@ def platform_facts(certificate: Certificate) -> PlatformFacts:
     """
     raw = certificate.extension(EXTENSION)
     if raw is None:
-        raise MalformedError("no certificate of a platform's key", field="PCK")
+        raise MalformedError(
+            "the certificate is not that of a platform's key", field="PCK"
+        )
     return parse_extension(raw)
 
 
@@ -97,7 +99,7 @@ def parse_extension(raw: bytes) -> PlatformFacts:
     tcb = _read_fields(_content(fields, "2", SEQUENCE), f"{EXTENSION}.2")
     components = tuple(_number(tcb, str(i + 1)) for i in range(TCB_COMPONENTS))
     if max(components) > 0xFF:
-        raise MalformedError("a security version above 255", field="PCK")
+        raise MalformedError("a security version is above 255", field="PCK")
     return PlatformFacts(
         ppid=_octets(fields, "1", 16),
         fmspc=_octets(fields, "4", 6),
@@ -116,11 +118,13 @@ def _read_fields(raw: bytes, prefix: str) -> Fields:
     for tag, content in read_values(raw):
         pair = read_values(content) if tag == SEQUENCE else []
         if len(pair) != 2 or pair[0][0] != OID:
-            raise MalformedError("not the fields of a PCK certificate")
+            raise MalformedError("the bytes are not the fields of a PCK certificate")
         name = read_oid(pair[0][1])
         short = name.removeprefix(f"{prefix}.")
         if short == name or short in found:
-            raise MalformedError("a foreign or doubled field", field=f"PCK {name}")
+            raise MalformedError(
+                "a field is unknown or occurs twice", field=f"PCK {name}"
+            )
         found[short] = pair[1]
     return found
 
@@ -129,7 +133,7 @@ def _content(fields: Fields, name: str, tag: int) -> bytes:
     found, content = fields.get(name, (0, b""))
     if found != tag:
         raise MalformedError(
-            "a field is missing or of another kind", field=f"PCK {name}"
+            "a field is missing or has another type", field=f"PCK {name}"
         )
     return content
 
@@ -137,7 +141,7 @@ def _content(fields: Fields, name: str, tag: int) -> bytes:
 def _octets(fields: Fields, name: str, size: int) -> bytes:
     content = _content(fields, name, OCTET_STRING)
     if len(content) != size:
-        raise MalformedError(f"a field has not {size} bytes", field=f"PCK {name}")
+        raise MalformedError(f"a field does not have {size} bytes", field=f"PCK {name}")
     return content
 
 
@@ -196,17 +200,19 @@ def verify_quote(
     tcb = source.tcb_info(platform)
     identity = source.qe_identity()
     facts = (
-        ("TCB levels (tcb-info) are of", tcb.kind, kind),
-        ("TCB levels (tcb-info) are of FMSPC", tcb.fmspc.hex(), platform.fmspc.hex()),
-        ("TCB levels (tcb-info) are of PCEID", tcb.pceid.hex(), platform.pceid.hex()),
-        ("quoting enclave's list (qe-identity) is of", identity.kind, _QE_FOR[kind]),
+        ("TCB levels (tcb-info) are for", tcb.kind, kind),
+        ("TCB levels (tcb-info) are for FMSPC", tcb.fmspc.hex(), platform.fmspc.hex()),
+        ("TCB levels (tcb-info) are for PCEID", tcb.pceid.hex(), platform.pceid.hex()),
+        ("quoting enclave's list (qe-identity) is for", identity.kind, _QE_FOR[kind]),
     )
     wrong = [
-        f"the {what} {has}, needed {need}" for what, has, need in facts if has != need
+        f"the {what} {has}; {need} is needed"
+        for what, has, need in facts
+        if has != need
     ]
     if wrong:
         raise EvidenceError(
-            "the collateral is of another kind of platform",
+            "the collateral is for another kind of platform",
             why="; ".join(wrong),
             code="collateral-foreign",
         )
@@ -273,14 +279,17 @@ class CollateralSource:
     ) -> T:
         parts = split_list(raw)
         if parts.name != name:
-            raise MalformedError("a signed list of another kind", field=parts.name)
+            raise MalformedError("the signed list has another kind", field=parts.name)
         signer, *others = certificates_from_pem(self.item(chain))
         if signer.subject_name != LIST_SIGNER:
             raise _broken(f"the signer of {name}", f"it is {signer.subject}")
         lists = (RevocationList(self.item("root-crl")),)
         path = self.verify_chain(signer, others, lists)
         if [each.subject for each in path[1:]] != [lists[0].issuer]:
-            raise _broken(f"the signer of {name}", "the root did not issue it itself")
+            raise _broken(
+                f"the signer of {name}",
+                "the root did not issue its certificate directly",
+            )
         _verify(signer.key(), parts.signed, parts.signature, f"Intel's {name}")
         return parse(parts.signed)
 
@@ -307,9 +316,9 @@ def _verify_platform_key(quote: TdxQuote, source: CollateralSource) -> Certifica
     issuers = [each.subject for each in path[1:]]
     if issuers != [lists[1].issuer, lists[0].issuer]:
         raise EvidenceError(
-            "the revocation lists are not those of the platform's issuers",
+            "the revocation lists do not come from the platform's issuers",
             why=f"they were issued by {lists[1].issuer} and {lists[0].issuer}, "
-            f"needed {' and '.join(issuers)}",
+            f"and must be issued by {' and '.join(issuers)}",
             code="collateral-foreign",
         )
     _verify(pck.key(), quote.qe_signed, quote.qe_signature, "the quoting enclave")
@@ -320,18 +329,18 @@ def _verify_quote_key(quote: TdxQuote) -> None:
     """The quoting enclave binds the attestation key, which signs the quote."""
     bound = sha256(quote.key, quote.qe_auth).ljust(len(quote.qe.report_data), b"\0")
     if quote.qe.report_data != bound:
-        raise _broken("the attestation key", "the quoting enclave binds another one")
+        raise _broken("the attestation key", "the quoting enclave names another key")
     key = EcdsaKey("P-256", quote.key)
     _verify(key, quote.signed, quote.signature, "the quote")
 
 
 def _verify(key: object, signed: bytes, signature: bytes, what: str) -> None:
     if not isinstance(key, EcdsaKey) or key.curve != "P-256":
-        raise _broken(what, "its signer has a key of another kind")
+        raise _broken(what, "its signer's key has another type")
     try:
         key.verify_raw(signed, signature, "sha256")
     except AuthenticationError:
-        raise _broken(what, "the signature does not fit") from None
+        raise _broken(what, "its signature does not verify") from None
 
 
 def _broken(what: str, why: str) -> EvidenceError:

@@ -152,7 +152,7 @@ def split_list(raw: bytes) -> SignedList:
     """
     found = _OUTER.fullmatch(raw) if len(raw) <= MAX_LIST_BYTES else None
     if found is None:
-        raise MalformedError("not a signed list of Intel's service")
+        raise MalformedError("the file is not a signed list of Intel's service")
     name, signed, signature = found.groups()
     return SignedList(name.decode(), signed, bytes.fromhex(signature.decode()))
 
@@ -167,7 +167,7 @@ def parse_tcb_info(signed: bytes) -> TcbInfo:
     version = _get(outer, "version", int)
     kind = _get(outer, "id", str) if version == 3 else "SGX"
     if version not in {2, 3} or kind not in {"SGX", "TDX"}:
-        raise MalformedError(f"TCB levels of version {version}", field="version")
+        raise MalformedError(f"the TCB levels have version {version}", field="version")
     modules: list[tuple[str, dict[str, Any]]] = []
     if kind == "TDX":
         named = _objects(outer, "tdxModuleIdentities")
@@ -196,7 +196,9 @@ def parse_qe_identity(signed: bytes) -> QeIdentity:
     """
     outer = _parse_object(signed)
     if _get(outer, "version", int) != 2:
-        raise MalformedError("an enclave identity of another version", field="version")
+        raise MalformedError(
+            "the enclave identity has another version", field="version"
+        )
     return QeIdentity(
         kind=_get(outer, "id", str),
         issued_s=_time(outer, "issueDate"),
@@ -245,7 +247,9 @@ def _svn_level(plain: Mapping[str, Any]) -> TcbLevel:
 def _components(tcb: Mapping[str, Any], name: str) -> list[int]:
     found = [_get(each, "svn", int) for each in _objects(tcb, name)]
     if len(found) != COMPONENTS:
-        raise MalformedError(f"not {COMPONENTS} security versions", field=name)
+        raise MalformedError(
+            f"the list does not have {COMPONENTS} security versions", field=name
+        )
     return found
 
 
@@ -253,9 +257,9 @@ def _verdict(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Status and advisories of a level."""
     status, found = _get(plain, "tcbStatus", str), plain.get("advisoryIDs", [])
     if status not in STATUSES:
-        raise MalformedError("an unknown TCB status", field="tcbStatus")
+        raise MalformedError("the TCB status is unknown", field="tcbStatus")
     if not isinstance(found, list) or not all(isinstance(x, str) for x in found):
-        raise MalformedError("not a list of names", field="advisoryIDs")
+        raise MalformedError("the value is not a list of names", field="advisoryIDs")
     return {"status": status, "advisories": tuple(found)}
 
 
@@ -263,21 +267,21 @@ def _objects(plain: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """A list of objects; empty if it is not there."""
     found = plain.get(name, [])
     if not isinstance(found, list) or not all(isinstance(x, dict) for x in found):
-        raise MalformedError("not a list of objects", field=name)
+        raise MalformedError("the value is not a list of objects", field=name)
     return found
 
 
 def _get(plain: Mapping[str, Any], name: str, kind: type[T]) -> T:
     found = plain.get(name)
     if type(found) is not kind:
-        raise MalformedError("a field is missing or of another kind", field=name)
+        raise MalformedError("a field is missing or has another type", field=name)
     return found
 
 
 def _hex(plain: Mapping[str, Any], name: str, size: int) -> bytes:
     text = _get(plain, name, str)
     if not re.fullmatch(f"[0-9A-Fa-f]{{{2 * size}}}", text):
-        raise MalformedError(f"not {size} bytes in hex", field=name)
+        raise MalformedError(f"the value is not {size} bytes in hex", field=name)
     return bytes.fromhex(text)
 
 
@@ -288,23 +292,23 @@ def _time(plain: Mapping[str, Any], name: str) -> int:
             raise ValueError
         return int(dt.datetime.fromisoformat(text).timestamp())
     except ValueError:
-        raise MalformedError("not a time", field=name) from None
+        raise MalformedError("the value is not a time", field=name) from None
 
 
 def _parse_object(raw: bytes) -> dict[str, Any]:
     try:
         plain = json.loads(raw.decode("ascii"), object_pairs_hook=_once)
     except (ValueError, RecursionError):
-        raise MalformedError("not JSON") from None
+        raise MalformedError("the bytes are not JSON") from None
     if not isinstance(plain, dict):
-        raise MalformedError("not a JSON object")
+        raise MalformedError("the value is not a JSON object")
     return plain
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     plain = dict(pairs)
     if len(plain) != len(pairs):
-        raise MalformedError("a field stands twice")
+        raise MalformedError("a field occurs twice")
     return plain
 
 
@@ -342,8 +346,11 @@ def find_module(tcb: TcbInfo, body: TdReport) -> ModuleIdentity:
         != _masked(found.attributes, found.mask)
     ):
         raise EvidenceError(
-            "the TDX module is none of Intel's",
-            why=f"major version {major}, signer {body.mrsignerseam.hex()[:16]}…",
+            "the TDX module was not made by Intel",
+            why=(
+                f"it has major version {major} and signer "
+                f"{body.mrsignerseam.hex()[:16]}…"
+            ),
             code="tdx-module-unknown",
         )
     return found
@@ -364,8 +371,8 @@ def require_quoting_enclave(identity: QeIdentity, qe: EnclaveReport) -> None:
         or misc != identity.miscselect & identity.miscselect_mask
     ):
         raise EvidenceError(
-            "the quoting enclave is none of Intel's",
-            why=f"signer {qe.mrsigner.hex()[:16]}…, product {qe.product}",
+            "the quoting enclave was not made by Intel",
+            why=f"it has signer {qe.mrsigner.hex()[:16]}… and product {qe.product}",
             code="quoting-enclave-unknown",
         )
 

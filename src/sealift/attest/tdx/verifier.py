@@ -107,7 +107,7 @@ def verify_guest(
     quote = parse_quote(raw)
     if not isinstance(quote.body, TdReport):
         raise EvidenceError(
-            "a quote of an SGX enclave, not of a TDX guest", code="quote-not-tdx"
+            "the quote is of an SGX enclave, not of a TDX guest", code="quote-not-tdx"
         )
     verdict = verify_quote(quote, basis.collateral, at_s=basis.at_s, roots=roots)
     return quote.body, verdict
@@ -150,7 +150,12 @@ def _check_attributes(
         (not report.attributes & DEBUG, "debug", "off", "tdx-debug"),
         (not movable, "migration", "the guest cannot be migrated", "tdx-migratable"),
         (set_or_any, "SEPT_VE_DISABLE", "set" if wanted else "any", "tdx-sept-ve"),
-        (not unknown, "attributes", "none that is unknown here", "tdx-attributes"),
+        (
+            not unknown,
+            "attributes",
+            "only attributes that this version knows",
+            "tdx-attributes",
+        ),
     ):
         yield check(holds, f"TDX {subject}", expected, found, code)
 
@@ -282,6 +287,6 @@ def _notes(report: TdReport, verdict: QuoteVerdict, body: TdxBody) -> Iterator[s
         if report.attributes >> bit & 1:
             yield f"the guest may use {name}"
     if body.ccel is None:
-        yield "no firmware log: registers are compared, not explained"
+        yield "there is no firmware log: registers are compared, but not explained"
     if verdict.platform.smt:
         yield "hyper-threading is on"

@@ -113,9 +113,11 @@ def _derive(evidence: Evidence, trusted: Trusted) -> ReferenceValues:
     derive = _DERIVE.get(evidence.media_type)
     if derive is None:
         raise PolicyError(
-            f"evidence of kind {evidence.kind} gives no reference values",
-            why="only the agreement names keys of development evidence, and Azure's "
-            "guests are measured by two sources that parties pin by hand",
+            f"evidence of kind {evidence.kind} contains no reference values",
+            why=(
+                "keys of development evidence can be named only in the agreement, and "
+                "the values of Azure's guests must be pinned by the parties"
+            ),
             code="references-kind",
         )
     return derive(evidence.body, trusted)
@@ -161,8 +163,10 @@ def _vouch(
 def _of_tpm(raw: bytes, trusted: Trusted) -> ReferenceValues:
     if trusted.operator is None:
         raise UsageError(
-            "nobody said who runs this TPM",
-            why="its certificate does not tell a chip from a cloud's program",
+            "the operator of this TPM is not given",
+            why=(
+                "its certificate does not distinguish a chip from a cloud's virtual TPM"
+            ),
             code="references-operator",
         )
     body = tpm.TpmBody.parse(raw)
@@ -191,8 +195,10 @@ def _ima(allowed: dict[str, tuple[Digest, ...]], trusted: Trusted) -> ImaReferen
     if not must:
         raise UsageError(
             "the host's list names no interpreter, policy or agent",
-            why="without a program that must have run, a host that measures nothing "
-            "would be accepted",
+            why=(
+                "without a program that must have run, a host that measures nothing "
+                "would be accepted"
+            ),
             code="references-must",
         )
     return ImaReferences(allow=allowed, must=must)
@@ -212,8 +218,11 @@ def _endorsed(body: tpm.TpmBody, trusted: Trusted) -> tuple[Digest, Certificate]
         top = above[0]
     if top.der == chain[0].der:
         raise EvidenceError(
-            "nobody is known who vouches for this TPM",
-            why=f"its certificate was issued by {top.issuer}, which is not here",
+            "the issuer of this TPM's certificate is not known",
+            why=(
+                f"the certificate was issued by {top.issuer}, whose certificate was "
+                "not given"
+            ),
             code="references-no-root",
         )
     return chain[0].spki_digest, top
@@ -236,7 +245,7 @@ def _of_tdx(raw: bytes, trusted: Trusted) -> ReferenceValues:
     quote = parse_quote(tdx.TdxBody.parse(raw).quote)
     report, pck = quote.body, certificates_from_pem(quote.chain)[0]
     if not isinstance(report, TdReport):
-        raise MalformedError("a quote of an enclave, not of a TDX guest")
+        raise MalformedError("the quote is of an enclave, not of a TDX guest")
     return ReferenceValues(
         tdx=TdxReferences(
             mrtd=(report.mrtd,),
@@ -279,8 +288,8 @@ def _signer(
             if each.subject_name == name:
                 return parse_endorsement(each)
     raise EvidenceError(
-        f"there is no {name} certificate",
-        why="it says which product and firmware the report is of",
+        f"the {name} certificate is missing",
+        why="it names the product and the firmware of the report",
         code="snp-key-missing",
     )
 

@@ -76,7 +76,7 @@ def _revocation_list(plain: dict[str, Any], field: str) -> bytes:
 def _text(plain: dict[str, Any], field: str) -> str:
     found = plain.get(field)
     if not isinstance(found, str) or not found.isascii():
-        raise MalformedError("a field is missing or no text", field=field)
+        raise MalformedError("a field is missing or is not text", field=field)
     return found
 
 
@@ -117,9 +117,11 @@ def to_items(raw: bytes, stem: str = "") -> dict[str, bytes]:
         if found := read(raw, stem):
             return found
     raise MalformedError(
-        "no collateral that is known here",
-        why="neither lists of Intel's, nor certificates, revocation lists, OCSP answers "
-        "or manifests",
+        "the file is not collateral of a known form",
+        why=(
+            "it is neither a list of Intel's, nor a certificate, revocation list, "
+            "OCSP answer or manifest"
+        ),
         code="collateral-unknown",
     )
 
@@ -158,15 +160,15 @@ def bundle(
     newest = max((each for each in issued if each is not None), default=None)
     as_of_s = newest if as_of_s is None else as_of_s
     if as_of_s is None:
-        why, fix = "no item says when it was made", "Give --as-of TIME"
+        why, fix = "no item has a date", "Give --as-of TIME"
     elif newest is not None and as_of_s < newest:
-        why, fix = "an item was made after that time", "Give a later --as-of"
+        why, fix = "an item is newer than that time", "Give a later --as-of"
     elif as_of_s > now_s:
-        why, fix = "that time is still to come", "Check this machine's clock"
+        why, fix = "that time is in the future", "Check this machine's clock"
     else:
         return Collateral(as_of_s=as_of_s, items=items)
     raise UsageError(
-        "the bundle has no time of its own", why=why, fix=fix, code="collateral-as-of"
+        "the time of the bundle is not known", why=why, fix=fix, code="collateral-as-of"
     )
 
 
@@ -192,10 +194,10 @@ def _rim_answer(plain: dict[str, object]) -> dict[str, bytes]:
     """What NVIDIA's service answers: the manifest in base64, its id and SHA-256."""
     name, text, expected = (plain.get(each) for each in ("id", "rim", "sha256"))
     if not isinstance(name, str) or not _RIM_NAME.fullmatch(name):
-        raise MalformedError("a manifest without its id", field="id")
+        raise MalformedError("the manifest has no id", field="id")
     raw = decode_text(str(text))
     if expected is not None and Digest.of(raw).raw.hex() != expected:
-        raise MalformedError("a manifest of another digest", field="sha256")
+        raise MalformedError("the manifest has another digest", field="sha256")
     return {f"nvidia/rim/{name}": raw}
 
 
@@ -204,8 +206,11 @@ def _read_rim(raw: bytes, stem: str) -> dict[str, bytes]:
         return {}
     if not _RIM_NAME.fullmatch(stem):
         raise MalformedError(
-            "a manifest whose id is not known",
-            why="a file is named by its id: NV_GPU_DRIVER_GH100_550.144.03.xml",
+            "the manifest's id is unknown",
+            why=(
+                "name the file by its id, for example "
+                "NV_GPU_DRIVER_GH100_550.144.03.xml"
+            ),
             code="collateral-unknown",
         )
     return {f"nvidia/rim/{stem}": raw}
@@ -294,8 +299,8 @@ def wanted(
     found = [q for e in known for q in _ASK[e.media_type](e.body, services)]
     if not found:
         raise UsageError(
-            f"no service is asked about evidence of kind {evidence.kind}",
-            fix="Make a bundle of its maker's files: `attest collateral make`",
+            f"there is no collateral service for evidence of kind {evidence.kind}",
+            fix="Make a bundle of the vendor's files: `sealift attest collateral make`",
             code="usage",
         )
     return tuple(dict.fromkeys(found))
@@ -340,8 +345,8 @@ def _ask_amd(raw: bytes, services: Services) -> tuple[CollateralQuery, ...]:
     product = report.product
     if not product:
         raise UsageError(
-            "this report does not say which product its chip is",
-            why="it is of version 2",
+            "the report does not name the product of its chip",
+            why="it has version 2",
             fix="Download AMD's files for the product, and make a bundle of them",
             code="usage",
         )
@@ -379,24 +384,24 @@ _ASK: Final[Mapping[str, Callable[[bytes, Services], tuple[CollateralQuery, ...]
 
 def _ask(url: str) -> tuple[bytes, Message]:
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-        raise UsageError(f"{url[:80]} is no address of a service", code="usage")
+        raise UsageError(f"{url[:80]} is not the address of a service", code="usage")
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310
             body = answer.read(MAX_BUNDLE_BYTES + 1)
             headers: Message = answer.headers
     except urllib.error.HTTPError as error:
         error.close()
-        raise _unreachable(url, f"status {error.code}") from None
+        raise _unreachable(url, f"it answered with status {error.code}") from None
     except (OSError, ValueError) as error:
         raise _unreachable(url, str(error)) from None
     if len(body) > MAX_BUNDLE_BYTES:
-        raise MalformedError("a service's answer is too long", why=url)
+        raise MalformedError("the service's answer is too long", why=url)
     return body, headers
 
 
 def _unreachable(url: str, why: str) -> UnavailableError:
     return UnavailableError(
-        "a vendor's service gives no answer",
+        "a vendor's service did not answer",
         why=f"{url}: {why}",
         code="collateral-unreachable",
     )

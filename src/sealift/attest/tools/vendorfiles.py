@@ -100,7 +100,7 @@ def _read_messagepack(raw: bytes) -> TdxBody | SnpBody:
         chain = _read_chain(_binary(each) for each in found["cert_chain"])
         return SnpBody(report=_binary(found["report"]), certificates=chain)
     except (KeyError, TypeError, ValueError):
-        raise MalformedError("not dstack's container") from None
+        raise MalformedError("the bytes are not dstack's container") from None
 
 
 def _binary(value: object) -> bytes:
@@ -112,7 +112,7 @@ def _binary(value: object) -> bytes:
 def _value(cursor: Cursor, depth: int) -> Any:
     first = cursor.number(1)
     if depth > _MAX_DEPTH:
-        raise MalformedError("dstack's container is too deep")
+        raise MalformedError("dstack's container is nested too deeply")
     if first < 0x80:
         return first
     if first in _NUMBERS or first in _CONSTANTS:
@@ -131,7 +131,7 @@ def _value(cursor: Cursor, depth: int) -> Any:
             (_value(cursor, depth + 1), _value(cursor, depth + 1)) for _ in range(many)
         )
         return dict(pairs)
-    raise MalformedError("dstack's container has a value of another kind")
+    raise MalformedError("dstack's container has a value of another type")
 
 
 _HEX: Final = re.compile(r"(?:[0-9A-Fa-f]{2})+")
@@ -155,7 +155,7 @@ def decode_text(text: str) -> bytes:
     try:
         return base64.b64decode(letters + "=" * (-len(letters) % 4), validate=True)
     except ValueError:
-        raise MalformedError("neither hex nor base64") from None
+        raise MalformedError("the text is neither hex nor base64") from None
 
 
 def read_bytes(raw: bytes) -> bytes:
@@ -180,7 +180,7 @@ def read_object(raw: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         plain = None
     if not isinstance(plain, dict):
-        raise MalformedError("not a JSON object")
+        raise MalformedError("the file is not a JSON object")
     return plain
 
 
@@ -234,8 +234,9 @@ def _wrap(raw: bytes, chain: tuple[bytes, ...], device: int) -> Wrapped:
     if raw.startswith(_SPDM_REQUEST):
         if not chain:
             raise UsageError(
-                "a report of an NVIDIA device is judged with its certificates",
-                fix="Give its chain with --certificates FILE",
+                "a report of an NVIDIA device can be verified only with its "
+                "certificates",
+                fix="Give its certificate chain with --certificates FILE",
                 code="usage",
             )
         body = NvidiaBody(report=raw, certificates=chain)
@@ -244,7 +245,7 @@ def _wrap(raw: bytes, chain: tuple[bytes, ...], device: int) -> Wrapped:
         return _wrap_quote(raw)
     if raw and begins_container(raw):
         return _wrap_container(raw, chain)
-    raise _unknown("it begins like nothing that is known")
+    raise _unknown("its first bytes are unknown")
 
 
 def _wrap_quote(raw: bytes) -> Wrapped:
@@ -271,7 +272,7 @@ def _wrap_json(raw: bytes, certificates: tuple[bytes, ...], device: int) -> Wrap
     try:
         plain = json.loads(raw)
     except (ValueError, RecursionError):
-        raise _unknown("neither JSON nor any other form") from None
+        raise _unknown("it is neither JSON nor another known form") from None
     return _wrap_plain(plain, certificates, device)
 
 
@@ -284,7 +285,7 @@ def _wrap_plain(plain: Any, certificates: tuple[bytes, ...], device: int) -> Wra
     if isinstance(plain, list):
         return _wrap_list(plain, device)
     if not isinstance(plain, dict):
-        raise _unknown("JSON, but no object")
+        raise _unknown("it is JSON, but not an object")
     if "evidences" in plain:
         said = str(plain.get("result_message"))[:80]
         raise _unknown(f"nvattest collected nothing: {said}")
@@ -311,12 +312,12 @@ def _wrap_cpu(plain: Mapping[str, Any], certificates: tuple[bytes, ...]) -> Wrap
     if "attestation" in names:
         inner = _bytes(plain, "attestation")
         if not inner or not begins_container(inner):
-            raise _unknown("an attestation in another container than dstack's")
+            raise _unknown("it is an attestation in another container than dstack's")
         return _wrap_container(inner, certificates)
     if report := _first(plain, _SNP_REPORT, (str, list)):
         chain = _read_chain(_parts([plain.get(each) for each in _SNP_CHAIN]))
         return _wrap_snp(_bytes(plain, report), chain + certificates)
-    raise _unknown("an object of another kind")
+    raise _unknown("it is an object of another kind")
 
 
 # Names by which tools call the same thing: Trustee, NVIDIA's SDK and services, dstack,
@@ -360,22 +361,22 @@ def _collected(plain: Mapping[str, Any]) -> list[Any]:
             if isinstance(each, dict)
         ]
     except (KeyError, TypeError, IndexError):
-        raise _unknown("a collection without a device's evidence") from None
+        raise _unknown("it is a collection without a device's evidence") from None
 
 
 def _wrap_list(plain: list[Any], device: int) -> Wrapped:
     if not 0 <= device < len(plain):
         raise UsageError(
-            f"there is no device {device}",
-            why=f"the file has {len(plain)}, counted from 0",
+            f"the file has no device {device}",
+            why=f"it has {len(plain)} devices, counted from 0",
             code="usage",
         )
     entry = plain[device]
     if not isinstance(entry, dict):
-        raise _unknown("a list, but not of evidence")
+        raise _unknown("it is a list, but not of evidence")
     report, held = _first(entry, _DEVICE_REPORT, str), _first(entry, _DEVICE_CHAIN, str)
     if not report or not held:
-        raise _unknown("a list, but not of devices' reports with certificates")
+        raise _unknown("it is a list, but not of devices' reports with certificates")
     chain = certificates_from_pem(read_bytes(entry[held].encode()))
     body = NvidiaBody(
         report=_bytes(entry, report),
@@ -389,7 +390,7 @@ def _wrap_azure(plain: Mapping[str, Any], certificates: tuple[bytes, ...]) -> Wr
     """Evidence of az-snp-vtpm and az-tdx-vtpm, as they were and are written."""
     quote = plain.get("tpm_quote") or plain.get("quote")
     if not isinstance(quote, dict) or not isinstance(quote.get("pcrs"), list):
-        raise _unknown("Azure's evidence without registers")
+        raise _unknown("it is Azure's evidence without registers")
     hcl = "hcl_report" if "hcl_report" in plain else "report"
     own = parse_certificates(_pem_or_der(plain, "vcek")) if plain.get("vcek") else ()
     values = {str(n): _octets(raw) for n, raw in enumerate(quote["pcrs"])}
@@ -423,10 +424,10 @@ def _octets(value: object) -> bytes:
     with suppress(ValueError, TypeError):
         if isinstance(value, list):
             return bytes(value)
-    raise MalformedError("neither text nor a list of bytes")
+    raise MalformedError("a value is neither text nor a list of bytes")
 
 
 def _unknown(why: str) -> SealiftError:
     return MalformedError(
-        "no form of evidence that is known here", why=why, code="bad-evidence-file"
+        "the file is not evidence of a known form", why=why, code="bad-evidence-file"
     )

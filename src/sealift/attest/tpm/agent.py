@@ -137,7 +137,7 @@ class Vocabulary:
         verb = self._verbs[type(request)]
         raw = codec.encode({"verb": verb, "request": codec.to_plain(request)})
         if len(raw) > MAX_REQUEST_BYTES:
-            raise MalformedError("a request is too large for the agent's port")
+            raise MalformedError("the request is too large for the agent")
         return _frame(raw)
 
     def decode(self, raw: bytes) -> Any:
@@ -151,7 +151,7 @@ class Vocabulary:
         verb = plain["verb"] if fits else None
         kind = self._kinds.get(verb) if isinstance(verb, str) else None
         if kind is None:
-            raise MalformedError("not a request to this agent")
+            raise MalformedError("the message is not a request to this agent")
         return codec.from_plain(kind, plain["request"])
 
 
@@ -186,7 +186,9 @@ def read_frame(read: Read, limit: int) -> bytes:
     """
     size = int.from_bytes(read_exactly(read, _LENGTH_BYTES))
     if size > limit:
-        raise MalformedError(f"a message of {size} bytes", why=f"limit {limit}")
+        raise MalformedError(
+            f"a message of {size} bytes is too large", why=f"the limit is {limit}"
+        )
     return read_exactly(read, size)
 
 
@@ -196,7 +198,7 @@ def read_exactly(read: Read, size: int) -> bytes:
     while missing:
         part = read(missing)
         if not part:
-            raise PeerError("the agent's port was closed", code="agent-gone")
+            raise PeerError("the agent closed the connection", code="agent-gone")
         parts.append(part)
         missing -= len(part)
     return b"".join(parts)
@@ -303,7 +305,7 @@ class AgentAttester:
 
 def _gone(place: str, error: OSError | SealiftError) -> UnavailableError:
     return UnavailableError(
-        f"no attestation agent answers at {place}",
+        f"the attestation agent at {place} does not answer",
         why=error,
         code="agent-gone",
     )

@@ -282,8 +282,8 @@ def _encode(body: TpmBody) -> bytes:
     if len(raw) > MAX_BODY_BYTES:
         raise UnavailableError(
             "the host's logs are too long for one piece of evidence",
-            why=f"{len(raw)} bytes, {MAX_BODY_BYTES} are taken",
-            fix="Restart the host, or measure less with another IMA policy",
+            why=f"they have {len(raw)} bytes; the limit is {MAX_BODY_BYTES}",
+            fix="Restart the host, or use an IMA policy that measures less",
             code="measurement-log",
         )
     return raw

@@ -98,7 +98,7 @@ class SocketLink:
             header = self._receive(HEADER_BYTES)
             size = int.from_bytes(header[2:6], "big")
             if not HEADER_BYTES <= size <= MAX_ANSWER_BYTES:
-                raise ConnectionError(f"an answer of {size} bytes")
+                raise ConnectionError(f"the answer has {size} bytes")
             return header + self._receive(size - HEADER_BYTES)
         except OSError as error:
             raise unreachable(self._name, error) from None
@@ -112,7 +112,7 @@ class SocketLink:
         while len(received) < size:
             part = self._socket.recv(size - len(received))
             if not part:
-                raise ConnectionError("it closed the connection")
+                raise ConnectionError("the TPM closed the connection")
             received += part
         return received
 
@@ -129,7 +129,7 @@ def open_link(name: str) -> Link:
     if scheme == "tcp":
         host, _, port = rest.rpartition(":")
         if not port.isdecimal():
-            raise unreachable(name, ValueError("no port in its name"))
+            raise unreachable(name, ValueError("the name has no port"))
         return SocketLink((host, int(port)))
     return DeviceLink(name)
 
@@ -137,7 +137,7 @@ def open_link(name: str) -> Link:
 def unreachable(name: str, error: Exception) -> UnavailableError:
     """The refusal of a TPM that does not answer."""
     return UnavailableError(
-        f"no TPM answers at {name}", why=error, code="tpm-unavailable"
+        f"the TPM at {name} does not answer", why=error, code="tpm-unavailable"
     )
 
 
@@ -292,8 +292,8 @@ class TpmClient:
 def _response_code(raw: bytes) -> int:
     if len(raw) < HEADER_BYTES or int.from_bytes(raw[2:6], "big") != len(raw):
         raise UnavailableError(
-            "the TPM's answer does not parse",
-            why=f"{len(raw)} bytes",
+            "the TPM's answer is not valid",
+            why=f"it has {len(raw)} bytes",
             code="tpm-unavailable",
         )
     return int.from_bytes(raw[6:10], "big")
@@ -301,22 +301,22 @@ def _response_code(raw: bytes) -> int:
 
 _REASONS: Final = {
     0x100: "it was not started",
-    0x101: "it failed its self test, and answers nothing until it is reset",
+    0x101: "it failed its self test and must be reset",
     0x127: "its random numbers are not available yet",
     0x84: "a value is out of range",
-    0x8B: "a handle is not known to it",
-    0x8E: "an authorization failed: somebody set a password",
+    0x8B: "it does not know a handle",
+    0x8E: "an authorization failed: a password is set",
     0x9D: "a policy was not satisfied",
-    0xA2: "an authorization failed: somebody set a password",
+    0xA2: "an authorization failed: a password is set",
     0x95: "a structure has a wrong size",
-    0x9F: "an integrity check failed: this was made by another TPM",
-    0x14A: "the NV index is not written yet",
-    0x14C: "the NV index exists already",
+    0x9F: "an integrity check failed: another TPM made this object",
+    0x14A: "the NV index has not been written yet",
+    0x14C: "the NV index already exists",
     0x14B: "its non-volatile memory is full",
-    0x902: "all places for keys are taken by other programs",
-    0x903: "all places for sessions are taken by other programs",
-    0x905: "it is still testing itself",
-    0x920: "it limits how often its non-volatile memory is written",
+    0x902: "other programs use all of its key slots",
+    0x903: "other programs use all of its session slots",
+    0x905: "its self test is still running",
+    0x920: "it limits how often its non-volatile memory may be written",
     0x921: "it is locked after wrong passwords",
-    0x922: "it was busy too long",
+    0x922: "it was busy for too long",
 }

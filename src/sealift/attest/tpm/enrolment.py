@@ -125,14 +125,17 @@ def find_enrolment(
                 verify_enrolment(signed)
             except AuthenticationError:
                 raise EvidenceError(
-                    "an enrolment is not genuine",
-                    why=f"{signed.enroller} did not sign it so",
+                    "the enrolment is not genuine",
+                    why=f"the signature of {signed.enroller} does not verify",
                     code="tpm-not-enrolled",
                 ) from None
             return signed
     raise EvidenceError(
         "the attestation key is not enrolled",
-        why="nobody whom the agreement names found it beside this endorsement key",
+        why=(
+            "no enroller of the agreement has confirmed it together with this "
+            "endorsement key"
+        ),
         code="tpm-not-enrolled",
     )
 
@@ -154,8 +157,8 @@ def require_pair(request: EnrolmentRequest) -> tuple[Public, Public]:
     wanted = FIXED_TPM | RESTRICTED | DECRYPT
     if ek.attributes & (wanted | SIGN) != wanted or named != [ek.spki_digest]:
         raise EvidenceError(
-            "not the endorsement key of the certificate",
-            why="it is another key, or one that does more than decrypt",
+            "the endorsement key is not the key of its certificate",
+            why="it is another key, or a key that can do more than decrypt",
             code="tpm-endorsement-key",
         )
     return ek, ak
@@ -185,7 +188,7 @@ def check_answer(secret: SecretKey, answer: bytes) -> None:
     except AuthenticationError:
         raise EvidenceError(
             "the host could not open the credential",
-            why="its attestation key is not in the TPM of that endorsement key",
+            why="its attestation key is not in the TPM that has this endorsement key",
             code="tpm-not-activated",
         ) from None
 
@@ -273,14 +276,15 @@ def verify_endorsement(
     """
     if not certificates:
         raise EvidenceError(
-            "the evidence has no endorsement key certificate", code="tpm-no-endorsement"
+            "the evidence contains no endorsement key certificate",
+            code="tpm-no-endorsement",
         )
     leaf, *issuers = (read_certificate(raw) for raw in certificates)
     purposes = leaf.extension(_EXTENDED_KEY_USAGE)
     if leaf.is_ca or (purposes is not None and _EK_PURPOSE not in purposes):
         raise EvidenceError(
-            "the first certificate is none of an endorsement key",
-            why="it is one of an issuer, or was issued for something else",
+            "the first certificate does not belong to an endorsement key",
+            why="it belongs to an issuer, or was issued for another purpose",
             code="tpm-no-endorsement",
         )
     ours = (read_certificate(raw) for raw in collateral.named("tpm/issuer/").values())
@@ -307,14 +311,22 @@ def _require_looked_up(
             continue
         if pair[0].names_revocation:
             raise PolicyError(
-                f"nobody looked whether the certificate of {pair[0].subject} was revoked",
-                why="it names where that is told, and the collateral does not have it",
+                f"it was not checked whether the certificate of {pair[0].subject} was "
+                "revoked",
+                why=(
+                    "the certificate names a revocation service, and the collateral "
+                    "lacks its answer"
+                ),
                 code="revocation-unknown",
             )
         if not waived:
             raise PolicyError(
-                f"nobody would say that the certificate of {pair[0].subject} was revoked",
-                why="it names neither a revocation list nor an OCSP responder",
+                "it is not possible to check whether the certificate of "
+                f"{pair[0].subject} was revoked",
+                why=(
+                    "the certificate names neither a revocation list nor an OCSP "
+                    "responder"
+                ),
                 code="revocation-nowhere",
             )
     return any(known.know(*pair) for pair in pairwise(path))

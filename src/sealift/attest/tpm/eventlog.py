@@ -87,7 +87,7 @@ class EventLog:
         if bank not in self.banks:
             raise MalformedError(
                 f"the event log has no {bank} digests",
-                why=f"it has {', '.join(self.banks) or 'none that is known'}",
+                why=f"it has {', '.join(self.banks) or 'no known digests'}",
                 code="eventlog-bank",
             )
         size = digest_bytes(bank)
@@ -114,7 +114,7 @@ class EventLog:
             elif event.content.startswith(_STARTUP_LOCALITY):
                 found = event.content.removeprefix(_STARTUP_LOCALITY)
                 if seen or found not in _LOCALITIES:
-                    raise _malformed("a startup locality that cannot be", event.offset)
+                    raise _malformed("the startup locality is not valid", event.offset)
                 seen = True
         return found[0]
 
@@ -129,7 +129,7 @@ def rtmrs(log: EventLog) -> dict[int, bytes]:
     values = log.replay("sha384")
     if not values.keys() <= {1, 2, 3, 4}:
         raise MalformedError(
-            "the event log extends a register that is no RTMR",
+            "the event log extends a register that is not an RTMR",
             field="register",
             code="eventlog-register",
         )
@@ -161,7 +161,7 @@ def parse(raw: bytes) -> EventLog:
             bytes behind the last event that are not padding.
     """
     if len(raw) > MAX_LOG_BYTES:
-        raise _malformed(f"{len(raw)} bytes", MAX_LOG_BYTES)
+        raise _malformed(f"it has {len(raw)} bytes", MAX_LOG_BYTES)
     cursor = _LogCursor(raw, "boot event log")
     sizes = _spec_id(_legacy_event(cursor))
     if sizes is None:
@@ -188,12 +188,15 @@ def _events(
     padded = {byte: len(raw.rstrip(bytes((byte,)))) for byte in (0x00, 0xFF)}
     while (at := cursor.offset) < len(raw) and at < padded.get(raw[at], len(raw)):
         if len(events) == MAX_EVENTS:
-            raise _malformed(f"more than {MAX_EVENTS} events", at)
+            raise _malformed(f"it has more than {MAX_EVENTS} events", at)
         event = _agile_event(cursor, sizes) if sizes else _legacy_event(cursor)
         if event.extends and event.register not in _PCRS:
             raise MalformedError(
                 f"the event log extends register {event.register}",
-                why="only PCR 0 to 16 and 23, or the registers of a TD, are reset at boot",
+                why=(
+                    "only PCR 0 to 16 and 23, or the registers of a TD, are reset at "
+                    "boot"
+                ),
                 offset=at,
                 code="eventlog-register",
             )
@@ -211,7 +214,9 @@ def _agile_event(cursor: Cursor, sizes: Mapping[int, int]) -> MeasuredEvent:
     at = cursor.offset
     register, kind, count = cursor.unpack(_AGILE)
     if count != len(sizes):
-        raise _malformed(f"an event with {count} digests, not {len(sizes)}", at)
+        raise _malformed(
+            f"an event has {count} digests; {len(sizes)} were expected", at
+        )
     found: dict[int, bytes] = {}
     for _ in range(count):
         name = cursor.number(2)
@@ -228,21 +233,21 @@ def _spec_id(first: MeasuredEvent) -> dict[int, int] | None:
     if first.extends or content.startswith(_SPEC_ID_OLDER):
         return None
     if not content.startswith(_SPEC_ID_03) or any(first.digests["sha1"]):
-        raise _malformed("it begins with no Spec ID event", 0)
+        raise _malformed("it does not begin with a Spec ID event", 0)
     cursor = _LogCursor(content, "Spec ID event")
     *_, count = cursor.unpack(_SPEC_ID)
     if not 0 < count <= MAX_ALGORITHMS:
-        raise _malformed(f"{count} algorithms", 0)
+        raise _malformed(f"it names {count} algorithms", 0)
     sizes = {}
     for _ in range(count):
         name, size = cursor.number(2), cursor.number(2)
         known = HASHES.get(name)
         if not 0 < size <= 128 or (known and digest_bytes(known) != size):
-            raise _malformed(f"digests of {size} bytes for algorithm 0x{name:04x}", 0)
+            raise _malformed(f"digests of algorithm 0x{name:04x} have {size} bytes", 0)
         sizes[name] = size
     vendor = cursor.number(1)
     if len(sizes) != count or cursor.offset + vendor != len(content):
-        raise _malformed("a Spec ID event that does not fit its own numbers", 0)
+        raise _malformed("the numbers in its Spec ID event are not consistent", 0)
     return sizes
 
 
@@ -272,5 +277,8 @@ def _tagged(content: bytes) -> list[bytes]:
 
 def _malformed(what: str, offset: int) -> MalformedError:
     return MalformedError(
-        "not a boot event log", why=what, offset=offset, code="eventlog-malformed"
+        "the file is not a boot event log",
+        why=what,
+        offset=offset,
+        code="eventlog-malformed",
     )

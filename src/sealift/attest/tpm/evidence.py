@@ -167,7 +167,7 @@ def verify_signature(quote: TpmQuote, signature: TpmSignature, public: Public) -
         signature.verify(public.key, quote.raw)
     except AuthenticationError:
         raise EvidenceError(
-            "the quote is not signed by its attestation key", code="tpm-signature"
+            "the quote was not signed by its attestation key", code="tpm-signature"
         ) from None
 
 
@@ -187,14 +187,16 @@ def verify_values(
     """
     quoted = {each.bank: set(each.pcrs) for each in quote.selections if each.pcrs}
     if quoted != {bank: set(each) for bank, each in values.items()}:
-        raise MalformedError("other registers are given than were quoted", field="pcrs")
+        raise MalformedError(
+            "other registers are given than those that were quoted", field="pcrs"
+        )
     ordered = [values[each.bank][n] for each in quote.selections for n in each.pcrs]
     lengths = [digest_bytes(each.bank) for each in quote.selections for _ in each.pcrs]
     if [len(value) for value in ordered] != lengths:
-        raise MalformedError("a register of a wrong length", field="pcrs")
+        raise MalformedError("a register has a wrong length", field="pcrs")
     if digest(name, *ordered) != quote.pcr_digest:
         raise EvidenceError(
-            "the registers are not those that were quoted",
+            "the given register values are not the quoted ones",
             why="their digest differs from the signed one",
             code="tpm-pcr-digest",
         )
@@ -259,9 +261,11 @@ class TpmBody(Body):
             ("events", len(self.events), MAX_EVENTS),
         ):
             if many > limit:
-                raise MalformedError(f"more than {limit} of them", field=field)
+                raise MalformedError(
+                    f"there are more than {limit} of them", field=field
+                )
         if self.ima_from < 0:
-            raise MalformedError("a negative number of entries", field="ima_from")
+            raise MalformedError("the number of entries is negative", field="ima_from")
         self.registers()
 
     def registers(self) -> dict[HashName, dict[int, bytes]]:
@@ -283,9 +287,11 @@ def parse_registers(
     """
     for numbers in pcrs.values():
         if not numbers.keys() <= _NUMBERS.keys():
-            raise MalformedError("not the number of a register", field="pcrs")
+            raise MalformedError(
+                "the value is not the number of a register", field="pcrs"
+            )
     if not pcrs.keys() <= HASHES.keys():
-        raise MalformedError("not a bank of registers", field="pcrs")
+        raise MalformedError("the value is not a bank of registers", field="pcrs")
     return {
         HASHES[bank]: {_NUMBERS[number]: raw for number, raw in numbers.items()}
         for bank, numbers in pcrs.items()

@@ -59,9 +59,9 @@ def verify_file(
     name = _HASHES.get(raw[2]) if len(raw) > _HEAD_BYTES else None
     size, signature = int.from_bytes(raw[7:_HEAD_BYTES]), raw[_HEAD_BYTES:]
     if raw[:2] != _KIND_AND_VERSION or name is None:
-        raise _malformed("only version 2 over SHA-256, SHA-384 or SHA-512 is read")
+        raise _malformed("only version 2 with SHA-256, SHA-384 or SHA-512 is supported")
     if len(signature) != size:
-        raise _malformed(f"{len(signature)} bytes where {size} are named")
+        raise _malformed(f"it has {len(signature)} bytes instead of {size}")
     if name != algorithm or digest_bytes(name) != len(digest):
         raise AuthenticationError
     for signer in signers:
@@ -73,7 +73,7 @@ def verify_file(
 
 def _malformed(why: str) -> MalformedError:
     return MalformedError(
-        "not a file signature", why=why, code="ima-signature-malformed"
+        "the value is not a file signature", why=why, code="ima-signature-malformed"
     )
 
 
@@ -141,7 +141,7 @@ def advance(
     bank = _BANKS.get(len(quoted))
     if bank is None or len(state.register) != len(quoted):
         raise MalformedError(
-            f"PCR 10 of {len(quoted)} bytes cannot be replayed", code="ima-bank"
+            f"PCR 10 has {len(quoted)} bytes and cannot be replayed", code="ima-bank"
         )
     place = replay_until(entries, state.register, quoted, bank=bank)
     if place is None:
@@ -188,7 +188,7 @@ def _no_replay(
         False,
         _AGAINST,
         quoted.hex(),
-        "SHA-1 digests with zeros behind" if padded else "never that value",
+        "SHA-1 digests padded with zeros" if padded else "another value",
         "ima-padded-sha1" if padded else "ima-replay-differs",
         refusal="evidence",
     )
@@ -205,7 +205,7 @@ def _boot_aggregate(
     wanted = boot_aggregate(pcrs, bank) if pcrs is not None else None
     if wanted is None:
         holds = first is not None and _is_listed(first, references)
-        expected = "one of the allow-list"
+        expected = "a value of the allow-list"
     else:
         holds = first is not None and first.digest == wanted
         holds = holds and first is not None and first.algorithm == bank
@@ -254,8 +254,10 @@ def _must_have(met: frozenset[str], references: ImaReferences) -> AppraisalCheck
     return check(
         bool(references.must) and not missing,
         "IMA entries that must be there",
-        ", ".join(references.must) or "some: the references name none",
-        f"not {', '.join(missing)}" if missing else "all that are named",
+        ", ".join(references.must) or "at least one: the references name none",
+        f"these are missing: {', '.join(missing)}"
+        if missing
+        else "all that the references name",
         "ima-must-have",
     )
 
@@ -298,12 +300,14 @@ def _judge(
     """The failed check of an entry, or None if it is allowed after all."""
     entry = proved.entry(place)
     if entry.path == BOOT_AGGREGATE:
-        why = "another kernel started without a reset, and PCR 0 to 9 say nothing of it"
+        why = (
+            "another kernel was started without a reset, and PCR 0 to 9 do not cover it"
+        )
         return _refused(number, entry, "ima-second-boot", why)
     if place in proved.violations:
         return _refused(number, entry, "ima-violation", "changed while it was in use")
     if entry.buffer is not None and not _digest_fits(entry, entry.buffer):
-        return _refused(number, entry, "ima-buffer-differs", "not of its buffer")
+        return _refused(number, entry, "ima-buffer-differs", "differs from its buffer")
     if _is_listed(entry, references):
         return None
     if not entry.signature or entry.verity:

@@ -135,7 +135,7 @@ def parse_list(raw: bytes, *, recorded_bytes: int = 20) -> MeasurementList:
             templates, or entries of another register than PCR 10.
     """
     if len(raw) > MAX_LIST_BYTES:
-        raise _malformed(f"{len(raw)} bytes", MAX_LIST_BYTES)
+        raise _malformed(f"it has {len(raw)} bytes", MAX_LIST_BYTES)
     if raw.startswith(REGISTER.to_bytes(4, "little")) or not raw:
         return parse_binary(raw, recorded_bytes=recorded_bytes)
     return parse_ascii(raw)
@@ -144,14 +144,16 @@ def parse_list(raw: bytes, *, recorded_bytes: int = 20) -> MeasurementList:
 def parse_binary(raw: bytes, *, recorded_bytes: int = 20) -> MeasurementList:
     """``binary_runtime_measurements``: see ``parse_list``."""
     if recorded_bytes not in _RECORDED:
-        raise _malformed(f"recorded hashes of {recorded_bytes} bytes", 0)
+        raise _malformed(f"its recorded hashes have {recorded_bytes} bytes", 0)
     found = MeasurementList()
     try:
         at = _read_binary(raw, recorded_bytes, found)
     except struct.error:
-        raise _malformed("an entry is cut off", len(raw)) from None
+        raise _malformed("an entry is incomplete", len(raw)) from None
     if at != len(raw) or len(found) > MAX_ENTRIES:
-        raise _malformed("the last entry is cut off, or there are too many", len(raw))
+        raise _malformed(
+            "the last entry is incomplete, or there are too many", len(raw)
+        )
     return found
 
 
@@ -208,7 +210,7 @@ def _read_legacy(
     (size,) = _LENGTH.unpack_from(raw, begin + 20)
     end = int(begin + 24 + size)
     if size >= _LEGACY_NAME_BYTES or end > len(raw):
-        raise _malformed("a legacy entry that does not fit", at)
+        raise _malformed("a legacy entry is not consistent", at)
     content = template_data("ima", raw[begin : begin + 20], raw[begin + 24 : end])
     found.add("ima", content, violation=not any(recorded))
     return end
@@ -237,14 +239,14 @@ def _parse_fields(template: str, content: bytes) -> Entry:
         digest, name = content[:20], content[20:]
         path = name.rstrip(b"\0")
         if len(name) != _LEGACY_NAME_BYTES or b"\0" in path:
-            raise _malformed("a legacy entry that does not fit", 0)
+            raise _malformed("a legacy entry is not consistent", 0)
         return Entry("ima", "sha1", digest, path.decode(errors="surrogateescape"))
     names = TEMPLATES[template]
     parts = dict(zip(names, _fields(content, len(names)), strict=True))
     algorithm, digest, verity = _digest_field(parts[names[0]])
     path = parts["n-ng"]
     if path[-1:] != b"\0" or b"\0" in path[:-1]:
-        raise _malformed("a path that does not end in one zero", 0)
+        raise _malformed("a path does not end with one zero", 0)
     return Entry(
         template=template,
         algorithm=algorithm,
@@ -313,7 +315,7 @@ def replay_padded(entries: MeasurementList, start: bytes, *, bank: HashName) -> 
 def _add_ascii(line: bytes, number: int, found: MeasurementList) -> None:
     words = line.split(b" ", 3)
     if len(words) != 4:
-        raise _malformed("a line of fewer than four words", number)
+        raise _malformed("a line has fewer than four words", number)
     register, recorded_hex, name, rest = words
     template = _NAMES.get(name)
     if register != b"10" or template is None:
@@ -321,9 +323,9 @@ def _add_ascii(line: bytes, number: int, found: MeasurementList) -> None:
         raise _foreign(name[:_MAX_NAME_BYTES], int(register) if plain else -1, number)
     recorded, content = _hex(recorded_hex, number), _ascii_content(template, rest)
     if len(recorded) not in _RECORDED:
-        raise _malformed("a recorded hash of an unknown length", number)
+        raise _malformed("a recorded hash has an unknown length", number)
     if any(recorded) and digest(_RECORDED[len(recorded)], content) != recorded:
-        raise _malformed("an entry whose recorded hash does not fit it", number)
+        raise _malformed("the recorded hash of an entry differs from its data", number)
     found.add(template, content, violation=not any(recorded))
 
 
@@ -352,12 +354,12 @@ def _fields(content: bytes, count: int) -> list[bytes]:
     found, at = [], 0
     for _ in range(count):
         if at + 4 > len(content):
-            raise _malformed("template data is cut off", at)
+            raise _malformed("template data is incomplete", at)
         begin = at + 4
         at = begin + int.from_bytes(content[at:begin], "little")
         found.append(content[begin:at])
     if at != len(content):
-        raise _malformed("template data that does not fit its lengths", at)
+        raise _malformed("the lengths in template data are not consistent", at)
     return found
 
 
@@ -367,9 +369,9 @@ def _digest_field(raw: bytes) -> tuple[str, bytes, bool]:
     kind, _, name = prefix.rpartition(b":")
     algorithm = name.decode("ascii", errors="replace")
     if not zero or kind not in (b"", b"ima", b"verity"):
-        raise _malformed("a digest without algorithm", 0)
+        raise _malformed("a digest has no algorithm", 0)
     if DIGEST_SIZES.get(algorithm) != len(digest):
-        raise _malformed(f"a {algorithm[:20]!r} digest of {len(digest)} bytes", 0)
+        raise _malformed(f"a {algorithm[:20]!r} digest has {len(digest)} bytes", 0)
     return algorithm, digest, kind == b"verity"
 
 
@@ -377,13 +379,13 @@ def _hex(word: bytes, number: int) -> bytes:
     try:
         return bytes.fromhex(word.decode("ascii"))
     except ValueError:
-        raise _malformed("not hex", number) from None
+        raise _malformed("a value is not hex", number) from None
 
 
 def _foreign(name: bytes, register: int, offset: int) -> MalformedError:
     what = f"template {name.decode(errors='replace')!r} in PCR {register}"
     return MalformedError(
-        "not an IMA list that can be replayed",
+        "the IMA list cannot be replayed",
         why=what,
         fix="Boot with a standard ima_template and without pcr= in the policy",
         offset=offset,
@@ -393,5 +395,8 @@ def _foreign(name: bytes, register: int, offset: int) -> MalformedError:
 
 def _malformed(what: str, offset: int) -> MalformedError:
     return MalformedError(
-        "not an IMA measurement list", why=what, offset=offset, code="ima-malformed"
+        "the file is not an IMA measurement list",
+        why=what,
+        offset=offset,
+        code="ima-malformed",
     )

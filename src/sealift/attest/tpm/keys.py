@@ -194,7 +194,7 @@ def find_endorsement(
             return kind, Certificate(trim_der(raw))
     raise UnavailableError(
         "the TPM has no endorsement key certificate",
-        why="none of its standard NV indices holds one",
+        why="none of its standard NV indices contains one",
         code="tpm-no-certificate",
     )
 
@@ -214,7 +214,7 @@ def load_endorsement(
         return key
     forget(client, key)
     raise UnavailableError(
-        "the TPM's endorsement key is not the one of its certificate",
+        "the TPM's endorsement key is not the key of its certificate",
         why="it was made from another template, or its seed was changed",
         code="tpm-no-certificate",
     )
@@ -328,7 +328,7 @@ def trim_der(raw: bytes) -> bytes:
         MalformedError: if there is none.
     """
     if len(raw) < 4 or raw[:2] != b"\x30\x82":
-        raise MalformedError("no certificate in the TPM's NV index")
+        raise MalformedError("the TPM's NV index contains no certificate")
     return raw[: 4 + int.from_bytes(raw[2:4], "big")]
 
 

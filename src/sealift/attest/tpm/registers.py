@@ -54,9 +54,7 @@ def read_registers(
         answer = client.run(Command.PCR_READ, parameters=_selection(bank, missing))
         found = _parse_values(answer.reader("PCR values"))
         if not found.keys() & set(missing):
-            raise UnavailableError(
-                f"the TPM keeps no {bank} registers", code="tpm-bank"
-            )
+            raise UnavailableError(f"the TPM has no {bank} registers", code="tpm-bank")
         values.update(found)
         missing = [number for number in missing if number not in values]
     return values
@@ -90,7 +88,7 @@ def quote(
         if joined == parse_quote(raw).pcr_digest:
             return Quoted(raw, signature, values)
     raise UnavailableError(
-        "the TPM's registers change faster than they are read", code="tpm-restless"
+        "the TPM's registers change while they are read", code="tpm-restless"
     )
 
 
@@ -194,7 +192,7 @@ class RegisterFolder:
 
     def _write(self, name: str, raw: bytes) -> None:
         if len(raw) > MAX_BODY_BYTES:
-            raise MalformedError("too much to keep", field=name)
+            raise MalformedError("there is too much data to save", field=name)
         path = self._folder / name
         fresh = path.with_suffix(".new")
         _checked(lambda: fresh.write_bytes(raw))
@@ -213,7 +211,7 @@ def _checked(act: Callable[[], T]) -> T:
         raise UnavailableError(
             "the TPM's state folder cannot be used",
             why=error,
-            fix="Give a folder that this user may write, with room",
+            fix="Give a folder that this user may write to, on a disk with free space",
             code="disk",
         ) from None
 
@@ -229,7 +227,7 @@ def require_log_register(register: int, quoted: Sequence[int]) -> None:
     """
     if register in _RESETTABLE or register not in quoted:
         raise UsageError(
-            f"PCR {register} cannot carry the runtime log",
+            f"PCR {register} cannot be used for the runtime log",
             why="software can reset it, or it is not quoted",
             fix="Use PCR 15",
         )

@@ -73,7 +73,9 @@ class TpmReader(Cursor):
 
     def malformed(self, why: str) -> MalformedError:
         """The refusal of these bytes."""
-        return MalformedError(f"not a {self.what}", why=why, offset=self.offset)
+        return MalformedError(
+            f"the bytes are not a {self.what}", why=why, offset=self.offset
+        )
 
 
 def sized(content: bytes) -> bytes:
@@ -183,14 +185,17 @@ def require_attestation_key(public: Public) -> Scheme:
     unwanted = ATTESTATION_OFF & attributes
     if missing or unwanted or public.symmetric_bits or public.scheme is None:
         raise EvidenceError(
-            "the key under the quote is no attestation key",
-            why=f"attributes {attributes:#x} lack {missing:#x} or have {unwanted:#x}"
+            "the key that signed the quote is not an attestation key",
+            why=(
+                f"its attributes {attributes:#x} lack {missing:#x} or have "
+                f"{unwanted:#x}"
+            )
             if missing or unwanted
-            else "it names no scheme to sign with",
+            else "it names no signature scheme",
             code="tpm-key-attributes",
         )
     if public.scheme.hash not in STRONG_HASHES or public.name_hash not in STRONG_HASHES:
-        raise EvidenceError("the attestation key relies on SHA-1", code="tpm-weak-hash")
+        raise EvidenceError("the attestation key uses SHA-1", code="tpm-weak-hash")
     return public.scheme
 
 

@@ -52,7 +52,7 @@ REQUIRED_PCRS: Final = (0, 2, 4, 7, 8, 9)
 # the kernel's image (UAPI group, Linux TPM PCR registry); untouched by other loaders.
 LOADER_PCRS: Final = (12, 13)
 RESETTABLE_PCRS: Final = frozenset({16, 20, 21, 22, 23})
-_WHOSE_MEMORY: Final = "whoever holds the machine can read its memory"
+_WHOSE_MEMORY: Final = "whoever has the machine can read its memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,9 @@ def _verify(evidence: Evidence, basis: AppraisalBasis, tpm: TpmReferences) -> _G
     verify_signature(quote, signature, key)
     verify_values(quote, values, scheme.hash)
     if tpm.bank not in values:
-        raise MalformedError(f"no {tpm.bank} registers are quoted", field="pcrs")
+        raise MalformedError(
+            f"the quote does not cover the {tpm.bank} registers", field="pcrs"
+        )
     return _Genuine(body, key, quote, values[tpm.bank], owner)
 
 
@@ -159,10 +161,10 @@ def _judge(
 
 
 def _notes(owner: EnrolledTpm) -> Iterator[str]:
-    yield f"the TPM is vouched for by {owner.root.name}"
-    yield f"the key was enrolled by {owner.enrolment.enroller}"
+    yield f"{owner.root.name} certified the TPM"
+    yield f"{owner.enrolment.enroller} enrolled the key"
     if owner.is_software:
-        yield "a software TPM: nobody is kept out"
+        yield "a software TPM: it keeps nobody out"
         return
     yield _WHOSE_MEMORY
     if owner.root.operator == "virtual":
@@ -174,7 +176,7 @@ def _notes(owner: EnrolledTpm) -> Iterator[str]:
 
 def check_clock(clock: ClockInfo) -> AppraisalCheck:
     """The TPM vouches that its clock was not turned back."""
-    found = "safe" if clock.safe else "perhaps turned back by a hard power-off"
+    found = "safe" if clock.safe else "perhaps set back by a hard power-off"
     return check(
         clock.safe, "TPM clock", "safe", found, "tpm-clock-unsafe", refusal="stale"
     )
@@ -190,7 +192,7 @@ def check_registers(
     pcrs = references.pcrs
     if not all(name.isdecimal() and len(name) < 3 for name in pcrs):
         raise MalformedError(
-            "not the number of a register", field="references.tpm.pcrs"
+            "the value is not the number of a register", field="references.tpm.pcrs"
         )
     untouched = bytes(digest_bytes(references.bank))
     allowed: dict[int, tuple[bytes, ...]]
@@ -236,7 +238,7 @@ def check_runtime(
     number, bank = references.register, references.bank
     if number in RESETTABLE_PCRS:
         raise MalformedError(
-            f"PCR {number} cannot carry the runtime log",
+            f"PCR {number} cannot be used for the runtime log",
             why="software can reset it",
             field="register",
         )
@@ -270,11 +272,11 @@ def check_list(
     Raises:
         MalformedError: if the list does not parse.
     """
-    quoted, expected = values.get(REGISTER), f"entries from {state.count} on"
+    quoted, expected = values.get(REGISTER), f"entries from number {state.count}"
     if references.ima is None:
-        expected = "no host: the references do not say what may run"
+        expected = "no host: the references do not name what may run"
     if references.ima is None or quoted is None or begin > state.count:
-        found = f"entries from {begin} on" if quoted else "PCR 10 is not quoted"
+        found = f"entries from number {begin}" if quoted else "PCR 10 is not quoted"
         return state, (check(False, "IMA list", expected, found, "tpm-ima-list"),)
     entries = parse_list(ima_list).behind(state.count - begin)
     return advance(state, entries, quoted, references.ima, pcrs=values)
