@@ -133,7 +133,7 @@ def test_a_padded_report_passes_at_every_door() -> None:
         nvml = FakeNvml([Replayed(each.report, found.pem)])
         assert NvidiaAttester(nvml, 0).collect(found.nonce) == wrapped
         assert (device, failed(claims)) == (examine(bare)[0], failed(examine(bare)[1]))
-    with pytest.raises(MalformedError, match="end behind its signature"):
+    with pytest.raises(MalformedError, match="after its signature"):
         examine(replace(found, report=found.report + b"\1"))
 
 

@@ -56,7 +56,7 @@ def test_an_operators_key() -> None:
     claims = examine(VLEK)
     require_passed(claims.checks)
     assert claims.attester.startswith("snp-guest:62e04fba700afd93")
-    assert f"the key names its operator, no chip: {AMAZON}" in claims.notes
+    assert f"the key names its operator and no chip: {AMAZON}" in claims.notes
     assert "the host: alias-check does not hold" not in claims.notes
 
 

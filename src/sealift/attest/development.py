@@ -111,7 +111,7 @@ def examine_development(evidence: Evidence, basis: AppraisalBasis) -> Claims:
             check_bound(body.statement.bound, basis.bound, "bound value"),
             check_code_bundle(claims.code_bundle, basis.references.code_bundle),
         ),
-        notes=("software keys: they keep nobody out",),
+        notes=("software keys protect data from nobody",),
     )
 
 

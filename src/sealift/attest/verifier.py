@@ -154,8 +154,8 @@ def require_passed(checks: Iterable[AppraisalCheck]) -> None:
     first, *more = failed
     also = f" (and {len(more)} more)" if more else ""
     raise _REFUSALS[first.refusal](
-        f"the evidence was refused: {first.subject}",
-        why=f"expected: {_short(first.expected)}; found: {_short(first.found)}{also}",
+        f"evidence refused: {first.subject}",
+        why=f"expected {_short(first.expected)}, found {_short(first.found)}{also}",
         code=first.code,
     )
 

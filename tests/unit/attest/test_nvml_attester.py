@@ -97,9 +97,9 @@ def test_it_binds_once(nvml: FakeNvml) -> None:
         ("feature", 0, "confidential mode off"),
         ("environment", 1, "simulation"),
         ("environment", 0, "unavailable"),
-        ("environment", 9, "does not say"),
-        ("multi_gpu", 9, "does not say"),
-        ("settings_error", 3, "does not say"),
+        ("environment", 9, "does not report"),
+        ("multi_gpu", 9, "does not report"),
+        ("settings_error", 3, "does not report"),
         ("devices", [], "0 GPUs"),
     ],
 )

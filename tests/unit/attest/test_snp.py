@@ -212,7 +212,7 @@ class TestChain:
         assert refused(Case(collateral=nothing)) == "collateral-missing"
         waived = made.references(revocation="waived")
         claims = Case(collateral=nothing, references=waived).appraise()
-        assert "AMD's revocation list was not looked at" in claims.notes
+        assert "AMD's revocation list was not checked" in claims.notes
 
     def test_revoked(self) -> None:
         revoked = made.authority("Milan").collateral("ask")

@@ -285,7 +285,7 @@ def test_busy_tpm_is_asked_again() -> None:
 
 def test_tpm_that_stays_busy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sealift.attest.tpm.client._PAUSE_S", 0)
-    with pytest.raises(TpmError, match="busy too long"):
+    with pytest.raises(TpmError, match="busy for too long"):
         TpmClient(ScriptedLink(RETRY)).flush(1)
 
 
@@ -305,7 +305,7 @@ def test_answer_that_does_not_parse_is_named(raw: bytes) -> None:
         ("000001c4", "out of range"),
         ("0000098e", "password"),
         ("00000101", "self test"),
-        ("00000b8b", "not known"),
+        ("00000b8b", "does not know"),
         ("000003ff", "response 0x3ff"),
     ],
 )

@@ -140,5 +140,5 @@ def test_answers_count_like_lists_also_of_rsa_keys(status: Any) -> None:
 
 
 def test_the_refusals_are_decisions() -> None:
-    with pytest.raises(PolicyError, match="nobody looked"):
+    with pytest.raises(PolicyError, match="not checked"):
         verify(leaf(LISTED), Collateral())

@@ -164,7 +164,7 @@ def _notes(owner: EnrolledTpm) -> Iterator[str]:
     yield f"{owner.root.name} certified the TPM"
     yield f"{owner.enrolment.enroller} enrolled the key"
     if owner.is_software:
-        yield "a software TPM: it keeps nobody out"
+        yield "a software TPM protects data from nobody"
         return
     yield _WHOSE_MEMORY
     if owner.root.operator == "virtual":
