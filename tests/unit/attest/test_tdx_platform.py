@@ -205,11 +205,11 @@ def test_an_old_evaluation_is_refused() -> None:
 
 
 WRONG: dict[str, tuple[Change, Change, list[str]]] = {
-    "platform": (lambda p: p.update(fmspc="00" * 6), id, ["FMSPC 000000000000, needed"]),
-    "identity": (id, lambda p: p.update(id="QE"), ["qe-identity", "QE, needed TD_QE"]),
+    "platform": (lambda p: p.update(fmspc="00" * 6), id, ["FMSPC 000000000000;"]),
+    "identity": (id, lambda p: p.update(id="QE"), ["qe-identity", "QE; TD_QE is needed"]),
     "both": (
         lambda p: p.update(id="SGX"), lambda p: p.update(id="QE"),
-        ["tcb-info", "SGX, needed TDX", "qe-identity"],
+        ["tcb-info", "SGX; TDX is needed", "qe-identity"],
     ),
 }  # fmt: skip
 
