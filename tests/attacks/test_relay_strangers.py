@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError, SealiftError
+from sealift.events import Event
 from sealift.ids import Digest
 from sealift.session.relay import server as relay_module
 from sealift.session.relay.client import RelayClient
@@ -166,6 +168,35 @@ def test_silent_connections_crowd_each_other_out(relay: Relay) -> None:
         wait_until(lambda: len(relay._peers) <= relay_module.MAX_UNREGISTERED_EACH + 1)
     for each in silent:
         each.close()
+
+
+def test_whoever_finds_no_place_is_told_so_and_so_is_the_relay() -> None:
+    """By the limit's name, at both ends: also who is closed as soon as it was accepted."""
+    told: list[Event] = []
+    with Relay.listen(registry=REGISTRY, sink=told.append) as relay:
+        most = relay_module.MAX_UNREGISTERED_EACH
+        silent = [TcpTransport.dial(*relay.address) for _ in range(most + 1)]
+        answer = RelayEnvelope.parse(silent[0].receive(60))
+        assert (answer.kind, answer.reason) == (EnvelopeKind.REFUSED, "relay-full")
+        with relay._lock:  # as if many were crowded out just now
+            relay._crowded_out.extend([object()] * 99)  # type: ignore[list-item]
+        late = TcpTransport.dial(*relay.address)
+        answer = RelayEnvelope.parse(late.receive(60))
+        relay._crowded_out.clear()
+        assert (answer.kind, answer.reason) == (EnvelopeKind.REFUSED, "relay-full")
+        for each in (*silent, late):
+            each.close()
+    reasons = [e.fields["reason"] for e in told if e.kind == "relay.refused"]
+    assert reasons == ["relay-full"] * 2
+
+
+def test_a_place_that_becomes_free_is_taken_by_who_waits_for_it(relay: Relay) -> None:
+    taken = [stranger(relay, f"x-{number}") for number in range(4)]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(RelayClient.dial, relay.address, "one-more", 60.0)
+        for each in taken:
+            each.close()
+        waiting.result(60).close()
 
 
 def test_mutant_that_keeps_all_silent_ones(

@@ -10,7 +10,7 @@ import pytest
 
 from sealift.attest.development import DevelopmentAttester
 from sealift.attest.level import Level
-from sealift.cli.receipt import _receipt_facts, sum_facts
+from sealift.cli.receipt import ReceiptTotals, _receipt_facts
 from sealift.codec import encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, MalformedError, PolicyError, RefusedError
@@ -55,6 +55,13 @@ def heads(
     return tuple(release_once(consortium, box, name) for name, box in boxes.items())
 
 
+def summed(*receipts: Receipt) -> str:
+    totals = ReceiptTotals()
+    for each in receipts:
+        totals.add(each)
+    return str(totals.facts("")["scrub"])
+
+
 def test_truthful_receipt_survives_the_disk(
     consortium: Consortium, heads: tuple[SignedTreeHead, ...], tmp_path: Path
 ) -> None:
@@ -77,13 +84,13 @@ def test_a_gpus_part_is_told_apart(
     )
     found = verify_receipt(sign_receipt(receipt, instance), consortium.verified())
     assert (found.scrub.scrubbed_bytes, found.scrub.told_bytes) == (640, 4096)
-    said = sum_facts([found, found], "")["scrub"]
+    said = summed(found, found)
     assert said.startswith(
         "1,280 bytes, 0 not zero when read back; 8,192 bytes of GPUs"
     )
     assert "in 1 region, 0 not zero" in _receipt_facts(found, "")["scrub"]
     failed = replace(found, scrub=replace(found.scrub, verified=False))
-    assert sum_facts([found, failed], "")["scrub"].endswith("1 scrub not verified")
+    assert summed(found, failed).endswith("1 scrub not verified")
 
 
 CHANGES: dict[str, Callable[[Receipt], Receipt]] = {

@@ -478,6 +478,7 @@ class Group:
                     group, trainer, (), nothing, max_norm=0.0, names=OWNERS
                 )
                 job._rows_before, job.keys = 0, cast(Any, self.keys)
+                job._done = [("train", 0)]
                 job.plans = [
                     [VisitGroup(0, "train", 0, (each,))] for each in self.stops
                 ]

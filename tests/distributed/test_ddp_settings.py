@@ -59,3 +59,34 @@ def test_an_owners_side_counts_passes_over_all_starts(tmp_path: Path) -> None:
             else:
                 assert codes == [0] * RANKS, [rank.errors for rank in ranks]
                 assert orchestrator.end() == 0, orchestrator.errors
+
+
+@pytest.mark.long
+def test_a_limit_that_is_reached_in_the_midst_ends_with_a_model(
+    tmp_path: Path,
+) -> None:
+    """An earlier run used half of the visits: the next one ends after half of its rounds."""
+    world = shared_world(tmp_path)
+    agree_again(world, max_visits="4", min_visits="1")
+    for number, epochs in enumerate((1, 2)):
+        job = world.again(f"-{number}")
+        write_shared(
+            job,
+            SOON,
+            ("epochs = 12", f"epochs = {epochs}"),
+            ("seed = 7", f"seed = {number}"),
+        )
+        with shared_run(job) as run:
+            orchestrator = run.orchestrate()
+            for owner in world.owners:
+                run.broker(owner)
+            ranks = [run.rank(each) for each in range(RANKS)]
+            codes = [rank.end() for rank in ranks]
+            assert codes == [0] * RANKS, [rank.errors for rank in ranks]
+            assert orchestrator.end() == 0, orchestrator.errors
+            limited = [e for e in ranks[0].events if e.kind == "job.limited"]
+            assert [e.fields["epoch"] for e in limited] == [1] * number
+            (result,) = orchestrator.results
+            assert ("trained_less" in result) is (number == 1), result
+            if number:
+                assert "2 of 4 times" in result["trained_less"]

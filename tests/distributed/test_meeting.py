@@ -166,7 +166,8 @@ def test_four_commands_and_three_answers(parties: Parties) -> None:
         assert (home / f"{name}.key").stat().st_mode & 0o777 == 0o600
         assert (home / f"{name}.pass").stat().st_mode & 0o777 == 0o600
         assert (home / "meeting.json").stat().st_mode & 0o777 == 0o600
-        assert len(list((home / "receipts").glob("*.receipt.json"))) > 0
+        (kept,) = (home / "receipts").iterdir()  # one file, a line for each use
+        assert len(kept.read_bytes().splitlines()) > 8
         signed = json.loads((home / "agreement.json").read_text())
         assert set(signed["signatures"]) == {"host", *OWNERS}
         receipt = (home / "receipt.json").read_bytes()
@@ -275,15 +276,34 @@ def test_a_no_stops_all_by_name(parties: Parties) -> None:
         assert each.end() == 5, each.text[-2000:]
         assert "[meeting-declined]" in each.text
         assert "south" in each.text
-    assert host.process.poll() is None
+    assert host.end() == 5, host.text[-2000:]  # no longer waits for who has left
+    assert "south" in host.text
+    assert "[meeting-declined]" in host.text
     for home in (parties.folder / name for name in OWNERS):
         assert not (home / "agreement.json").exists()
+    host = parties.host()
     south = parties.join("south", YES[1:])  # its no is taken back by coming again
     south.wait_text("Sign?")
     again = [south, *(parties.join(name, YES[1:]) for name in OWNERS[:2])]
     for each in again:
         assert each.end() == 0, each.text[-2000:]
     assert host.end() == 0
+
+
+def test_a_table_that_is_too_small_ends_the_meeting_for_all(parties: Parties) -> None:
+    """Its owner reads of its rows; the others who cannot take part, and no number."""
+    host = parties.host("--invite", *OWNERS)
+    table = parties.folder / "east" / "train.csv"
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:4]))
+    owners = {name: parties.join(name, answers=YES) for name in OWNERS}
+    assert owners["east"].end() == 6, owners["east"].text[-2000:]
+    assert "train.csv has 3 rows" in owners["east"].text
+    for each in (owners["north"], owners["south"], host):
+        assert each.end() == 5, each.text[-2000:]
+        assert "[meeting-declined]" in each.text
+        assert "east" in each.text
+        assert "3 rows" not in each.text
+    assert not any(parties.folder.rglob("agreement.json"))
 
 
 def test_a_table_that_does_not_fit_stays_at_home(parties: Parties) -> None:

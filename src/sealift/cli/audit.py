@@ -18,10 +18,9 @@ from sealift.cli.judging import (
     load_equipped,
 )
 from sealift.cli.receipt import (
-    load_verified_receipt,
-    receipt_files,
+    ReceiptTotals,
     receipt_statement,
-    sum_facts,
+    verified_receipts,
 )
 from sealift.codec import encode, to_plain
 from sealift.errors import IntegrityError, visible
@@ -29,7 +28,7 @@ from sealift.ids import Digest
 from sealift.release.agreement.explain import count, say_time
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
-from sealift.release.log.entries import Entry
+from sealift.release.log.entries import Entry, SignedTreeHead
 from sealift.release.log.heads import (
     LogReport,
     find_head,
@@ -38,7 +37,6 @@ from sealift.release.log.heads import (
     read_head,
     verify_log,
 )
-from sealift.release.receipt import load_receipt
 from sealift.train.output.runreceipt import open_run, verify_run
 from sealift.train.output.uses import receipt_digest
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
@@ -81,7 +79,7 @@ def _verify(args: argparse.Namespace) -> None:
     outside = None
     if args.head is not None:
         outside = find_head(args.head, read_head(args.log).body.log)
-    report = verify_log(args.log, outside)
+    report = verify_log(args.log, *([outside] if outside else []))
     if args.json:
         print(json.dumps({**to_plain(report), "statement": report.statement}))
         return
@@ -93,35 +91,37 @@ def _verify(args: argparse.Namespace) -> None:
 def _verify_kept(args: argparse.Namespace) -> None:
     verified = load_equipped(args)
     log = read_head(args.log).body.log
-    receipts = [
-        load_verified_receipt(path, verified) for path in receipt_files([args.receipts])
-    ]
-    every = (head for receipt in receipts for head in receipt.heads)
-    # By content, not by size: two different heads of one size show that the log was forked.
-    distinct = {encode(head.body): head for head in every if head.body.log == log}
-    heads = sorted(distinct.values(), key=lambda head: head.body.size)
+    totals, own = ReceiptTotals(), set[Digest]()
+    heads: dict[bytes, SignedTreeHead] = {}
+    for signed in verified_receipts([args.receipts], verified):
+        totals.add(signed.body)
+        own.add(receipt_digest(signed))
+        # By content, not by size: two heads of one size show that the log was forked.
+        heads |= {encode(h.body): h for h in signed.body.heads if h.body.log == log}
+    statement = receipt_statement(totals.require_last(), complete=True)
     if not heads:
         raise IntegrityError(
             f"no receipt in {args.receipts} is of a run for which {args.log} has a release",
             code="log-elsewhere",
         )
-    report = [verify_log(args.log, head) for head in heads][-1]
-    statement = receipt_statement(receipts[-1], complete=True)
+    shown = sorted(heads.values(), key=lambda head: head.body.size)
+    report = verify_log(args.log, *shown)
     facts = {
         "agreement": verified.digest.to_text(),
-        "owner": log_owner(heads[-1], verified).name,
+        "owner": log_owner(shown[-1], verified).name,
         "log": f"{report.size:,} entries, {count(report.releases, 'release')}, "
         f"{count(report.refusals, 'refusal')}; continues "
-        f"{count(len(heads), 'head')} in receipts",
-        **sum_facts(receipts, statement),
-        **_in_the_runs(args.receipts, verified),
+        f"{count(len(shown), 'head')} in receipts",
+        **totals.facts(statement),
+        **_in_the_runs(args.receipts, own, verified),
     }
     show(facts, as_json=args.json, width=9)
 
 
-def _in_the_runs(folder: Path, verified: VerifiedAgreement) -> dict[str, str]:
+def _in_the_runs(
+    folder: Path, own: set[Digest], verified: VerifiedAgreement
+) -> dict[str, str]:
     """How many of an owner's receipts stand in the receipts of runs beside its folder."""
-    own = {receipt_digest(load_receipt(path)) for path in receipt_files([folder])}
     verified_runs, named = 0, set[Digest]()
     for path in sorted(folder.resolve().parent.glob("receipt*.json")):
         if not re.fullmatch(r"receipt(-\d+)?\.json", path.name):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,8 +48,9 @@ from sealift.release.log.heads import (
 )
 from sealift.release.receipt import (
     Receipt,
-    ScrubSummary,
-    load_receipt,
+    SignedReceipt,
+    read_receipts,
+    receipts_in,
     verify_receipt,
 )
 from sealift.train.job.checkpointfile import file_digest
@@ -79,7 +81,7 @@ def add_parser(subparsers: Any) -> None:
         type=Path,
         metavar="RECEIPT",
         help="receipt of a run (copies of several parties must be equal), or receipts of visits: "
-        "files, or folders with *.receipt.json",
+        "files, or folders with them",
     )
     parser.add_file("--agreement", help="your copy of the signed agreement")
     run = parser.add_argument_group("for the receipt of a run")
@@ -239,8 +241,8 @@ def _logged(
     except IntegrityError as error:
         error.what = f"{path}: {error.what}"
         raise
-    for each in (shown, *(r.head for r in receipt.released if r.head.body.log == log)):
-        verify_log(path, each)
+    own = (r.head for r in receipt.released if r.head.body.log == log)
+    verify_log(path, shown, *own)
     proven = prove_releases(manifest, read_entries(path))
     owner = log_owner(shown, verified).name
     yield (
@@ -252,21 +254,22 @@ def _logged(
 
 def _verify_visits(args: argparse.Namespace) -> None:
     verified = load_equipped(args) if args.agreement else None
-    receipts = [
-        load_verified_receipt(path, verified) for path in receipt_files(args.receipts)
-    ]
-    statement = receipt_statement(receipts[-1], complete=verified is not None)
-    if len(receipts) > 1:
-        show(sum_facts(receipts, statement), as_json=args.json, width=9)
+    totals = ReceiptTotals()
+    for signed in verified_receipts(args.receipts, verified):
+        totals.add(signed.body)
+    receipt = totals.require_last()
+    statement = receipt_statement(receipt, complete=verified is not None)
+    if totals.count > 1:
+        show(totals.facts(statement), as_json=args.json, width=9)
     elif args.json:
-        print(json.dumps({**to_plain(receipts[0]), "statement": statement}))
+        print(json.dumps({**to_plain(receipt), "statement": statement}))
     else:
-        show(_receipt_facts(receipts[0], statement), as_json=False, width=9)
+        show(_receipt_facts(receipt, statement), as_json=False, width=9)
     if verified is None:
         say("to verify evidence, content and log heads as well, add --agreement FILE")
 
 
-def receipt_files(paths: Sequence[Path]) -> list[Path]:
+def _receipt_files(paths: Sequence[Path]) -> list[Path]:
     """Receipts of visits, by name and in folders.
 
     Raises:
@@ -274,54 +277,101 @@ def receipt_files(paths: Sequence[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in paths:
-        inside = sorted(path.rglob("*.receipt.json")) if path.is_dir() else [path]
+        inside = receipts_in(path) if path.is_dir() else [path]
         if not inside:
             raise UsageError(f"{path} has no receipts of visits", code="no-receipts")
         found += inside
     return found
 
 
-def load_verified_receipt(path: Path, agreement: VerifiedAgreement | None) -> Receipt:
-    """A visit's receipt that holds; what does not is said with the file's name.
+def verified_receipts(
+    paths: Sequence[Path], agreement: VerifiedAgreement | None
+) -> Iterator[SignedReceipt]:
+    """Receipts of visits that hold, one after the other; one that does not ends it.
 
     Raises:
-        SealiftError: as ``load_receipt`` and ``verify_receipt``.
+        UsageError: ``no-receipts``.
+        SealiftError: as ``read_receipts`` and ``verify_receipt``, with the file's name.
     """
-    try:
-        return verify_receipt(load_receipt(path), agreement)
-    except SealiftError as error:
-        error.what = f"{path.name}: {error.what}"
-        raise
+    for path in _receipt_files(paths):
+        for signed, _end in read_receipts(path):
+            try:
+                verify_receipt(signed, agreement)
+            except SealiftError as error:
+                visit = signed.body.visit.to_text()
+                error.what = f"{path.name}, visit {visit}: {error.what}"
+                raise
+            yield signed
 
 
-def sum_facts(receipts: Sequence[Receipt], statement: str) -> dict[str, Any]:
-    """What they come to, together."""
-    uses = Counter(_resource(each) for each in receipts)
-    scrubs = [each.scrub for each in receipts]
-    return {
-        "receipts": len(receipts),
-        "jobs": ", ".join(sorted({quote_foreign(each.job) for each in receipts})),
-        "holder": ", ".join(sorted({quote_foreign(each.holder) for each in receipts})),
-        "visits": ", ".join(f"{n} to {what}" for what, n in sorted(uses.items())),
-        "bytes": f"{sum(each.cargo_bytes for each in receipts):,} opened, "
-        f"{sum(each.sealed_bytes for each in receipts):,} sealed",
-        "level": ", ".join(sorted({each.level for each in receipts})),
-        "scrub": f"{sum(each.scrubbed_bytes for each in scrubs):,} bytes, "
-        f"{sum(each.nonzero_bytes for each in scrubs):,} not zero when read back"
-        + _told(scrubs),
-        "verified": statement,
-    }
+@dataclass
+class ReceiptTotals:
+    """What receipts come to, together, however many there are.
+
+    Attributes:
+        count: Receipts so far.
+        last: The latest one.
+    """
+
+    count: int = 0
+    last: Receipt | None = None
+    _named: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _uses: Counter[str] = field(default_factory=Counter)
+    _sums: Counter[str] = field(default_factory=Counter)
+
+    def add(self, receipt: Receipt) -> None:
+        """Count one."""
+        scrub, named = receipt.scrub, self._named
+        self.count, self.last = self.count + 1, receipt
+        named["jobs"].add(quote_foreign(receipt.job))
+        named["holder"].add(quote_foreign(receipt.holder))
+        named["level"].add(receipt.level)
+        self._uses[_resource(receipt)] += 1
+        self._sums.update(
+            opened=receipt.cargo_bytes,
+            sealed=receipt.sealed_bytes,
+            scrubbed=scrub.scrubbed_bytes,
+            nonzero=scrub.nonzero_bytes,
+            told=scrub.told_bytes,
+            unverified=not scrub.verified,
+        )
+
+    def require_last(self) -> Receipt:
+        """The latest one.
+
+        Raises:
+            UsageError: ``no-receipts``: the files are there, and have none yet.
+        """
+        if self.last is None:
+            raise UsageError("there are no receipts of visits yet", code="no-receipts")
+        return self.last
+
+    def facts(self, statement: str) -> dict[str, Any]:
+        """For people, with what they prove."""
+        sums = self._sums
+        names = {name: ", ".join(sorted(each)) for name, each in self._named.items()}
+        scrubbed = (
+            f"{sums['scrubbed']:,} bytes, {sums['nonzero']:,} not zero when read back"
+        )
+        return {
+            "receipts": self.count,
+            "jobs": names["jobs"],
+            "holder": names["holder"],
+            "visits": ", ".join(f"{n} to {w}" for w, n in sorted(self._uses.items())),
+            "bytes": f"{sums['opened']:,} opened, {sums['sealed']:,} sealed",
+            "level": names["level"],
+            "scrub": scrubbed + _told(sums["told"], sums["unverified"]),
+            "verified": statement,
+        }
 
 
 def _resource(receipt: Receipt) -> str:
     return f"{quote_foreign(receipt.resource)} ({receipt.purpose})"
 
 
-def _told(scrubs: Sequence[ScrubSummary]) -> str:
-    reported = sum(each.told_bytes for each in scrubs)
+def _told(reported: int, unverified: int) -> str:
     said = f"; {reported:,} bytes of GPUs, as the recipe's process reports"
-    left = sum(not each.verified for each in scrubs)
-    rest = f"; {count(left, 'scrub')} not verified" if left else ""
+    rest = f"; {count(unverified, 'scrub')} not verified" if unverified else ""
     return (said if reported else "") + rest
 
 
@@ -353,7 +403,8 @@ def _receipt_facts(receipt: Receipt, statement: str) -> dict[str, Any]:
         "cargo": cargo_promise(receipt.buffers, receipt.mixed),
         "level": receipt.level,
         "scrub": f"{scrub.scrubbed_bytes:,} bytes in {count(len(own), 'region')}, "
-        f"{scrub.nonzero_bytes:,} not zero when read back" + _told([scrub]),
+        f"{scrub.nonzero_bytes:,} not zero when read back"
+        + _told(scrub.told_bytes, not scrub.verified),
         "log heads": ", ".join(str(head.body.size) for head in receipt.heads) or "none",
         "verified": statement,
     }

@@ -23,7 +23,7 @@ from sealift.release.equip import equip
 from sealift.release.files import write_whole
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.log.heads import find_head, read_entries, verify_log
-from sealift.release.receipt import load_receipt, verify_receipt
+from sealift.release.receipt import read_receipts, receipts_in, verify_receipt
 from sealift.train.job.settings import read_job
 from sealift.train.loop.slices import plan_slice
 
@@ -140,7 +140,7 @@ def _check_log(
     owner: str, key: PublicKey, path: Path, heads: Mapping[str, SignedTreeHead | None]
 ) -> CheckedLog:
     """A log that continues every head that others kept of it."""
-    report = [verify_log(path, head) for head in heads.values()][-1]
+    report = verify_log(path, *filter(None, heads.values()))
     if report.owner != key:
         raise IntegrityError(
             f"{owner}'s log was signed with another key", code="other-log"
@@ -183,8 +183,9 @@ def _check_uses(world: World, verified: VerifiedAgreement, verdict: Verdict) -> 
 
 def _read_receipts(world: World, verified: VerifiedAgreement, verdict: Verdict) -> None:
     for owner in OWNERS:
-        for path in sorted(world.home(owner).receipts.iterdir()):
-            verdict.receipts.append(verify_receipt(load_receipt(path), verified))
+        for path in receipts_in(world.home(owner).receipts):
+            for signed, _end in read_receipts(path):
+                verdict.receipts.append(verify_receipt(signed, verified))
     # verify_receipt refuses a receipt whose scrub left anything.
     verdict.scrub_verified = all(receipt.scrub.verified for receipt in verdict.receipts)
 

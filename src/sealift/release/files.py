@@ -124,6 +124,56 @@ def write_whole(path: Path, content: bytes) -> None:
         output.write(content)
 
 
+def append_line(path: Path, line: bytes) -> None:
+    """Add a line to a file, synced to the disk, in a time that does not grow with the file.
+
+    What a process that was killed had begun of a line goes: nobody was told that it is there.
+
+    Raises:
+        UnavailableError: ``disk-full`` or ``cannot-write``; the file is as before.
+    """
+    try:
+        new = not path.exists()
+        with path.open("a+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            size = _whole_lines(file.fileno())
+            try:
+                os.truncate(file.fileno(), size)
+                for part in (line, b"\n"):
+                    if file.write(part) != len(part):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fdatasync(file.fileno())
+            except OSError:
+                os.truncate(file.fileno(), size)
+                raise
+        if new:
+            _sync_folder(path.parent)
+    except OSError as error:
+        raise write_failed(path, error) from error
+
+
+def _whole_lines(descriptor: int) -> int:
+    """How long a file is up to the end of its last whole line."""
+    size = os.fstat(descriptor).st_size
+    if not size or os.pread(descriptor, 1, size - 1) == b"\n":
+        return size
+    while size:
+        start = max(0, size - STEP_BYTES)
+        end = os.pread(descriptor, size - start, start).rfind(b"\n")
+        if end >= 0:
+            return start + end + 1
+        size = start
+    return 0
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def make_folder(path: Path) -> None:
     """Make a folder, and those above it, if it is not there; try to write to it.
 

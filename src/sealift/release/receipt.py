@@ -9,6 +9,7 @@ Source: spec/release.md section Receipt.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final, Literal
@@ -26,6 +27,7 @@ from sealift.errors import (
     PolicyError,
     RefusedError,
     UsageError,
+    unreadable,
 )
 from sealift.ids import Digest, Role, VisitId
 from sealift.release.agreement import Purpose, TravelRule, part_for
@@ -36,6 +38,8 @@ from sealift.release.log.heads import log_owner
 from sealift.session.endpoint import Endpoint
 
 MAX_RECEIPT_BYTES: Final = 4 << 20
+RECEIPTS_SUFFIX: Final = ".receipts.jsonl"  # all of a job, a line each
+RECEIPT_SUFFIX: Final = ".receipt.json"  # of one visit, as earlier versions wrote it
 
 
 def require_agreed_cargo(buffers: int, mixed: bool, agreed: TravelRule) -> None:
@@ -208,18 +212,59 @@ def sign_receipt(receipt: Receipt, instance: Signer) -> SignedReceipt:
 
 
 def load_receipt(path: Path) -> SignedReceipt:
-    """Read what a holder kept; nothing in it is verified yet.
+    """The receipt of one visit, in a file of its own; nothing in it is verified yet.
 
     Raises:
         UnavailableError: if the file cannot be read.
-        MalformedError: if it is no receipt.
+        MalformedError: ``bad-receipt``.
     """
-    raw = read_whole(path, MAX_RECEIPT_BYTES)
+    return _decode_receipt(read_whole(path, MAX_RECEIPT_BYTES), path.name)
+
+
+def receipts_in(folder: Path) -> list[Path]:
+    """Files with an owner's receipts of visits: one for each job, and the former one for each visit."""
+    names = (f"*{RECEIPTS_SUFFIX}", f"*{RECEIPT_SUFFIX}")
+    return sorted(path for name in names for path in folder.rglob(name))
+
+
+def read_receipts(path: Path, start: int = 0) -> Iterator[tuple[SignedReceipt, int]]:
+    """Each receipt of a file that a holder kept, and where it ends; nothing is verified yet.
+
+    A last line that is not complete was never kept: its process was killed, or is writing.
+
+    Args:
+        path: The file.
+        start: Where an earlier receipt ended.
+
+    Raises:
+        UnavailableError: if the file cannot be read.
+        MalformedError: ``bad-receipt``.
+    """
+    if not path.name.endswith(RECEIPTS_SUFFIX):
+        if not start:
+            yield load_receipt(path), path.stat().st_size
+        return
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            while (line := file.readline(MAX_RECEIPT_BYTES + 1)).endswith(b"\n"):
+                place = f"{path.name}, at byte {start:,}"
+                start += len(line)
+                yield _decode_receipt(line[:-1], place), start
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if len(line) > MAX_RECEIPT_BYTES:
+        raise MalformedError(
+            f"{path.name} has a line that is too long", code="bad-receipt"
+        )
+
+
+def _decode_receipt(raw: bytes, place: str) -> SignedReceipt:
     try:
         return decode(SignedReceipt, raw, max_bytes=MAX_RECEIPT_BYTES)
     except MalformedError as error:
         raise MalformedError(
-            f"{path} is not a receipt: {error.what}",
+            f"{place} is not a receipt: {error.what}",
             why=error.why,
             field=error.field,
             offset=error.offset,

@@ -51,7 +51,7 @@ from sealift.travel.visit.messages import (
 )
 
 Task = Callable[[], None]
-MAX_SESSIONS: Final = 32
+MAX_SESSIONS: Final = 32  # of few parties; each further one may have two
 MAX_EACH: Final = 8  # of them to one name on the relay; to all strangers' together
 SILENCE_S: Final = 60.0
 OWNERS_PAUSE_S: Final = 0.5
@@ -91,7 +91,8 @@ class BrokerService:
         self._broker = broker
         self._sink = unfailing(sink)
         self._heads = heads
-        self._places = threading.BoundedSemaphore(MAX_SESSIONS)
+        most = max(MAX_SESSIONS, 2 * len(agreement.agreement.parties))
+        self._places = threading.BoundedSemaphore(most)
         self._workers = Workers("broker session")
         self._accelerators = frozenset(accelerators)
         parties = registry_of(agreement).keys

@@ -14,7 +14,7 @@ from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
-from sealift.session.relay.envelope import Registry
+from sealift.session.relay.envelope import CIRCUITS, Registry
 from sealift.session.session import HANDSHAKE_TIMEOUT_S, Session, connect
 from sealift.travel.visit.lease import Lease
 
@@ -55,7 +55,9 @@ def registry_of(agreement: VerifiedAgreement) -> Registry:
         )
         keys |= dict.fromkeys(names, party.sign)
     keys |= _signs_at_home(agreement)
-    return Registry(agreement.digest, keys)
+    # An accelerator opens two circuits to each owner: for its keys, and for their lease.
+    circuits = max(CIRCUITS, 4 * len(agreement.agreement.parties))
+    return Registry(agreement.digest, keys, circuits=circuits)
 
 
 def say_role(role: str, name: str) -> str:

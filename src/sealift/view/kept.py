@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -23,9 +26,12 @@ from sealift.release.agreement.signed import (
 from sealift.release.files import read_whole
 from sealift.release.log.heads import verify_log
 from sealift.release.receipt import (
+    RECEIPTS_SUFFIX,
     Receipt,
+    SignedReceipt,
     instance_bound,
-    load_receipt,
+    read_receipts,
+    receipts_in,
     verify_receipt,
 )
 from sealift.train.job.settings import JobTable, read_job
@@ -36,7 +42,7 @@ from sealift.view.livepage import AcceleratorEvidence, RunFiles
 from sealift.view.report import see_run
 
 UNJUDGED: Final = ("collateral-missing", "collateral-stale", "references-absent")
-MAX_RECEIPTS: Final = 2000  # of visits, that are read each time
+MAX_RECEIPTS: Final = 1000  # of visits: the latest
 _NUMBERS: Final = frozenset({"purpose", "epoch", "owner", "table", "rows"})
 T = TypeVar("T")
 
@@ -54,7 +60,8 @@ class Papers:
         self._folder, self._name, self._home = folder, job, home or folder
         self._table: JobTable | None = None
         self._verified: VerifiedAgreement | None = None
-        self._receipts: dict[Path, Receipt | None] = {}
+        self._visits: deque[Receipt] = deque(maxlen=MAX_RECEIPTS)
+        self._ends: dict[Path, int] = {}  # of what was read of each file
         self._state: object = None
         self._kept = RunFiles()
 
@@ -86,29 +93,33 @@ class Papers:
 
     def _papers(self, verified: VerifiedAgreement) -> RunFiles:
         """Log and receipts, read again only where a file has changed."""
-        visits = sorted(self._home.glob("receipts/**/*.receipt.json"))[-MAX_RECEIPTS:]
+        visits = receipts_in(self._home / "receipts")[-MAX_RECEIPTS:]
         places = (self._home, self._home / "run")
         runs = [path for place in places for path in place.glob("receipt*.json")]
         log = self._home / "audit.db"
-        state = (len(visits), *map(_changed_at, (*visits[-1:], *runs, log)))
+        growing = [path for path in visits if path.name.endswith(RECEIPTS_SUFFIX)]
+        state = (len(visits), *map(_changed_at, (*growing, *runs, log)))
         if state != self._state:
             self._state = state
-            papers = dict(self._read_visits(visits, verified))
+            self._read_visits(visits, verified)
+            found = [*self._visits]
+            papers = {"receipts of visits": _say_visits(found)} if found else {}
             papers |= _read_log(log)
-            found = [each for each in self._receipts.values() if each is not None]
             kept = RunFiles(papers=papers, proofs=tuple(_proofs(found, verified)))
             self._kept = _with_receipt(kept, runs, verified)
         return self._kept
 
-    def _read_visits(
-        self, paths: list[Path], verified: VerifiedAgreement
-    ) -> Iterator[tuple[str, str]]:
+    def _read_visits(self, paths: list[Path], verified: VerifiedAgreement) -> None:
+        """The latest ones, and from then on those that were added."""
         for path in paths:
-            if path not in self._receipts:  # files of receipts never change
-                self._receipts[path] = _of_this_run(path, verified)
-        found = [each for each in map(self._receipts.get, paths) if each is not None]
-        if found:
-            yield "receipts of visits", _say_visits(found)
+            if path not in self._ends:
+                self._ends[path] = _start_of_last(path, MAX_RECEIPTS)
+            with suppress(SealiftError):  # what does not parse is not read any further
+                for signed, end in read_receipts(path, self._ends[path]):
+                    self._ends[path] = end
+                    receipt = _of_this_run(signed, verified)
+                    if receipt is not None:
+                        self._visits.append(receipt)
 
 
 def _read_log(path: Path) -> dict[str, str]:
@@ -173,11 +184,25 @@ def _proofs(
             )
 
 
-def _of_this_run(path: Path, verified: VerifiedAgreement) -> Receipt | None:
-    signed = _attempt(partial(load_receipt, path))
-    if signed is None or signed.body.agreement != verified.digest:
+def _of_this_run(signed: SignedReceipt, verified: VerifiedAgreement) -> Receipt | None:
+    if signed.body.agreement != verified.digest:
         return None
     return _attempt(partial(verify_receipt, signed))
+
+
+def _start_of_last(path: Path, lines: int) -> int:
+    """Where the last so many lines of a file begin; 0 if it has no more."""
+    try:
+        with (
+            path.open("rb") as file,
+            mmap(file.fileno(), 0, access=ACCESS_READ) as text,
+        ):
+            place = text.rfind(b"\n")
+            for _ in range(lines):
+                place = text.rfind(b"\n", 0, max(0, place))
+            return place + 1
+    except (OSError, ValueError):  # it is empty
+        return 0
 
 
 def _say_visits(visits: list[Receipt]) -> str:

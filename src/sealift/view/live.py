@@ -13,7 +13,8 @@ from sealift.train.job.sentences import sentence
 MAX_KEPT: Final = 200  # lines of each list on the page
 _TROUBLE: Final = (
     "accelerator.lost", "broker.failed", "checkpoint.missed", "direct.refused",
-    "guest.declined", "guest.refused", "holder.failed", "holder.missing", "lease.lost",
+    "guest.declined", "guest.refused", "holder.failed", "holder.missing", "job.limited",
+    "lease.lost",
     "lease.revoked", "lease.silent", "owner.departed", "relay.lost", "relay.refused",
     "release.missing", "role.refused", "shares.refused", "shares.wrong", "state.changed",
     "visit.again", "visit.skipped", "watch.failing",

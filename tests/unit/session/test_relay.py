@@ -16,7 +16,9 @@ from sealift.ids import Digest
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import MAX_BACKLOG, RelayClient
 from sealift.session.relay.envelope import (
+    CIRCUITS,
     MAX_REGISTRATION_BYTES,
+    STRANGERS,
     WINDOW_BYTES,
     EnvelopeKind,
     Registry,
@@ -25,7 +27,7 @@ from sealift.session.relay.envelope import (
     prover,
 )
 from sealift.session.relay.server import Relay
-from sealift.session.relay.switchboard import MAX_OPENED
+from sealift.session.relay.switchboard import MAX_OPENED_UNPROVEN
 from sealift.session.session import Session
 from tests.sim.attested import Cast, both
 
@@ -303,13 +305,14 @@ def test_a_flooding_peer_loses_its_circuit_and_nobody_else_does(
 
 
 def test_circuits_are_counted(links: tuple[RelayClient, RelayClient]) -> None:
-    opened = [links[0].open("accelerator") for _ in range(MAX_OPENED)]
+    opened = [links[0].open("accelerator") for _ in range(CIRCUITS)]
     with pytest.raises(PeerError) as refusal:
         links[0].open("accelerator")
     assert refusal.value.code == "too-many-circuits"
     opened[0].close()
     links[0].open("accelerator")
-    assert MAX_OPENED < MAX_BACKLOG
+    assert CIRCUITS < MAX_BACKLOG
+    assert STRANGERS * MAX_OPENED_UNPROVEN < MAX_BACKLOG
 
 
 def test_garbage_ends_the_connection_and_nothing_else(

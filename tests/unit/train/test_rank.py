@@ -24,7 +24,7 @@ from sealift.errors import (
     SealiftError,
     UsageError,
 )
-from sealift.events import discard
+from sealift.events import Event, discard
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.resources import GroupRule
@@ -164,32 +164,90 @@ def test_which_row_is_bad_is_not_the_recipes_to_say() -> None:
         trainer=SimpleNamespace(statistics=b""),
         _slice=SimpleNamespace(work=work),
         _beside=None,
-        _count_pass=lambda purpose, epoch: None,
+        _require_counted=lambda purpose, epoch: None,
     )
     with pytest.raises(JobError) as refused:
         RankedJob._work(job, "train", 0)
     assert refused.value.code == "recipe-garbled"
 
 
+class Counting:
+    """A rank's job, with brokers that allow so many passes for each purpose."""
+
+    def __init__(self, rank: int = 0, steps: int = 0, others: bytes = b"") -> None:
+        self.rank, self.others = rank, others
+        self.allows: dict[str, int] = {}
+        self.worked: list[Any] = []
+        self.told: list[Event] = []
+        self.sink = self.told.append
+        self.agreement = SimpleNamespace(agreement=grouped())
+        self.leases = SimpleNamespace(await_proven=lambda owners: None)
+        self.keys = SimpleNamespace(owners=())
+        self.trainer = SimpleNamespace(statistics=b"", steps=steps)
+        self._slice = SimpleNamespace(work=lambda *how: self.worked.append(how) or ())
+        self._beside = self._counted = self._refused = self._stopped_at = None
+        self._uses: list[Uses] = []
+        self._rounds = SimpleNamespace(hear_limits=self.hear)
+        for name in ("_is_over", "_require_counted", "_work"):
+            setattr(self, name, partial(getattr(RankedJob, name), self))
+
+    def hear(self, *, over: bool) -> tuple[int, ...]:
+        said = bytes([over]) + self.others
+        return tuple(rank for rank, each in enumerate(said) if each)
+
+    def _count_pass(self, purpose: str, epoch: int) -> None:
+        if not self.allows.get(purpose, 99):
+            raise PolicyError("no more", code="too-many-visits")
+        self.allows[purpose] = self.allows.get(purpose, 99) - 1
+
+    def may_begin(self, purpose: Any, epoch: int, *, last: bool = False) -> bool:
+        of: Any = self
+        return RankedJob._may_begin(of, purpose, epoch, last=last)
+
+
 def test_no_row_is_worked_on_before_the_pass_was_counted() -> None:
-    worked = []
-
-    def count(purpose: str, epoch: int) -> None:
-        raise PolicyError("no more", code="too-many-visits")
-
-    job: Any = SimpleNamespace(
-        agreement=SimpleNamespace(agreement=grouped()),
-        leases=SimpleNamespace(await_proven=lambda owners: None),
-        keys=SimpleNamespace(owners=()),
-        trainer=SimpleNamespace(statistics=b""),
-        _slice=SimpleNamespace(work=lambda *how: worked.append(how) or ()),
-        _beside=None,
-        _uses=[],
-        _count_pass=count,
-    )
+    job: Any = Counting()
+    job.allows["train"] = 0
+    assert job._is_over("train", 0)
     with pytest.raises(PolicyError) as refused:
-        RankedJob._work(job, "train", 0)
-    assert (refused.value.code, worked) == ("too-many-visits", [])
+        job._work("train", 0)
+    assert (refused.value.code, job.worked) == ("too-many-visits", [])
+    job.allows["train"] = 1
+    assert not job._is_over("train", 0)
+    for purpose, epoch in (("train", 1), ("train", 0)):  # of another one; no longer
+        with pytest.raises(PolicyError) as refused:
+            job._work(purpose, epoch)
+        assert (refused.value.code, job.worked) == ("release-refused", [])
+
+
+@pytest.mark.parametrize("others", [b"\0\0", b"\0\1"])
+def test_a_limit_that_is_reached_ends_training_and_not_the_run(others: bytes) -> None:
+    """Whoever says so: no rank begins the round, and what was trained is measured."""
+    job = Counting(steps=8, others=others)
+    job.allows["train"] = 9 if any(others) else 0
+    assert not job.may_begin("train", 5)
+    assert job._stopped_at == 5
+    assert [each.kind for each in job.told] == ["job.limited"]
+    job.others = b"\0\0"
+    assert not job.may_begin("heldout", 5)
+    assert not job.may_begin("train", 6)
+    assert job.may_begin("heldout", 7, last=True)
+
+
+def test_a_limit_before_the_first_round_ends_the_run() -> None:
+    for job in (Counting(), Counting(others=b"\1\0")):
+        job.allows["train"] = 0 if not any(job.others) else 9
+        with pytest.raises(PolicyError) as refused:
+            job.may_begin("train", 0)
+        assert refused.value.code == "too-many-visits"
+
+
+def test_a_limit_of_measuring_leaves_numbers_out() -> None:
+    job = Counting(steps=8)
+    job.allows["heldout"] = 0
+    assert not job.may_begin("heldout", 0)
+    assert job._stopped_at is None
+    assert job.may_begin("train", 1)
 
 
 @pytest.mark.parametrize(("sums", "nbytes"), [(b"", 0), (b"sums", 8)])
@@ -539,6 +597,10 @@ def test_a_ranks_rounds_have_the_jobs_bound_and_its_owners_names() -> None:
         "_uses",
         "_used",
         "_rows_before",
+        "_done",
+        "_counted",
+        "_refused",
+        "_stopped_at",
     ):
         given.pop(name)
     given |= {

@@ -13,13 +13,14 @@ from sealift.crypto.sign import sign_document
 from sealift.errors import IntegrityError, JobError, PolicyError
 from sealift.ids import Digest, Role, VisitId
 from sealift.release.broker.inforce import StatementsInForce
-from sealift.release.files import write_whole
+from sealift.release.files import append_line
 from sealift.release.log.entries import SignedTreeHead, TreeHead
 from sealift.release.log.heads import HeadStore
 from sealift.session.endpoint import Endpoint
 from sealift.travel.holder.jobs import HolderJob, Receipts
 from sealift.travel.holder.visit import SERVED_NAME, ServedVisits
 from tests.sim.owners import now
+from tests.sim.paperwork import signed_receipt
 from tests.worlds.consortium import Consortium, make_consortium
 
 
@@ -109,7 +110,9 @@ def test_a_receipt_that_cannot_be_written_is_lost(
     holder._receipts = receipts = Receipts(folder)
     visit = VisitId.generate()
     lease = cast(Any, SimpleNamespace(visit=visit, shape=(3,)))
-    monkeypatch.setattr(holder, "_provision", lambda signed: head(consortium, "ada"))
+    monkeypatch.setattr(
+        holder, "_provision", lambda signed: signed_receipt(consortium, ())
+    )
     if gone:
         folder.rmdir()
     holder._attend(cast(Any, SimpleNamespace(body=lease)))
@@ -129,15 +132,15 @@ def test_a_receipt_still_on_its_way_to_the_disk_is_not_lost(
     """The orchestrator is lost in that moment, and another holder_job begins."""
     writing, go_on = threading.Event(), threading.Event()
 
-    def write_slowly(path: Path, content: bytes) -> None:
+    def write_slowly(path: Path, line: bytes) -> None:
         writing.set()
         assert go_on.wait(300)
-        write_whole(path, content)
+        append_line(path, line)
 
-    monkeypatch.setattr("sealift.travel.holder.jobs.write_whole", write_slowly)
+    monkeypatch.setattr("sealift.travel.holder.jobs.append_line", write_slowly)
     receipts = Receipts(tmp_path)
-    signed = cast(Any, head(consortium, "ada"))
-    visit = threading.Thread(target=receipts.keep, args=(VisitId.generate(), signed))
+    signed = signed_receipt(consortium, ())
+    visit = threading.Thread(target=receipts.keep, args=(signed,))
     visit.start()
     assert writing.wait(300)
     assert (receipts.kept, receipts.lost) == (0, 0)

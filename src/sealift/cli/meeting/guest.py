@@ -301,7 +301,7 @@ class OwnerMeeting:
             if error.code == "peer-refused":
                 raise
             full = error.code == "relay-full"
-            return "a free connection at the host" if full else "the host"
+            return "a free connection at the host [relay-full]" if full else "the host"
 
     def _dial(self) -> Conversation:
         return Conversation(self.invitation, self._identity, dial_s=DIAL_S)

@@ -26,6 +26,7 @@ from sealift.cli.view import add_view_argument, view_beside
 from sealift.crypto.identity import Identity
 from sealift.errors import (
     PolicyError,
+    RefusedError,
     SealiftError,
     UnavailableError,
     UsageError,
@@ -46,7 +47,8 @@ from sealift.release.agreement.signed import (
 )
 from sealift.release.files import handed_on, write_whole
 from sealift.session.relay.client import RelayClient
-from sealift.session.relay.server import Relay
+from sealift.session.relay.envelope import STRANGERS, STRANGERS_EACH
+from sealift.session.relay.server import FULL, Relay
 from sealift.train.job.journal import Journal, journal_of
 from sealift.train.job.settings import parse_address
 from sealift.train.job.signals import followed, stop_postponed
@@ -59,6 +61,7 @@ MODEL_NAME: Final = "model.safetensors"
 TRIED_STEPS: Final = 2
 _UNWRITTEN: Final = ("guest.gone", "guest.proposed", "guest.refused")
 STOP_S: Final = 10.0  # a command ends itself before
+HEAR_S: Final = 30.0  # for guests to hear of a no: one whose person is asked stays away
 FREE_S: Final = 10.0  # of the port, after this host was killed
 
 
@@ -246,7 +249,11 @@ def _declare(args: argparse.Namespace, book: MeetingState, identity: Identity) -
 
 
 def _meet(args: argparse.Namespace, book: MeetingState, host: Host) -> SignedAgreement:
-    """Receive guests until all have signed."""
+    """Receive guests until all have signed.
+
+    Raises:
+        RefusedError: ``meeting-declined``, once the others have heard who cannot take part.
+    """
     talk = Talk(sys.stderr)
     said: dict[str, str] = {}
 
@@ -265,16 +272,20 @@ def _meet(args: argparse.Namespace, book: MeetingState, host: Host) -> SignedAgr
         """Strangers, and what guests wrote, stay out of the journal."""
         (tell if event.kind in _UNWRITTEN else journal)(event)
 
+    for seat in book.seats():  # whoever comes now is asked anew
+        if seat.declined is not None:
+            book.decline(seat.name, None)
     listen = parse_address(args.listen)
     registry = places(book, host.declaration.meeting)
     with ExitStack() as stack:
         _await_free(listen)
         relay = stack.enter_context(
-            Relay.listen(*listen, registry=registry, clock=wall_clock)
+            Relay.listen(*listen, registry=registry, sink=tell, clock=wall_clock)
         )
         client = stack.enter_context(relay.local_client(HOST))
         MeetingListener(client, host, sink=quiet, vouch=relay.vouch).start()
         while True:
+            _require_all_willing(book, relay, talk)
             signed = _agreed(host, tell)
             missing = signed.missing if signed else _missing(book)
             if signed is not None and not missing:
@@ -282,6 +293,27 @@ def _meet(args: argparse.Namespace, book: MeetingState, host: Host) -> SignedAgr
                 return signed
             talk.wait_for(_awaited(book, missing) or "tables that fit together")
             time.sleep(0.1)
+
+
+def _require_all_willing(book: MeetingState, relay: Relay, talk: Talk) -> None:
+    """End the meeting if a party said no, or has no table for it.
+
+    The others ask several times a second, so they hear of it first.
+
+    Raises:
+        RefusedError: ``meeting-declined``, with that party.
+    """
+    declined = next((each for each in book.seats() if each.declined is not None), None)
+    if declined is None:
+        return
+    until_s = time.monotonic() + HEAR_S
+    while relay.names - {HOST} and time.monotonic() < until_s:
+        talk.wait_for("the other parties, which hear of it")
+        time.sleep(0.1)
+    if book.seat(declined.name) == declined:  # else it is back, and is asked again
+        raise RefusedError(
+            f"{declined.name}: {declined.declined}", code="meeting-declined"
+        )
 
 
 def _agreed(host: Host, tell: Sink) -> SignedAgreement | None:
@@ -320,6 +352,11 @@ def _awaited(book: MeetingState, missing: Sequence[str]) -> str:
 def _line(event: Event) -> str:
     name = event.fields.get("name", "")
     match event.kind:
+        case "relay.refused" if event.fields["reason"] == FULL:
+            return (
+                f"more than {STRANGERS_EACH} new connections of one address or {STRANGERS} in "
+                f"all at one time; the next ones wait [{FULL}]"
+            )
         case "guest.arrived":
             return f"{name} has connected"
         case "guest.refused":
@@ -336,7 +373,7 @@ def _line(event: Event) -> str:
             )
         case "guest.declined":
             line = visible(str(event.fields["line"]))
-            return f"{name}: {line}; to be asked again, {name} runs its command again"
+            return f"{name}: {line}"
         case "guest.unfit":
             return f"all said yes, but no agreement can be made of their tables: {event.fields['line']}"
     return ""

@@ -10,7 +10,8 @@ free memory is divided by their number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
@@ -21,6 +22,7 @@ from sealift.release.agreement import Purpose, Resource, part_for
 
 Order = Literal["round-robin", "by-size"]
 
+_IN_ORDER: Final[Mapping[Purpose, int]] = {"prepare": 0, "train": 1, "heldout": 2}
 MAX_VISITS: Final = 600_000  # whose digests a run's receipt has room for
 
 
@@ -132,6 +134,20 @@ def plan_job(
             visits += len(stops)
         check_length(visits * terms.share[1])
     return tuple(plan)
+
+
+def batches_of(
+    plan: Sequence[VisitBatch], purpose: Purpose, epoch: int
+) -> Sequence[VisitBatch]:
+    """The batches of one pass, in a time that a longer job hardly changes."""
+    wanted = (epoch, _IN_ORDER[purpose])
+    first = bisect_left(plan, wanted, key=_place)
+    return plan[first : bisect_right(plan, wanted, lo=first, key=_place)]
+
+
+def _place(batch: VisitBatch) -> tuple[int, int]:
+    """Where a batch stands in every plan: see ``VisitTerms.passes``."""
+    return batch.epoch, _IN_ORDER[batch.purpose]
 
 
 def check_length(visits: int) -> None:

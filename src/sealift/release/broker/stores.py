@@ -226,7 +226,7 @@ def check_copy(folder: Path, outside: SignedTreeHead | None = None) -> StoreBack
     Raises:
         IntegrityError, MalformedError: see ``restore``.
     """
-    report = verify_log(folder / LOG, outside)
+    report = verify_log(folder / LOG, *([outside] if outside else []))
     with _reading(folder / VAULT) as connection:
         form = vault.require_known_form(connection, folder / VAULT)
         _require_whole(connection, folder / VAULT)

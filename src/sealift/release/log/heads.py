@@ -283,17 +283,17 @@ def read_head(path: Path) -> SignedTreeHead:
         return last_head(connection, path)
 
 
-def verify_log(path: Path, outside: SignedTreeHead | None = None) -> LogReport:
+def verify_log(path: Path, *outside: SignedTreeHead) -> LogReport:
     """Check a log file: every entry parses, every signed head fits.
 
     Args:
         path: The log file.
-        outside: A head of this log that was kept elsewhere; without one the owner's
-            own word is all there is (rule H6).
+        outside: Heads of this log that were kept elsewhere; without one the owner's
+            own word is all there is (rule H6). The file is read once for all of them.
 
     Raises:
-        IntegrityError: if a head is unsigned or does not fit, or ``outside`` is not a
-            head of this log.
+        IntegrityError: if a head is unsigned or does not fit, or one of ``outside`` is
+            not a head of this log.
     """
     with _reading(path) as connection:
         raws = list(stored_entries(connection, path))
@@ -301,8 +301,8 @@ def verify_log(path: Path, outside: SignedTreeHead | None = None) -> LogReport:
     kinds = [str(read_entry(raw).kind) for raw in raws]
     tree = LogTree(leaf_hash(raw) for raw in raws)
     last = _verify_heads(tree, heads, path)
-    if outside is not None:
-        _require_continuation(tree, last, outside)
+    for kept in outside:
+        _require_continuation(tree, last, kept)
     return LogReport(
         owner=last.body.log,
         size=len(tree),
@@ -310,7 +310,7 @@ def verify_log(path: Path, outside: SignedTreeHead | None = None) -> LogReport:
         refusals=kinds.count("refusal") + kinds.count("checkpoint-refusal"),
         checkpoints=kinds.count("checkpoint"),
         root=last.body.root,
-        continues=outside.body.size if outside else None,
+        continues=max((each.body.size for each in outside), default=None),
     )
 
 

@@ -27,8 +27,9 @@ from sealift.session.relay.envelope import (
 from sealift.session.relay.proxy import RelayTransport, dial_relay
 
 DIAL_TIMEOUT_S: Final = 10.0
-MAX_BACKLOG: Final = 64
+MAX_BACKLOG: Final = 256  # all strangers together cannot fill it, nor a single party
 _RETRY_S: Final = 0.05
+_FULL: Final = "relay-full"
 
 
 class RelayClient:
@@ -80,20 +81,23 @@ class RelayClient:
     ) -> RelayClient:
         """Connect to the relay, trying again until ``timeout_s`` if nobody listens yet.
 
+        A relay that is full is asked again as well: others prove themselves, and make room.
+
         Raises:
-            PeerError: if nobody answers there, or the name is refused.
+            PeerError: if nobody answers there, or the name is refused; ``relay-full``.
             UnavailableError, UsageError: a proxy does not let it through (``dial_relay``).
         """
         deadline = time.monotonic() + timeout_s
         while True:
+            late, refused = time.monotonic() + _RETRY_S >= deadline, False
             try:
                 transport = dial_relay(address, timeout_s=timeout_s)
-            except PeerError:
-                if time.monotonic() + _RETRY_S >= deadline:
+                refused = True
+                return cls(transport, name, timeout_s, prove)
+            except PeerError as error:
+                if late or (refused and error.code != _FULL):
                     raise
-                time.sleep(_RETRY_S)
-                continue
-            return cls(transport, name, timeout_s, prove)
+            time.sleep(_RETRY_S)
 
     def open(
         self, peer_name: str, timeout_s: float = DIAL_TIMEOUT_S, *, wait_s: float = 0.0

@@ -33,6 +33,7 @@ NO_CIRCUIT: Final = bytes(CIRCUIT_BYTES)
 WINDOW_BYTES: Final = 4 << 20
 FRAME_COST_BYTES: Final = 64
 CHALLENGE_BYTES: Final = 32
+CIRCUITS: Final = 32  # that a party's connection may have opened; more for many parties
 STRANGERS: Final = 16  # registered at one time
 STRANGERS_EACH: Final = 4  # of them from one address
 
@@ -185,6 +186,7 @@ class Registry:
         strangers: How many may be registered at one time.
         strangers_each: How many of them from one address.
         proof_s: How long a stranger may stay one; None where nobody vouches.
+        circuits: How many a connection that proved its name may have opened.
     """
 
     agreement: Digest | None = None
@@ -192,6 +194,7 @@ class Registry:
     strangers: int = STRANGERS
     strangers_each: int = STRANGERS_EACH
     proof_s: float | None = None
+    circuits: int = CIRCUITS
 
     def verify(self, name: str, challenge: bytes, signature: Buffer) -> None:
         """Check a proof of a name that has a key.

@@ -23,7 +23,12 @@ from contextlib import suppress
 from typing import Final
 from weakref import WeakValueDictionary
 
-from sealift.channel.transport.tcp import TcpListener, TcpTransport, peer_host
+from sealift.channel.transport.tcp import (
+    LENGTH_BYTES,
+    TcpListener,
+    TcpTransport,
+    peer_host,
+)
 from sealift.channel.transport.transport import (
     DEFAULT_SEND_TIMEOUT_S,
     peer_closed,
@@ -50,6 +55,7 @@ MAX_UNREGISTERED_EACH: Final = 8  # of them from one address
 PARTY_BYTES: Final = 64 << 20
 ADDRESS_BYTES: Final = 8 << 20
 STRANGERS_BYTES: Final = 32 << 20
+FULL: Final = "relay-full"
 _READING: Final = select.EPOLLIN | select.EPOLLRDHUP
 _GONE: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _LAST_READS: Final = 64
@@ -161,20 +167,39 @@ class Relay:
         self, sock: socket.socket, begun: bytes, address: str | None, accounts: Accounts
     ) -> None:
         with self._lock:
-            if self._closing.is_set() or not self._make_room(address):
+            if self._closing.is_set():
                 sock.close()
                 return
-            self._count += 1
-            peer = RelayConnection(
-                self._count, sock, begun, address=address, accounts=accounts
-            )
-            self._peers[peer.number] = self._waited[peer.fileno()] = peer
-            self._unregistered[peer] = None
-            self._due_s[peer] = time.monotonic() + REGISTER_TIMEOUT_S
-            self._poll.register(peer, _READING)
-            if begun:
-                self._begun.append(peer)
-                os.eventfd_write(self._wake, 1)
+            has_room = self._make_room(address)
+            if has_room:
+                self._enter(sock, begun, address, accounts)
+        if not has_room:
+            self._turn_away(sock)
+
+    def _enter(
+        self, sock: socket.socket, begun: bytes, address: str | None, accounts: Accounts
+    ) -> None:
+        """Wait for a connection's registration; the lock is held."""
+        self._count += 1
+        peer = RelayConnection(
+            self._count, sock, begun, address=address, accounts=accounts
+        )
+        self._peers[peer.number] = self._waited[peer.fileno()] = peer
+        self._unregistered[peer] = None
+        self._due_s[peer] = time.monotonic() + REGISTER_TIMEOUT_S
+        self._poll.register(peer, _READING)
+        if begun:
+            self._begun.append(peer)
+            os.eventfd_write(self._wake, 1)
+
+    def _turn_away(self, sock: socket.socket) -> None:
+        """Close a connection that was just accepted, and say that it may come again."""
+        emit(self._sink, "relay.refused", reason=FULL)
+        frame = refuse(NO_CIRCUIT, FULL)
+        with suppress(OSError):
+            sock.setblocking(False)
+            sock.send(len(frame).to_bytes(LENGTH_BYTES, "big") + frame)
+        sock.close()
 
     def _make_room(self, address: str | None) -> bool:
         """Crowd out the oldest that has not registered; False if many were just now."""
@@ -276,7 +301,8 @@ class Relay:
         while self._crowded_out:
             peer = self._crowded_out.popleft()
             if not self._board.name_of(peer.number):  # else it was quick enough
-                self._drop(peer, relay_error("relay-full"))
+                self._refuse(peer, FULL)
+                self._drop(peer, relay_error(FULL))
         while self._begun:
             peer = self._begun.popleft()
             if peer.number in self._peers:  # else it has left already
@@ -330,14 +356,18 @@ class Relay:
                 if self._proof_s and not self._board.is_proven(peer.number):
                     self._proof_due_s[peer] = time.monotonic() + self._proof_s
         except SealiftError as error:
-            emit(self._sink, "relay.refused", reason=error.code)
-            peer.put(refuse(NO_CIRCUIT, error.code))
-            with suppress(PeerError):  # it is dropped in any case
-                peer.flush()
+            self._refuse(peer, error.code)
             raise
         peer.registered()
         self._due_s.pop(peer, None)
         emit(self._sink, "relay.registered", name=name)
+
+    def _refuse(self, peer: RelayConnection, reason: str) -> None:
+        """Tell a connection, and whoever watches this relay, why it is dropped."""
+        emit(self._sink, "relay.refused", reason=reason)
+        peer.put(refuse(NO_CIRCUIT, reason))
+        with suppress(PeerError):  # it is dropped in any case
+            peer.flush()
 
     def _deliver(self, deliveries: list[Delivery], sender: Accounts) -> None:
         for delivery in deliveries:

@@ -29,8 +29,7 @@ from sealift.session.relay.envelope import (
     relay_error,
 )
 
-MAX_OPENED: Final = 32  # circuits that one connection may have opened
-MAX_OPENED_UNPROVEN: Final = 8  # that of a stranger
+MAX_OPENED_UNPROVEN: Final = 8  # circuits that a stranger's connection may have opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +234,8 @@ class Switchboard:
         if target is None or target == connection:
             raise relay_error("unknown-peer", envelope.name)
         opened = sum(route.opener == connection for route in self._routes.values())
-        most = MAX_OPENED if self.is_proven(connection) else MAX_OPENED_UNPROVEN
+        proven = self.is_proven(connection)
+        most = self._registry.circuits if proven else MAX_OPENED_UNPROVEN
         if opened >= most or envelope.circuit in self._routes:
             raise relay_error("too-many-circuits")
         return target

@@ -112,8 +112,8 @@ class Rejoining:
         return self._clock() < self._deadline
 
     def _awaits(self, error: SealiftError) -> bool:
-        """Nobody listens there yet; a person sees for whom this waits, and can end it."""
-        if error.code != NOBODY_THERE:
+        """Nobody listens there yet, or it is full; a person sees that this waits, and can end it."""
+        if error.code not in (NOBODY_THERE, "relay-full"):
             return False
         if not self._awaited:
             self._awaited = True

@@ -42,6 +42,7 @@ _SAID: Final = {
     "holder.ready": "{holder} is ready to send its rows",
     "holder.receipt": "the visit's receipt was saved: {name}",
     "receipt.kept": "the receipt of the run was verified and saved: {name}",
+    "job.limited": "a limit of the agreement was reached: {line}; the model is made of the rounds before",
     "job.complete": "the job is complete; its results are in {run}",
     "lease.revoked": "the lease of {peer} was revoked: {rule}",
     "lease.silent": "the orchestrator's lease is not renewed by any broker",

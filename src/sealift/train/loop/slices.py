@@ -15,7 +15,13 @@ from typing import Literal
 
 from sealift.channel.device.device import SummingEngine
 from sealift.data.schedule.memory import SharedBuffer
-from sealift.data.schedule.visits import Stop, VisitBatch, check_length, plan_job
+from sealift.data.schedule.visits import (
+    Stop,
+    VisitBatch,
+    batches_of,
+    check_length,
+    plan_job,
+)
 from sealift.release.agreement import Agreement, Purpose, Resource
 from sealift.train.loop import stepsums
 from sealift.train.loop.statistics import Measured
@@ -86,10 +92,7 @@ def groups_together(
 
     A slice that has no more takes part in the others' steps without rows.
     """
-    own = [
-        [e.stops for e in plan if (e.purpose, e.epoch) == ("train", epoch)]
-        for plan in plans
-    ]
+    own = [[each.stops for each in batches_of(plan, "train", epoch)] for plan in plans]
     for stops in zip_longest(*own, fillvalue=()):
         rows = tuple(sum(stop.rows for stop in each) for each in stops)
         yield stops, Together(tuple(map(settings.trained_rows, rows)), bucket_bytes)
@@ -135,7 +138,7 @@ class Slice:
 
     def rows(self, purpose: Purpose, epoch: int) -> int:
         """How many it works on in a pass."""
-        groups = self._groups(purpose, epoch)
+        groups = batches_of(self.plan, purpose, epoch)
         return sum(stop.rows for group in groups for stop in group.stops)
 
     def work(
@@ -155,7 +158,7 @@ class Slice:
         if beside is not None and purpose == "train":
             yield from self._train_beside(epoch, beside)
             return
-        for group in self._groups(purpose, epoch):
+        for group in batches_of(self.plan, purpose, epoch):
             with self.load(group.stops) as cargo:
                 measured = self.trainer.work(cargo, purpose)
             for stop in group.stops:
@@ -177,10 +180,6 @@ class Slice:
                 raise
             for stop in stops:
                 yield stop, measured[stop.resource]
-
-    def _groups(self, purpose: Purpose, epoch: int) -> Iterator[VisitBatch]:
-        wanted = (purpose, epoch)
-        return (each for each in self.plan if (each.purpose, each.epoch) == wanted)
 
     @contextmanager
     def load(self, stops: Sequence[Stop]) -> Iterator[list[LoadedCargo]]:

@@ -44,6 +44,7 @@ from sealift.train.output.manifest import (
     verify_manifest,
 )
 from sealift.train.output.runreceipt import demand_of
+from sealift.train.plans import PlannedWork
 from sealift.travel.orchestrator.job import RunSummary
 from sealift.travel.peers import say_ranks
 from sealift.travel.settings import JobSettings
@@ -273,6 +274,7 @@ class RunFolder:
                 STATISTICS_NAME, totals_file(manifest.statistics, manifest.prepared)
             )
         found = self._summary(manifest, summary.visits, summary.skipped)
+        found |= _trained_less(manifest, settings, agreement)
         complete(found)
         self.appear()
         return found
@@ -305,6 +307,19 @@ class RunFolder:
             **_weights(manifest),
             **_statistics(manifest),
         }
+
+
+def _trained_less(
+    manifest: RunManifest, settings: JobSettings, agreement: VerifiedAgreement
+) -> dict[str, str]:
+    """Owners whose rows were used less often than the job plans, of a model that left."""
+    planned = PlannedWork.of(settings, agreement.agreement.resources).visits
+    less = [
+        f"{owner} {visits:,} of {planned[owner, 'train']:,} times"
+        for owner, visits in manifest.visits.items()
+        if visits < planned[owner, "train"]
+    ]
+    return {"trained_less": ", ".join(less)} if less else {}
 
 
 class _Marker:

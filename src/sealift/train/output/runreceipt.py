@@ -479,6 +479,8 @@ def _coverage(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
                 "the model was trained on rows without a receipt", code="bad-rows"
             )
         less = f", {kept} of them with a receipt" if kept < told else ""
+        if told < receipt.settings.training.epochs:
+            less = f" in {receipt.settings.training.epochs:,} planned epochs{less}"
         said.append(f"{owner} {distinct} of {rows} rows, {count(told, 'time')}{less}")
     if manifest.weights is not None:
         rule = agreement.output_rule

@@ -29,6 +29,7 @@ from sealift.errors import (
     MalformedError,
     PeerError,
     PolicyError,
+    SealiftError,
 )
 from sealift.events import Sink, emit
 from sealift.ids import Digest, VisitId
@@ -40,7 +41,7 @@ from sealift.release.log.heads import demand_dated, log_owner
 from sealift.session.session import Session
 from sealift.train.job.checkpoints import Checkpoints
 from sealift.train.job.leasekeeping import LeaseKeeper
-from sealift.train.job.releasedkeys import ReleasedKeys
+from sealift.train.job.releasedkeys import VISITS_OVER, ReleasedKeys
 from sealift.train.job.runningjob import JobProgress, check_cargo_rows
 from sealift.train.loop.faults import RecipeError
 from sealift.train.loop.slices import (
@@ -87,6 +88,7 @@ from sealift.travel.visit.messages import (
 
 CLOSE_S: Final = 60.0  # for all ranks to have kept the receipt
 KEPT_WAIT_S: Final = 60.0  # for the orchestrator to have synced the output
+Pass = tuple[Purpose, int]
 _NO_QUARANTINE: Final = 1  # rows are opened by the reader of the rank's own files
 LOST: Final = "rank-lost"
 ON_AGAIN: Final = (
@@ -138,6 +140,10 @@ class RankedJob:
     _uses: list[Uses] = field(init=False, default_factory=list)
     _used: list[list[Uses]] = field(init=False)
     _rows_before: int = field(init=False, default=0)  # of passes before this start
+    _done: list[Pass] = field(init=False, default_factory=list)  # in this start
+    _counted: Pass | None = field(init=False, default=None)
+    _refused: SealiftError | None = field(init=False, default=None)
+    _stopped_at: int | None = field(init=False, default=None)  # a limit's first round
 
     def __post_init__(self) -> None:
         agreement, settings = self.agreement.agreement, self.settings
@@ -175,12 +181,16 @@ class RankedJob:
                 self._count(*passes[done])
             for number, (purpose, epoch) in enumerate(passes[position:], position + 1):
                 began_s = time.monotonic()
+                if not self._may_begin(purpose, epoch, last=number == len(passes)):
+                    continue
                 self._begin(purpose, epoch)
                 reports = self._rounds.run(purpose, epoch)
                 self._count(purpose, epoch)
                 self._take_uses(purpose, epoch, reports)
+                self._done.append((purpose, epoch))
                 self._tell(purpose, epoch, reports, time.monotonic() - began_s)
-                self._note(number)
+                if self._stopped_at is None:  # else no position of the plan is reached
+                    self._note(number)
         self._finish(position)
         self.heartbeat.stop()  # the orchestrator may go once every rank has all of it
         self._close_group()
@@ -263,9 +273,8 @@ class RankedJob:
             raise _differs("an account that begins at another checkpoint")
         if not set(account.released) <= set(own.released):
             raise _differs("a key release that no log contains")
-        passes = list(self.settings.visits.passes())[own.passes_before :]
         trained = self._rows_before + count_rows(
-            self.plans[rank], passes, self.settings.training
+            self.plans[rank], self._done, self.settings.training
         )
         if account.rows != trained:
             raise _differs(
@@ -413,8 +422,7 @@ class RankedJob:
     ) -> tuple[tuple[RankNumbers, ...], Uses]:
         """Our slice's pass; what others may hear of it."""
         agreement = self.agreement.agreement
-        self.leases.await_proven(self.keys.owners)
-        self._count_pass(purpose, epoch)
+        self._require_counted(purpose, epoch)
         if purpose != "prepare" and self.trainer.statistics:
             self.handout.check_totals()
         rule, parts = agreement.output_rule, []
@@ -434,6 +442,52 @@ class RankedJob:
             uses, self._uses = join_uses(self._uses), []
             return tuple(parts), uses
         raise failed  # out here: what is hidden is nobody's context
+
+    def _may_begin(self, purpose: Purpose, epoch: int, *, last: bool) -> bool:
+        """Have a pass counted by all owners' sides; whether all ranks may begin it.
+
+        Where one of them allows no further round, no rank begins it: training ends there,
+        and what was trained is measured in the last pass and handed out.
+
+        Raises:
+            PolicyError: ``too-many-visits``, where nothing was trained yet.
+        """
+        if self._stopped_at is not None and (purpose == "train" or not last):
+            return False
+        over = self._rounds.hear_limits(over=self._is_over(purpose, epoch))
+        if not over:
+            return True
+        people = say_ranks(self.agreement.agreement)
+        what = (
+            f"the side of {' and '.join(people[each] for each in over)} allows no more"
+        )
+        if purpose == "prepare" or not (purpose == "heldout" or self.trainer.steps):
+            raise self._refused or PolicyError(what, code=VISITS_OVER, ranks=over)
+        if purpose == "train":
+            self._stopped_at = epoch
+        what += " rounds" if purpose == "train" else " passes to measure"
+        emit(self.sink, "job.limited", purpose=purpose, epoch=epoch, line=what)
+        return False
+
+    def _is_over(self, purpose: Purpose, epoch: int) -> bool:
+        """Whether an owner's side allows no more; any other refusal is the pass's error."""
+        self._counted = self._refused = None
+        try:
+            self.leases.await_proven(self.keys.owners)
+            self._count_pass(purpose, epoch)
+        except SealiftError as error:
+            self._refused = error
+            return error.code == VISITS_OVER
+        self._counted = (purpose, epoch)
+        return False
+
+    def _require_counted(self, purpose: Purpose, epoch: int) -> None:
+        """Demand that this very pass was counted, before a row of it is read."""
+        counted, self._counted = self._counted, None
+        if counted != (purpose, epoch):
+            raise self._refused or PolicyError(
+                "the pass was not counted by its owner's side", code="release-refused"
+            )
 
     def _count_pass(self, purpose: Purpose, epoch: int) -> None:
         """At each owner's own broker, whatever was begun or begun again before."""
@@ -476,7 +530,7 @@ class RankedJob:
                 receipt = self.handout.receipt_for(
                     visit, stop, loaded, seconds, scrubbed
                 )
-                self.receipts.keep(visit, receipt)
+                self.receipts.keep(receipt)
                 self._uses.append(Uses.of(receipt))
 
     def _begin(self, purpose: Purpose, epoch: int) -> None:
@@ -515,6 +569,8 @@ class RankedJob:
         if self.rank:
             return
         pairs = ((part.stop.rows, part.metrics) for part in parts)
+        if self._stopped_at is not None:  # measured after the last round that there was
+            epoch = self._stopped_at - 1
         ended = RoundEnded(
             purpose=purpose,
             epoch=epoch,

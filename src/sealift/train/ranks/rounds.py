@@ -27,7 +27,7 @@ from sealift.collective.group import SealedGroup
 from sealift.collective.tensors import chunks_of
 from sealift.crypto.hash import HASH_BYTES, ContentHasher, content_hash
 from sealift.data.schedule.memory import free_memory_bytes
-from sealift.data.schedule.visits import Stop, VisitBatch
+from sealift.data.schedule.visits import Stop, VisitBatch, batches_of
 from sealift.errors import (
     IntegrityError,
     JobError,
@@ -246,6 +246,23 @@ class GroupRounds:
         self._demand_true(purpose, epoch, reports, before)
         self._agree(purpose, reports, contribution)
         return reports
+
+    def hear_limits(self, *, over: bool) -> tuple[int, ...]:
+        """Ranks whose owner's side allows no such pass any more, before it begins.
+
+        Args:
+            over: Whether ours is one.
+
+        Raises:
+            IntegrityError: ``untrue-report``, ``ranks-diverged``.
+        """
+        told = self._tell(bytes([over]))
+        for rank, each in enumerate(told):
+            if each not in (b"\0", b"\1"):
+                self.refuse(
+                    rank, "it says neither that it may begin nor that it may not"
+                )
+        return tuple(rank for rank, each in enumerate(told) if each == b"\1")
 
     def share_account(self, own: SignedAccount) -> tuple[SignedAccount, ...]:
         """What every rank signed of the run; not verified yet."""
@@ -501,8 +518,7 @@ class GroupRounds:
 
 def stops_of(plan: Sequence[VisitBatch], purpose: Purpose, epoch: int) -> list[Stop]:
     """What a pass works on."""
-    wanted = (purpose, epoch)
-    groups = (each for each in plan if (each.purpose, each.epoch) == wanted)
+    groups = batches_of(plan, purpose, epoch)
     return [stop for group in groups for stop in group.stops]
 
 
@@ -512,13 +528,12 @@ def count_rows(
     settings: TrainingSettings,
 ) -> int:
     """Rows that a slice trains on in these passes, as its trainer counts them."""
-    groups = (
-        [stop.rows for stop in group.stops]
-        for wanted in passes
-        for group in plan
-        if wanted == (group.purpose, group.epoch) and group.purpose == "train"
+    return sum(
+        settings.trained_rows(sum(stop.rows for stop in group.stops))
+        for purpose, epoch in passes
+        if purpose == "train"
+        for group in batches_of(plan, purpose, epoch)
     )
-    return sum(settings.trained_rows(sum(rows)) for rows in groups)
 
 
 def _digest_of(state: TrainingState) -> bytes:

@@ -18,16 +18,15 @@ from sealift.codec import encode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PeerError, PolicyError, SealiftError, require_value
 from sealift.events import Sink, discard, emit
-from sealift.ids import VisitId
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.client import request_consistency
 from sealift.release.decision import decide
 from sealift.release.facts import Owner, ReleaseKind, ReleaseQuestion, ReleaseState
-from sealift.release.files import write_whole
+from sealift.release.files import append_line, write_whole
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.log.heads import HeadStore, log_owner
-from sealift.release.receipt import SignedReceipt, verify_receipt
+from sealift.release.receipt import RECEIPTS_SUFFIX, SignedReceipt, verify_receipt
 from sealift.session.direct import PathDialler
 from sealift.session.endpoint import Endpoint, VerifiedPeer
 from sealift.session.relay.client import RelayClient
@@ -65,7 +64,7 @@ TIMEOUT: Final = peer_timeout().code
 
 
 class Receipts:
-    """The folder of a holder's receipts, and what became of its visits.
+    """The folder of a holder's receipts, a file for each job, and what became of its visits.
 
     One for all jobs of a process: a visit's receipt may come after the
     orchestrator was lost and another one has begun.
@@ -87,16 +86,16 @@ class Receipts:
         self.failed = 0
         self.lost = 0
 
-    def keep(self, visit: VisitId, receipt: SignedReceipt) -> str:
-        """Write one, synced to the disk; its name.
+    def keep(self, receipt: SignedReceipt) -> str:
+        """Add one to those of its job, synced to the disk; the name of their file.
 
         Raises:
             UnavailableError: ``disk-full`` or ``cannot-write``; it counts as lost.
         """
         with self._counting:
-            name = f"{self.kept + 1:05d}-{visit.to_text()}.receipt.json"
+            name = f"{receipt.body.job}{RECEIPTS_SUFFIX}"
             try:
-                write_whole(self.folder / name, encode(receipt))
+                append_line(self.folder / name, encode(receipt))
             except BaseException:
                 self.lost += 1
                 raise
@@ -240,7 +239,7 @@ class HolderJob:
 
     def _attend(self, signed: SignedLease) -> None:
         try:
-            name = self._receipts.keep(signed.body.visit, self._provision(signed))
+            name = self._receipts.keep(self._provision(signed))
         except SealiftError as error:
             self._receipts.fail()
             emit(self._sink, "holder.failed", reason=error.code, line=str(error))

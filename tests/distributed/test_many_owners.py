@@ -1,0 +1,112 @@
+"""Sixteen owners with a hundred rows each, behind one address: they meet, sign and train.
+
+Long: sixteen machines' processes on this one. What it holds the product to: nobody is refused
+after the signatures, nobody waits for a place, and every owner ends with a receipt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.sim.ownaddress import own_address
+from tests.sim.typed import Typed
+
+pytestmark = [pytest.mark.distributed, pytest.mark.long]
+OWNERS = tuple(f"ward-{number:02}" for number in range(16))
+ROWS = 100
+YES = (("Compare?", "y"), ("Sign?", "y"), ("compare the words with", "y"))
+RECIPE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, batch):
+        return self.layer(torch.stack([batch["age"], batch["dose"]], dim=1))
+
+    def training_step(self, batch, step):
+        return F.cross_entropy(self(batch), batch["healed"])
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+
+def build():
+    return Model()
+
+
+def evaluate(model, batch):
+    return {"accuracy": float((model(batch).argmax(dim=1) == batch["healed"]).sum())}
+"""
+SCHEMA = """
+[[fields]]
+name = "age"
+dtype = "float32"
+
+[[fields]]
+name = "dose"
+dtype = "float32"
+
+[[fields]]
+name = "healed"
+dtype = "int64"
+classes = 2
+"""
+
+
+def write_table(path: Path, seed: int) -> None:
+    rows = np.random.default_rng(seed).normal(size=(ROWS, 2))
+    lines = [f"{age:.3f},{dose:.3f},{int(age + dose > 0)}" for age, dose in rows]
+    path.write_text("\n".join(["age,dose,healed", *lines, ""]))
+
+
+@pytest.fixture
+def typed() -> Iterator[list[Typed]]:
+    found: list[Typed] = []
+    yield found
+    for each in found:
+        if each.process.poll() is None:
+            each.kill()
+
+
+def test_sixteen_owners_with_a_hundred_rows_each_train_from_one_address(
+    tmp_path: Path, typed: list[Typed]
+) -> None:
+    recipe = tmp_path / "host" / "wards"
+    recipe.mkdir(parents=True)
+    (recipe / "recipe.py").write_text(RECIPE)
+    (recipe / "schema.toml").write_text(SCHEMA)
+    (recipe / "job.toml").write_text("[training]\nepochs = 20\n")
+    words = ["host", "wards", "--listen", own_address(), "--invite", *OWNERS]
+    host = Typed(tmp_path / "host", *words)
+    typed.append(host)
+    host.wait_text("send each party its line")
+    invitations = re.findall(r"([\w-]+)  (sealift-invitation-[\w-]+)", host.text)
+    assert tuple(name for name, _ in invitations) == OWNERS
+    owners = []
+    for seed, (name, line) in enumerate(invitations):
+        home = tmp_path / name
+        home.mkdir()
+        write_table(home / "train.csv", seed)
+        (home / "invitation.txt").write_text(line)
+        owners.append(Typed(home, "join", "invitation.txt", "train.csv", answers=YES))
+        typed.append(owners[-1])
+    for owner in owners:
+        assert owner.end() == 0, owner.text[-3000:]
+    assert host.end() == 0, host.text[-3000:]
+    assert (tmp_path / "host" / "model.safetensors").exists()
+    receipt = (tmp_path / "host" / "receipt.json").read_bytes()
+    for name in OWNERS:
+        home = tmp_path / name
+        assert (home / "receipt.json").read_bytes() == receipt
+        assert any((home / "receipts").iterdir())
