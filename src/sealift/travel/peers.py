@@ -6,9 +6,12 @@ parties are registered with their keys, so that nobody else takes them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from sealift.crypto.sign import PublicKey
+from sealift.errors import PeerError
 from sealift.ids import Role
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -19,6 +22,7 @@ from sealift.session.session import HANDSHAKE_TIMEOUT_S, Session, connect
 from sealift.travel.visit.lease import Lease
 
 ORCHESTRATOR = "orchestrator"
+_NAMED: Final = 4
 TELLER = "tell-"  # and the name of the party that comes to say something
 
 
@@ -37,6 +41,19 @@ def say_ranks(agreement: Agreement) -> tuple[str, ...]:
     if agreement.rows_at_home:
         return tuple(f"rank {n} ({o})" for n, o in enumerate(agreement.data_owners))
     return tuple(f"rank {number}" for number in range(agreement.ranks))
+
+
+def say_several(people: Sequence[str]) -> str:
+    """Names for one line, however many there are: ``a, b, c and 57 more``."""
+    few = ", ".join(people[:_NAMED])
+    more = len(people) - _NAMED
+    return f"{few} and {more:,} more" if more > 0 else few
+
+
+def peer_missing(people: Sequence[str], fix: str = "") -> PeerError:
+    """Parties that a job waited for, by name."""
+    what = f"{say_several(people)} did not connect in time"
+    return PeerError(what, fix=fix, code="peer-missing")
 
 
 def teller_name(party: str) -> str:

@@ -64,7 +64,7 @@ class Run:
 
     def seal(self, position: int, content: bytes) -> None:
         progress = Progress(position, {})
-        self.checkpoints.note(position, progress, lambda: {"joint": content})
+        self.checkpoints.note(position, lambda: progress, lambda: {"joint": content})
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.events]

@@ -286,6 +286,7 @@ class Account:
         self.plans = [[VisitBatch(0, "train", 0, (stop,))] for stop in of]
         self.taken: list[Uses] = []
         self._used: list[list[Uses]] = [[], []]
+        self._seen: set[Digest] = set()
         self.agreement = SimpleNamespace(
             resource=lambda name: SimpleNamespace(row_bytes=8)
         )
@@ -597,6 +598,7 @@ def test_a_ranks_rounds_have_the_jobs_bound_and_its_owners_names() -> None:
         "_uses",
         "_used",
         "_rows_before",
+        "_seen",
         "_done",
         "_counted",
         "_refused",

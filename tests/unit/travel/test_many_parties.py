@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import count
+from typing import Any
 
+import pytest
+
+from sealift.crypto.sign import SigningKey
+from sealift.errors import PeerError
+from sealift.events import Event
 from sealift.ids import Role
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import prover
 from sealift.session.relay.server import Relay
+from sealift.travel.orchestrator.job import Orchestrator
 from sealift.travel.peers import (
     ORCHESTRATOR,
     accelerator_names,
     registry_of,
     relay_name,
 )
+from sealift.travel.settings import JobSettings, RunSettings, TravelSettings
 from tests.worlds.consortium import make_consortium
 
 OWNERS = tuple(f"ward-{number:02}" for number in range(63))
@@ -54,3 +63,52 @@ def test_an_accelerator_keeps_two_circuits_to_each_of_63_owners() -> None:
         met = [each.open(accelerator.name) for each in clients[1::2]]
         heard = [accelerator.accept(60) for _ in met]
         assert {each.peer_name for each in heard} == {name for name, _ in names[1::2]}
+
+
+@pytest.mark.parametrize("on_missing", ["wait", "skip"])
+def test_of_64_parties_of_which_60_never_come_all_are_accounted_for(
+    on_missing: Any,
+) -> None:
+    """One line with names and a number; where nobody is waited for, an event for each."""
+    verified = make_consortium((*OWNERS, "host"), ("train",)).verified()
+    here = {(Role.ACCELERATOR, "accelerator-0")}
+    here |= {(Role.HOLDER, owner) for owner in OWNERS[:4]}
+    told: list[Event] = []
+    times = count(0.0, 1.0)
+    sessions: Any = Here(here)
+    orchestrator = Orchestrator(
+        verified,
+        JobSettings(
+            travel=TravelSettings(on_missing=on_missing), run=RunSettings(gather_s=5.0)
+        ),
+        sessions=sessions,
+        signer=SigningKey.generate(),
+        job="digits",
+        clock=lambda: next(times),
+        sink=told.append,
+        hopes=lambda stops: True,
+    )
+    if on_missing == "wait":
+        with pytest.raises(PeerError) as caught:
+            orchestrator._gather()
+        assert caught.value.code == "peer-missing"
+        assert "holder ward-04" in str(caught.value)
+        assert "and 56 more" in str(caught.value)
+    else:
+        orchestrator._gather()
+        missing = [e.fields["holder"] for e in told if e.kind == "holder.missing"]
+        assert missing == [*OWNERS[4:], "host"]
+    assert sum(sessions.waited) <= 5.0  # for all of them together
+
+
+class Here:
+    """Live sessions of those that came; the others are waited for by a clock of the test."""
+
+    def __init__(self, here: set[tuple[Role, str]]) -> None:
+        self.here, self.waited = here, list[float]()
+
+    def wait_for(self, role: Role, name: str, timeout_s: float) -> str:
+        if (role, name) not in self.here:
+            self.waited.append(timeout_s)
+            raise PeerError("it did not connect in time", code="peer-missing")
+        return name

@@ -170,14 +170,18 @@ class Checkpoints(Generic[P]):
         return found
 
     def note(
-        self, position: int, progress: P, snapshot: Callable[[], Mapping[str, Content]]
+        self,
+        position: int,
+        progress: Callable[[], P],
+        snapshot: Callable[[], Mapping[str, Content]],
     ) -> None:
         """A group was worked on; seals a checkpoint when it is time for one.
 
         Args:
             position: First group that is still to be worked on.
-            progress: What was counted so far.
-            snapshot: The states, called only if they are needed.
+            progress: What was counted so far; called only if it is needed, since it
+                grows with the job.
+            snapshot: The states; the same.
 
         Raises:
             UnavailableError: if the file cannot be written.
@@ -189,7 +193,7 @@ class Checkpoints(Generic[P]):
         self._waiting = 0
         number = self._ledger.next_number
         try:
-            self._seal(Checkpoint(number, position, progress, snapshot()))
+            self._seal(Checkpoint(number, position, progress(), snapshot()))
         except (PeerError, PolicyError) as error:
             if error.code in FINAL_RULES:
                 raise

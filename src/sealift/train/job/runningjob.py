@@ -255,17 +255,19 @@ class RunningJob:
         self.position = position
         if self.checkpoints is None:
             return
-        progress = JobProgress(
+        with self.restarts.guarded():
+            self.checkpoints.note(
+                position, self._progress, lambda: self.training.snapshot().to_parts()
+            )
+
+    def _progress(self) -> JobProgress:
+        return JobProgress(
             buffer_bytes=self.choice.buffer_bytes,
             rules=self.rules.progress(),
             measured=self.handout.heldout.measured(),
             uses=self.handout.uses(),
             resumed=self.handout.resumed,
         )
-        with self.restarts.guarded():
-            self.checkpoints.note(
-                position, progress, lambda: self.training.snapshot().to_parts()
-            )
 
     def hand_out(self, control: Session, *, model: bool) -> None:
         """Send what may leave; see ``Handout.send``."""

@@ -40,7 +40,7 @@ from sealift.travel.orchestrator.job import (
     dismiss_roles,
 )
 from sealift.travel.orchestrator.sessions import LiveSessions
-from sealift.travel.peers import accelerator_names, say_ranks
+from sealift.travel.peers import accelerator_names, peer_missing, say_ranks
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.farewell import await_end
 from sealift.travel.visit.messages import (
@@ -114,15 +114,15 @@ class GroupOrchestrator:
 
     def _gather(self, wait_s: float) -> list[Session]:
         until_s = time.monotonic() + wait_s
-        ranks = []
+        ranks, missing = [], list[str]()
         for rank, name in enumerate(self._names):
             left_s = max(until_s - time.monotonic(), 0.0)
             try:
                 ranks.append(self._sessions.wait_for(Role.ACCELERATOR, name, left_s))
-            except PeerError as error:
-                error.what = f"{self._people[rank]} did not connect in time"
-                error.fix = ON_AGAIN
-                raise
+            except PeerError:
+                missing.append(self._people[rank])
+        if missing:
+            raise peer_missing(missing, ON_AGAIN)
         emit(self._sink, "job.gathered", ranks=len(ranks))
         return ranks
 

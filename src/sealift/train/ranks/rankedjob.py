@@ -140,6 +140,9 @@ class RankedJob:
     _uses: list[Uses] = field(init=False, default_factory=list)
     _used: list[list[Uses]] = field(init=False)
     _rows_before: int = field(init=False, default=0)  # of passes before this start
+    _seen: set[Digest] = field(
+        init=False, default_factory=set
+    )  # receipts, of all starts
     _done: list[Pass] = field(init=False, default_factory=list)  # in this start
     _counted: Pass | None = field(init=False, default=None)
     _refused: SealiftError | None = field(init=False, default=None)
@@ -345,7 +348,7 @@ class RankedJob:
         Raises:
             IntegrityError: ``untrue-report``, with the rank.
         """
-        seen = set(self.handout.uses().receipts)
+        seen = self._seen
         for rank, report in enumerate(reports):
             uses, stops = report.uses, stops_of(self.plans[rank], purpose, epoch)
             planned = join_uses(self._plan_use(stop) for stop in stops)
@@ -364,6 +367,7 @@ class RankedJob:
             taken = Uses(planned.tables, uses.receipts)
             self.handout.use(taken)
             self._used[rank].append(taken)
+        seen.update(receipt for each in reports for receipt in each.uses.receipts)
 
     def _plan_use(self, stop: Stop) -> Uses:
         """What a use of rows comes to, as everybody computes it."""
@@ -414,6 +418,7 @@ class RankedJob:
             return 0
         progress = found.progress
         self.handout.restore(progress.measured, progress.resumed + 1, progress.uses)
+        self._seen.update(progress.uses.receipts)
         self.trainer.restore(TrainerState.from_parts(found.states))
         return found.position
 
@@ -583,15 +588,17 @@ class RankedJob:
     def _note(self, position: int) -> None:
         if self.checkpoints is None:
             return
-        progress = JobProgress(
+        self.checkpoints.note(
+            position, self._progress, lambda: self.trainer.snapshot().to_parts()
+        )
+
+    def _progress(self) -> JobProgress:
+        return JobProgress(
             buffer_bytes=0,
             rules=self.rules.progress(),
             measured=self.handout.heldout.measured(),
             uses=self.handout.uses(),
             resumed=self.handout.resumed,
-        )
-        self.checkpoints.note(
-            position, progress, lambda: self.trainer.snapshot().to_parts()
         )
 
     def _hand_out(self, accounts: tuple[SignedAccount, ...]) -> bytes:

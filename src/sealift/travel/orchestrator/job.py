@@ -28,7 +28,7 @@ from sealift.travel.accelerator.rules import check_cargo
 from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.orchestrator.tally import Tally
 from sealift.travel.orchestrator.visits import ANSWER_WAIT_S, PlanRun
-from sealift.travel.peers import accelerator_names
+from sealift.travel.peers import accelerator_names, peer_missing, say_role
 from sealift.travel.settings import JobSettings, run_terms
 from sealift.travel.visit.errors import SERVER_GONE, named_errors
 from sealift.travel.visit.farewell import await_end, send_finished
@@ -171,16 +171,18 @@ class Orchestrator:
 
     def _gather(self) -> None:
         deadline = self._clock() + self._settings.run.gather_s
+        waits = self._settings.travel.on_missing == "wait"
         self._accelerator(self._settings.run.gather_s)
         for holder in self._agreement.agreement.holders:
             left = max(0.0, deadline - self._clock())
             try:
                 self._sessions.wait_for(Role.HOLDER, holder, left)
             except PeerError as error:
-                if self._settings.travel.on_missing == "wait":
-                    raise
                 self._absent.append(holder)
-                emit(self._sink, "holder.missing", holder=holder, line=str(error))
+                if not waits:
+                    emit(self._sink, "holder.missing", holder=holder, line=str(error))
+        if waits and self._absent:
+            raise peer_missing([say_role(Role.HOLDER, each) for each in self._absent])
         emit(self._sink, "job.gathered", holders=len(self._agreement.agreement.holders))
 
     def _travel(self, start: StartJob, outputs: Outputs) -> RunSummary:
