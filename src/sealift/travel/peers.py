@@ -43,7 +43,7 @@ def say_ranks(agreement: Agreement) -> tuple[str, ...]:
     return tuple(f"rank {number}" for number in range(agreement.ranks))
 
 
-def say_several(people: Sequence[str]) -> str:
+def _say_several(people: Sequence[str]) -> str:
     """Names for one line, however many there are: ``a, b, c and 57 more``."""
     few = ", ".join(people[:_NAMED])
     more = len(people) - _NAMED
@@ -52,7 +52,7 @@ def say_several(people: Sequence[str]) -> str:
 
 def peer_missing(people: Sequence[str], fix: str = "") -> PeerError:
     """Parties that a job waited for, by name."""
-    what = f"{say_several(people)} did not connect in time"
+    what = f"{_say_several(people)} did not connect in time"
     return PeerError(what, fix=fix, code="peer-missing")
 
 

@@ -225,7 +225,7 @@ def test_a_rank_that_left_before_the_start_is_not_taken_for_another() -> None:
         agreement, settings, sessions=sessions, sink=discard
     )
     outputs = cast(Any, SimpleNamespace(clear=lambda: None))
-    with pytest.raises(PeerError, match=r"rank 0 \(ada\) "):
+    with pytest.raises(PeerError, match=r"rank 0 \(ada\), rank 1 \(bern\), rank 2 "):
         orchestrator.run(StartJob("digits", b""), outputs)
     assert closed == list(accelerator_names(3))
 
