@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 import sealift
 from sealift.errors import catalogue, remedy
@@ -18,6 +21,16 @@ NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 # Made from parts in the source, so that reading it does not find them.
 ELSEWHERE = {"bug"}
 DEFAULT = "default_code"
+# What looks like a code where one stands: a kind of event, an encoding.
+NOT_CODES = {"code-bundle", "latin-1"}
+# Tables by code, of what processes tell each other.
+WIRES = (
+    "sealift.meet.messages.REASONS",
+    "sealift.session.relay.envelope._WHAT",
+    "sealift.train.job.rejoin.CUT",
+    "sealift.travel.visit.errors.NEVER_LATER",
+    "sealift.travel.visit.errors._CODES",
+)
 # Places whose remedy is another one than what the catalogue says for their name.
 MAX_OTHERS = 20
 
@@ -38,6 +51,68 @@ def literals(node: ast.expr) -> Iterator[str]:
             yield text
 
 
+class CodeReader:
+    """Codes that the source names in any way, constants and messages included.
+
+    Args:
+        trees: All of the source: where functions and classes take a ``code``, and
+            which texts its constants stand for.
+    """
+
+    def __init__(self, trees: Sequence[ast.AST]) -> None:
+        self.constants: dict[str, str] = {}
+        self.places: dict[str, int] = {}
+        for node in (each for tree in trees for each in ast.walk(tree)):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Constant):
+                self.constants[ast.unparse(node.target)] = str(node.value.value)
+            if isinstance(node, ast.FunctionDef):
+                names = [each.arg for each in node.args.args if each.arg != "self"]
+                self._remember(node.name, names)
+            if isinstance(node, ast.ClassDef):
+                fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+                kept = [f for f in fields if "ClassVar" not in ast.unparse(f)]
+                self._remember(node.name, [ast.unparse(f.target) for f in kept])
+
+    def _remember(self, name: str, parameters: list[str]) -> None:
+        if "code" in parameters:
+            self.places[name] = parameters.index("code")
+
+    def codes_in(self, tree: ast.AST) -> set[str]:
+        found = (
+            t for n in ast.walk(tree) for v in self._values(n) for t in self._texts(v)
+        )
+        return {each for each in found if "-" in each} - NOT_CODES
+
+    def _values(self, node: ast.AST) -> Iterator[ast.expr]:
+        """Expressions whose value is a code."""
+        if isinstance(node, ast.keyword) and node.arg == "code":
+            yield node.value
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            yield from node.args[self.places.get(name, 99) :][:1]
+        elif isinstance(node, ast.For) and isinstance(node.target, ast.Tuple):
+            names = [ast.unparse(each) for each in node.target.elts]
+            rows = node.iter.elts if isinstance(node.iter, ast.Tuple) else []
+            if "code" in names:
+                yield from (
+                    row.elts[names.index("code")]
+                    for row in rows
+                    if isinstance(row, ast.Tuple)
+                )
+        elif isinstance(node, ast.Compare) and ast.unparse(node.left).endswith(".code"):
+            yield from node.comparators
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(ast.unparse(t) in {"code", "self.code"} for t in targets):
+                yield node.value
+
+    def _texts(self, value: ast.expr) -> Iterator[str]:
+        yield from literals(value)
+        for part in ast.walk(value):
+            if isinstance(part, ast.Name) and part.id in self.constants:
+                yield from literals(ast.Constant(self.constants[part.id]))
+
+
 def trees() -> Iterator[ast.Module]:
     for path in SOURCE.rglob("*.py"):
         yield ast.parse(path.read_text())
@@ -54,9 +129,44 @@ def fixes_in(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def test_every_code_is_explained() -> None:
-    found = {code for tree in trees() for code in codes_in(tree)}
+    everything = [*trees()]
+    reader = CodeReader(everything)
+    found = {code for tree in everything for code in reader.codes_in(tree)}
+    found |= {code for tree in everything for code in codes_in(tree)}
+    assert found > {"rank-lost", "worker-gone", "tdx-xfam", "receipts-differ"}
     missing = found - catalogue().keys()
     assert not missing, f"add them to errors.toml: {sorted(missing)}"
+
+
+@pytest.mark.parametrize("table", WIRES)
+def test_every_code_that_crosses_a_wire_is_explained(table: str) -> None:
+    """Names that a peer sends, or that tell a role what to do after it lost its peer."""
+    module, _, name = table.rpartition(".")
+    codes = getattr(import_module(module), name)
+    sent = [*codes.values()] if table.endswith("._CODES") else [tuple(codes)]
+    assert not {code for each in sent for code in each} - catalogue().keys()
+
+
+def test_the_reader_finds_codes_behind_constants_and_in_messages() -> None:
+    """Control of the search above, on a source of its own."""
+    source = """
+GONE: Final = "never-gone"
+class Refuses:
+    code: str
+def check(holds, subject, code): ...
+raise PeerError("gone", code=GONE)
+send(Refuses("never-sent"))
+check(True, "it", "never-checked")
+for holds, code in ((True, "never-listed"), (False, GONE)): ...
+if error.code in (GONE, "never-compared"): ...
+code, why = "x", "y"
+code = "never-set" if a else ""
+"""
+    tree = ast.parse(source)
+    assert CodeReader([tree]).codes_in(tree) == {
+        "never-gone", "never-sent", "never-checked", "never-listed", "never-compared",
+        "never-set",
+    }  # fmt: skip
 
 
 def test_every_explanation_has_its_code() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import make_parser
-from sealift.cli.main import build_parser
+from sealift.cli.main import build_parser, joined, main, require_join_form
 from sealift.errors import UsageError
 
 PREDICT = (
@@ -70,3 +70,51 @@ def test_other_nouns_with_such_words() -> None:
     for words in ([], ["--quick"]):
         assert make_parser().parse_args(words).name == []
     assert build_parser(["explain"]).parse_args(["explain"]).name is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["table.csv"],
+        ["host.example:4433"],
+        ["table.csv", "letter.txt"],
+        ["table.csv", "sealift-invitation-1-abc"],
+        ["table.csv", "letter.txt", "--decline"],
+    ],
+)
+def test_join_explains_the_invitations_form(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Alone, with one of both, or with both the other way round; nothing is read."""
+    monkeypatch.chdir(tmp_path)
+    Path("table.csv").write_text("a,b\n1,2\n")
+    Path("letter.txt").write_text("sealift-invitation-1-abc\n")
+    assert main(["join", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "sealift join INVITATION DATA" in line
+    assert "invitation-1-abc" not in line
+    assert line.endswith("[usage]")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["letter.txt", "table.csv"],
+        ["sealift-invitation-1-abc", "table.csv"],
+        ["job.toml"],
+        ["job", "--key", "k"],
+        ["--check", "job.toml"],
+        ["letter.txt"],
+        ["-", "table.csv"],
+    ],
+)
+def test_other_words_of_join_stay_the_parsers(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("letter.txt").write_text("sealift-invitation-1-abc\n")
+    require_join_form(joined(["join", *words]))

@@ -34,7 +34,13 @@ import sealift
 from sealift.cli.ahead.commands import Look
 from sealift.cli.arguments import Parser
 from sealift.cli.console import Caller, flush_results, forget_stdout, unwritten
-from sealift.errors import SealiftError, UnavailableError, for_screen, visible
+from sealift.errors import (
+    SealiftError,
+    UnavailableError,
+    UsageError,
+    for_screen,
+    visible,
+)
 from sealift.train.job.signals import StopRequested, follow_parent, install_stop_signals
 
 
@@ -235,7 +241,37 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
+def require_join_form(words: Sequence[str]) -> None:
+    """Explain how an invited party joins, where neither form of `join` was typed.
+
+    Raises:
+        UsageError: ``usage``.
+    """
+    noun, *rest = words or [""]
+    data = [each for each in rest if not each.startswith("-")]
+    if noun == "join INVITATION" and len(data) > 1:
+        if _is_invitation(data[0]) or not _is_invitation(data[1]):
+            return
+        why = "the table stands before the invitation"
+    elif (
+        noun == "join"
+        and len(data) == len(rest)
+        and not "".join(data).endswith(".toml")
+    ):
+        why = f"{data[0]} is no invitation" if data else "the command names neither"
+    else:
+        return
+    raise UsageError(
+        "`sealift join` needs the file with your invitation, then the file with your table",
+        why=why,
+        fix="Save the line that the host sent you in a file, then run: sealift join "
+        "INVITATION DATA. With a signed agreement and a job of your own, see: sealift join "
+        "--help",
+    )
+
+
 def _run(words: Sequence[str]) -> int:
+    require_join_form(words)
     args = build_parser(words).parse_args(words)
     # Here, not in a process that it starts: there it would be that role's failure.
     needed = args.noun in _NEEDS_TORCH and not isinstance(args.run, Look)
