@@ -62,7 +62,10 @@ ALONE = "self-consistent only"
 def test_alone_it_is_self_consistent_only(said: Said) -> None:
     lines = said().splitlines()
     assert lines[0].startswith("agreement         joint-digits number 1, signed by ada")
-    assert lines[-2] == f"verified          {ALONE}"
+    assert lines[-3] == f"verified          {ALONE}"
+    assert lines[-1] == (
+        "verdict           verified against itself only: no log and no head was compared"
+    )
     assert said.verified().startswith(ALONE)
 
 
@@ -156,6 +159,21 @@ def test_the_model(said: Said, tmp_path: Path) -> None:
     assert "the model's file" in said("--model", "model.safetensors")
     (tmp_path / "model.safetensors").write_bytes(MODEL + b"!")
     assert "[weights-differ]" in said("--model", "model.safetensors", rc=5)
+
+
+def test_it_ends_with_one_verdict(
+    said: Said, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where it is refused; a model that is another one ends it at once."""
+    last = said("--with-log", "ada.log").splitlines()[-1]
+    assert last == "verdict           verified, and compared with what you gave"
+    (tmp_path / "model.safetensors").write_bytes(MODEL + b"!")
+    model = str(tmp_path / "model.safetensors")
+    words = ["receipt", "verify", str(tmp_path / "receipt.json"), "--model", model]
+    assert main(words) == 5
+    assert capsys.readouterr().out == "verdict           refused [weights-differ]\n"
+    assert main([*words, "--json"]) == 5
+    assert capsys.readouterr().out == ""
 
 
 def test_the_agreement(said: Said, run: SmallRun, tmp_path: Path) -> None:

@@ -141,16 +141,26 @@ def _verify_run(args: argparse.Namespace, receipt: RunReceipt) -> None:
     at_s = made_s if args.at is None else parse_time(args.at)
     verified = equip_from(args, verify(receipt.agreement), clock=lambda: at_s)
     results = {}
-    for line in _run_lines(args, receipt, verified):
-        results[line.name] = line.said
+    try:
+        if args.model is not None:  # another model ends it before anything else is done
+            _same_model(args.model, receipt)
+        for line in _run_lines(args, receipt, verified):
+            results[line.name] = line.said
+            if not args.json:
+                _print_line(line.name, line.said.split("; "))
+    except SealiftError as error:
         if not args.json:
-            name = line.name
-            for part in line.said.split("; "):
-                for shown in fold(f"{name:<16}  {visible(part)}", indent=18):
-                    print(shown, flush=True)
-                name = ""
+            _print_line("verdict", [f"refused [{error.code}]"])
+        raise
     if args.json:
         print(json.dumps(results))
+
+
+def _print_line(name: str, parts: Sequence[str]) -> None:
+    for part in parts:
+        for shown in fold(f"{name:<16}  {visible(part)}", indent=18):
+            print(shown, flush=True)
+        name = ""
 
 
 def _run_lines(
@@ -179,6 +189,10 @@ def _run_lines(
         outside.append("self-consistent only")
         outside.append("to show that it is not forged, add --with-log or --head")
     yield Line("verified", "; ".join([*compared, *outside]))
+    alone = "verified against itself only: no log and no head was compared"
+    yield Line(
+        "verdict", "verified, and compared with what you gave" if compared else alone
+    )
 
 
 def _same_model(path: Path, receipt: RunReceipt) -> str:
