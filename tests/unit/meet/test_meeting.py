@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sealift.cli.meeting.host import _require_all_willing
 from sealift.crypto.identity import create_identity
-from sealift.errors import MalformedError, PolicyError
+from sealift.errors import MalformedError, PolicyError, RefusedError
 from sealift.ids import MAX_RANKS
 from sealift.meet.host import NOT_INVITED
 from sealift.meet.messages import REASONS, Decline, Over, Read, Wait, Welcome
@@ -223,3 +226,35 @@ def test_a_host_names_no_more_parties_than_there_can_be() -> None:
     with pytest.raises(MalformedError) as caught:
         Wait(names, contested=False)
     assert caught.value.field == "parties"
+
+
+class Relayed:
+    """The host's relay: who is connected, in turn."""
+
+    def __init__(self, *names: set[str], then: Any = None) -> None:
+        self._names, self._then = list(names), then
+
+    @property
+    def names(self) -> set[str]:
+        found = self._names.pop(0)
+        if not self._names and self._then:
+            self._then()
+        return found
+
+
+def test_a_host_ends_once_the_others_have_heard_a_no(tmp_path: Path) -> None:
+    """It waits for nobody who has left; who comes back meanwhile is asked again."""
+    book = MetHost(tmp_path).host.book
+    talk: Any = SimpleNamespace(wait_for=lambda what: None)
+    relay: Any = Relayed()
+    _require_all_willing(book, relay, talk)  # nobody said no, and nobody is waited for
+    book.decline("south", REASONS["meeting-declined"])
+    relay = Relayed({"host", "guest-north"}, {"host"})
+    with pytest.raises(RefusedError) as caught:
+        _require_all_willing(book, relay, talk)
+    assert caught.value.code == "meeting-declined"
+    assert "south" in str(caught.value)
+    relay = Relayed(
+        {"host", "guest-south"}, {"host"}, then=lambda: book.decline("south", None)
+    )
+    _require_all_willing(book, relay, talk)

@@ -310,10 +310,9 @@ def _require_all_willing(book: MeetingState, relay: Relay, talk: Talk) -> None:
     while relay.names - {HOST} and time.monotonic() < until_s:
         talk.wait_for("the other parties, which hear of it")
         time.sleep(0.1)
-    if book.seat(declined.name) == declined:  # else it is back, and is asked again
-        raise RefusedError(
-            f"{declined.name}: {declined.declined}", code="meeting-declined"
-        )
+    now = book.seat(declined.name)
+    if now is not None and now.declined is not None:  # else it is back, and is asked
+        raise RefusedError(f"{now.name}: {now.declined}", code="meeting-declined")
 
 
 def _agreed(host: Host, tell: Sink) -> SignedAgreement | None:
