@@ -28,6 +28,7 @@ FILES = {
     "snp/gosev_milan.testcer": "certificates",
     "nvidia/sdk_NV_GPU_DRIVER_GH100_550.144.03.xml": "reference manifest",
     "tdx/gotdx_sample_tcbInfo_response": "collateral",
+    "tdx/phala_sgx_quote": "Intel SGX quote",
     "tdx/phala_tdx_quote_collateral.json": "collateral",
 }
 TOKEN = ".".join(
@@ -105,6 +106,16 @@ def test_another_kind_in_dstacks_container() -> None:
 )
 def test_text_of_another_kind(raw: str, kind: str) -> None:
     assert kind in named(raw.encode())
+
+
+def test_documents_in_a_member() -> None:
+    """Whatever the member is called; and a quote of an enclave in an answer."""
+    nitro, enclave = vector(NITRO)[4:], vector("tdx/phala_sgx_quote")
+    for text in (base64.b64encode(nitro).decode(), nitro.hex()):
+        assert "AWS Nitro" in named(json.dumps({"document": text}).encode())
+    assert "SGX" in named(json.dumps({"quote": enclave.hex()}).encode())
+    sealed = TOKEN + ".QUJD.QUJD"
+    assert "JWT" in named(sealed.encode())
 
 
 def test_a_protobuf_of_go_tpm_tools() -> None:

@@ -48,12 +48,14 @@ def _tpm(maker: str) -> OtherKind:
     )
 
 
-_JWT: Final = re.compile(r"\s*eyJ[\w-]{8,}\.[\w-]+\.[\w-]*\s*", re.ASCII)
+_JWT: Final = re.compile(r"\s*eyJ[\w-]{8,}(\.[\w-]*){2,4}\s*", re.ASCII)
 _TOKEN: Final = OtherKind(
     "a token (JWT), in which another verifier says what it found",
     "Give the evidence that was shown to that verifier",
 )
 _CCA: Final = OtherKind("an Arm CCA token")
+_NITRO: Final = OtherKind("an AWS Nitro document")
+SGX: Final = OtherKind("an Intel SGX quote, of an enclave and not of a guest")
 OTHER_PLATFORM: Final = OtherKind("dstack's container of another platform")
 _COLLATERAL: Final = OtherKind(
     "a file of certificates, a list or a reference manifest, not evidence",
@@ -66,7 +68,7 @@ _FIELDS: Final = OtherKind(
 # Bytes and text by how they begin, or by words that only such a file contains; of
 # go-tpm-tools, a TPMT_PUBLIC (RSA or ECC) behind the first field of a protobuf message.
 _BYTES: Final[tuple[tuple[bytes, OtherKind], ...]] = (
-    (rb"(?s).{0,64}imodule_id.*pcrs", OtherKind("an AWS Nitro document")),
+    (rb"(?s).{0,64}imodule_id.*pcrs|hEShATgi|8444a1013822", _NITRO),
     (rb"(?s)\xd9\x01\x8f|\xd9\x03\x8b|.*arm\.com/CCA", _CCA),
     (rb"\xffTCG", _tpm("an unnamed tool")),
     (rb"\x0a([\0-\x7f]|[\x80-\xff][\0-\x7f])\0[\x01\x23]\0", _tpm("go-tpm-tools")),
@@ -113,6 +115,7 @@ def _name_json(plain: Any) -> OtherKind | None:
     # A token alone, in an object, or in NVIDIA's list: [["JWT", "eyJ..."], {...}].
     held = plain[:1] if isinstance(plain, list) else list(named.values()) or [plain]
     held += held[0] if held and isinstance(held[0], list) else []
-    if any(isinstance(each, str) and _JWT.fullmatch(each) for each in held):
-        return _TOKEN
+    for text in (each for each in held if isinstance(each, str)):
+        if (found := name_bytes(text.encode())) in (_TOKEN, _NITRO):
+            return found
     return _CCA if isinstance(named.get("token"), str | list) else None

@@ -23,8 +23,8 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia.evidence import NvidiaBody
 from sealift.attest.snp.endorsement import parse_certificates, parse_table
 from sealift.attest.snp.evidence import REPORT_BYTES, SnpBody, parse_report
-from sealift.attest.tdx.evidence import TdxBody, parse_quote
-from sealift.attest.tools.otherkinds import OTHER_PLATFORM, name_bytes, name_kind
+from sealift.attest.tdx.evidence import TdReport, TdxBody, parse_quote
+from sealift.attest.tools.otherkinds import OTHER_PLATFORM, SGX, name_bytes, name_kind
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.errors import MalformedError, SealiftError, UsageError
 
@@ -249,8 +249,13 @@ def _wrap(raw: bytes, chain: tuple[bytes, ...], device: int) -> Wrapped:
 
 
 def _wrap_quote(raw: bytes) -> Wrapped:
-    parse_quote(raw)
+    _require_guest(raw)
     return Wrapped(TdxBody(quote=raw).to_evidence(), "a bare quote, without logs")
+
+
+def _require_guest(quote: bytes) -> None:
+    if not isinstance(parse_quote(quote).body, TdReport):
+        raise SGX.to_error()
 
 
 def _wrap_snp(raw: bytes, certificates: tuple[bytes, ...]) -> Wrapped:
@@ -304,7 +309,7 @@ def _wrap_cpu(plain: Mapping[str, Any], certificates: tuple[bytes, ...]) -> Wrap
         log = _first(plain, _FIRMWARE_LOG, (str, list))
         ccel = _bytes(plain, log) if log else None
         body = TdxBody(quote=_bytes(plain, quote), ccel=ccel)
-        parse_quote(body.quote)
+        _require_guest(body.quote)
         whose = (
             "dstack's answer, without its log" if "event_log" in plain else "Trustee's"
         )
