@@ -20,6 +20,7 @@ from sealift.errors import SealiftError
 from sealift.serve.modelworker import ModelWorker
 from sealift.train.job.settings import ServingTable
 from sealift.train.loop.held import MemoryFile, read_of
+from sealift.train.loop.states import is_moved, parse_tensors
 from sealift.train.loop.tasks import TaskInputs
 from sealift.train.loop.trainer import Trainer
 from sealift.train.worker import taskprocess
@@ -163,6 +164,29 @@ def test_a_state_outlives_its_task_and_nothing_else_does(
         assert left.rstrip(b"\0") == read_of(tensors, 0, len(tensors)).rstrip(b"\0")
         del tensors, training
         assert not any(written(spies["area"][-1]))
+
+
+def test_a_rank_has_the_optimizers_part_once() -> None:
+    """Moved to the worker when that has a copy; the result has the same bits."""
+    text = SPOILER.replace("ACT", "nothing").replace("Linear(4, 2)", "Linear(4, 2000)")
+    settings, found = TrainingSettings(seed=1, batch_rows=16), dict[bool, bytes]()
+    for moves in (True, False):
+        with RecipeExecutor({"recipe.py": text.encode()}, "recipe.py") as shop:
+            training = Trainer(shop, settings, moves=moves)
+            training.work([cargo("ada", 48)])
+            before = training.joint
+            training.work([cargo("bob", 48)])
+            after = training.joint.tensors
+            found[moves] = read_of(after, 0, len(after))
+            large = {
+                n: e for n, e in parse_tensors(before.tensors).items() if is_moved(n, e)
+            }
+            assert len(large) == 2  # two moments of one weight
+            for each in large.values():
+                left = read_of(each.content, 0, len(each.content))
+                assert any(left) is not moves
+            assert any(read_of(before.model()["weight"].content, 0, 4))
+    assert found[True] == found[False]
 
 
 def test_without_overwriting_they_are_still_there(

@@ -14,6 +14,7 @@ from sealift.errors import JobError
 from sealift.train.loop.averaging import Contribution, mean_state
 from sealift.train.loop.held import Held
 from sealift.train.loop.states import (
+    FEW_NUMBERS,
     TensorBytes,
     TrainingState,
     pack_tensors,
@@ -149,3 +150,20 @@ def test_a_mean_in_short_pieces_and_in_a_memory_file_is_the_same(
     held = [replace(each, tensors=Held.of(each.tensors)) for each in after]
     assert mean(after) == whole == mean(held)
     assert whole.tensors == held[0].tensors != after[0].tensors  # it took its place
+
+
+@pytest.mark.parametrize("count", [FEW_NUMBERS, FEW_NUMBERS + 1])
+def test_of_what_is_moved_to_a_worker_a_mean_needs_no_former_numbers(
+    count: int,
+) -> None:
+    """What few numbers were before counts, so that a count of steps stays whole."""
+
+    def mean(former: float) -> list[float]:
+        before = state(F32_omoment=[former] * count)
+        after = [state(F32_omoment=[each] * count) for each in (2.0, 6.0)]
+        parts = [Contribution(before, each, 0.25) for each in after]
+        return numbers(mean_state(parts, 1), "optimizer/omoment")[:2]
+
+    moved = count > FEW_NUMBERS
+    assert mean(0.0) == [2.0, 2.0]
+    assert mean(4.0) == ([2.0, 2.0] if moved else [4.0, 4.0])

@@ -21,8 +21,10 @@ from sealift.train.worker import executor as module
 from sealift.train.worker.devices import Gpu, other_processes
 from sealift.train.worker.executor import OPENED, RecipeExecutor
 from sealift.train.worker.process import StartWorker
+from sealift.train.worker.taskprocess import TaskLimits
 from tests.sim.inside import demand
 from tests.sim.madeup_gpu import HOST
+from tests.unit.train.joints import cargo
 from tests.unit.train.recipes import PLAIN, SETTINGS
 
 SLEEPING = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -271,3 +273,27 @@ def test_in_a_container_nobody_is_said_to_be_alone(
     monkeypatch.setattr(os, "readlink", lambda path: "pid:[4026532555]")
     with pytest.raises(UnavailableError, match="PID namespace"):
         other_processes(Nvml)
+
+
+@pytest.mark.distributed
+def test_who_runs_out_of_memory_says_what_it_has_needs_and_what_would_fit() -> None:
+    """In one line; the state that the slice began with is still the trainer's."""
+    text = PLAIN + "\n\nstep = loss\n\n\ndef loss(model, batch):\n"
+    text += "    if len(batch['x']) > 4:\n        torch.ones(1 << 30)\n"
+    text += "    return step(model, batch)\n"
+    settings = replace(SETTINGS, batch_rows=8)
+    limits = TaskLimits(memory_bytes=3 << 30)
+    files = {"recipe.py": text.encode()}
+    with RecipeExecutor(files, "recipe.py", limits=limits) as executor:
+        training = Trainer(executor, settings)
+        training.work([cargo("ada", 4)])  # control
+        with pytest.raises(UnavailableError) as caught:
+            training.work([cargo("ada", 8)])
+        training.verify()
+        assert training.steps == 1
+        training.work([cargo("ada", 4)])
+    error = caught.value
+    assert error.code == "no-memory"
+    weights = sum(len(each.content) for each in training.state().values())
+    for number in (3 << 30, weights, 4 * weights, (3 << 30) // 16):
+        assert f"{number:,}" in str(error.why)

@@ -24,6 +24,7 @@ from sealift.train.worker.messages import (
     AssignmentDone,
     Handed,
     Importing,
+    Loaded,
     ServeAnswer,
     StateSize,
     TaskAnswers,
@@ -351,6 +352,18 @@ def test_states_only_as_often_as_steps_stop(state: TrainingState) -> None:
     other = Handed(1, size_of(state))
     with pytest.raises(MalformedError):
         answers(TRAINED, state).reply(other, content, told)
+
+
+def test_states_are_loaded_once_and_to_train(state: TrainingState) -> None:
+    calls: list[None] = []
+    given = TaskInputs(states=[state], loaded=lambda: calls.append(None))
+    found = TaskAnswers(TRAINED, given)
+    found.reply(Loaded(), b"", Heard())
+    assert len(calls) == 1
+    for odd in (found, answers(HELDOUT, state)):
+        with pytest.raises(MalformedError):
+            odd.reply(Loaded(), b"", Heard())
+    assert len(calls) == 1
 
 
 def test_a_module_is_asked_for_once_and_is_the_bundles() -> None:

@@ -107,7 +107,12 @@ def open_training(
         forms = first_forms(agreement, settings, outsourced=products is not None)
         workplace.stand_by(settings, forms)
     training = Trainer.under(
-        agreement, workplace, settings, number=number, products=products
+        agreement,
+        workplace,
+        settings,
+        number=number,
+        moves=number is not None,
+        products=products,
     )
     if not settings.prepare:  # else build() may ask for what is not there
         training.build()

@@ -2,7 +2,8 @@
 
 A slice contributes its change: what a round made of model and optimizer, less what both
 were before, times its share of all rows; a bound shortens a change whose norm over the
-model is larger. Contributions are added in the order of slices, by a group of ranks or
+model is larger. Of the optimizer's large tensors nobody has what they were before: they
+were moved to the worker. Their mean is the sum of what they became, by shares. Contributions are added in the order of slices, by a group of ranks or
 here, and every slice goes on from the same state. Whole numbers (counters) are the
 largest of anybody's. So ``local`` with as many slices as there are ranks computes the same
 bits. Where gradients were added up in every step, weights and optimizer are the
@@ -27,6 +28,7 @@ from sealift.train.loop.states import (
     MODEL,
     TensorBytes,
     TrainingState,
+    is_moved,
     parse_tensors,
     state_digest,
 )
@@ -206,10 +208,10 @@ class Contribution:
             yield tuple(found)
 
     def _start(self, each: Stretch) -> Array:
-        if each.name in self._began:
+        tensor = self._tensors[each.name]
+        if each.name in self._began and not is_moved(each.name, tensor):
             return _numbers(self._began[each.name], each)
-        kind = _COMPUTED[self._tensors[each.name].dtype]
-        return np.zeros(each.elements, kind)
+        return np.zeros(each.elements, _COMPUTED[tensor.dtype])
 
     def _change(self, each: Stretch) -> Array:
         change: Array = _numbers(self._tensors[each.name], each)

@@ -221,6 +221,10 @@ class Held(ByPieces):
             raise ValueError("outside of what is held")
         self._memory.write(self._start + start, content)
 
+    def clear(self) -> None:
+        """Overwrite it, and give whole pages back."""
+        self._memory.clear(self._start, self._start + self._length)
+
     def part(self, start: int, length: int) -> Held:
         """See ``ByPieces``; the whole is overwritten once its parts are gone, too."""
         if not 0 <= start <= start + length <= self._length:

@@ -28,7 +28,7 @@ from sealift.crypto.hash import KeyedHasher, sha256_of
 from sealift.crypto.keys import SecretKey
 from sealift.errors import JobError, MalformedError
 from sealift.ids import Digest
-from sealift.train.loop.held import Chain, Content, part_of, pieces_of, read_of
+from sealift.train.loop.held import Chain, Content, Held, part_of, pieces_of, read_of
 
 MAX_HEADER_BYTES: Final = 16 << 20
 MAX_DIMENSIONS: Final = 64
@@ -221,6 +221,24 @@ class TrainingState:
             for name, tensor in found.items()
             if name.startswith(MODEL)
         }
+
+
+FEW_NUMBERS: Final = 4096
+
+
+def is_moved(name: str, tensor: TensorBytes) -> bool:
+    """Whether a tensor is the optimizer's, and large: a round's mean is made without what it was."""
+    return name.startswith(OPTIMIZER) and tensor.elements > FEW_NUMBERS
+
+
+def give_away(state: TrainingState) -> None:
+    """Overwrite and give back what is moved to a worker that has a copy of it.
+
+    What is left, names and shapes among it, is what a mean is made with.
+    """
+    for name, tensor in parse_tensors(state.tensors).items():
+        if is_moved(name, tensor) and isinstance(tensor.content, Held):
+            tensor.content.clear()
 
 
 @dataclass(frozen=True, slots=True)

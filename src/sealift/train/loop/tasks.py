@@ -7,7 +7,7 @@ not stand in it; they come as memory files beside it. See ``spec/recipe.md``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -155,6 +155,7 @@ class TaskInputs:
         rows: Of each part.
         states: Of each model; None for one that begins.
         statistics: Blob of the sums of ``prepare``; empty without.
+        loaded: Called once a worker that trains has copied its states.
         device: Where gradients are to lie that this process adds up there; in the
             worker, none.
     """
@@ -162,6 +163,7 @@ class TaskInputs:
     rows: Sequence[SharedRows] = ()
     states: Sequence[TrainingState | None] = ()
     statistics: bytes = b""
+    loaded: Callable[[], None] = lambda: None
     device: SummingEngine | None = None
 
 

@@ -25,6 +25,7 @@ from sealift.train.loop.states import (
     TensorBytes,
     TrainerState,
     TrainingState,
+    give_away,
     state_digest,
 )
 from sealift.train.loop.statistics import ALONE, Measured, add_sums
@@ -60,6 +61,7 @@ class Trainer:
         value_rows: Fewest rows of each of them.
         watch: Of the joint model.
         number: Of the job's slice.
+        moves: Whether a state is moved to who trains on, and gone if that fails.
         products: Of a job that outsources them.
 
     Attributes:
@@ -79,9 +81,11 @@ class Trainer:
         value_rows: int = 1,
         watch: Watch = unwatched,
         number: int = 0,
+        moves: bool = False,
         products: Outsourcing | None = None,
     ) -> None:
         self.number, self.products = number, products
+        self._moves = moves
         self._workplace = workplace
         self.settings = settings
         self._owners = tuple(alone)
@@ -102,6 +106,7 @@ class Trainer:
         *,
         watch: Watch = unwatched,
         number: int | None = None,
+        moves: bool = False,
         products: Outsourcing | None = None,
     ) -> Self:
         """The models that are trained under an agreement.
@@ -116,6 +121,7 @@ class Trainer:
             settings,
             alone=agreement.data_owners if alone else (),
             number=number or 0,
+            moves=moves,
             values=rule.values_per_visit,
             value_rows=rule.metric_rows,
             watch=watch,
@@ -358,6 +364,7 @@ class Trainer:
             rows=[each.memory for each in cargo],
             states=states,
             statistics=self._statistics,
+            loaded=self._give_away,
             device=sums.device if sums else None,
         )
         task = SliceTask(
@@ -374,6 +381,11 @@ class Trainer:
             return self._workplace.do(task, given, told)
         with self.products.steps(task, given) as told.products:
             return self._workplace.do(task, given, told)
+
+    def _give_away(self) -> None:
+        """Of a rank: if its worker fails now, all ranks begin again from the checkpoint."""
+        if self._moves:
+            give_away(self._states[JOINT])
 
     def _settle(self, states: Mapping[str, TrainingState]) -> None:
         for name, state in states.items():

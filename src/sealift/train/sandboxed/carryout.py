@@ -114,6 +114,7 @@ def carry_out(
         with StepLoop(
             training, task, given, rows_of, parent=parent, room=room, shared=shared
         ) as loop:
+            shelf.loaded()
             return TaskDone(states=loop.run())
     states = []
     for place, model in enumerate(task.models):
@@ -129,6 +130,8 @@ def carry_out(
             shelf=shelf,
             trains=task.work != "heldout",
         )
+        if task.work == "train" and place == len(task.models) - 1:
+            shelf.loaded()
         states.append(_work_on(training, task, place, tables, schemas, parent=parent))
     return TaskDone(states=tuple(states))
 

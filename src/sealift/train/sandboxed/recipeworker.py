@@ -69,6 +69,7 @@ from sealift.train.worker.messages import (
     Begun,
     Handed,
     Importing,
+    Loaded,
     ServeAnswer,
     ServeOrder,
     ServeStep,
@@ -213,7 +214,7 @@ class AssignedTask:
         self._notice = notice
         self.products = AskedProducts(parent.ask, self._room)
         self._given = _read_given(order, given)
-        self._shelf = AreaShelf(lambda: parent.buffers)
+        self._shelf = AreaShelf(lambda: parent.buffers, lambda: parent.ask(Loaded()))
 
     @classmethod
     def mapped(

@@ -49,6 +49,9 @@ class Shelf:
         """
         return pack_copies(tensors)
 
+    def loaded(self) -> None:
+        """All states of a training were loaded."""
+
     def drop_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Nobody steps any more."""
         for each in parameters:
@@ -63,16 +66,23 @@ class AreaShelf(Shelf):
 
     Args:
         room: The area's buffers.
+        tell: Tells the parent once the states of a training were loaded.
     """
 
-    def __init__(self, room: Callable[[], memoryview]) -> None:
-        self._room = room
+    def __init__(
+        self, room: Callable[[], memoryview], tell: Callable[[], object]
+    ) -> None:
+        self._room, self._tell = room, tell
         self._kept = list[int]()  # lengths of the states that stay there
 
     def room(self) -> memoryview:
         """The buffers without what stays there."""
         whole = self._room()
         return whole[: places_of(len(whole), self._kept)[-1]] if self._kept else whole
+
+    def loaded(self) -> None:
+        """See ``Shelf``."""
+        self._tell()
 
     def load(self, blob: Content, prefix: str) -> dict[str, Tensor]:
         """See ``Shelf``; what was copied is not mapped any more."""

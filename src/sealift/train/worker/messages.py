@@ -98,6 +98,11 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
+class Loaded:
+    """A worker that trains has copied the states that it goes on from."""
+
+
+@dataclass(frozen=True, slots=True)
 class Importing:
     """Asks to run a module of the bundle, for the first time in this process.
 
@@ -365,6 +370,7 @@ class TaskAnswers:
         self._handed: Counter[int] = Counter()
         self._buckets: tuple[Bucket, ...] = ()
         self._added = 0
+        self._loaded = False
         self._products = ProductAnswers(task.outsourced)
 
     def reply(self, message: object, buffer: Content, parent: TaskParent) -> Buffer:
@@ -384,6 +390,12 @@ class TaskAnswers:
                 return b""
             case Trained():
                 self._begin_sums(message, parent)
+                return b""
+            case Loaded():
+                if self._loaded or self._task.work != "train":
+                    raise _odd("states loaded twice, or for nothing")
+                self._loaded = True
+                self._given.loaded()
                 return b""
         plain = require_kind(buffer, bytes)
         match message:

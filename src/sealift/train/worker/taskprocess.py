@@ -30,6 +30,7 @@ from sealift.train.worker.messages import (
     Assignment,
     AssignmentDone,
     Handed,
+    Loaded,
     TaskAnswers,
     TaskMetrics,
     size_of,
@@ -191,7 +192,7 @@ class TaskProcess:
                 raise process.died(error, "visit") from None
             finally:
                 process.part(farewell_s)
-        return self._read(answers, answer)
+        return self._read(answers, given, answer)
 
     def _serve(
         self, answers: TaskAnswers, parent: TaskParent
@@ -234,7 +235,9 @@ class TaskProcess:
             gradients=self._gradients.nbytes if self._gradients else 0,
         )
 
-    def _read(self, answers: TaskAnswers, answer: AssignmentDone | Fault) -> TaskDone:
+    def _read(
+        self, answers: TaskAnswers, given: TaskInputs, answer: AssignmentDone | Fault
+    ) -> TaskDone:
         device, told = self._equipment.device, self._process.scrub
         if told is not None and told.nonzero_bytes:
             raise IntegrityError(
@@ -248,7 +251,11 @@ class TaskProcess:
                     raise garbled()
                 return answers.finish(answer, self._area)
             gpu = device != CPU
-            raise explain(answers.believe(answer, self._equipment.files, gpu=gpu))
+            fault = answers.believe(answer, self._equipment.files, gpu=gpu)
+            error = explain(fault)
+            if fault.kind == "memory" and not gpu:
+                error.why = _say_room(self._memory_bytes, given)
+            raise error
         except MalformedError as error:
             if error.code in ("bad-row", "bundle-hides-module"):
                 raise
@@ -256,8 +263,24 @@ class TaskProcess:
 
 
 _ASKED: Final = (
-    Handed, TaskMetrics, Trained, AddUp, BeginStep, Forward, Backward, Settle
+    Handed, Loaded, TaskMetrics, Trained, AddUp, BeginStep, Forward, Backward, Settle
 )  # fmt: skip
+
+
+def _say_room(memory_bytes: int, given: TaskInputs) -> str:
+    """What a recipe's process on a CPU may have, what its model takes, and what would fit."""
+    may = f"its process may use {memory_bytes:,} bytes"
+    state = given.states[0] if given.states else None
+    model = sum(len(each.content) for each in state.model().values()) if state else 0
+    needs = (
+        f", and the model's {model:,} bytes take {_COPIES * model:,} with gradients and "
+        "the two moments of Adam, without a batch"
+    )
+    fits = memory_bytes // (4 * _COPIES)
+    return f"{may}{needs * bool(model)}; at most {fits:,} float32 parameters fit"
+
+
+_COPIES: Final = 4  # weights, gradients, two moments
 
 
 def gradient_room(given: TaskInputs) -> int:
