@@ -30,6 +30,7 @@ Pair = tuple[int, int]
 # In the __dict__ of a converted module; of a model that is outsourced as a whole.
 _PLACE: Final = "_place_outsourced"
 STATE: Final = "_state_outsourced"
+_SHORT: Final = (torch.bfloat16, torch.float16)
 _WANTS: Final[tuple[Direction, ...]] = ("input", "weight")
 
 
@@ -115,6 +116,7 @@ class ConvertedModule:
         self, x: Tensor, w: Tensor, stride: Pair = (1, 1), padding: Pair = (0, 0)
     ) -> Tensor:
         """``y`` of images (N, H, W, C) and a kernel (outputs, height, width, C)."""
+        x, w = _under_autocast(x), _under_autocast(w)
         self._check(x, w)
         (batch, height, width, inputs), (outputs, *kernel, _) = x.shape, w.shape
         layer = Layer(
@@ -161,7 +163,8 @@ class ModuleCall:
 
     def forward(self, x: Tensor, w: Tensor) -> Tensor:
         """``y``."""
-        y = self.through.forward(self.exchange, _array(x), _array(w))
+        with _no_autocast():
+            y = self.through.forward(self.exchange, _array(x), _array(w))
         return torch.from_numpy(y)
 
     def backward(self, dy: Tensor) -> dict[Direction, Tensor]:
@@ -173,7 +176,8 @@ class ModuleCall:
         self._check()
         self.answered = True
         wants = self.exchange.later
-        found = self.through.backward(Backward(self.number, wants), _array(dy))
+        with _no_autocast():
+            found = self.through.backward(Backward(self.number, wants), _array(dy))
         return dict(zip(wants, map(torch.from_numpy, found), strict=True))
 
     def _check(self) -> None:
@@ -232,6 +236,7 @@ class OutsourcedLinear(_Converted, nn.Linear):
 
     plain = nn.Linear
 
+    @torch.compiler.disable
     def forward(self, x: Tensor) -> Tensor:
         """As PyTorch's."""
         if self._place.route.is_plain:
@@ -248,6 +253,7 @@ class OutsourcedConv2d(_Converted, nn.Conv2d):
 
     plain = nn.Conv2d
 
+    @torch.compiler.disable
     def forward(self, x: Tensor) -> Tensor:
         """As PyTorch's; memory that is ``channels_last`` is not copied."""
         if self._place.route.is_plain:
@@ -302,8 +308,9 @@ def why_not(module: nn.Module) -> str:
             if not isinstance(module, (*CONVERTED,))
             else "it is a subclass"
         )
-    if any(p.dtype != torch.float32 for p in module.parameters(recurse=False)):
-        return "it is not float32"
+    for parameter in module.parameters(recurse=False):
+        if parameter.dtype != torch.float32:
+            return f"it is {parameter.dtype}, not float32"
     if not isinstance(module, nn.Conv2d):
         return ""
     if module.groups != 1:
@@ -313,6 +320,18 @@ def why_not(module: nn.Module) -> str:
     if module.padding_mode != "zeros":
         return f"it has padding mode {module.padding_mode}"
     return _why_not_padding(module)
+
+
+def _no_autocast() -> torch.autocast:
+    """Rehearsals make products here, of float32 like the servers' ones."""
+    return torch.autocast("cpu", enabled=False)
+
+
+def _under_autocast(operand: Tensor) -> Tensor:
+    """As float32, where autocast made it shorter: products are float32's all the same."""
+    if operand.dtype in _SHORT and torch.is_autocast_enabled(operand.device.type):
+        return operand.float()
+    return operand
 
 
 def _empty(plain: type[nn.Module]) -> nn.Module:

@@ -450,3 +450,87 @@ def test_inference_mode(model: OutsourcedModel) -> None:
         first, second = model(x), model(x)
     torch.testing.assert_close(first, second, atol=0.05, rtol=0)
     assert model.outsourced().served == 1
+
+
+def test_autocast_trains_in_float32_on_servers(model: OutsourcedModel) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(3):
+        x, y = batch(number)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = cross_entropy(model(x.bfloat16()), y)
+        loss.backward()
+        optimizer.step()
+    assert model.outsourced().served == 2
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_model_of_another_type_is_refused_by_its_name(dtype: torch.dtype) -> None:
+    with pytest.raises(UsageError, match=str(dtype)) as refused:
+        outsource(make_model().to(dtype), Reached(), KERNELS, seed=0)
+    assert refused.value.code == "nothing-to-outsource"
+
+
+def test_a_batch_of_another_type_is_refused_by_its_name(model: OutsourcedModel) -> None:
+    with pytest.raises(UsageError, match=r"torch\.float64") as refused:
+        model(batch()[0].double())
+    assert refused.value.code == "bad-operand"
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of what it does not trace
+def test_a_compiled_model_runs_on_servers(model: OutsourcedModel) -> None:
+    compiled = torch.compile(model, backend="eager")
+
+    @torch.compile(backend="eager")
+    def loss_of(x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(compiled(x), y)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(3):
+        optimizer.zero_grad()
+        loss_of(*batch(number)).backward()
+        optimizer.step()
+    assert model.outsourced().served == 2
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_compiles_itself_runs_on_servers(model: OutsourcedModel) -> None:
+    model.compile(backend="eager")
+    train(model, 3)
+    assert model.outsourced().served == 2
+
+
+def test_a_report_says_what_rounding_changed(model: OutsourcedModel) -> None:
+    train(model, 2)
+    first, *_, last = model.outsourced().modules
+    for each in (first, last):
+        assert {*each.rounding} == {"x", "w", "dy"}
+        assert all(0 < error.relative < 0.05 for error in each.rounding.values())
+        assert "rounding error: " in str(each)
+
+
+@pytest.mark.filterwarnings("ignore:.*rounded away")  # of the second layer, some are
+@pytest.mark.parametrize("factor", [1.0, 1e6])
+def test_an_outlier_in_a_batch_does_not_hide_the_other_rows(factor: float) -> None:
+    torch.manual_seed(1)
+    x = torch.randn(256, 8)
+    y = (x @ torch.randn(8) > 0).long()
+    x[::64] *= factor
+
+    def accuracy(model: nn.Module) -> float:
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+        for start in 64 * list(range(0, 256, 64)):
+            optimizer.zero_grad()
+            part = slice(start, start + 64)
+            cross_entropy(model(x[part]), y[part]).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            return float((model(x).argmax(1) == y).float().mean())
+
+    def made() -> nn.Module:
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+
+    with outsource(made(), Reached(), KERNELS, seed=0) as model:
+        assert accuracy(model) > accuracy(made()) - 0.05

@@ -13,7 +13,7 @@ from typing import Protocol
 from sealift.errors import JobError, PeerError, SealiftError, require_value
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.loops import F32
-from sealift.outsource.multiplier import Multiplier, Products
+from sealift.outsource.multiplier import Multiplier, Observe, Products
 from sealift.outsource.terms import Backward, Forward
 from sealift.outsource.trace import Phase, StepKind, StepTrace, Trace, Traces, tabulate
 
@@ -39,6 +39,7 @@ class StepRunner:
         seed: Of the rounding.
         on_begin: Called before a step begins: remembers the model's state.
         on_failure: Called when a step fails: puts it back, and forgets gradients.
+        on_rounding: Called with each operand, as numbers and as integers.
 
     Attributes:
         settled: Steps whose verdict was good.
@@ -49,11 +50,14 @@ class StepRunner:
         reach: Reach,
         kernels: Kernels,
         seed: int,
+        *,
         on_begin: Callable[[], None],
         on_failure: Callable[[], None],
+        on_rounding: Observe | None = None,
     ) -> None:
         self._reach, self._kernels, self._seed = reach, kernels, seed
         self._on_begin, self._on_failure = on_begin, on_failure
+        self._on_rounding = on_rounding
         self._traces: dict[StepKind, Trace] = {}
         self._multiplier: Multiplier | None = None
         self._failed: SealiftError | None = None
@@ -78,7 +82,9 @@ class StepRunner:
         with self._watching():
             if self._multiplier is None:
                 products = self._reach.open(tabulate(self._traces))
-                self._multiplier = Multiplier(products, self._kernels, self._seed)
+                self._multiplier = Multiplier(
+                    products, self._kernels, self._seed, self._on_rounding
+                )
             trace = StepTrace(self._traces[kind])
             self._multiplier.begin(kind, self.settled, trace)
 

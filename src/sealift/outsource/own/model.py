@@ -17,7 +17,7 @@ import os
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,17 +25,27 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import UsageError, require_kind
 from sealift.numeric.kernels import Kernels, best_kernels
-from sealift.outsource.convert import STATE, Route, convert, copied, restore, why_not
+from sealift.outsource.convert import (
+    CONVERTED,
+    STATE,
+    Route,
+    convert,
+    copied,
+    restore,
+    why_not,
+)
 from sealift.outsource.modelstate import ModelState
 from sealift.outsource.own.door import Reach, StepRunner
+from sealift.outsource.own.rounding import RoundingError, RoundingWatch, describe
 from sealift.outsource.own.servers import ReachedServers, Servers
 from sealift.outsource.own.steps import Steps
+from sealift.outsource.terms import Tensor as Operand
 from sealift.outsource.trace import Phase, StepKind
 from sealift.release.files import read_given_passphrase
 
@@ -49,16 +59,20 @@ class ModuleReport:
         kind: Its class.
         stays: Why it stays here; empty if its products go to servers.
         share: Of the time that the first calls of the model took, which were all made here.
+        rounding: Of each operand (``x``, ``w``, ``dy``), what rounding it to integers
+            changed, the last time that it was measured: at one of 64 steps.
     """
 
     name: str
     kind: str
     stays: str
     share: float
+    rounding: Mapping[Operand, RoundingError]
 
     def __str__(self) -> str:
         where = f"on this machine: {self.stays}" if self.stays else "servers"
-        return f"{self.name:<32} {self.kind:<16} {self.share:6.1%}  {where}"
+        line = f"{self.name:<32} {self.kind:<16} {self.share:6.1%}  {where}"
+        return f"{line}; {describe(self.rounding)}" if self.rounding else line
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +110,27 @@ class OutsourcedState:
         if not convert(model, route):
             raise UsageError(
                 "the model has no Linear or Conv2d that the servers could compute",
+                why=self._why_none(),
                 code="nothing-to-outsource",
             )
-        door = StepRunner(reach, kernels, seed, self._begin_step, self._undo_step)
+        self._rounding = RoundingWatch()
+        door = StepRunner(
+            reach,
+            kernels,
+            seed,
+            on_begin=self._begin_step,
+            on_failure=self._undo_step,
+            on_rounding=self._rounding.note,
+        )
         self.steps = Steps(route, door)
         self._hook = register_optimizer_step_pre_hook(self._before_step)
+
+    def _why_none(self) -> str:
+        """Of the first module that could be converted if it were another."""
+        for name, (module, _, why) in self._leaves.items():
+            if isinstance(module, tuple(CONVERTED)):
+                return f"{name}: {why}"
+        return ""
 
     def close(self) -> None:
         """Make the model plain again; an open step is ended as its trace says before.
@@ -131,7 +161,13 @@ class OutsourcedState:
         """What is made where."""
         total = sum(self._seconds.values()) or 1.0
         modules = (
-            ModuleReport(name, kind, why, self._seconds[name] / total)
+            ModuleReport(
+                name,
+                kind,
+                why,
+                self._seconds[name] / total,
+                self._rounding.errors.get(name, {}),
+            )
             for name, (_, kind, why) in self._leaves.items()
         )
         return ConversionReport(tuple(modules), self.steps.rehearsed, self.steps.served)
@@ -156,6 +192,7 @@ class OutsourcedState:
             for hook in hooks:
                 hook.remove()
 
+    @torch.compiler.disable
     def _stop(self, started: dict[str, float], name: str, *_: object) -> None:
         self._seconds[name] += time.perf_counter() - started[name]
 
@@ -180,6 +217,7 @@ class OutsourcedModel(nn.Module):
 
     plain: type[nn.Module]
 
+    @torch.compiler.disable
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As ever; a step begins, or goes on."""
         differentiable = self.training and torch.is_grad_enabled()
@@ -270,13 +308,14 @@ def outsource(
     return require_kind(model, OutsourcedModel)
 
 
+@torch.compiler.disable
 def _start(started: dict[str, float], name: str, *_: object) -> None:
     started[name] = time.perf_counter()
 
 
 def _rows(given: object) -> Iterator[int]:
     """Of each tensor that a model is called with."""
-    if isinstance(given, Tensor):
+    if isinstance(given, torch.Tensor):
         yield given.shape[0] if given.dim() else 1
     elif isinstance(given, dict):
         yield from _rows(tuple(given.values()))
