@@ -52,7 +52,7 @@ class Arm:
             path.unlink(missing_ok=True)
         began_s = time.perf_counter()
         quiet = os.open(os.devnull, os.O_WRONLY)
-        moves = [(os.POSIX_SPAWN_DUP2, quiet, 1)]
+        moves = [(os.POSIX_SPAWN_DUP2, quiet, at) for at in (1, 2)]
         pid = os.posix_spawn(
             self.command[0], [*self.command], os.environ, file_actions=moves
         )

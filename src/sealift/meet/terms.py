@@ -21,7 +21,7 @@ from sealift.crypto.identity import Card, Identity, create_identity
 from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey
 from sealift.data.schema.alike import demand_alike
-from sealift.data.schema.document import schema_from_plain
+from sealift.data.schema.document import schema_from_plain, schema_to_plain
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import DIGEST_BYTES, MAX_RANKS, Digest
 from sealift.meet.invitation import HOST, MEETING_BYTES
@@ -112,7 +112,8 @@ class Declaration:
     @property
     def consent_bytes(self) -> int:
         """The most bytes of a party's yes: the schema stands in it for each table."""
-        return 2 * len(encode(self.schema)) + _PARTY_BYTES
+        agreed = schema_to_plain(schema_from_plain(self.schema).agreed)
+        return 2 * len(encode(agreed)) + _PARTY_BYTES
 
     @property
     def digest(self) -> Digest:

@@ -48,6 +48,12 @@ from sealift.events import Sink, emit
 _BLOCK_BYTES: Final = 8 << 20  # a row is shorter
 _FILL: Final = "Fill the cell, or give a value for empty cells in the schema"
 _CORRECT: Final = "Correct the cell, or change the schema"
+_DATE: Final = (
+    "Correct the cell, or write under [dates] in table.toml how your file writes dates"
+)
+_CATEGORY: Final = (
+    "Correct the cell, or write under [synonyms] in table.toml which category it is"
+)
 
 T = TypeVar("T")
 Places = dict[str, tuple[int, ...]]  # per field, its columns' positions
@@ -356,7 +362,8 @@ class _Inspection:
 def _offences(cells: ReadCells, spec: Field) -> Iterator[tuple[Mask, str, str, str]]:
     """Which cells are wrong, how they are named, what they are not, and what to do."""
     yield cells.wrong & cells.empty, "", "the cell is empty", _FILL
-    yield cells.wrong & ~cells.empty, "{!r} is not ", expected(spec), _CORRECT
+    own = _CATEGORY if spec.cells.categories else _DATE if spec.cells.date else _CORRECT
+    yield cells.wrong & ~cells.empty, "{!r} is not ", expected(spec), own
     told = cells.wrong
     for fits, rule, fix in misfits(cells.numbers, spec):
         yield ~fits & ~told, "{} is not ", rule, fix
@@ -406,7 +413,8 @@ def column_names(spec: Field, header: Sequence[str]) -> list[str]:
         return list(spec.cells.columns)
     stem = spec.cells.column or spec.name
     if not spec.shape:
-        return [stem]
+        # Whoever wrote the schema may have had another file.
+        return [stem if stem in header or spec.name not in header else spec.name]
     joined = [f"{stem}_{index}" for index in range(spec.elements)]
     plain = [f"{stem}{index}" for index in range(spec.elements)]
     have = set(header)
