@@ -252,6 +252,14 @@ def test_at_alone_is_refused_for_receipts_of_visits(
     said(file="visit.json")
 
 
+def test_a_run_and_a_visit_are_verified_in_two_commands(
+    said: Said, run: SmallRun, tmp_path: Path
+) -> None:
+    (tmp_path / "visit.json").write_bytes(encode(run.visits[0]))
+    assert "two commands" in said("receipt.json", file="visit.json", rc=2)
+    assert "[receipts-differ]" in said("visit.json", rc=5)
+
+
 def test_receipts_of_several_parties_are_the_same(said: Said, tmp_path: Path) -> None:
     raw = (tmp_path / "receipt.json").read_bytes()
     (tmp_path / "north.json").write_bytes(raw)

@@ -14,9 +14,17 @@ from sealift.attest.tools.vendorfiles import wrap
 from sealift.errors import MalformedError, UsageError
 
 NAMES = ("quote", "report", "hcl_report", "tpm_quote", "vcek", "td_quote", "message",
-         "signature", "pcrs", "certificate", "evidence", "cc_eventlog")  # fmt: skip
+         "signature", "pcrs", "certificate", "evidence", "cc_eventlog", "evidences",
+         "evidence_list", "tdx", "nvgpu", "attestation_report", "cert_chain", "auxblob",
+         "data", "__cmwc_t", "gpu_0", "token", "svn", "attestation")  # fmt: skip
 VALUES = st.recursive(
-    st.none() | st.integers(-9, 300) | st.text(max_size=8) | st.just("AAAA"),
+    st.none()
+    | st.booleans()
+    | st.integers(-9, 300)
+    | st.text(max_size=8)
+    | st.sampled_from(
+        ["AAAA", "0003", "MIIB", "-----BEGIN CERTIFICATE-----", "eyJhb.a.b"]
+    ),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5)

@@ -14,6 +14,7 @@ from sealift.attest.nvidia.evidence import parse_report
 from sealift.attest.nvidia.rim import Rim, read_rim
 from sealift.attest.nvidia.verifier import Device, examine_device, wanted_rims
 from sealift.attest.reference import AppraisalBasis, ReferenceValues
+from sealift.attest.tools.collateral import wanted
 from sealift.attest.tools.vendorfiles import wrap
 from sealift.attest.verifier import AppraisalCheck, Claims
 from sealift.crypto.certificate import Certificate
@@ -267,6 +268,8 @@ def test_manifests_of_blackwell_are_asked_for_by_nvidias_names() -> None:
         "golden measurements",
     }  # fmt: skip
     assert one(claims, "golden measurements").found.startswith("not compared")
+    asked = [each.url.rpartition("/")[2] for each in wanted(newer.evidence)]
+    assert asked == names
     older = parse_report(sim.recorded("sample_blackwellAttestationReport").body.report)
     assert older.chip == ""
     assert [each.id for each in wanted_rims(older, "GB100")] == [

@@ -274,6 +274,25 @@ def test_dstacks_container_with_a_chain_in_pem(
     assert "chain-" in capsys.readouterr().err
 
 
+def test_dstacks_container_is_whole_or_refused() -> None:
+    """Its logs, which nobody reads here, begin behind the chain."""
+    raw = bytes.fromhex(
+        json.loads(vector("snp/dstack_sev-snp-attestation.json"))["attestation"]
+    )
+    whole = wrap(raw).evidence
+    read = [n for n in range(0, len(raw), 53) if _reads(raw[:n])]
+    assert min(read) > 1184 + 2325 + 1887
+    assert all(wrap(raw[:n]).evidence == whole for n in read)
+
+
+def _reads(raw: bytes) -> bool:
+    try:
+        wrap(raw)
+    except MalformedError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_dstacks_container_with_another_chain_is_refused(place: int) -> None:
     """A swapped, changed or missing certificate."""

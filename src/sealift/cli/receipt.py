@@ -103,6 +103,12 @@ def _verify(args: argparse.Namespace) -> None:
             _demand_same_file(other, first, raw)
         _verify_run(args, open_run(raw))
         return
+    for other in filter(Path.is_file, args.receipts[1:]):
+        if read_whole(other, MAX_RUN_RECEIPT_BYTES).startswith(_ENVELOPE):
+            raise UsageError(
+                f"{other} is the receipt of a run, and {first} is not",
+                fix="Verify receipts of a run and receipts of visits in two commands",
+            )
     if args.at is not None and args.agreement is None:
         raise UsageError(
             "--at needs the agreement, by which evidence is judged",
