@@ -197,7 +197,7 @@ def test_the_time_of_an_owners_own_rule_counts(
 
 
 def test_an_agreement_is_equipped_once(parties: LinkedParties) -> None:
-    with pytest.raises(UsageError, match="judged with already"):
+    with pytest.raises(UsageError, match="already has"):
         parties.offer(references=[parties.folder / "references.json"])
 
 

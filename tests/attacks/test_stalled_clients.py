@@ -120,7 +120,7 @@ def test_four_that_take_nothing_do_not_keep_out_a_fifth() -> None:
         ends = [end_of(stream) for stream in streams]
         (ended,) = (each for each in ends if each)  # the others went on
         assert ended.code == "tokens-not-taken"
-        assert "not taken in time" in str(ended)
+        assert "not read in time" in str(ended)
         assert served.model.dropped
 
 

@@ -226,7 +226,8 @@ def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
         assert demo.stderr is not None
         last = demo.stderr.read().splitlines()[-1]
         assert demo.wait(300) == 7
-        assert "ended early: signal 9 ended it [role-ended]" in last
+        assert "signal 9" in last
+        assert last.endswith("[role-ended]")
         assert all(gone(child) for child in children)
 
 

@@ -165,7 +165,7 @@ def change(world: World, wishes: Wishes, joining: Sequence[Identity] = ()) -> No
     document = world.path / "agreement.toml"
     text = (plain_world().path / "agreement.toml").read_text()
     for owner in set(OWNERS) - set(wishes.owners):
-        text = re.sub(rf"\[\[\w+\]\]  # (?:of )?{owner}\n(?:.+\n)+", "", text)
+        text = re.sub(rf"\[\[\w+\]\]  # (?:owned by )?{owner}\n(?:.+\n)+", "", text)
     rule = {"min_holders": "1", "min_rows": "1", "min_owner_rows": "1"}
     rule |= {
         "baseline_alone": "false",

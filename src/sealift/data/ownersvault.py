@@ -86,5 +86,5 @@ def _fix(name: str, folder: Path, held: Digest) -> str:
 
 
 def _key_exists(name: str, fix: str) -> UsageError:
-    what = f"the vault holds a key for {name} already"
+    what = f"the vault already has a key for {name}"
     return UsageError(what, fix=fix, code="key-exists")

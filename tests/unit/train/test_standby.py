@@ -120,7 +120,7 @@ def test_a_recipe_that_cannot_load_twice_begins_fresh_and_then_unloaded() -> Non
         trainer = Trainer(executor, SETTINGS)
         trainer.build()
         trainer.work([cargo("north", 20)])
-    assert sum("cannot load twice" in line for line in told) == 1
+    assert sum("cannot be loaded twice" in line for line in told) == 1
     assert told[-1].startswith("1 of 2 tasks")
 
 
