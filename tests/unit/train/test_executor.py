@@ -150,9 +150,7 @@ def test_a_job_computes_on_a_device_that_its_process_has() -> None:
     with RecipeExecutor({"recipe.py": b""}, "recipe.py") as executor:
         executor.compute_on("auto")
         assert executor.device() == "cpu"
-        with pytest.raises(
-            UnavailableError, match=r"on cuda:7.*usable GPUs"
-        ) as caught:
+        with pytest.raises(UnavailableError, match=r"on cuda:7.*usable GPUs") as caught:
             executor.compute_on("cuda:7")
         assert caught.value.code == "no-device"
         assert executor.device() == "cpu"
@@ -164,7 +162,9 @@ def test_a_gpu_that_is_not_there_is_no_fault_of_a_recipe() -> None:
         trainer = Trainer(executor, SETTINGS)
         assert executor.sandbox
         executor._equipment = replace(executor._equipment, device="cuda:0")
-        with pytest.raises(UnavailableError, match="could not be initialized") as caught:
+        with pytest.raises(
+            UnavailableError, match="could not be initialized"
+        ) as caught:
             trainer.build()
         assert caught.value.code == "no-device"
         assert NOT_OVERWRITTEN in str(caught.value)

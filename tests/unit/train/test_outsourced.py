@@ -358,7 +358,10 @@ def leave(steps: TaskSteps, how: str) -> None:
         case "out of memory":
             raise UnavailableError("no memory for the recipe", code="no-memory")
         case "is killed":
-            raise JobError("the recipe's process ended before its work was done", code="recipe-killed")
+            raise JobError(
+                "the recipe's process ended before its work was done",
+                code="recipe-killed",
+            )
 
 
 def shown(servers: InPlaceServers) -> list[str]:
