@@ -129,7 +129,9 @@ def served(a: Agreement) -> Agreement:
     )
 
 
-TDX = TdxReferences(mrtd=(), rtmr={}, mrconfigid=(), platforms=(b"p" * 16,))
+TDX = TdxReferences(
+    mrtd=(), rtmr={}, mrconfigid=(), platforms=(b"p" * 16,), features=("avx",)
+)
 SNP = SnpReferences(measurement=(), host_data=(), min_tcb={})
 HOLES: dict[str, tuple[str, Change]] = {
     "development": ("level-development", development),
@@ -164,6 +166,7 @@ HOLES: dict[str, tuple[str, Change]] = {
         references(collateral_max_age_s=91 * 86_400),
     ),
     "any TDX machine": ("any-platform", references(tdx=replace(TDX, platforms=()))),
+    "any feature": ("any-features", references(tdx=replace(TDX, features=None))),
     "any SNP chip": ("any-platform", references(snp=SNP)),
     "revoked chips": (
         "no-revocation",

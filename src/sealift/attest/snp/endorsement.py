@@ -237,7 +237,7 @@ def verify_report(
     if lists and lists[0].issuer != path[-1].subject:
         raise EvidenceError(
             "the revocation list does not belong to the root of the key",
-            why=f"it was issued by {lists[0].issuer}",
+            why=f"it was issued by {lists[0].issuer}, needed {path[-1].subject}",
             code="collateral-foreign",
         )
     key = leaf.key()

@@ -43,8 +43,8 @@ class OtherKind:
 
 def _tpm(maker: str) -> OtherKind:
     return OtherKind(
-        f"a TPM's quote by {maker}, without proof of whose TPM it is",
-        "Run `sealift attest collect --kind tpm` on that host, whose TPM its broker enrols",
+        f"a TPM's quote by {maker}, of a TPM that no party enrolled",
+        "Run `sealift attest collect --kind tpm` on that host: a broker enrols its TPM first",
     )
 
 

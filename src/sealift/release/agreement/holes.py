@@ -137,6 +137,12 @@ def _platforms(agreement: Agreement) -> Iterator[Hole]:
     for name, open_ in (("SEV-SNP chip", waived), ("NVIDIA device", lax)):
         if open_:
             yield Hole("no-revocation", f"an {name} is accepted after its revocation")
+    if references.tdx is not None and references.tdx.features is None:
+        yield Hole(
+            "any-features",
+            "a TDX guest may have any extended feature of its processor (XFAM), for "
+            "example processor tracing",
+        )
     if references.tdx is not None and references.tdx.tcb_statuses != ("UpToDate",):
         names = ", ".join(references.tdx.tcb_statuses)
         yield Hole("old-firmware", f"TDX firmware is accepted when it is {names}")
