@@ -99,7 +99,6 @@ def test_another_kind_in_dstacks_container() -> None:
         (json.dumps({"encr_measurement_key": "AA"}), "IBM Secure Execution"),
         (json.dumps({"version": 1, "devices": []}), "NVIDIA DPU"),
         (json.dumps({"result_code": 0, "claims": [{}]}), "result"),
-        (json.dumps({"attestation_report": {"version": 3}}), "SEV-SNP"),
         ('ak_pub: "\\000\\001\\000\\013"', "go-tpm-tools"),
         (json.dumps({"akPub": "AA", "quotes": []}), "go-tpm-tools"),
     ],

@@ -256,6 +256,87 @@ def test_a_report_in_answers_of_other_tools() -> None:
     assert wrap(json.dumps({"snp": plain}).encode()).evidence == expected
 
 
+def taken_apart(raw: bytes, *, older: bool, text: bool) -> dict[str, Any]:
+    """A report's fields, as the library writes them that Trustee's attester uses."""
+
+    def data(start: int, size: int) -> Any:
+        found = raw[start : start + size]
+        return found.hex() if text else list(found)
+
+    def number(start: int, size: int) -> int:
+        return int.from_bytes(raw[start : start + size], "little")
+
+    def tcb(start: int) -> dict[str, int | None]:
+        names = {"bootloader": 0, "tee": 1, "snp": 6, "microcode": 7}
+        return {
+            **({} if older else {"fmc": None}),
+            **{name: raw[start + at] for name, at in names.items()},
+        }
+
+    def version(name: str, start: int) -> dict[str, Any]:
+        parts = dict(zip(("build", "minor", "major"), raw[start:], strict=False))
+        if older:
+            return {f"{name}_{part}": value for part, value in parts.items()}
+        return {name: parts}
+
+    return {
+        "version": number(0, 4), "guest_svn": number(4, 4), "policy": number(8, 8),
+        "family_id": data(0x10, 16), "image_id": data(0x20, 16), "vmpl": number(0x30, 4),
+        "sig_algo": number(0x34, 4), "current_tcb": tcb(0x38),
+        "plat_info": number(0x40, 8),
+        **({} if older else {"key_info": number(0x48, 4)}),
+        "report_data": data(0x50, 64), "measurement": data(0x90, 48),
+        "host_data": data(0xC0, 32), "id_key_digest": data(0xE0, 48),
+        "author_key_digest": data(0x110, 48), "report_id": data(0x140, 32),
+        "report_id_ma": data(0x160, 32), "reported_tcb": tcb(0x180),
+        "cpuid_fam_id": raw[0x188] or None, "cpuid_mod_id": raw[0x189] or None,
+        "cpuid_step": raw[0x18A] or None, "chip_id": data(0x1A0, 64),
+        "committed_tcb": tcb(0x1E0), **version("current", 0x1E8),
+        **version("committed", 0x1EC), "launch_tcb": tcb(0x1F0),
+        "signature": {"r": data(0x2A0, 72), "s": data(0x2E8, 72)},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("text", [False, True])
+def test_a_report_that_trustee_took_apart(older: bool, text: bool) -> None:
+    """Field by field, of the library's earlier and later releases: the same bytes."""
+    chosen = snp_vectors.VCEK if older else snp_vectors.VLEK
+    report, chain = vector(chosen.report), snp_vectors.certificates_of(chosen)
+    parts = taken_apart(report, older=older, text=text)
+    entries = [{"cert_type": "VCEK", "data": list(each)} for each in chain]
+    plain = {"attestation_report": parts, "cert_chain": entries}
+    wrapped = wrap(json.dumps(plain).encode()).evidence
+    assert wrapped == wrap(report, chain).evidence
+    alone = json.dumps({"attestation_report": parts, "cert_chain": None}).encode()
+    assert wrap(alone, chain).evidence == wrapped
+
+
+@pytest.mark.parametrize(
+    "name", ["policy", "measurement", "host_data", "report_data", "chip_id", "vmpl",
+             "reported_tcb", "current", "signature", "key_info"]
+)  # fmt: skip
+def test_a_field_that_was_changed_or_is_missing(name: str) -> None:
+    chosen = snp_vectors.VLEK
+    report, chain = vector(chosen.report), snp_vectors.certificates_of(chosen)
+    genuine = taken_apart(report, older=False, text=False)
+    lost = {each: value for each, value in genuine.items() if each != name}
+    changed = json.loads(json.dumps(genuine))
+    if isinstance(changed[name], int):
+        changed[name] ^= 1 << 1
+    elif isinstance(changed[name], list):
+        changed[name][3] ^= 1
+    else:
+        part = "r" if name == "signature" else "tee" if "tcb" in name else "minor"
+        changed[name][part] = changed[name][part][::-1] if part == "r" else 77
+    for parts in (changed, lost):
+        raw = json.dumps({"attestation_report": parts}).encode()
+        with pytest.raises((EvidenceError, MalformedError)):
+            snp_vectors.examine(
+                chosen, report=SnpBody.parse(wrap(raw, chain).evidence.body).report
+            )
+
+
 def test_dstacks_container_with_a_chain_in_pem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

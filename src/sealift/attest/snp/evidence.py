@@ -65,6 +65,7 @@ _FIELDS: Final = {
     "committed_build": "x3s", "launch_tcb": "x8s", "launch_mitigations": "Q",
     "current_mitigations": "Q",
 }  # fmt: skip
+REPORT_FIELDS: Final = tuple(_FIELDS)
 _LAYOUT: Final = struct.Struct(f"<{''.join(_FIELDS.values())}")
 # Where each version's layout has bytes that must be zero, besides those of all.
 _RESERVED: Final = ((0x4C, 0x50), (0x1EB, 0x1EC), (0x1EF, 0x1F0), (0x208, 0x2A0))
@@ -255,6 +256,23 @@ def parse_report(raw: bytes) -> SnpReport:
         mitigations=mitigations if version >= 5 else None,
         signature=_parse_signature(raw),
     )
+
+
+def join_report(fields: Mapping[str, int | bytes], signature: bytes) -> bytes:
+    """The bytes of a report that a tool took apart; what is reserved is zero.
+
+    Args:
+        fields: By the names of the layout above (``REPORT_FIELDS``).
+        signature: r, then s, as the report has them: 72 bytes each.
+
+    Raises:
+        MalformedError: if a field is missing or does not fit into its place.
+    """
+    try:
+        head = _LAYOUT.pack(*(fields[name] for name in REPORT_FIELDS))
+    except (struct.error, KeyError):
+        raise MalformedError("not the fields of an SNP report") from None
+    return (head.ljust(SIGNED_BYTES, b"\0") + signature).ljust(REPORT_BYTES, b"\0")
 
 
 def parse_tcb(raw: bytes, product: str) -> Tcb:

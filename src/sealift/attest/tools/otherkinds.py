@@ -61,10 +61,6 @@ _COLLATERAL: Final = OtherKind(
     "a file of certificates, a list or a reference manifest, not evidence",
     "Put it into a bundle with `sealift attest collateral make`",
 )
-_FIELDS: Final = OtherKind(
-    "an SEV-SNP report that was taken apart into fields",
-    "Give the report's 1,184 bytes, with --certificates for its chain",
-)
 # Bytes and text by how they begin, or by words that only such a file contains; of
 # go-tpm-tools, a TPMT_PUBLIC (RSA or ECC) behind the first field of a protobuf message.
 _BYTES: Final[tuple[tuple[bytes, OtherKind], ...]] = (
@@ -86,7 +82,6 @@ _OBJECTS: Final[dict[str, OtherKind]] = {
     "encr_measurement_key": OtherKind("an IBM Secure Execution response"),
     "version devices": OtherKind("evidence of an NVIDIA DPU"),
     "svn": OtherKind("Trustee's sample, which proves nothing"),
-    "attestation_report": _FIELDS,
     "claims": OtherKind("a result of another verifier", _TOKEN.fix),
     **dict.fromkeys(("tcbInfo", "enclaveIdentity", "tcb_info", "rim"), _COLLATERAL),
 }

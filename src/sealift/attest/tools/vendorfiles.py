@@ -22,7 +22,13 @@ from sealift.attest.binary import Cursor
 from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia.evidence import NvidiaBody
 from sealift.attest.snp.endorsement import parse_certificates, parse_table
-from sealift.attest.snp.evidence import REPORT_BYTES, SnpBody, parse_report
+from sealift.attest.snp.evidence import (
+    REPORT_BYTES,
+    REPORT_FIELDS,
+    SnpBody,
+    join_report,
+    parse_report,
+)
 from sealift.attest.tdx.evidence import TdReport, TdxBody, parse_quote
 from sealift.attest.tools.otherkinds import OTHER_PLATFORM, SGX, name_bytes, name_kind
 from sealift.crypto.certificate import certificates_from_pem
@@ -319,9 +325,11 @@ def _wrap_cpu(plain: Mapping[str, Any], certificates: tuple[bytes, ...]) -> Wrap
         if not inner or not begins_container(inner):
             raise _unknown("it is an attestation in another container than dstack's")
         return _wrap_container(inner, certificates)
-    if report := _first(plain, _SNP_REPORT, (str, list)):
+    if report := _first(plain, _SNP_REPORT, (str, list, dict)):
         chain = _read_chain(_parts([plain.get(each) for each in _SNP_CHAIN]))
-        return _wrap_snp(_bytes(plain, report), chain + certificates)
+        parts = plain[report]
+        raw = _join(parts) if isinstance(parts, dict) else _bytes(plain, report)
+        return _wrap_snp(raw, chain + certificates)
     raise _unknown("it is an object of another kind")
 
 
@@ -335,6 +343,40 @@ _TD_QUOTE: Final = ("quote", "td_quote", "tdQuote", "intel_quote")
 _FIRMWARE_LOG: Final = ("cc_eventlog", "ccel_data", "ccelData")
 _SNP_REPORT: Final = ("attestation_report", "report")
 _SNP_CHAIN: Final = ("cert_chain", "certificates", "auxblob", "vcek", "vlek")
+
+
+# What Trustee's attester calls fields of a report, and the places of TCB versions.
+_SEV: Final = {
+    "algorithm": "sig_algo", "platform": "plat_info", "flags": "key_info",
+    "launch_mitigations": "launch_mit_vector", "current_mitigations": "current_mit_vector",
+}  # fmt: skip
+_TCB: Final = ("bootloader", "tee", "", "", "", "", "snp", "microcode")
+_TCB_SINCE_TURIN: Final = ("fmc", "bootloader", "tee", "snp", "", "", "", "microcode")
+
+
+def _join(parts: Mapping[str, Any]) -> bytes:
+    """The report of which these are the fields; its signature shows whether they are."""
+    try:
+        fields = {name: _field(parts, name) for name in REPORT_FIELDS}
+        signature = b"".join(_octets(parts["signature"][each]) for each in "rs")
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise _unknown("it has other fields than an SEV-SNP report") from None
+    return join_report(fields, signature)
+
+
+def _field(parts: Mapping[str, Any], name: str) -> int | bytes:
+    value = parts.get(_SEV.get(name, name))
+    if name == "cpuid":
+        return bytes(parts.get(f"cpuid_{n}") or 0 for n in ("fam_id", "mod_id", "step"))
+    if name.endswith("_tcb"):
+        places = _TCB if parts[name].get("fmc") is None else _TCB_SINCE_TURIN
+        return bytes(parts[name].get(each) or 0 for each in places)
+    if name.endswith("_build"):  # a version, in later releases with its own fields
+        which = name.removesuffix("_build")
+        order = ("build", "minor", "major")
+        later = parts.get(which) or {each: parts[f"{which}_{each}"] for each in order}
+        return bytes(later[each] for each in order)
+    return _octets(value) if isinstance(value, str | list) else int(value or 0)
 
 
 def _first(
