@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -36,7 +37,7 @@ class ShareEnd(End):
         torch.set_num_threads(1)
         (self._share,) = (each for each in SHARES if each == share)
         self._identity = SigningKey.generate()
-        self._kernels = best_kernels()
+        self._kernels = replace(best_kernels(), cores=1)
         self._listener = TcpListener()
 
     def open(self, instance: str) -> Answer:

@@ -8,11 +8,13 @@ operands int16. Source: spec/shares.md sections 1 to 3.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +36,7 @@ from sealift.numeric.loops import (
     WORD_BITS,
     Answers,
     Loops,
+    Most,
     Noise,
     Words,
 )
@@ -43,21 +46,28 @@ from sealift.numeric.windows import Integers, KernelWindow
 BLOCK: Final = 1 << 15  # numbers drawn together
 SPARES: Final = 16  # words of a block for those that do not count: one in 2**17
 BLOCK_BYTES: Final = (BLOCK + SPARES) * WORD_BITS // 8
+MANY: Final = 1 << 18  # numbers from which on several threads are worth their waking
 MOST_LIMIT: Final = 1 << 13  # of quantized numbers
+_Part = TypeVar("_Part")
 SMALL_DEPTH: Final = 1 << 12  # so many products of 48 bits are below 2**60
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Checks of sizes, blocks and streams around one set of loops."""
+    """Checks of sizes, blocks and streams around one set of loops.
+
+    Attributes:
+        cores: How many threads share the work on a large array.
+    """
 
     loops: Loops
+    cores: int = 1
 
     def peak(self, x: F32) -> float:
         """The largest ``|x|``; infinity or NaN if any is (NaN before infinity)."""
-        return float(
-            np.uint32(self.loops.peak_bits(x.view(np.uint32))).view(np.float32)
-        )
+        words = x.view(np.uint32)
+        most = self._over_cores(x.size, lambda here: self.loops.peak_bits(words[here]))
+        return float(np.uint32(max(most)).view(np.float32))
 
     def quantize(
         self, x: F32, scale: float, limit: int, noise: Noise, out: I16
@@ -72,8 +82,13 @@ class Kernels:
         _same_size(x, out)
         if not 0 < limit <= MOST_LIMIT:
             raise ValueError(f"the limit {limit} is not valid")
-        one = float(1 << NOISE_BITS)
-        self.loops.quantize(x, scale * one, limit * one, noise, out)
+        one, (add, xor) = float(1 << NOISE_BITS), noise
+
+        def some(here: slice) -> None:
+            there = (add + here.start) % (1 << 32), xor
+            self.loops.quantize(x[here], scale * one, limit * one, there, out[here])
+
+        self._over_cores(x.size, some)
 
     def row_squares(self, q: I16) -> I64:
         """Sum of squares of each row of ``q`` (rows, depth)."""
@@ -99,7 +114,7 @@ class Kernels:
         def block(words: Words, here: slice) -> int:
             return self.loops.mask(words, modulus, q[here], plus[here], minus[here])
 
-        _draw(mask_stream(material, seed.basis), q.size, block)
+        self._draw(material, seed.basis, q.size, block)
         return material
 
     def uniform(
@@ -128,7 +143,7 @@ class Kernels:
         whole = size or out.size
         if out.size != min(whole - first * BLOCK, -(-out.size // BLOCK) * BLOCK):
             raise UsageError("a part of a mask ends inside a block")
-        _draw(mask_stream(seed, basis), out.size, block, first)
+        self._draw(seed, basis, out.size, block, first)
 
     def unmask(
         self,
@@ -144,9 +159,17 @@ class Kernels:
             MalformedError: code ``bad-share``, if a number is not below Q.
         """
         _same_size(*answers, ints, floats)
-        most = self.loops.unmask(answers, basis.modulus, scale, ints, floats)
-        for share, largest in zip("PMZ", most, strict=True):
-            if largest >= basis.modulus:
+        p, m, z = answers
+
+        def some(here: slice) -> Most:
+            parts = p[here], m[here], z[here]
+            return self.loops.unmask(
+                parts, basis.modulus, scale, ints[here], floats[here]
+            )
+
+        most = self._over_cores(ints.size, some)
+        for share, largest in zip("PMZ", zip(*most, strict=True), strict=True):
+            if max(largest) >= basis.modulus:
                 why = "one of its numbers is not below the modulus"
                 raise MalformedError(
                     f"{share} sent no share", why=why, code="bad-share"
@@ -177,16 +200,60 @@ class Kernels:
     def batch_sums(self, q: Integers, rho: I32) -> I64:
         """``rho`` (3, N) times ``q`` (N, rest), modulo 2**64."""
         _require_shape(rho.shape, (REPETITIONS, q.shape[0]))
-        out = np.empty((REPETITIONS, q.shape[1]), np.int64)
-        self.loops.batch_sums(q, rho, out)
-        return out
+        found = self._over_rows(
+            q, lambda rows, here: self._batch_sums(rows, rho[:, here].copy())
+        )
+        return found[0] if len(found) == 1 else np.sum(found, axis=0)
 
     def channel_dots(self, q: Integers, r: I32) -> I64:
         """``r`` (3, C) times the rows of ``q`` (rows, C), modulo 2**64: (3, rows)."""
         _require_shape(r.shape, (REPETITIONS, q.shape[1]))
+        found = self._over_rows(q, lambda rows, _: self._channel_dots(rows, r))
+        return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+
+    def _batch_sums(self, q: Integers, rho: I32) -> I64:
+        out = np.empty((REPETITIONS, q.shape[1]), np.int64)
+        self.loops.batch_sums(q, rho, out)
+        return out
+
+    def _channel_dots(self, q: Integers, r: I32) -> I64:
         out = np.empty((REPETITIONS, q.shape[0]), np.int64)
         self.loops.channel_dots(q, r, out)
         return out
+
+    def _over_rows(
+        self, q: Integers, work: Callable[[Integers, slice], I64]
+    ) -> list[I64]:
+        """Work on rows, by several threads where there are many numbers."""
+        rows = q.shape[0]
+        if self.cores == 1 or q.size < MANY or rows < self.cores:
+            return [work(q, slice(0, rows))]
+        step = -(-rows // self.cores)
+        parts = [slice(at, min(rows, at + step)) for at in range(0, rows, step)]
+        return list(_threads(os.getpid()).map(lambda here: work(q[here], here), parts))
+
+    def _draw(
+        self,
+        seed: bytes,
+        basis: ResidueBasis,
+        size: int,
+        block: Callable[[Words, slice], int],
+        first: int = 0,
+    ) -> None:
+        """Each thread draws blocks of its own, from the same stream."""
+
+        def some(here: slice) -> None:
+            _draw_blocks(mask_stream(seed, basis), here, block, first)
+
+        self._over_cores(size, some)
+
+    def _over_cores(self, size: int, work: Callable[[slice], _Part]) -> list[_Part]:
+        """Work on whole blocks, by several threads where there are many numbers."""
+        if self.cores == 1 or size < MANY:
+            return [work(slice(0, size))]
+        step = -(-size // (BLOCK * self.cores)) * BLOCK
+        parts = [slice(at, min(size, at + step)) for at in range(0, size, step)]
+        return list(_threads(os.getpid()).map(work, parts))
 
     def tap_sums(self, outer: I64, inner: I64, window: KernelWindow) -> I64:
         """Per tap, ``outer`` (3, N, places) times what the tap sees of ``inner``.
@@ -228,7 +295,7 @@ def compiled_kernels(folder: Path | None = None) -> Kernels:
             fix="In Sealift's folder, run: pip install '.[outsource]'",
             code="extra-missing",
         ) from None
-    return Kernels(compiled.loops(folder))
+    return Kernels(compiled.loops(folder), _usable_cores())
 
 
 def best_kernels(folder: Path | None = None) -> Kernels:
@@ -239,13 +306,14 @@ def best_kernels(folder: Path | None = None) -> Kernels:
         return portable_kernels()
 
 
-def _draw(
-    stream: Keystream, size: int, block: Callable[[Words, slice], int], first: int = 0
+def _draw_blocks(
+    stream: Keystream, part: slice, block: Callable[[Words, slice], int], first: int
 ) -> None:
     """Block after block of words, each drawn until none of its numbers lacks."""
     scratch = np.empty(BLOCK_BYTES + TAG_BYTES, np.uint8)
-    for number, start in enumerate(range(0, size, BLOCK), first):
-        here = slice(start, min(size, start + BLOCK))
+    starts = range(part.start, part.stop, BLOCK)
+    for number, start in enumerate(starts, first + part.start // BLOCK):
+        here = slice(start, min(part.stop, start + BLOCK))
         count = here.stop - start + SPARES
         filled = scratch[: count * WORD_BITS // 8 + TAG_BYTES]
         split = 4 * count
@@ -254,6 +322,17 @@ def _draw(
             stream.fill(number, filled.data, attempt)
             if not block(words, here):
                 break
+
+
+@cache
+def _threads(process: int) -> ThreadPoolExecutor:
+    """Of this process; a forked child starts its own."""
+    return ThreadPoolExecutor(_usable_cores(), f"kernels-{process}")
+
+
+def _usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0))
 
 
 def _same_size(*arrays: npt.NDArray[Any]) -> None:

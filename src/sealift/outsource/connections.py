@@ -10,6 +10,7 @@ Source: spec/shares.md section 7.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -225,6 +226,7 @@ class Connections:
 
     def __init__(self, servers: Mapping[Share, ServerConnection]) -> None:
         self._servers = [servers[share] for share in SHARES]
+        self._threads = ThreadPoolExecutor(len(SHARES), "share servers")
         self.signed: dict[Share, SignedDocument[StepAnswers]] = {}
 
     @classmethod
@@ -309,11 +311,27 @@ class Connections:
         if planned is None or planned.exchange != exchange:
             raise other_operations("another product than the next one")
         p, m, _ = self._servers
-        p.send(packed(plus))
-        m.send(packed(minus))
-        answers = (server.receive(planned.answered) for server in (p, m))
-        of_z = islice(self._of_z, len(planned.answered))
-        return list(zip(*answers, of_z, strict=True))
+        answered = planned.answered
+
+        def exchange_with(server: ServerConnection, shares: Sequence[U32]) -> list[U32]:
+            server.send(packed(shares))
+            return server.receive(answered)
+
+        def take_of_z() -> list[U32]:
+            return list(islice(self._of_z, len(answered)))
+
+        if planned.is_small:
+            p.send(packed(plus))
+            m.send(packed(minus))
+            answers = [p.receive(answered), m.receive(answered), take_of_z()]
+        else:  # a thread seals, sends and opens without the others
+            asked = (
+                self._threads.submit(exchange_with, p, plus),
+                self._threads.submit(exchange_with, m, minus),
+                self._threads.submit(take_of_z),
+            )
+            answers = [each.result() for each in asked]
+        return list(zip(*answers, strict=True))
 
     def finish(self) -> None:
         """Take each server's signature of its answers of this step.
@@ -332,6 +350,7 @@ class Connections:
         """End all. Idempotent."""
         for server in self._servers:
             server.close()
+        self._threads.shutdown(wait=False)
 
     def __enter__(self) -> Self:
         return self
@@ -339,6 +358,7 @@ class Connections:
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         for server in self._servers:
             server.close() if kind is None else server.abort()
+        self._threads.shutdown(wait=False)
 
 
 def _taken(

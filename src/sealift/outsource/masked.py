@@ -8,6 +8,7 @@ Source: spec/shares.md sections 4 to 6.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -128,9 +129,12 @@ class MaskedProducts:
 
     Attributes:
         wrong: What servers answered wrongly so far.
+        asked_s: Seconds so far from an exchange's first share sent to its last answer.
+        crossed_bytes: Of all operands and answers so far.
     """
 
     def __init__(self, servers: AnsweringServers, kernels: Kernels) -> None:
+        self.asked_s, self.crossed_bytes = 0.0, 0
         self._servers, self._kernels = servers, kernels
         self._masks = MaskSource()
         self.wrong: list[WrongAnswer] = []
@@ -149,7 +153,7 @@ class MaskedProducts:
         self._calls.append(call)
         directions = ("forward", *exchange.later)
         sent = self._mask(call, {"x": x, "w": w}, directions)
-        (answers,) = self._servers.ask(exchange, *sent)
+        (answers,) = self._ask(exchange, *sent)
         return self._open(call, "forward", answers, scale)
 
     def backward(
@@ -158,7 +162,7 @@ class MaskedProducts:
         """The gradients of a call that are asked for, each times its scale."""
         call = self._calls[exchange.call]
         sent = self._mask(call, {"dy": dy}, exchange.wants)
-        answers = self._servers.ask(exchange, *sent)
+        answers = self._ask(exchange, *sent)
         asked = zip(exchange.wants, answers, scales, strict=True)
         return [self._open(call, each, found, scale) for each, found, scale in asked]
 
@@ -177,6 +181,20 @@ class MaskedProducts:
             told = self._blame(found)
             self.wrong.append(told)
             raise self._refuse(told)
+
+    def _ask(
+        self,
+        exchange: Exchange,
+        plus: Sequence[U32],
+        minus: Sequence[U32],
+        seeds: Sequence[bytes],
+    ) -> list[Answers]:
+        began_s = time.perf_counter()
+        answers = self._servers.ask(exchange, plus, minus, seeds)
+        self.asked_s += time.perf_counter() - began_s
+        crossed = (*plus, *minus, *(each for three in answers for each in three))
+        self.crossed_bytes += sum(each.nbytes for each in crossed)
+        return answers
 
     def _mask(
         self,

@@ -223,6 +223,12 @@ class Planned:
     sent: tuple[Sent, ...]
     answered: tuple[int, ...]
 
+    @property
+    def is_small(self) -> bool:
+        """Whether its operands, and its answers, are one message each."""
+        most = max(sum(each.size for each in self.sent), sum(self.answered))
+        return WORD_BYTES * most <= TOGETHER_BYTES
+
 
 def plan_step(trace: Trace) -> tuple[Planned, ...]:
     """Of each exchange of a step what crosses; made once for each form of steps."""

@@ -47,6 +47,9 @@ class Multiplier:
         kernels: Compute.
         seed: Of the job; decides rounding, and nothing else.
         observe: Called with each operand, as numbers and as integers.
+
+    Attributes:
+        products: Where they are made.
     """
 
     def __init__(
@@ -58,14 +61,14 @@ class Multiplier:
     ) -> None:
         material = labelled(Label.ROUNDING_NOISE.value, str(seed).encode())
         self._quantizer = Quantizer(kernels, SecretKey(material))
-        self._products, self._observe = products, observe
+        self.products, self._observe = products, observe
 
     def begin(self, kind: StepKind, step: int, trace: StepTrace | Recorder) -> None:
         """A step begins, or begins again: under new masks, with the same rounding."""
         self._step, self._trace = step, trace
         self._calls: list[_Call] = []
         self._odd = ""
-        self._products.begin(kind, step)
+        self.products.begin(kind, step)
 
     def forward(self, exchange: Forward, x: F32, w: F32) -> F32:
         """``y`` of a layer's next call, without its bias.
@@ -88,7 +91,7 @@ class Multiplier:
         )
         self._calls.append(_Call(layer, images, weights, scales))
         scale = 2.0 ** (images.exponent + weights.exponent)
-        y = self._products.forward(exchange, images.ints, weights.ints, scale)
+        y = self.products.forward(exchange, images.ints, weights.ints, scale)
         return y if scales is None else scales.restore_output(y)
 
     def backward(self, exchange: Backward, dy: F32) -> list[F32]:
@@ -107,7 +110,7 @@ class Multiplier:
         place = OperandId(layer, self._step, exchange.call, "dy")
         found = self._operand(dy, place, against)
         scales = tuple(2.0 ** (found.exponent + other.exponent) for _, other in against)
-        slopes = self._products.backward(exchange, found.ints, scales)
+        slopes = self.products.backward(exchange, found.ints, scales)
         if call.scales is None:
             return slopes
         back = {
@@ -125,7 +128,7 @@ class Multiplier:
             JobError: ``operand-not-finite``, with the layer; ``other-operations``.
         """
         self._calls = []
-        self._products.settle()
+        self.products.settle()
         self._trace.end()
         if self._odd:
             raise JobError(

@@ -39,6 +39,7 @@ class PlainProducts:
     """
 
     _between: Between = staticmethod(_nothing)
+    asked_s, crossed_bytes = 0.0, 0  # of servers, which there are none of
 
     def __init__(self, between: Between = _nothing) -> None:
         self._between = between

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from math import floor
 from typing import Any
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError
-from sealift.numeric.kernels import SMALL_DEPTH, Kernels
-from sealift.numeric.keystream import MaskSource, rounding_noise
+from sealift.numeric.kernels import MANY, SMALL_DEPTH, Kernels
+from sealift.numeric.keystream import MaskSeed, MaskSource, rounding_noise
 from sealift.numeric.residues import BASES, ResidueBasis
 from sealift.numeric.windows import KernelWindow, patches
 
@@ -297,3 +298,32 @@ def test_masks(
     assert ((plus - mask.astype(np.int64) - q) % basis.modulus == 0).all()
     assert ((minus + mask.astype(np.int64) - q) % basis.modulus == 0).all()
     assert max(plus.max(), minus.max(), mask.max()) < basis.modulus
+
+
+@pytest.mark.parametrize("cores", [2, 3])
+def test_several_threads_make_what_one_makes(compiled: Kernels, cores: int) -> None:
+    """Numbers, masks and sums do not depend on how many cores a machine has."""
+    one, many = replace(compiled, cores=1), replace(compiled, cores=cores)
+    basis, size = BASES[1], MANY + 77_777
+    x, z = floats(3, size), numbers(np.uint32, 4, (size,)) % np.uint32(basis.modulus)
+
+    def made(kernels: Kernels) -> list[npt.NDArray[Any]]:
+        q, ints = np.empty(size, np.int16), np.empty(size, np.int32)
+        plus, minus, mask, back = (np.empty(size, np.uint32) for _ in range(4))
+        real = back.view(np.float32)
+        kernels.quantize(x, 8.0, 2047, ((1 << 32) - 5, 9), q)
+        kernels.mask(q, MaskSeed(bytes(32), basis), plus, minus)
+        kernels.uniform(bytes(32), basis, mask)
+        kernels.unmask((plus, minus, z), basis, 0.5, ints, real)
+        table = q[: size // 11 * 11].reshape(-1, 11)
+        rho = numbers(np.int32, 5, (3, len(table)))
+        r = numbers(np.int32, 6, (3, 11))
+        sums = [kernels.batch_sums(table, rho), kernels.channel_dots(table, r)]
+        return [q, plus, minus, mask, ints, real, *sums]
+
+    for ours, theirs in zip(made(many), made(one), strict=True):
+        assert np.array_equal(ours, theirs)
+    assert many.peak(x) == one.peak(x) == np.abs(x).max()
+    z[-1] = basis.modulus
+    with pytest.raises(MalformedError):
+        made(many)

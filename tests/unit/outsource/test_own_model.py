@@ -534,3 +534,19 @@ def test_an_outlier_in_a_batch_does_not_hide_the_other_rows(factor: float) -> No
 
     with outsource(made(), Reached(), KERNELS, seed=0) as model:
         assert accuracy(model) > accuracy(made()) - 0.05
+
+
+def test_a_report_says_what_each_module_cost_here_and_at_servers() -> None:
+    with outsource(make_model(), Reached(masked), KERNELS, seed=0) as model:
+        train(model, 3)
+        first, norm, *_, last = model.outsourced().modules
+    assert norm.cost is None
+    for each, operands, answers in (
+        (first, 12 * 16 * 2 + 3 * 9 * 2 + 12 * 16 * 3, 12 * 16 * 3 + 3 * 9 * 2),
+        (last, 12 * 12 + 4 * 12 + 12 * 4, 12 * 4 + 12 * 12 + 4 * 12),
+    ):
+        assert each.cost is not None
+        assert each.cost.exchanges == 2 * 2  # forward and backward, of two steps
+        assert each.cost.here_s > 0 < each.cost.there_s
+        assert each.cost.crossed_bytes == 2 * 4 * (2 * operands + 3 * answers)
+        assert "4 exchanges" in str(each)

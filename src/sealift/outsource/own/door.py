@@ -6,16 +6,26 @@ its first was made, so a form that is new ends the sessions, and opens others.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from sealift.errors import JobError, PeerError, SealiftError, require_value
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.loops import F32
 from sealift.outsource.multiplier import Multiplier, Observe, Products
-from sealift.outsource.terms import Backward, Forward
-from sealift.outsource.trace import Phase, StepKind, StepTrace, Trace, Traces, tabulate
+from sealift.outsource.terms import Backward, Forward, Layer
+from sealift.outsource.trace import (
+    Phase,
+    StepKind,
+    StepTrace,
+    Trace,
+    Traces,
+    calls_of,
+    tabulate,
+)
 
 
 class Reach(Protocol):
@@ -28,6 +38,31 @@ class Reach(Protocol):
     def close(self) -> None:
         """End them. Idempotent."""
         ...
+
+
+@dataclass(slots=True)
+class LayerCost:
+    """What a layer's products took so far.
+
+    Attributes:
+        here_s: In this process: rounding, masking, checking.
+        there_s: From the first share sent to the last answer: servers, and the way.
+        crossed_bytes: Of operands and answers.
+        exchanges: How many there were.
+    """
+
+    here_s: float = 0.0
+    there_s: float = 0.0
+    crossed_bytes: int = 0
+    exchanges: int = 0
+
+    def __str__(self) -> str:
+        each = self.exchanges or 1
+        return (
+            f"each of {self.exchanges:,} exchanges took {self.here_s / each * 1e3:.2f} ms "
+            f"here, {self.there_s / each * 1e3:.2f} ms at the servers and on the way, "
+            f"{self.crossed_bytes / each / 1e6:.2f} MB"
+        )
 
 
 class StepRunner:
@@ -43,6 +78,7 @@ class StepRunner:
 
     Attributes:
         settled: Steps whose verdict was good.
+        costs: Of each layer, by its name.
     """
 
     def __init__(
@@ -62,6 +98,8 @@ class StepRunner:
         self._multiplier: Multiplier | None = None
         self._failed: SealiftError | None = None
         self.settled = 0
+        self.costs: dict[str, LayerCost] = {}
+        self._layers: list[Layer] = []
 
     def learn(self, kind: StepKind, trace: Trace) -> None:
         """A form of steps has this trace from now on."""
@@ -85,17 +123,18 @@ class StepRunner:
                 self._multiplier = Multiplier(
                     products, self._kernels, self._seed, self._on_rounding
                 )
-            trace = StepTrace(self._traces[kind])
-            self._multiplier.begin(kind, self.settled, trace)
+            trace = self._traces[kind]
+            self._layers = [each.layer for each in calls_of(trace)]
+            self._multiplier.begin(kind, self.settled, StepTrace(trace))
 
     def forward(self, exchange: Forward, x: F32, w: F32) -> F32:
         """``y``."""
-        with self._watching():
+        with self._watching(), self._counting(exchange.layer):
             return self._begun.forward(exchange, x, w)
 
     def backward(self, exchange: Backward, dy: F32) -> list[F32]:
         """The gradients that the exchange wants."""
-        with self._watching():
+        with self._watching(), self._counting(self._layers[exchange.call]):
             return self._begun.backward(exchange, dy)
 
     def settle(self) -> None:
@@ -130,6 +169,18 @@ class StepRunner:
     @property
     def _begun(self) -> Multiplier:
         return require_value(self._multiplier)
+
+    @contextmanager
+    def _counting(self, layer: Layer) -> Iterator[None]:
+        products, began_s = self._begun.products, time.perf_counter()
+        asked_s, crossed = products.asked_s, products.crossed_bytes
+        yield
+        cost = self.costs.setdefault(layer.name, LayerCost())
+        there_s = products.asked_s - asked_s
+        cost.here_s += time.perf_counter() - began_s - there_s
+        cost.there_s += there_s
+        cost.crossed_bytes += products.crossed_bytes - crossed
+        cost.exchanges += 1
 
     @contextmanager
     def _watching(self) -> Iterator[None]:

@@ -41,7 +41,7 @@ from sealift.outsource.convert import (
     why_not,
 )
 from sealift.outsource.modelstate import ModelState
-from sealift.outsource.own.door import Reach, StepRunner
+from sealift.outsource.own.door import LayerCost, Reach, StepRunner
 from sealift.outsource.own.rounding import RoundingError, RoundingWatch, describe
 from sealift.outsource.own.servers import ReachedServers, Servers
 from sealift.outsource.own.steps import Steps
@@ -61,6 +61,7 @@ class ModuleReport:
         share: Of the time that the first calls of the model took, which were all made here.
         rounding: Of each operand (``x``, ``w``, ``dy``), what rounding it to integers
             changed, the last time that it was measured: at one of 64 steps.
+        cost: Of its products in all steps on servers; None if there were none.
     """
 
     name: str
@@ -68,11 +69,16 @@ class ModuleReport:
     stays: str
     share: float
     rounding: Mapping[Operand, RoundingError]
+    cost: LayerCost | None
 
     def __str__(self) -> str:
         where = f"on this machine: {self.stays}" if self.stays else "servers"
-        line = f"{self.name:<32} {self.kind:<16} {self.share:6.1%}  {where}"
-        return f"{line}; {describe(self.rounding)}" if self.rounding else line
+        parts = [f"{self.name:<32} {self.kind:<16} {self.share:6.1%}  {where}"]
+        if self.cost is not None:
+            parts.append(str(self.cost))
+        if self.rounding:
+            parts.append(describe(self.rounding))
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,7 @@ class OutsourcedState:
             on_failure=self._undo_step,
             on_rounding=self._rounding.note,
         )
-        self.steps = Steps(route, door)
+        self._door, self.steps = door, Steps(route, door)
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def _why_none(self) -> str:
@@ -167,6 +173,7 @@ class OutsourcedState:
                 why,
                 self._seconds[name] / total,
                 self._rounding.errors.get(name, {}),
+                self._door.costs.get(name),
             )
             for name, (_, kind, why) in self._leaves.items()
         )
