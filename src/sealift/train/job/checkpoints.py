@@ -160,14 +160,14 @@ class Checkpoints(Generic[P]):
         find_checkpoint(self._folder.path, mark.number, mark.sealed)
         key = self._patiently(lambda: self._ledger.open_key(mark))
         self._latest = mark.number, key
-        found = require_value(self.latest(), "it was opened just now")
+        restored = require_value(self.latest(), "it was opened just now")
         emit(
             self._sink,
             "checkpoint.restored",
-            number=found.number,
-            position=found.position,
+            number=restored.number,
+            position=restored.position,
         )
-        return found
+        return restored
 
     def note(
         self,

@@ -223,13 +223,13 @@ def _measure_bundle_once(attester: LoggingAttester, bundle: Digest) -> None:
     Raises:
         UnavailableError: ``other-bundle``: this boot measured other code before.
     """
-    found = measured_bundle(attester.events)
-    if found is None:
+    measured = measured_bundle(attester.events)
+    if measured is None:
         attester.measure(RuntimeEvent(CODE_BUNDLE, bundle.raw))
-    elif found != bundle:
+    elif measured != bundle:
         raise UnavailableError(
             "this host has run other code since it was started",
-            why=f"it measured {found.short}; the agreement names {bundle.short}",
+            why=f"it measured {measured.short}; the agreement names {bundle.short}",
             code="other-bundle",
         )
 

@@ -1,6 +1,7 @@
-"""Events of a job in words: a sentence for each that people want to know of.
+"""Sentences for the events of a job that people read.
 
-The rest is for programs (``--events``), and what is not named here is shown as it is.
+Events in ``QUIET`` are for programs alone (``--events``). An event without a sentence here
+is shown with its name and fields.
 """
 
 from __future__ import annotations
@@ -65,27 +66,27 @@ _SAID: Final = {
 
 
 def sentence(kind: str, fields: Fields) -> str:
-    """What to tell people of an event; empty for what they need not know."""
+    """Return the sentence for an event; empty if people need not read of it."""
     if kind in QUIET:
         return ""
-    with suppress(KeyError):  # a field that another event of that name has not
+    with suppress(KeyError):  # another event of that name may lack a field
         if kind in _SAID:
             return _SAID[kind].format_map(fields)
         if kind in _MADE:
             return _MADE[kind](fields)
-    if "line" in fields:  # it says itself what went wrong
+    if "line" in fields:  # the event has a sentence of its own
         return str(fields["line"])
     shown = (f"{n}={_short(value)}" for n, value in fields.items() if value != "")
     return " ".join((kind, *shown))
 
 
 def say_numbers(metrics: Mapping[str, float], what: str = "") -> str:
-    """``, accuracy 0.9, loss 0.31``."""
+    """Format metrics, such as ``, accuracy 0.9, loss 0.31``."""
     return "".join(f", {what}{name} {metrics[name]:.4g}" for name in sorted(metrics))
 
 
 def say_round(fields: Fields, of: str = "") -> str:
-    """A round of all ranks; ``of`` says how many epochs there are."""
+    """Return the sentence for a round of all ranks; ``of`` is the number of epochs in words."""
     return (
         f"{fields['purpose']} epoch {int(fields['epoch']) + 1}{of}: {fields['rows']} rows "
         f"in {float(fields['seconds']):.2f} s{say_numbers(metrics_of(fields), 'mean ')}"
@@ -93,7 +94,7 @@ def say_round(fields: Fields, of: str = "") -> str:
 
 
 def say_visit(fields: Fields) -> str:
-    """A visit that ended, well or not."""
+    """Return the sentence for a visit that was verified or failed."""
     if fields["outcome"] != "verified":
         why = f"{fields['line']} [{fields['reason']}]"
         return f"a visit to {fields['holder']} failed: {why}"
@@ -105,7 +106,7 @@ def say_visit(fields: Fields) -> str:
 
 
 def say_slice(fields: Fields) -> str:
-    """A slice of the plan ``local``."""
+    """Return the sentence for a slice of the plan ``local``."""
     return (
         f"{fields['holder']} {fields['purpose']}: {fields['rows']} rows of "
         f"{fields['resource']}{say_numbers(metrics_of(fields))}"

@@ -128,14 +128,14 @@ _AWAITED: Final[Mapping[str, str]] = {
     "visit.offered": "the visit to {holder}",
     "visit.path": "the end of the visit",
 }
-"""What a role waits for once it told this; what is not named here changes nothing."""
+"""By event: what the role waits for next. Other events change nothing."""
 
 
 class TalkativeSink:
-    """Says a job's events in words.
+    """Prints a job's events as sentences.
 
     Args:
-        talk: Where to.
+        talk: Prints lines, and what is waited for.
     """
 
     def __init__(self, talk: Talk) -> None:
@@ -144,13 +144,13 @@ class TalkativeSink:
         talk.wait_for(_BEGINNING)
 
     def __call__(self, event: Event) -> None:
-        """Say it, if it is for people, and remember what is waited for now."""
+        """Print the event's sentence, if it has one, and note what is waited for next."""
         if line := sentence(event.kind, event.fields):
             self._talk.say(line)
         self.expect(event)
 
     def expect(self, event: Event) -> None:
-        """Remember what is waited for once this was told."""
+        """Note what the role waits for after this event."""
         if (awaited := self._awaited(event.kind, event.fields)) is not None:
             self._talk.wait_for(awaited)
 

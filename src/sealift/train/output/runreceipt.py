@@ -153,8 +153,8 @@ def open_run(raw: bytes) -> RunReceipt:
     parts, subject = _parts(plain)
     digests = parts.pop("digests")
     for name in sorted(parts.keys() | digests.keys()):
-        found = Digest.of(encode(parts.get(name))).to_text()
-        if digests.get(name) != found:
+        digest = Digest.of(encode(parts.get(name))).to_text()
+        if digests.get(name) != digest:
             raise _altered(name)
     receipt: RunReceipt = from_plain(RunReceipt, {**parts, "subject": subject})
     try:
@@ -359,19 +359,19 @@ def _evidence(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
 
 def _released(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     """Each owner's own word: what it logged before its key left, for whom, at which level."""
-    found, manifest = set(), receipt.manifest
+    released, manifest = set(), receipt.manifest
     for each in receipt.released:
-        found.add(demand_release(each, verified, manifest.ranks, manifest.level))
+        released.add(demand_release(each, verified, manifest.ranks, manifest.level))
         _demand_shown(each.head.body, receipt)
     used = {each.resource for each in receipt.uses.tables}
-    if missing := sorted(used - found):
+    if missing := sorted(used - released):
         raise IntegrityError(
             f"the rows of {missing[0]} were used, but its key was not released",
             code=NO_RELEASE,
         )
     return (
-        f"{count(len(found), 'key')}, each logged by its owner before it was "
-        f"released: {', '.join(sorted(found))}"
+        f"{count(len(released), 'key')}, each logged by its owner before it was "
+        f"released: {', '.join(sorted(released))}"
     )
 
 
@@ -473,15 +473,15 @@ def _coverage(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
             raise PolicyError(
                 "more distinct rows than the tables contain", code="bad-rows"
             )
-        told, kept = manifest.visits[owner], receipted[owner]
-        if told < 0 or (told and not kept):
+        visits, kept = manifest.visits[owner], receipted[owner]
+        if visits < 0 or (visits and not kept):
             raise PolicyError(
                 "the model was trained on rows without a receipt", code="bad-rows"
             )
-        less = f", {kept} of them with a receipt" if kept < told else ""
-        if told < receipt.settings.training.epochs:
+        less = f", {kept} of them with a receipt" if kept < visits else ""
+        if visits < receipt.settings.training.epochs:
             less = f" in {receipt.settings.training.epochs:,} planned epochs{less}"
-        said.append(f"{owner} {distinct} of {rows} rows, {count(told, 'time')}{less}")
+        said.append(f"{owner} {distinct} of {rows} rows, {count(visits, 'time')}{less}")
     if manifest.weights is not None:
         rule = agreement.output_rule
         Coverage(manifest.visits, receipt.distinct_rows).require(rule)
@@ -490,11 +490,11 @@ def _coverage(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
 
 def _trained(receipt: RunReceipt, verified: VerifiedAgreement) -> Counter[str]:
     """How often each owner's rows were trained on, by receipts of it."""
-    found: Counter[str] = Counter()
+    visits: Counter[str] = Counter()
     for use in receipt.uses.tables:
         if use.purpose == "train":
-            found[verified.resource(use.resource).owner] += use.visits
-    return found
+            visits[verified.resource(use.resource).owner] += use.visits
+    return visits
 
 
 def _together(receipt: RunReceipt, verified: VerifiedAgreement) -> str:

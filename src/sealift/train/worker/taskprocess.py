@@ -162,12 +162,12 @@ class TaskProcess:
 
     def report(self, scrub: ScrubSummary) -> ScrubSummary:
         """A visit's account, with what the worker said of its GPU's memory, or did not say."""
-        told = self._process.scrub
+        scrub = self._process.scrub
         if self._process.left:
             return replace(scrub, verified=False)
-        if told is None:
+        if scrub is None:
             return scrub
-        part = ScrubbedPart(self._equipment.device, told.size_bytes, 0)
+        part = ScrubbedPart(self._equipment.device, scrub.size_bytes, 0)
         return replace(scrub, regions=(*scrub.regions, part))
 
     def _do(self, task: SliceTask, given: TaskInputs, parent: TaskParent) -> TaskDone:
@@ -202,10 +202,10 @@ class TaskProcess:
             request = self._process.hear(*_ASKED, AssignmentDone, Fault)
             if isinstance(request.message, AssignmentDone | Fault):
                 return request.message
-            found = answers.reply(request.message, request.buffer, parent)
+            reply = answers.reply(request.message, request.buffer, parent)
             del request  # its buffer, before the next one is copied
-            self._process.tell(None, found)
-            del found
+            self._process.tell(None, reply)
+            del reply
 
     def demand_time(self) -> None:
         """Demand that the task was not cut, and that its time is not over.
@@ -238,11 +238,11 @@ class TaskProcess:
     def _read(
         self, answers: TaskAnswers, given: TaskInputs, answer: AssignmentDone | Fault
     ) -> TaskDone:
-        device, told = self._equipment.device, self._process.scrub
-        if told is not None and told.nonzero_bytes:
+        device, scrub = self._equipment.device, self._process.scrub
+        if scrub is not None and scrub.nonzero_bytes:
             raise IntegrityError(
                 f"the memory of {device} was not overwritten completely",
-                why=f"at least {told.nonzero_bytes} bytes were not zero",
+                why=f"at least {scrub.nonzero_bytes} bytes were not zero",
                 code="scrub",
             )
         try:

@@ -264,46 +264,46 @@ class PlanRun:
         self._heard = self._clock()
         self._take(parse_message(raw, _TOLD))
 
-    def _take(self, told: object) -> None:
-        if isinstance(told, Failed):
+    def _take(self, message: object) -> None:
+        if isinstance(message, Failed):
             with named_errors():
-                raise FailedError(told)
-        elif isinstance(told, Output):
-            self._keep(told)
-        elif isinstance(told, Departed):
-            self._depart(told)
-        elif not isinstance(told, OfVisit):
-            raise AssertionError(f"nobody takes a {type(told).__name__}")
-        elif told.visit in self._visits:  # else it is of a visit that is over
-            self._take_of(self._visits[told.visit], told)
+                raise FailedError(message)
+        elif isinstance(message, Output):
+            self._keep(message)
+        elif isinstance(message, Departed):
+            self._depart(message)
+        elif not isinstance(message, OfVisit):
+            raise AssertionError(f"nobody takes a {type(message).__name__}")
+        elif message.visit in self._visits:  # else it is of a visit that is over
+            self._take_of(self._visits[message.visit], message)
 
-    def _take_of(self, state: StopState, told: OfVisit) -> None:
+    def _take_of(self, state: StopState, message: OfVisit) -> None:
         offer, holder = require_value(state.offered, "only offered visits are known")
-        match told:
+        match message:
             case BufferOffered():
                 state.stage = Stage.LOADING
-                signed = self._grant(offer, told, self._accelerator.peer.instance)
+                signed = self._grant(offer, message, self._accelerator.peer.instance)
                 try:  # first: if it is gone, the accelerator need not wait for it
                     send_message(holder, Granted(signed))
                 except PeerError:
                     self._sessions.leave(holder)
-                    send_message(self._accelerator, Withdrawn(told.visit))
+                    send_message(self._accelerator, Withdrawn(message.visit))
                 else:
                     send_message(self._accelerator, Granted(signed))
             case VisitPhase():
-                emit(self._sink, "visit.phase", **_names(offer), phase=told.phase)
+                emit(self._sink, "visit.phase", **_names(offer), phase=message.phase)
             case VisitLoaded():
                 state.stage = Stage.LOADED
             case VisitEnded():
-                self._tell_end(offer, told)
-                self._end(state, told)
+                self._tell_end(offer, message)
+                self._end(state, message)
 
-    def _depart(self, told: Departed) -> None:
+    def _depart(self, message: Departed) -> None:
         """An owner left: the run goes on without it, or ends, as the job says."""
-        emit(self._sink, "owner.departed", owner=told.owner, line=told.line[:300])
+        emit(self._sink, "owner.departed", owner=message.owner, line=message.line[:300])
         if self._waits:
-            raise job_failed(told.code, told.line)
-        self._departed[told.owner] = Failed(told.code, told.line)
+            raise job_failed(message.code, message.line)
+        self._departed[message.owner] = Failed(message.code, message.line)
 
     def _end(self, state: StopState, ended: VisitEnded) -> None:
         if ended.fatal:
