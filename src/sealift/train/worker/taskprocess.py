@@ -162,12 +162,12 @@ class TaskProcess:
 
     def report(self, scrub: ScrubSummary) -> ScrubSummary:
         """A visit's account, with what the worker said of its GPU's memory, or did not say."""
-        scrub = self._process.scrub
+        on_device = self._process.scrub
         if self._process.left:
             return replace(scrub, verified=False)
-        if scrub is None:
+        if on_device is None:
             return scrub
-        part = ScrubbedPart(self._equipment.device, scrub.size_bytes, 0)
+        part = ScrubbedPart(self._equipment.device, on_device.size_bytes, 0)
         return replace(scrub, regions=(*scrub.regions, part))
 
     def _do(self, task: SliceTask, given: TaskInputs, parent: TaskParent) -> TaskDone:
