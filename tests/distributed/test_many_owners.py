@@ -1,13 +1,13 @@
-"""Sixteen owners with a hundred rows each, behind one address: they meet, sign and train.
+"""Many owners, few rows, many rounds: what a job allows is known before anybody signs.
 
-Long: sixteen machines' processes on this one. What it holds the product to: nobody is refused
+Long: sixteen machines' processes on this one. What they hold the product to: nobody is refused
 after the signatures, nobody waits for a place, and every owner ends with a receipt.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,6 @@ from tests.sim.typed import Typed
 
 pytestmark = [pytest.mark.distributed, pytest.mark.long]
 OWNERS = tuple(f"ward-{number:02}" for number in range(16))
-ROWS = 100
 YES = (("Compare?", "y"), ("Sign?", "y"), ("compare the words with", "y"))
 RECIPE = """
 import torch
@@ -64,8 +63,8 @@ classes = 2
 """
 
 
-def write_table(path: Path, seed: int) -> None:
-    rows = np.random.default_rng(seed).normal(size=(ROWS, 2))
+def write_table(path: Path, seed: int, many: int) -> None:
+    rows = np.random.default_rng(seed).normal(size=(many, 2))
     lines = [f"{age:.3f},{dose:.3f},{int(age + dose > 0)}" for age, dose in rows]
     path.write_text("\n".join(["age,dose,healed", *lines, ""]))
 
@@ -79,34 +78,52 @@ def typed() -> Iterator[list[Typed]]:
             each.kill()
 
 
-def test_sixteen_owners_with_a_hundred_rows_each_train_from_one_address(
-    tmp_path: Path, typed: list[Typed]
-) -> None:
-    recipe = tmp_path / "host" / "wards"
+def train(folder: Path, typed: list[Typed], names: Sequence[str], **job: int) -> Typed:
+    """The host's command, once all of them have ended well."""
+    recipe = folder / "host" / "wards"
     recipe.mkdir(parents=True)
     (recipe / "recipe.py").write_text(RECIPE)
     (recipe / "schema.toml").write_text(SCHEMA)
-    (recipe / "job.toml").write_text("[training]\nepochs = 20\n")
-    words = ["host", "wards", "--listen", own_address(), "--invite", *OWNERS]
-    host = Typed(tmp_path / "host", *words)
+    (recipe / "job.toml").write_text(f"[training]\nepochs = {job['epochs']}\n")
+    words = ["host", "wards", "--listen", own_address(), "--invite", *names]
+    host = Typed(folder / "host", *words)
     typed.append(host)
     host.wait_text("send each party its line")
     invitations = re.findall(r"([\w-]+)  (sealift-invitation-[\w-]+)", host.text)
-    assert tuple(name for name, _ in invitations) == OWNERS
+    assert [name for name, _ in invitations] == [*names]
     owners = []
     for seed, (name, line) in enumerate(invitations):
-        home = tmp_path / name
+        home = folder / name
         home.mkdir()
-        write_table(home / "train.csv", seed)
+        write_table(home / "train.csv", seed, job["rows"])
         (home / "invitation.txt").write_text(line)
         owners.append(Typed(home, "join", "invitation.txt", "train.csv", answers=YES))
         typed.append(owners[-1])
     for owner in owners:
         assert owner.end() == 0, owner.text[-3000:]
     assert host.end() == 0, host.text[-3000:]
-    assert (tmp_path / "host" / "model.safetensors").exists()
+    assert (folder / "host" / "model.safetensors").exists()
+    return host
+
+
+def test_sixteen_owners_with_a_hundred_rows_each_train_from_one_address(
+    tmp_path: Path, typed: list[Typed]
+) -> None:
+    train(tmp_path, typed, OWNERS, epochs=20, rows=100)
     receipt = (tmp_path / "host" / "receipt.json").read_bytes()
     for name in OWNERS:
         home = tmp_path / name
         assert (home / "receipt.json").read_bytes() == receipt
-        assert any((home / "receipts").iterdir())
+        (kept,) = (home / "receipts").iterdir()
+        assert len(kept.read_bytes().splitlines()) == 20
+
+
+def test_owners_of_forty_rows_each_make_a_model_of_1200_rounds(
+    tmp_path: Path, typed: list[Typed]
+) -> None:
+    """Nothing is cut where each owner has its part; and no limit stops what was agreed."""
+    host = train(tmp_path, typed, OWNERS[:2], epochs=1200, rows=40)
+    assert "train epoch 1200 of 1200" in host.text
+    assert "trained_less" not in host.text
+    (kept,) = (tmp_path / OWNERS[0] / "receipts").iterdir()
+    assert len(kept.read_bytes().splitlines()) == 1200
