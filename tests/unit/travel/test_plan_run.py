@@ -185,6 +185,18 @@ def check_attempts(trip: Trip) -> None:
         assert not [o for o in offers[:-1] if o.visit in trip.accelerator.loaded]
 
 
+def test_a_limit_of_visits_ends_training_and_the_model_is_measured() -> None:
+    """No later epoch begins without the owner that allows no more."""
+    trip = Trip(job_settings(epochs=3), fails=1.0, reasons=("too-many-visits",)).run()
+    trained = {each.epoch for each in trip.offers() if each.purpose == "train"}
+    measured = {each.epoch for each in trip.offers() if each.purpose == "heldout"}
+    assert trained == {0}
+    assert max(measured) == 2
+    assert trip.tally.verified | trip.tally.skipped == trip.planned
+    limited = [each for each in trip.events if each.kind == "job.limited"]
+    assert [each.fields["epoch"] for each in limited] == [0]
+
+
 @pytest.mark.parametrize("buffers", [1, 2])
 def test_without_faults_everything_is_verified(buffers: int) -> None:
     trip = Trip(job_settings(buffers=buffers)).run()  # type: ignore[arg-type]

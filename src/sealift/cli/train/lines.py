@@ -75,6 +75,7 @@ _SHOWN: Final = frozenset(
         "checkpoint.restored",
         "holder.missing",
         "job.gathered",
+        "job.limited",
         "job.ready",
         "orchestrator.listening",
         "release.missing",

@@ -45,6 +45,7 @@ from sealift.travel.visit.messages import (
 from sealift.travel.visit.state import Clock
 
 ANSWER_WAIT_S: Final = 60.0
+TOO_MANY: Final = "too-many-visits"
 POLL_S: Final = 0.05  # how often somebody who is waited for is looked for
 SHORTEST_PAUSE_S: Final = 0.1  # before a holder is asked again
 OfVisit = BufferOffered | VisitPhase | VisitLoaded | VisitEnded
@@ -333,8 +334,30 @@ class PlanRun:
         self._tally.skip(state.position, state.stop.resource, cause, left=left)
         emit(self._sink, "visit.skipped", **_cause(state.stop, cause))
         state.stage = Stage.OVER
+        if cause.code == TOO_MANY and state.stop.purpose == "train":
+            self._end_training(state.stop, cause)
         if not self._hopes():
             self._give_up()
+
+    def _end_training(self, stop: Stop, cause: Failed) -> None:
+        """An owner allows no more: no epoch begins that it would be missing from.
+
+        What was trained is measured in the last pass, and handed out.
+        """
+        last = max((group.epoch for group in self._left), default=stop.epoch)
+        kept, dropped = list[VisitBatch](), list[VisitBatch]()
+        for group in self._left:
+            measures = group.purpose == "heldout" and group.epoch == last
+            now = group.epoch <= stop.epoch or measures
+            (kept if now else dropped).append(group)
+        if not any(group.purpose == "train" for group in dropped):
+            return
+        self._left = deque(kept)
+        for group in dropped:
+            for each in group.stops:
+                self._tally.skip(group.position, each.resource, cause, left=False)
+        line = f"{stop.holder}'s side allows no more visits to train"
+        emit(self._sink, "job.limited", purpose="train", epoch=stop.epoch, line=line)
 
     def _give_up(self) -> None:
         """Begin nothing more; what is under way ends."""
