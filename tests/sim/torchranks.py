@@ -83,12 +83,15 @@ def variables() -> dict[str, str]:
     }
 
 
-def on_ranks(world: int, work: Work, *, killed: int = 0) -> list[Any]:
+def on_ranks(
+    world: int, work: Work, *, killed: int = 0, backend: str = "sealift"
+) -> list[Any]:
     """What ``work(rank)`` returns in a process of each rank of a process group.
 
     Args:
         world: How many.
         work: A function of a module.
+        backend: Torch's name of the process group.
         killed: How many of the last ranks end without an answer; all others end well.
     """
     context = multiprocessing.get_context("spawn")
@@ -98,7 +101,8 @@ def on_ranks(world: int, work: Work, *, killed: int = 0) -> list[Any]:
         store = f"file://{folder}/store"
         children = [
             context.Process(
-                target=_rank, args=(rank, world, variables(), work, answers, store)
+                target=_rank,
+                args=(rank, world, variables(), work, answers, store, backend),
             )
             for rank in range(world)
         ]
@@ -121,6 +125,7 @@ def _rank(
     work: Work,
     answers: Any,
     store: str,
+    backend: str,
 ) -> None:
     os.environ.update(said)
     import torch
@@ -129,7 +134,7 @@ def _rank(
     import sealift.integrations.process_group  # noqa: F401 - as scripts do
 
     torch.set_num_threads(1)
-    dist.init_process_group("sealift", store, rank=rank, world_size=world)
+    dist.init_process_group(backend, store, rank=rank, world_size=world)
     try:
         answers.put((rank, work(rank)))
     except BaseException as error:

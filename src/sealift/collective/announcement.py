@@ -17,8 +17,8 @@ from typing import Final, Self
 
 from sealift.errors import JobError, MalformedError
 
-_LAYOUT: Final = struct.Struct(">8sQBBBBQQ32s")
-_MAGIC: Final = b"SEALCOL\x01"
+_LAYOUT: Final = struct.Struct(">8sQBBBBQQ32sI")
+_MAGIC: Final = b"SEALCOL\x02"
 ANNOUNCEMENT_BYTES: Final = _LAYOUT.size
 
 
@@ -31,6 +31,11 @@ class Operation(IntEnum):
     BROADCAST = 4
     BARRIER = 5
     AGREE = 6
+    SEND = 7  # from one rank to one other: the sender alone announces it
+    GATHER = 8
+    SCATTER = 9
+    ALL_TO_ALL = 10
+    REDUCE = 11
 
 
 class Reduction(IntEnum):
@@ -41,6 +46,9 @@ class Reduction(IntEnum):
     MAX = 2
     MIN = 3
     PRODUCT = 4
+    BITS_AND = 5
+    BITS_OR = 6
+    BITS_XOR = 7
 
 
 class Algorithm(IntEnum):
@@ -55,12 +63,14 @@ class CollectiveAnnouncement:
     """One collective, as every rank must be about to do it.
 
     Attributes:
-        number: Collectives of this group before this one.
+        number: Collectives of this group before this one; of ``SEND``, messages from
+            this sender to this receiver before this one.
         dtype: Number of the element type (``group.DTYPES``).
-        root: The rank that a broadcast comes from; else 0.
+        root: The rank that data comes from, or is collected by; else 0.
         elements: Of the whole tensor.
         segment_bytes: How long a message of its data is, the last of a chunk aside.
         plan: Digest of the choices that the ranks made together; zeroes before.
+        tag: Of ``SEND``, as both sides call the message; else 0.
     """
 
     number: int
@@ -72,6 +82,7 @@ class CollectiveAnnouncement:
     elements: int = 0
     segment_bytes: int = 0
     plan: bytes = bytes(32)
+    tag: int = 0
 
     def encode(self) -> bytes:
         """As it is sent, ``ANNOUNCEMENT_BYTES`` long."""
@@ -85,6 +96,7 @@ class CollectiveAnnouncement:
             self.elements,
             self.segment_bytes,
             self.plan,
+            self.tag,
         )
 
     @classmethod
@@ -108,6 +120,7 @@ class CollectiveAnnouncement:
                 elements=rest[0],
                 segment_bytes=rest[1],
                 plan=rest[2],
+                tag=rest[3],
             )
         except ValueError as error:
             raise MalformedError(

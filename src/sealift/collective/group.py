@@ -21,7 +21,8 @@ Source: spec/collective.md.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Self
@@ -45,10 +46,11 @@ from sealift.collective.tensors import (
     Store,
     bad_tensor,
     chunks_of,
+    demand_reducible,
     flat_view,
     segments_of,
 )
-from sealift.errors import PeerError, SealiftError, UsageError, require_value
+from sealift.errors import JobError, PeerError, SealiftError, UsageError, require_value
 from sealift.ids import Buffer
 
 MAX_RANKS: Final = 16
@@ -101,6 +103,8 @@ class SealedGroup:
             )
         self.choices = choices or Choices()
         self._number = 0
+        self._sent: Counter[int] = Counter()  # messages to and from one other rank
+        self._received: Counter[int] = Counter()
         self._turn = threading.Lock()
         self._failing = threading.Lock()
         self._failed: SealiftError | None = None
@@ -221,6 +225,151 @@ class SealedGroup:
                 else:
                     self._peers[root].receive(piece.data)
 
+    def reduce(
+        self, tensor: Array, root: int = 0, reduction: Reduction = Reduction.SUM
+    ) -> None:
+        """Combine everybody's ``tensor``; ``root``'s gets the result, others stay.
+
+        Raises:
+            See ``all_reduce``.
+        """
+        flat = self._flat(tensor)
+        with self._collective(Operation.REDUCE, flat, reduction=reduction, root=root):
+            if self.rank == root:
+                self._hear()
+            for piece in self._segments(flat):
+                if self.rank == root:
+                    self._combine(self._host, piece, piece, reduction)
+                else:
+                    self._peers[root].send(piece.data)
+
+    def gather(self, part: Array, into: Array | None, root: int = 0) -> None:
+        """Everybody's ``part``, end to end in the order of ranks, at ``root`` alone.
+
+        Args:
+            part: As long on every rank.
+            into: At ``root``, ``world`` times as long; None elsewhere.
+            root: Who gets them.
+
+        Raises:
+            See ``all_reduce``.
+        """
+        mine = self._flat(part)
+        rooms = self._rooms(mine, into, root)
+        with self._collective(Operation.GATHER, mine, root=root):
+            if self.rank != root:
+                self._send_pieces(self._peers[root], mine)
+            for number, room in enumerate(rooms):
+                self._take_part(number, mine, room)
+
+    def scatter(self, whole: Array | None, part: Array, root: int = 0) -> None:
+        """``root``'s ``whole``, a part for each rank in their order.
+
+        Args:
+            whole: At ``root``, ``world`` times as long as ``part``; None elsewhere.
+            part: Gets this rank's part.
+            root: Whose.
+
+        Raises:
+            See ``all_reduce``.
+        """
+        mine = self._flat(part)
+        rooms = self._rooms(mine, whole, root)
+        with self._collective(Operation.SCATTER, mine, root=root):
+            if self.rank != root:
+                self._take_part(root, mine, mine)
+                return
+            for number, room in enumerate(rooms):
+                if number == root:
+                    mine[...] = room
+                else:
+                    self._send_pieces(self._peers[number], room)
+
+    def all_to_all(self, parts: Sequence[Array], into: Sequence[Array]) -> None:
+        """``parts[k]`` goes to rank k; what rank k has for this one comes into ``into[k]``.
+
+        Args:
+            parts: One for each rank, of one element type; lengths may differ.
+            into: One for each rank, as long as what that rank sends.
+
+        Raises:
+            JobError: code ``ranks-drifted``, if a rank sends another length.
+            See ``all_reduce`` for others.
+        """
+        out = [self._flat(each) for each in parts]
+        rooms = [self._flat(each) for each in into]
+        if len(out) != self.world or len(rooms) != self.world:
+            raise self._fail(bad_tensor(f"{self.world} ranks need as many parts"))
+        if len({each.dtype for each in out + rooms}) != 1:
+            raise self._fail(bad_tensor("its parts have different element types"))
+        lengths = [each.size.to_bytes(8, "big") for each in out]
+        with self._collective(Operation.ALL_TO_ALL, out[0][:0]):
+            for number, peer in self._peers.items():
+                peer.send(lengths[number])
+                self._send_pieces(peer, out[number])
+            for number, room in enumerate(rooms):
+                if number != self.rank:
+                    self._demand_length(number, room.size)
+                self._take_part(number, out[number], room)
+
+    def send(
+        self, tensor: Array, to: int, sent: Callable[[SealiftError | None], None],
+        tag: int = 0,
+    ) -> None:  # fmt: skip
+        """Send to one rank, which calls ``receive``. Returns before it has gone.
+
+        Messages of a pair and collectives of the group keep their order: the other rank
+        must ask for them in the order in which they are sent.
+
+        Args:
+            tensor: As in ``all_reduce``; used until ``sent`` is called.
+            to: The other rank.
+            sent: Called once it has gone, with the error if it has not. From any thread.
+            tag: Both sides' name of the message, from 0.
+
+        Raises:
+            PeerError: if the group has ended.
+            UsageError: ``bad-tensor``, ``bad-world``, or ``group-in-use``.
+        """
+        flat = self._flat(tensor)
+        peer = self._other(to)
+        with self._in_turn():
+            number, self._sent[to] = self._sent[to], self._sent[to] + 1
+            announcement = self._message(flat, number, self.rank, tag)
+            peer.send(announcement.encode())
+            self._send_pieces(peer, flat)
+        peer.call_when_sent(lambda: sent(self._failed))
+
+    def receive(self, tensor: Array, sender: int, tag: int = 0) -> None:
+        """Receive what one rank sends by ``send``; may run beside calls of ``send``.
+
+        Args:
+            tensor: Gets it: as many elements, of the same type.
+            sender: The other rank.
+            tag: As the sender says.
+
+        Raises:
+            See ``all_reduce``.
+        """
+        flat = self._flat(tensor)
+        peer = self._other(sender)
+        number, self._received[sender] = (
+            self._received[sender],
+            self._received[sender] + 1,
+        )
+        try:
+            if self._failed is not None:
+                raise self._failed
+            peer.expect(self._message(flat, number, sender, tag))
+            peer.hear()
+            for piece in self._segments(flat):
+                peer.receive(piece.data)
+        except SealiftError as error:
+            raise self._fail(error) from None
+        except BaseException:
+            self.abort()
+            raise
+
     def barrier(self) -> None:
         """Return once every rank has come here.
 
@@ -302,12 +451,8 @@ class SealedGroup:
             raise self._fail(
                 UsageError(f"the group has no rank {root}", code="bad-world")
             )
-        if not self._turn.acquire(blocking=False):
-            odd = UsageError("another thread is using this group", code="group-in-use")
-            raise self._fail(odd)
-        try:
-            if self._failed is not None:
-                raise self._failed
+        with self._in_turn():
+            demand_reducible(np.dtype(flat.dtype), reduction)
             announcement = CollectiveAnnouncement(
                 number=self._number,
                 operation=operation,
@@ -325,6 +470,17 @@ class SealedGroup:
             self._hear()
             self._flush()
             self._number += 1
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """One thread at a time; whatever fails ends the group."""
+        if not self._turn.acquire(blocking=False):
+            odd = UsageError("another thread uses this group", code="group-in-use")
+            raise self._fail(odd)
+        try:
+            if self._failed is not None:
+                raise self._failed
+            yield
         except SealiftError as error:
             raise self._fail(error) from None
         except BaseException:
@@ -386,6 +542,64 @@ class SealedGroup:
                 total = store.combine(reduction, total, part, out)
         if total is not into:
             store.assign(into, total)
+
+    def _message(
+        self, flat: Array, number: int, sender: int, tag: int
+    ) -> CollectiveAnnouncement:
+        return CollectiveAnnouncement(
+            number=number,
+            operation=Operation.SEND,
+            dtype=DTYPES.index(flat.dtype),
+            root=sender,
+            elements=flat.size,
+            segment_bytes=self.choices.segment_bytes,
+            plan=self.choices.digest,
+            tag=tag,
+        )
+
+    def _other(self, number: int) -> Peer:
+        try:
+            return self._peers[number]
+        except KeyError:
+            odd = UsageError(f"there is no other rank {number}", code="bad-world")
+            raise self._fail(odd) from None
+
+    def _rooms(self, part: Array, whole: Array | None, root: int) -> list[Array]:
+        """A part for each rank at the root; none elsewhere."""
+        if self.rank != root or whole is None:
+            if (self.rank == root) is (whole is None):
+                raise self._fail(bad_tensor("the root alone has everybody's parts"))
+            return []
+        flat = self._flat(whole)
+        if flat.dtype != part.dtype or flat.size != part.size * self.world:
+            why = f"{self.world} parts of {part.size} are not {flat.size}"
+            raise self._fail(bad_tensor(why))
+        return chunks_of(flat, self.world)
+
+    def _send_pieces(self, peer: Peer, flat: Array) -> None:
+        for piece in self._segments(flat):
+            peer.send(piece.data)
+
+    def _take_part(self, number: int, mine: Array, room: Array) -> None:
+        """What a rank sends, this one's own from ``mine``."""
+        if number == self.rank:
+            if mine.size != room.size:
+                raise bad_tensor(f"{mine.size} elements do not fill {room.size}")
+            room[...] = mine
+            return
+        for piece in self._segments(room):
+            self._peers[number].receive(piece.data)
+
+    def _demand_length(self, number: int, elements: int) -> None:
+        said = bytearray(8)
+        self._peers[number].receive(said)
+        if int.from_bytes(said, "big") != elements:
+            raise JobError(
+                f"rank {number} sends {int.from_bytes(said, 'big')} elements",
+                why=f"this one has room for {elements}",
+                code="ranks-drifted",
+                ranks=(number,),
+            )
 
     def _store_of(self, flat: Numbers) -> Store[Numbers]:
         """Whoever knows where it lies."""

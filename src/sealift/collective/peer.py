@@ -60,9 +60,9 @@ class Peer:
         self, number: int, wire: Wire, fail: Callable[[SealiftError], SealiftError]
     ) -> None:
         self.number, self.wire, self._fail = number, wire, fail
-        self._orders: queue.SimpleQueue[memoryview | DeviceTensor | None] = (
-            queue.SimpleQueue()
-        )
+        self._orders: queue.SimpleQueue[
+            memoryview | DeviceTensor | Callable[[], None] | None
+        ] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._waiting = 0
         self._stopped = False
@@ -75,6 +75,10 @@ class Peer:
     def announce(self, announcement: CollectiveAnnouncement) -> None:
         """Say what begins; the peer must say the same."""
         self.send(announcement.encode())
+        self._expected = announcement
+
+    def expect(self, announcement: CollectiveAnnouncement) -> None:
+        """The peer must say this next; nothing is said to it."""
         self._expected = announcement
 
     def hear(self) -> None:
@@ -108,6 +112,16 @@ class Peer:
             self._waiting += 1
         self._orders.put(order)
 
+    def call_when_sent(self, call: Callable[[], None]) -> None:
+        """Call it once everything before was sent, or nothing more can be."""
+        with self._changed:
+            later = self._waiting and not self._stopped
+            if later:
+                self._waiting += 1
+                self._orders.put(call)
+        if not later:
+            call()
+
     def receive(self, room: bytearray | memoryview | DeviceTensor) -> None:
         """Fill ``room`` with the next message of what was announced."""
         self.hear()
@@ -140,10 +154,13 @@ class Peer:
         self._orders.put(None)
 
     def _work(self) -> None:
-        while (message := self._orders.get()) is not None:
+        while (order := self._orders.get()) is not None:
             try:
+                if callable(order):
+                    order()
+                    continue
                 with self._naming():
-                    self.on_device.send(message)
+                    self.on_device.send(order)
             except SealiftError as error:
                 # Else the pipe ended by what the receiving thread met, which says it.
                 if error.code != ENDED_HERE:

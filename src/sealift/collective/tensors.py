@@ -25,13 +25,17 @@ _COMBINE: Final[Mapping[Reduction, Any]] = {
     Reduction.MAX: np.maximum,
     Reduction.MIN: np.minimum,
     Reduction.PRODUCT: np.multiply,
+    Reduction.BITS_AND: np.bitwise_and,
+    Reduction.BITS_OR: np.bitwise_or,
+    Reduction.BITS_XOR: np.bitwise_xor,
 }
+_OF_BITS: Final = {Reduction.BITS_AND, Reduction.BITS_OR, Reduction.BITS_XOR}
 
 DTYPES: Final = tuple(
     np.dtype(name)
     for name in (
         *("float32", "float64", "float16", "int64", "int32", "int16", "int8"),
-        *("uint8", "bool"),
+        *("uint8", "bool", "complex64", "complex128", "uint16", "uint32", "uint64"),
     )
 )
 
@@ -49,6 +53,19 @@ def flat_view(tensor: Numbers) -> Numbers:
     if not tensor.flags.c_contiguous:
         raise bad_tensor("its elements are not contiguous")
     return tensor.reshape(-1)
+
+
+def demand_reducible(dtype: np.dtype[Any], reduction: Reduction) -> None:
+    """Whether elements of this type can be combined so.
+
+    Raises:
+        UsageError: code ``bad-tensor``.
+    """
+    ordered = reduction in (Reduction.MAX, Reduction.MIN)
+    if (dtype.kind == "c" and ordered) or (
+        dtype.kind in "fc" and reduction in _OF_BITS
+    ):
+        raise bad_tensor(f"there is no {reduction.name.lower()} of {dtype} elements")
 
 
 def bad_tensor(why: str) -> UsageError:

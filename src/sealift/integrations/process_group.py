@@ -40,6 +40,7 @@ from sealift.collective.meeting import GroupMeeting
 from sealift.errors import PeerError
 from sealift.events import discard
 from sealift.ids import Digest
+from sealift.integrations.objects import use_for_sealed_groups
 from sealift.integrations.torchgroup import SealedProcessGroup
 from sealift.release.agreement.code import load_bundle
 from sealift.session.direct import PathDialler
@@ -201,4 +202,5 @@ def _relaying(listen: str, others: Sequence[str]) -> Iterator[Relay]:
             time.sleep(_PAUSE_S)
 
 
+use_for_sealed_groups()
 dist.Backend.register_backend("sealift", open_group, True, ["cpu", "cuda"])

@@ -1,31 +1,40 @@
 """A group of sealed pipes as torch.distributed's process group, in pure Python.
 
 Collectives are worked on by one thread in the order in which they were asked for, so a
-caller may go on meanwhile (``async_op=True``, DDP's buckets). Torch gave its methods new
-names more than once; all generations end here.
-Not here: object collectives. They unpickle what other ranks sent, so tensors of bytes,
-which they travel in, are refused. A tensor on a GPU is staged through the host: untested
-on a GPU.
+caller may go on meanwhile (``async_op=True``, DDP's buckets). A callback of one may ask for
+another, which is done at once (DDP's hooks do). Messages of a pair of ranks keep their
+place among these: both must ask for them in one order. Torch gave its methods new names
+more than once; all generations end here.
+Objects travel as ``objects`` encodes them. A tensor on a GPU is staged through the host:
+untested on a GPU.
 Source: torch.distributed's ProcessGroup; run with torch 2.13.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from functools import partial
+from types import FunctionType
 from typing import Any, Final, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._dynamo.eval_frame import (
+    _FrameAction,
+    _FrameExecStrategy,
+    set_code_exec_strategy,
+)
 from torch.autograd import Variable
 
 from sealift.collective.announcement import Reduction
 from sealift.collective.group import SealedGroup
-from sealift.collective.tensors import Array
-from sealift.errors import UsageError, require_value
+from sealift.collective.tensors import Array, bad_tensor
+from sealift.errors import PeerError, UsageError, require_value
 
 _REDUCTIONS: Final = {
     dist.ReduceOp.SUM: Reduction.SUM,
@@ -33,23 +42,62 @@ _REDUCTIONS: Final = {
     dist.ReduceOp.MAX: Reduction.MAX,
     dist.ReduceOp.MIN: Reduction.MIN,
     dist.ReduceOp.PRODUCT: Reduction.PRODUCT,
+    dist.ReduceOp.BAND: Reduction.BITS_AND,
+    dist.ReduceOp.BOR: Reduction.BITS_OR,
+    dist.ReduceOp.BXOR: Reduction.BITS_XOR,
 }
+_NOT_COMPILED: Final = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+_NUMPY_HAS: Final = frozenset({
+    torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.int16,
+    torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128, torch.uint16,
+    torch.uint32, torch.uint64,
+})  # fmt: skip
 
 
 class SealedWork(dist._Work):  # type: ignore[misc]  # noqa: SLF001 - torch has no other name
-    """A collective under way."""
+    """A collective under way.
 
-    def __init__(self, future: torch.futures.Future[list[Tensor]]) -> None:
+    Args:
+        limit_s: How long ``wait`` waits if it is not told; None for as long as it takes.
+        give_up: Ends the group, where that was too short.
+    """
+
+    def __init__(self, limit_s: float | None, give_up: Callable[[], None]) -> None:
         super().__init__()
-        self._future = future
+        self._limit_s, self._give_up = limit_s, give_up
+        self._over = threading.Event()
+        self._future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
         # To C++ the future that failed here holds an error as its value, this one fails.
-        self._told = future.then(lambda done: done.value())
+        self._told = self._future.then(lambda done: done.value())
         if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001 - as FSDP asks
             # Waited for before DDP waits, who would lose the error's type.
             Variable._execution_engine.queue_callback(self.wait)  # noqa: SLF001
 
-    def wait(self, timeout: object = None) -> bool:
-        """Wait for it; raises what it failed with."""
+    def end(self, tensors: list[Tensor], error: BaseException | None) -> None:
+        """It is over; called once."""
+        self._over.set()  # first: callbacks run now, and may wait for it
+        if error is not None:
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(tensors)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for it; raises what it failed with.
+
+        Args:
+            timeout: At most so long; zero and None stand for the group's.
+
+        Raises:
+            PeerError: code ``peer-timeout``; the group has ended then.
+        """
+        limit_s = timeout.total_seconds() if timeout else self._limit_s
+        if limit_s is not None and not self._over.wait(limit_s):
+            self._give_up()
+            raise PeerError(
+                "a collective did not end in time",
+                why=f"it was waited for {limit_s:g} s",
+                code="peer-timeout",
+            )
         self._future.wait()
         return True
 
@@ -60,6 +108,9 @@ class SealedWork(dist._Work):  # type: ignore[misc]  # noqa: SLF001 - torch has 
     def is_completed(self) -> bool:
         """Whether it is over."""
         return bool(self._future.done())
+
+
+End = Callable[[BaseException | None], None]
 
 
 class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
@@ -77,6 +128,14 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._group = group
         self._connections = connections or ExitStack()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sealed collectives")
+        self._ident = self._thread.submit(threading.get_ident).result()
+        # What comes from one rank waits for nothing that comes from another.
+        self._lanes: dict[int, ThreadPoolExecutor] = {}
+        # Where callbacks of messages run: they may ask for collectives and wait.
+        self._ends = ThreadPoolExecutor(1, thread_name_prefix="sealed messages")
+        self._changed = threading.Condition()
+        self._receiving, self._sending = 0, 0
+        self._limit_s: float | None = None
         self._name = ""
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
@@ -91,23 +150,35 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _set_group_name(self, name: str) -> None:
         self._name = name
 
-    def set_timeout(self, timeout: object) -> None:
-        """The pipes' is said once, to ``init_process_group``; raises UsageError."""
-        raise UsageError("the timeout of a sealed group cannot be changed")
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> SealedProcessGroup:
+        return self  # tensors of every device, staged where they are not on the host
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long ``wait`` waits from now on; a pipe's own limit stays as it was."""
+        self._limit_s = timeout.total_seconds()
 
     def allreduce(self, tensors: Any, options: Any = None) -> SealedWork:
-        """Combine in place: one tensor, or each of a list."""
+        """Combine in place: one tensor, or each of a list; dense or sparse."""
         tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        op = getattr(options, "reduceOp", dist.ReduceOp.SUM)
+        op = _operator(options)
         return self._begin(tensors, partial(self._all_reduce, tensors, op))
 
     allreduce_coalesced = allreduce
 
+    def reduce(self, tensors: Any, options: Any = None) -> SealedWork:
+        """Combine; the tensor of ``options.rootRank`` gets the result."""
+        tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        work = partial(self._reduce, tensors, _root(options), _operator(options))
+        return self._begin(tensors, work)
+
     def broadcast(self, tensors: Any, options: Any = None) -> SealedWork:
         """From ``options.rootRank``."""
         tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        root = getattr(options, "rootRank", 0)
-        return self._begin(tensors, partial(self._broadcast, tensors, root))
+        return self._begin(tensors, partial(self._broadcast, tensors, _root(options)))
 
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any = None
@@ -123,14 +194,14 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _reduce_scatter_base(
         self, output: Tensor, whole: Tensor, options: Any = None
     ) -> SealedWork:
-        op = getattr(options, "reduceOp", dist.ReduceOp.SUM)
-        return self._begin([output], partial(self._reduce_scatter, output, [whole], op))
+        work = partial(self._reduce_scatter, output, [whole], _operator(options))
+        return self._begin([output], work)
 
     def reduce_scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], options: Any = None
     ) -> SealedWork:
         """Of ``inputs[0]``, a tensor a rank."""
-        op = getattr(options, "reduceOp", dist.ReduceOp.SUM)
+        op = _operator(options)
         work = partial(self._reduce_scatter, outputs[0], inputs[0], op)
         return self._begin(outputs[:1], work)
 
@@ -141,16 +212,88 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         parts = zip(outputs, inputs, strict=True)
         return [self._allgather_base(*each) for each in parts][-1]
 
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None
+    ) -> SealedWork:
+        """Several; the last is over when all are."""
+        parts = zip(outputs, inputs, strict=True)
+        return [self._reduce_scatter_base(*each, options) for each in parts][-1]
+
+    def gather(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any = None
+    ) -> SealedWork:
+        """Everybody's tensor, into ``outputs[0]`` of ``options.rootRank``."""
+        into = outputs[0] if outputs else []
+        work = partial(self._gather, into, inputs[0], _root(options))
+        return self._begin(into or inputs, work)
+
+    def scatter(
+        self, outputs: list[Tensor], inputs: list[list[Tensor]], options: Any = None
+    ) -> SealedWork:
+        """``inputs[0]`` of ``options.rootRank``, a tensor a rank."""
+        parts = inputs[0] if inputs else []
+        work = partial(self._scatter, outputs[0], parts, _root(options))
+        return self._begin(outputs[:1], work)
+
+    def alltoall(
+        self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None
+    ) -> SealedWork:
+        """``inputs[k]`` goes to rank k, what it has for this rank into ``outputs[k]``."""
+        work = partial(self._all_to_all, list(outputs), list(inputs))
+        return self._begin(outputs, work)
+
+    def alltoall_base(
+        self,
+        output: Tensor,
+        whole: Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        options: Any = None,
+    ) -> SealedWork:
+        """The same with one tensor each, cut along its first axis."""
+        work = partial(
+            self._all_to_all_rows, output, whole, output_splits, input_splits
+        )
+        return self._begin([output], work)
+
     # Torch 2.13's names.
     all_gather_single, reduce_scatter_single = _allgather_base, _reduce_scatter_base
+    all_to_all_single = alltoall_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+    def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> SealedWork:
+        """To one rank, which receives in the order in which this one sends."""
+        return self._queue(tensors, partial(self._send, tensors[0], to, tag))
+
+    def recv(self, tensors: list[Tensor], sender: int, tag: int = 0) -> SealedWork:
+        """From one rank."""
+        return self._queue(tensors, partial(self._receive, tensors[0], sender, tag))
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> SealedWork:
+        """Refused: a pipe is one rank's; raises UsageError."""
+        raise UsageError(
+            "a sealed group receives from a rank that is named",
+            fix="Give `src` to `recv`",
+            code="bad-world",
+        )
 
     def barrier(self, opts: Any = None) -> SealedWork:
         """Until every rank has come here."""
         return self._begin([torch.zeros(1)], self._group.barrier)
 
+    def monitored_barrier(self, *_: Any, **__: Any) -> None:
+        """The same: whoever does not come is named by every rank's error."""
+        self.barrier().wait()
+
     def shutdown(self) -> None:
         """Once all ranks have everything."""
         self._thread.shutdown()
+        for lane in self._lanes.values():
+            lane.shutdown()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._sending)
+        self._ends.shutdown()
         with self._connections:
             self._group.close()
 
@@ -159,38 +302,82 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._group.abort()
 
     def _begin(self, tensors: Sequence[Tensor], work: Callable[[], None]) -> SealedWork:
-        if any(tensor.dtype is torch.uint8 for tensor in tensors):
-            self._group.abort()  # who went on would be one collective behind
-            raise UsageError(
-                "a sealed group sends no tensors of bytes",
-                why="torch's object collectives use them, and unpickle what they receive",
-                code="bad-tensor",
-            )
-        future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
-        under_way = SealedWork(future)
-        self._thread.submit(self._finish, future, list(tensors), work)
-        return under_way
+        """Have a collective done, when all that was to be received has come."""
 
-    def _finish(
-        self,
-        future: torch.futures.Future[list[Tensor]],
-        tensors: list[Tensor],
-        work: Callable[[], None],
-    ) -> None:
-        try:
+        def whole(end: End) -> None:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._receiving)
             work()
-        except BaseException as error:  # it is raised where somebody waits
-            self._group.abort()  # nobody else may go on without this rank
-            future.set_exception(error)
+            end(None)
+
+        return self._queue(tensors, whole)
+
+    def _queue(
+        self, tensors: Sequence[Tensor], work: Callable[[End], None]
+    ) -> SealedWork:
+        under_way = SealedWork(self._limit_s, self._group.abort)
+
+        def end(error: BaseException | None) -> None:
+            if error is not None:
+                self._group.abort()  # nobody else may go on without this rank
+            under_way.end(list(tensors), error)
+
+        if threading.get_ident() == self._ident:
+            # A callback of the collective before: all ranks are there at that moment, and
+            # what was asked for later comes later.
+            _do(work, end)
         else:
-            future.set_result(tensors)
+            self._thread.submit(_do, work, end)
+        return under_way
 
     def _all_reduce(self, tensors: list[Tensor], op: Any) -> None:
         for tensor in tensors:
-            with _on_host(tensor) as array:
+            if tensor.is_sparse:
+                self._add_sparse(tensor, op)
+                continue
+            with _on_host(tensor, _sum_dtype(tensor)) as array:
                 self._group.all_reduce(array, _reduction(op))
-            if op == dist.ReduceOp.AVG:
-                tensor /= self.size()
+            self._average(tensor, op)
+
+    def _average(self, tensor: Tensor, op: Any) -> None:
+        if op == dist.ReduceOp.AVG:
+            tensor /= self.size()
+
+    def _add_sparse(self, tensor: Tensor, op: Any) -> None:
+        """All ranks' elements, padded to the longest, added in the order of ranks."""
+        if not (op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG):
+            raise UsageError(
+                f"a sealed group does not support {op} of sparse tensors",
+                code="bad-tensor",
+            )
+        own = tensor.detach().coalesce()
+        indices, values = own.indices(), own.values()
+        count = torch.tensor([len(values)])
+        counts = [torch.zeros_like(count) for _ in range(self.size())]
+        self._all_gather(counts, count)
+        most = max(int(each) for each in counts)
+        parts = []
+        for mine, axis in ((indices, 1), (values, 0)):
+            shape = list(mine.shape)
+            shape[axis] = most
+            padded = mine.new_zeros(shape)
+            padded.narrow(axis, 0, len(values)).copy_(mine)
+            everybody = [torch.empty_like(padded) for _ in range(self.size())]
+            self._all_gather(everybody, padded)
+            cut = zip(everybody, counts, strict=True)
+            parts.append(
+                torch.cat([each.narrow(axis, 0, int(n)) for each, n in cut], axis)
+            )
+        total = torch.sparse_coo_tensor(*parts, size=tensor.shape).coalesce()
+        tensor.copy_(total / self.size() if op == dist.ReduceOp.AVG else total)
+
+    def _reduce(self, tensors: list[Tensor], root: int, op: Any) -> None:
+        for tensor in tensors:
+            staged = _staged(tensor, _sum_dtype(tensor))
+            self._group.reduce(staged.numpy(), root, _reduction(op))
+            if root == self.rank():
+                tensor.copy_(staged)
+                self._average(tensor, op)
 
     def _broadcast(self, tensors: list[Tensor], root: int) -> None:
         for tensor in tensors:
@@ -198,22 +385,116 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 self._group.broadcast(array, root)
 
     def _all_gather(self, outputs: list[Tensor], part: Tensor) -> None:
-        with _on_host(part) as mine:
-            whole = torch.empty(len(outputs), part.numel(), dtype=_host_dtype(part))
-            self._group.all_gather(mine, whole.numpy())
-        for output, found in zip(outputs, whole, strict=True):
-            output.copy_(found.view(output.shape))
+        mine = _staged(part)
+        whole = torch.empty(len(outputs), *mine.shape, dtype=mine.dtype)
+        self._group.all_gather(mine.numpy(), whole.numpy())
+        for output, given in zip(outputs, whole, strict=True):
+            _fill(output, given)
 
     def _gather_into(self, output: Tensor, part: Tensor) -> None:
-        parts = list(output.view(-1).chunk(self.size()))
-        self._all_gather(parts, part.reshape(-1))
+        if output.numel() != part.numel() * self.size():
+            raise bad_tensor(f"{output.numel()} elements for {self.size()} parts")
+        whole = _staged(output)
+        self._group.all_gather(_staged(part).numpy(), whole.numpy())
+        _fill(output, whole)
 
     def _reduce_scatter(self, output: Tensor, parts: Sequence[Tensor], op: Any) -> None:
         whole = torch.cat([each.reshape(-1) for each in parts])  # used up
-        with _on_host(output) as mine, _on_host(whole) as everything:
+        dtype = _sum_dtype(output)
+        with _on_host(output, dtype) as mine, _on_host(whole, dtype) as everything:
             self._group.reduce_scatter(everything, mine, _reduction(op))
-        if op == dist.ReduceOp.AVG:
-            output /= self.size()
+        self._average(output, op)
+
+    def _gather(self, outputs: list[Tensor], part: Tensor, root: int) -> None:
+        mine, whole = _staged(part), None
+        if root == self.rank():
+            whole = torch.empty(self.size(), *mine.shape, dtype=mine.dtype)
+        self._group.gather(mine.numpy(), None if whole is None else whole.numpy(), root)
+        for output, given in zip(outputs, [] if whole is None else whole, strict=True):
+            _fill(output, given)
+
+    def _scatter(self, output: Tensor, parts: list[Tensor], root: int) -> None:
+        whole = torch.stack([_staged(each) for each in parts]) if parts else None
+        with _on_host(output) as mine:
+            self._group.scatter(None if whole is None else whole.numpy(), mine, root)
+
+    def _all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
+        rooms = [_staged(each) for each in outputs]
+        parts = [_staged(each).numpy() for each in inputs]
+        self._group.all_to_all(parts, [each.numpy() for each in rooms])
+        for output, given in zip(outputs, rooms, strict=True):
+            _fill(output, given)
+
+    def _all_to_all_rows(
+        self,
+        output: Tensor,
+        whole: Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+    ) -> None:
+        pieces = []
+        for tensor, splits in ((output, output_splits), (whole, input_splits)):
+            rows = len(tensor)
+            even = [rows // self.size()] * self.size()
+            cuts = list(splits) or even
+            if sum(cuts) != rows or len(cuts) != self.size():
+                raise bad_tensor(f"{rows} rows are not cut into {cuts}")
+            pieces.append(list(tensor.split(cuts)))
+        self._all_to_all(*pieces)
+
+    def _send(self, tensor: Tensor, to: int, tag: int, end: End) -> None:
+        with self._changed:
+            self._sending += 1
+
+        def sent(error: BaseException | None) -> None:
+            with self._changed:
+                self._sending -= 1
+                self._changed.notify_all()
+            self._ends.submit(end, error)
+
+        self._group.send(_staged(tensor).numpy(), to, sent, tag)
+
+    def _receive(self, tensor: Tensor, sender: int, tag: int, end: End) -> None:
+        with self._changed:
+            self._receiving += 1
+        if sender not in self._lanes:
+            name = f"sealed from rank {sender}"
+            self._lanes[sender] = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+        def take() -> None:
+            error: BaseException | None = None
+            try:
+                with _on_host(tensor) as array:
+                    self._group.receive(array, sender, tag)
+            except BaseException as caught:  # it is raised where somebody waits
+                error = caught
+            with self._changed:
+                self._receiving -= 1
+                self._changed.notify_all()
+            self._ends.submit(end, error)
+
+        self._lanes[sender].submit(take)
+
+
+def _leave_to_python(kind: type) -> None:
+    """Have ``torch.compile`` run these methods as they are, and not look into them.
+
+    As ``torch.compiler.disable`` does, without loading the compiler.
+    """
+    for method in vars(kind).values():
+        if isinstance(method, FunctionType):
+            set_code_exec_strategy(method.__code__, _NOT_COMPILED)
+
+
+_leave_to_python(SealedProcessGroup)
+_leave_to_python(SealedWork)
+
+
+def _do(work: Callable[[End], None], end: End) -> None:
+    try:
+        work(end)
+    except BaseException as error:  # it is raised where somebody waits
+        end(error)
 
 
 def sealed_all_reduce(
@@ -239,18 +520,52 @@ sealed_all_reduce.__annotations__ = {
 
 
 @contextmanager
-def _on_host(tensor: Tensor) -> Iterator[Array]:
+def _on_host(tensor: Tensor, dtype: torch.dtype | None = None) -> Iterator[Array]:
     """A contiguous array of the tensor's elements; what is written there ends in it."""
-    plain = tensor.detach()
-    staged = plain.to("cpu", _host_dtype(plain)).contiguous()
+    staged = _staged(tensor, dtype)
     yield staged.numpy()
-    if staged.data_ptr() != plain.data_ptr():
-        plain.copy_(staged)
+    if staged.data_ptr() != tensor.data_ptr():
+        _fill(tensor, staged)
 
 
-def _host_dtype(tensor: Tensor) -> torch.dtype:
-    """NumPy has no bfloat16; its sums are made in float32 and rounded once."""
-    return torch.float32 if tensor.dtype is torch.bfloat16 else tensor.dtype
+def _staged(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The elements in a row on the host, in a type that NumPy has: the tensor if it can be.
+
+    Without ``dtype``, elements that are only moved are bytes where NumPy lacks their type.
+    """
+    plain = tensor.detach()
+    plain = plain.to("cpu", dtype or plain.dtype).contiguous()
+    known = plain.dtype in _NUMPY_HAS
+    return plain if known else plain.reshape(-1).view(torch.uint8)
+
+
+def _fill(tensor: Tensor, staged: Tensor) -> None:
+    """Put what ``_staged`` made back."""
+    plain = tensor.detach()
+    if staged.dtype is torch.uint8 and plain.dtype is not torch.uint8:
+        staged = staged.reshape(-1).view(plain.dtype)
+    plain.copy_(staged.view(plain.shape))
+
+
+def _sum_dtype(tensor: Tensor) -> torch.dtype:
+    """NumPy has no bfloat16; its sums are made in float32 and rounded once.
+
+    Raises:
+        UsageError: code ``bad-tensor``: elements that cannot be added.
+    """
+    if tensor.dtype is torch.bfloat16:
+        return torch.float32
+    if tensor.dtype not in _NUMPY_HAS:
+        raise bad_tensor(f"{tensor.dtype} elements are not combined")
+    return tensor.dtype
+
+
+def _operator(options: Any) -> Any:
+    return getattr(options, "reduceOp", dist.ReduceOp.SUM)
+
+
+def _root(options: Any) -> int:
+    return getattr(options, "rootRank", 0)
 
 
 def _reduction(op: Any) -> Reduction:

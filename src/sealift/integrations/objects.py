@@ -1,0 +1,283 @@
+"""Objects that torch's object collectives send, as bytes that run nothing when read.
+
+Torch pickles them, and a pickle from another organisation is a program. Over a sealed
+group the same calls (``all_gather_object``, ``broadcast_object_list``, the planner of
+``torch.distributed.checkpoint``, ``ZeroRedundancyOptimizer``) use this closed encoding:
+plain values, containers, tensors, torch's small types, and the data classes of torch's
+own checkpoints by name. Anything else is refused with its type, by who would send it.
+Not here: what a user's script unpickles itself.
+Source: torch 2.11 to 2.13, ``distributed_c10d._object_to_tensor`` and its users.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections
+import dataclasses
+import enum
+import json
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import PosixPath
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d
+from torch.distributed.checkpoint import filesystem, metadata, planner, storage
+from torch.distributed.checkpoint.api import CheckpointException
+
+from sealift.errors import MalformedError, UnavailableError, UsageError
+from sealift.integrations.torchgroup import SealedProcessGroup
+
+MAX_DEPTH: Final = 64
+_MAX_ERROR_CHARACTERS: Final = 4000
+_CLASSES: Final[Mapping[str, type]] = {
+    f"{module.__name__}:{name}": member
+    for module in (metadata, planner, filesystem, storage)
+    for name, member in vars(module).items()
+    if isinstance(member, type)
+    and member.__module__ == module.__name__
+    and (dataclasses.is_dataclass(member) or issubclass(member, enum.Enum))
+}
+_PLAIN: Final = (type(None), bool, int, float, str)
+_SEQUENCES: Final[dict[str, type]] = {
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "size": torch.Size,
+}
+_MAPPINGS: Final[dict[str, type]] = {
+    "dict": dict,
+    "ordered": collections.OrderedDict,
+}
+_TORCH: Final[Mapping[str, type]] = {
+    "dtype": torch.dtype,
+    "layout": torch.layout,
+    "memory_format": torch.memory_format,
+}
+
+
+def pack_object(value: Any) -> bytes:
+    """The bytes of an object.
+
+    Raises:
+        UsageError: code ``object-refused``: it is, or holds, something of another type.
+    """
+    return json.dumps(_to_plain(value, 0)).encode()
+
+
+def unpack_object(raw: bytes) -> Any:
+    """The object of ``pack_object``'s bytes, which anybody may have sent.
+
+    Raises:
+        MalformedError: code ``bad-object``.
+    """
+    try:
+        return _from_plain(json.loads(raw))
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        raise MalformedError(
+            "a rank sent an object that cannot be read", why=error, code="bad-object"
+        ) from None
+
+
+def _to_plain(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    write = _WRITERS.get(kind)
+    if write is None:
+        write = next(
+            (how for of, how in _WRITERS_OF_KINDS if isinstance(value, of)), None
+        )
+    if write is None or depth > MAX_DEPTH:
+        raise UsageError(
+            f"an object of type {kind.__qualname__} is not sent to other ranks",
+            why="plain values, containers and tensors are"
+            if write is None
+            else f"it is nested more than {MAX_DEPTH} deep",
+            code="object-refused",
+        )
+    return write(value, lambda items: [_to_plain(each, depth + 1) for each in items])
+
+
+Each = Callable[[Iterable[Any]], list[Any]]
+Writer = Callable[[Any, Each], Any]
+
+
+def _sequence_writer(name: str) -> Writer:
+    return lambda value, each: {name: each(value)}
+
+
+def _mapping_writer(name: str) -> Writer:
+    return lambda value, each: {name: [each(pair) for pair in value.items()]}
+
+
+def _torch_writer(name: str) -> Writer:
+    return lambda value, _: {name: str(value).removeprefix("torch.")}
+
+
+def _class_writer(name: str, member: type) -> Writer:
+    if issubclass(member, enum.Enum):
+        return lambda value, _: {"member": [name, value.name]}
+
+    def write(value: Any, each: Each) -> Any:
+        parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return {"class": [name, *each([parts])]}
+
+    return write
+
+
+def _write_bytes(value: Any, _: Each) -> Any:
+    return {type(value).__name__: base64.b64encode(value).decode()}
+
+
+def _write_tensor(value: Tensor, each: Each) -> Any:
+    dense = value.detach().cpu().to_dense().contiguous()
+    raw = dense.reshape(-1).view(torch.uint8).numpy().tobytes()
+    kind, shape = each([value.dtype, list(value.shape)])
+    return {"tensor": [kind, shape, base64.b64encode(raw).decode()]}
+
+
+def _write_checkpoint(value: CheckpointException, each: Each) -> Any:
+    return {"checkpoint": each([value.args[0], dict(value.failures)])}
+
+
+def _write_error(value: BaseException, _: Each) -> Any:
+    return {"error": f"{type(value).__name__}: {value}"[:_MAX_ERROR_CHARACTERS]}
+
+
+_WRITERS: Final[Mapping[type, Writer]] = {
+    list: lambda value, each: each(value),
+    **{of: _sequence_writer(name) for name, of in _SEQUENCES.items()},
+    **{of: _mapping_writer(name) for name, of in _MAPPINGS.items()},
+    **{of: _torch_writer(name) for name, of in _TORCH.items()},
+    **{member: _class_writer(name, member) for name, member in _CLASSES.items()},
+    torch.device: lambda value, _: {"device": str(value)},
+    PosixPath: lambda value, _: {"path": str(value)},
+    bytes: _write_bytes,
+    bytearray: _write_bytes,
+}
+_WRITERS_OF_KINDS: Final[Sequence[tuple[type, Writer]]] = (
+    (Tensor, _write_tensor),
+    # Names of files at home: they do not travel.
+    (traceback.StackSummary, lambda value, _: {"stack": None}),
+    (CheckpointException, _write_checkpoint),
+    (BaseException, _write_error),
+)
+
+
+def _from_plain(plain: Any) -> Any:
+    if isinstance(plain, list):
+        return [_from_plain(each) for each in plain]
+    if not isinstance(plain, dict):
+        return plain
+    ((name, content),) = plain.items()
+    return _READERS[name](content)
+
+
+def _read_class(content: Any) -> Any:
+    name, parts = content
+    member = _CLASSES[name]
+    if not dataclasses.is_dataclass(member):
+        raise ValueError(f"{name} is not a data class")
+    return member(**_from_plain(parts))
+
+
+def _read_member(content: Any) -> Any:
+    name, member = content
+    return _CLASSES[name][member]  # type: ignore[index]
+
+
+def _read_tensor(content: Any) -> Tensor:
+    dtype, shape, raw = content
+    flat = torch.from_numpy(np.frombuffer(bytearray(base64.b64decode(raw)), np.uint8))
+    return flat.view(_from_plain(dtype)).reshape(shape)
+
+
+def _container_reader(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda content: of(map(_from_plain, content))
+
+
+def _read_torch(of: type) -> Callable[[Any], Any]:
+    def read(content: Any) -> Any:
+        value = getattr(torch, str(content))
+        if type(value) is not of:
+            raise ValueError(f"{content} is no {of.__name__}")
+        return value
+
+    return read
+
+
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **{name: _container_reader(of) for name, of in (_SEQUENCES | _MAPPINGS).items()},
+    **{name: _read_torch(of) for name, of in _TORCH.items()},
+    "device": torch.device,
+    "path": PosixPath,
+    "bytes": base64.b64decode,
+    "bytearray": lambda content: bytearray(base64.b64decode(content)),
+    "tensor": _read_tensor,
+    "member": _read_member,
+    "class": _read_class,
+    "stack": lambda _: traceback.StackSummary(),
+    "checkpoint": lambda content: CheckpointException(*map(_from_plain, content)),
+    "error": RuntimeError,
+}
+
+
+def _is_sealed(group: Any) -> bool:
+    return isinstance(group or dist.group.WORLD, SealedProcessGroup)
+
+
+def use_for_sealed_groups() -> None:
+    """Have torch's object collectives use this encoding over sealed groups. Idempotent.
+
+    Raises:
+        UnavailableError: code ``torch-differs``: this torch pickles somewhere else.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of what it compiles there
+        from torch.distributed.optim import zero_redundancy_optimizer
+    try:
+        to_tensor = distributed_c10d._object_to_tensor  # noqa: SLF001 - torch has no other place
+        to_object = distributed_c10d._tensor_to_object  # noqa: SLF001
+        broadcast = vars(zero_redundancy_optimizer)["_broadcast_object"]
+    except (AttributeError, KeyError) as error:
+        raise UnavailableError(
+            "object collectives of this torch cannot be kept from unpickling",
+            why=error,
+            code="torch-differs",
+        ) from None
+    if getattr(to_tensor, "sealed", False):
+        return
+
+    def object_to_tensor(value: Any, device: Any, group: Any) -> tuple[Tensor, Tensor]:
+        if not _is_sealed(group):
+            return to_tensor(value, device, group)  # type: ignore[no-any-return]
+        raw = torch.frombuffer(bytearray(pack_object(value)), dtype=torch.uint8).clone()
+        return raw.to(device), torch.tensor([raw.numel()], device=device)
+
+    def tensor_to_object(tensor: Tensor, size: Any, group: Any) -> Any:
+        if not _is_sealed(group):
+            return to_object(tensor, size, group)
+        return unpack_object(tensor.cpu().numpy().tobytes()[: int(size)])
+
+    def broadcast_object(
+        value: Any,
+        src_rank: int,
+        group: Any = None,
+        device: torch.device = torch.device("cpu"),  # noqa: B008 - as torch has it
+    ) -> Any:
+        if not _is_sealed(group):
+            return broadcast(value, src_rank, group or dist.group.WORLD, device)
+        objects = [value]
+        dist.broadcast_object_list(objects, src_rank, group=group, device=device)
+        return objects[0]
+
+    object_to_tensor.sealed = True  # type: ignore[attr-defined]
+    distributed_c10d._object_to_tensor = object_to_tensor  # noqa: SLF001
+    distributed_c10d._tensor_to_object = tensor_to_object  # noqa: SLF001
+    vars(zero_redundancy_optimizer)["_broadcast_object"] = broadcast_object

@@ -1,0 +1,117 @@
+"""What torch's object collectives send over a sealed group, and what is refused."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint.api import CheckpointException, _wrap_exception
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import WriteItemType
+
+from sealift.errors import MalformedError, UsageError
+from sealift.integrations.objects import MAX_DEPTH, pack_object, unpack_object
+
+
+class Own:
+    """A class of a user's script."""
+
+    def __reduce__(self) -> Any:
+        raise AssertionError("nothing is pickled")
+
+
+class Colour(enum.Enum):
+    """So is this."""
+
+    RED = 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, 7, 2**70, 1.5, math.inf, "text", "\u00e4\u4e2d", b"bytes", bytearray(b"x"),
+        [1, [2]], (1, (2,)), {1, 2}, frozenset({3}), {"a": 1, 2: (3,)},
+        collections.OrderedDict(b=1, a=2), torch.Size([2, 3]), torch.float16,
+        torch.device("cpu"), torch.strided, torch.contiguous_format, Path("/x/y"),
+        MetadataIndex("weight", torch.Size([1, 2])), WriteItemType.SHARD,
+        TensorProperties(dtype=torch.bfloat16, requires_grad=True),
+    ],
+)  # fmt: skip
+def test_what_is_sent_comes_out_the_same(value: object) -> None:
+    again = unpack_object(pack_object(value))
+    assert type(again) is type(value)
+    assert again == value
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(6.0).reshape(2, 3).t(), torch.ones((), dtype=torch.bfloat16),
+        torch.empty(0, 3), torch.tensor([True, False]), torch.ones(2, requires_grad=True),
+    ],
+)  # fmt: skip
+def test_tensors_come_out_the_same(tensor: torch.Tensor) -> None:
+    again = unpack_object(pack_object([tensor]))[0]
+    assert again.dtype is tensor.dtype
+    assert torch.equal(again, tensor.detach())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Own(), [Own()], {"a": Own}, len, lambda: 0, Colour.RED, object(), torch.nn.ReLU()],
+)
+def test_anything_else_is_refused_by_its_type(value: object) -> None:
+    with pytest.raises(UsageError) as caught:
+        pack_object(value)
+    assert caught.value.code == "object-refused"
+
+
+def test_what_is_nested_too_deep_is_refused() -> None:
+    nested: Any = 0
+    for _ in range(MAX_DEPTH + 2):
+        nested = [nested]
+    with pytest.raises(UsageError) as caught:
+        pack_object(nested)
+    assert caught.value.code == "object-refused"
+
+
+def test_a_failed_checkpoint_is_told_without_names_of_files() -> None:
+    try:
+        raise ValueError("the disk is full")
+    except ValueError as error:
+        failed = CheckpointException("write", {1: _wrap_exception(error)})
+    raw = pack_object(failed)
+    assert b"test_objects" not in raw
+    again = unpack_object(raw)
+    assert isinstance(again, CheckpointException)
+    assert "the disk is full" in str(again.failures[1][0])
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        {"class": ["os:system", {"dict": []}]},
+        {"class": ["torch.distributed.checkpoint.planner:WriteItemType", {"dict": []}]},
+        {"member": ["torch.distributed.checkpoint.planner:WriteItemType", "NONE"]},
+        {"dtype": "load"}, {"layout": "float16"}, {"unknown": 1}, {"tuple": 1, "set": 2}, {},
+        {"tensor": [{"dtype": "float32"}, [3], "AAAA"]}, {"bytes": 7}, {"device": "odd"},
+        {"path": 3}, {"dict": [[1]]}, {"set": [[1]]},
+    ],
+)  # fmt: skip
+def test_bytes_of_a_liar_make_nothing_else(plain: object) -> None:
+    with pytest.raises(MalformedError) as caught:
+        unpack_object(json.dumps(plain).encode())
+    assert caught.value.code == "bad-object"
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x80\x04K\x01.", b"[", b"[" * 100_000, b"\xff"])
+def test_bytes_that_are_no_object_are_refused(raw: bytes) -> None:
+    with pytest.raises(MalformedError) as caught:
+        unpack_object(raw)
+    assert caught.value.code == "bad-object"
