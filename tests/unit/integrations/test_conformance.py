@@ -13,7 +13,6 @@ from torch.distributed import checkpoint
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.sim.torchcases import WORLD, all_cases, run_cases
@@ -63,6 +62,8 @@ def compiled(rank: int) -> Any:
 
 
 def with_sharded_states(rank: int) -> Any:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
     model = DistributedDataParallel(network())
     descent = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)
     model(torch.ones(2, 16)).sum().backward()
