@@ -1,0 +1,87 @@
+"""Ways to wait for a collective of torch's group, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+
+from sealift.collective.group import SealedGroup
+from sealift.errors import PeerError, SealiftError, UsageError
+from sealift.integrations.torchgroup import SealedProcessGroup
+from tests.sim.wires import simulated_wires
+
+MOMENT = timedelta(milliseconds=50)
+
+
+@contextmanager
+def pair() -> Iterator[list[SealedProcessGroup]]:
+    """Two ranks."""
+    wires = simulated_wires(2)
+    groups = [SealedProcessGroup(SealedGroup(rank, wires[rank])) for rank in range(2)]
+    try:
+        yield groups
+    finally:
+        with ThreadPoolExecutor(2) as threads:  # each waits for the other
+            list(threads.map(lambda each: each.shutdown(), groups))
+
+
+def both(groups: list[SealedProcessGroup], work: Any) -> list[Any]:
+    """What the ranks return, side by side."""
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(work, groups))
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_who_waits_too_long_ends_the_group(at_once: bool) -> None:
+    with pair() as (first, second):
+        if not at_once:
+            first.set_timeout(MOMENT)
+        work = first.allreduce([torch.ones(1)])
+        with pytest.raises(PeerError) as caught:
+            work.wait(MOMENT) if at_once else work.wait()
+        assert caught.value.code == "peer-timeout"
+        with pytest.raises(SealiftError):
+            second.allreduce([torch.ones(1)]).wait()
+
+
+def test_a_callback_asks_for_another_and_waits_for_it() -> None:
+    def work(group: SealedProcessGroup) -> list[float]:
+        more = torch.ones(2)
+
+        def again(done: Any) -> None:
+            group.allreduce([more]).wait(timedelta(seconds=300))
+
+        group.allreduce([torch.ones(1)]).get_future().then(again).wait()
+        return more.tolist()
+
+    with pair() as groups:
+        assert both(groups, work) == [[2.0, 2.0]] * 2
+
+
+def test_a_callback_of_a_message_asks_for_a_collective() -> None:
+    def work(group: SealedProcessGroup) -> list[float]:
+        more = torch.ones(2)
+
+        def again(done: Any) -> None:
+            group.allreduce([more]).wait(timedelta(seconds=300))
+
+        room, other = torch.zeros(1), 1 - group.rank()
+        sent = group.send([torch.ones(1)], other)
+        group.recv([room], other).get_future().then(again).wait()
+        sent.wait()
+        return more.tolist()
+
+    with pair() as groups:
+        assert both(groups, work) == [[2.0, 2.0]] * 2
+
+
+def test_receiving_from_anybody_is_refused() -> None:
+    with pair() as (first, _), pytest.raises(UsageError) as caught:
+        first.recv_anysource([torch.ones(1)])
+    assert caught.value.code == "bad-world"
