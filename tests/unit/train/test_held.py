@@ -9,6 +9,7 @@ import pytest
 
 from sealift.errors import UnavailableError
 from sealift.train.loop.held import PIECE_BYTES, Chain, Held, MemoryFile, pieces_of
+from tests.sim.descriptors import descriptors
 
 RAW = b"".join(n.to_bytes(3, "big") for n in range(700_001))
 
@@ -56,6 +57,17 @@ def test_what_nobody_has_is_overwritten_and_given_back() -> None:
         os.close(spy)
 
 
+def test_the_last_stretch_of_a_file_closes_it() -> None:
+    before = descriptors()
+    memory = MemoryFile(2 * 4096)
+    first, second = Held(memory, 0, 4096), Held(memory, 4096, 4096)
+    assert len(descriptors() - before) == 2
+    del first
+    assert len(descriptors() - before) == 2
+    del second
+    assert descriptors() == before
+
+
 def test_what_is_done_to_a_descriptor_changes_nothing() -> None:
     """Who was handed it shares position and flags of that open file, and not of ours."""
     memory = MemoryFile(8)
@@ -68,6 +80,8 @@ def test_what_is_done_to_a_descriptor_changes_nothing() -> None:
         assert memory.read(0, 8) == bytes(8)
     finally:
         os.close(spy)
+        memory.use()
+        memory.end_use(0, 8)
 
 
 def test_more_than_is_free_is_refused_before_anything_is_written(

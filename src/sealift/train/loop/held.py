@@ -15,6 +15,7 @@ import weakref
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator
+from io import FileIO
 from itertools import accumulate
 from typing import Final
 
@@ -39,19 +40,43 @@ class MemoryFile:
 
     Raises:
         OSError: if it cannot be had.
-
-    Attributes:
-        descriptor: What is handed over; it lives as long as this does.
     """
 
     def __init__(self, length: int, flags: int = 0) -> None:
         self.length = length
-        self.descriptor = os.memfd_create("sealift-area", os.MFD_CLOEXEC | flags)
-        weakref.finalize(self, os.close, self.descriptor).atexit = False
-        os.ftruncate(self.descriptor, length)
-        own = f"/proc/self/fd/{self.descriptor}"
-        self._own = os.open(own, os.O_RDWR | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self._own).atexit = False
+        self._users = 0
+        shown = os.memfd_create("sealift-area", os.MFD_CLOEXEC | flags)
+        self._shown = FileIO(shown, "r+")
+        try:
+            os.ftruncate(shown, length)
+            again = os.open(f"/proc/self/fd/{shown}", os.O_RDWR | os.O_CLOEXEC)
+        except BaseException:
+            self._shown.close()
+            raise
+        self._file = FileIO(again, "r+")
+
+    @property
+    def descriptor(self) -> int:
+        """What is handed over, as long as somebody uses the file."""
+        return self._shown.fileno()
+
+    def use(self) -> None:
+        """One more has it; whoever does says ``end_use`` once."""
+        self._users += 1
+
+    def end_use(self, start: int, end: int) -> None:
+        """Clear what was used; the last one closes the file."""
+        try:
+            self.clear(start, end)
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._shown.close()
+                self._file.close()
+
+    @property
+    def _own(self) -> int:
+        return self._file.fileno()
 
     def read(self, start: int, length: int) -> bytes:
         """A copy, each byte read once."""
@@ -162,7 +187,8 @@ class Held(ByPieces):
         self._memory, self._start, self._length = memory, start, length
         self._whole = whole
         if whole is None:
-            ended = weakref.finalize(self, memory.clear, start, start + length)
+            memory.use()
+            ended = weakref.finalize(self, memory.end_use, start, start + length)
             ended.atexit = False  # the kernel clears what ends with this process
 
     @classmethod

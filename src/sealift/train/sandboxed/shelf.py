@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from sealift.errors import require_kind
 from sealift.train.loop.faults import unfit
 from sealift.train.loop.held import Content
-from sealift.train.loop.states import head_of, parse_tensors
+from sealift.train.loop.states import ELEMENTS, MODEL, head_of, parse_tensors
 from sealift.train.sandboxed.parentpipe import give_back
 from sealift.train.sandboxed.torchstate import (
     as_tensor,
@@ -85,14 +86,23 @@ class AreaShelf(Shelf):
         self._tell()
 
     def load(self, blob: Content, prefix: str) -> dict[str, Tensor]:
-        """See ``Shelf``; what was copied is not mapped any more."""
+        """See ``Shelf``.
+
+        A model's tensors are the mapped ones, since the model copies them: what a recipe
+        does to them stays here. What is copied here is not mapped any more.
+        """
         found = {}
         for name, each in parse_tensors(blob).items():
-            if name.startswith(prefix):
-                found[name] = as_tensor(each)
-                if isinstance(each.content, memoryview) and len(each.content):
-                    place = np.frombuffer(each.content, np.uint8)
-                    give_back(place.ctypes.data, place.nbytes)
+            if not name.startswith(prefix):
+                continue
+            place = np.frombuffer(require_kind(each.content, memoryview), np.uint8)
+            raw = torch.from_numpy(place)
+            dtype = getattr(torch, ELEMENTS[each.dtype][1])
+            if name.startswith(MODEL) and not raw.data_ptr() % dtype.itemsize:
+                found[name] = raw.view(dtype).view(each.shape)
+                continue
+            found[name] = as_tensor(each)
+            give_back(place.ctypes.data, place.nbytes)
         return found
 
     def pack(

@@ -95,6 +95,7 @@ class Area:
             fcntl.fcntl(self._memory.descriptor, fcntl.F_ADD_SEALS, _SEALS)
         except OSError as error:
             raise no_room(f"states of {length} bytes", error) from None
+        self._memory.use()
         self._taken: list[tuple[int, int]] = []
         self._open = True
 
@@ -178,9 +179,10 @@ class Area:
         if not self._open:
             return
         self._open, at = False, 0
-        for start, end in [*sorted(self._taken), (self._memory.length,) * 2]:
+        for start, end in sorted(self._taken):
             self._memory.clear(at, start)
             at = end
+        self._memory.end_use(at, self._memory.length)
 
 
 class ParentEnd:
