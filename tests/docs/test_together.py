@@ -94,6 +94,6 @@ def test_a_recipe_that_cannot_run_costs_nobodys_signature(
     host = Typed(tmp_path, "host", "recipe", "--invite", "north", "east")
     typed.append(host)
     assert host.end() == 7, host.text
-    assert "it defines no build() [bad-recipe]" in host.text
+    assert "build() [bad-recipe]" in host.text
     assert "sealift-invitation-" not in host.text
     assert not (tmp_path / "meeting.db").exists()
