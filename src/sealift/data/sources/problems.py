@@ -48,7 +48,9 @@ class Problems:
         return MalformedError(
             f"{self.source} has {self.total:,} problems",
             why="; ".join(filter(None, (shown, read))),
-            fix=fix if len(fixes) == 1 else "Correct them, or change the schema",
+            fix=fix
+            if len(fixes) == 1
+            else "Correct them, write in table.toml what your file calls its columns and how it is written, or change the schema",
             code="bad-table" if tables else "bad-row",
             problems=tuple(f"{self.source}, {each}" for each, _, _ in self._first),
         )
