@@ -1,8 +1,9 @@
 """How the time of a round, and of what is read afterwards, grows with the number of rounds.
 
 Two owners and a host, all as processes on this machine; a linear model of two columns. A
-round's seconds are those that the host's history has. Early and late are medians of the
-tenth after the first tenth, and of the last. Afterwards every command that people type
+round's seconds are those that the host's history has. Early and late are the first half,
+without its first rounds, and the second one: of each the lowest decile, since whatever else
+the machine does comes and goes within minutes. Afterwards every command that people type
 on what is left is timed, with the start of its process; so is one that only starts.
 """
 
@@ -13,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from benchmarks.growth.meetings import names, train
@@ -41,8 +42,11 @@ def measure(report: BenchReport, folder: Path, rounds: int) -> None:
         for row in map(json.loads, lines)
         if row.get("purpose") == "train"
     ]
-    tenth = max(1, len(took) // 10)
-    early, late = median(took[tenth : 2 * tenth]), median(took[-tenth:])
+    half = len(took) // 2
+    early, late = (
+        _lowest_decile(took[len(took) // 10 : half]),
+        _lowest_decile(took[half:]),
+    )
     home = folder / names(OWNERS)[0]
     kept = list((home / "receipts").iterdir())
     row: Row = {
@@ -66,6 +70,10 @@ def measure(report: BenchReport, folder: Path, rounds: int) -> None:
         row[name] = round(_time(home, words), 2)
     report.rows.append(row)
     report.ratios["round_s_late_vs_early"] = round(late / early, 3)
+
+
+def _lowest_decile(seconds: Sequence[float]) -> float:
+    return sorted(seconds)[len(seconds) // 10]
 
 
 def _time(home: Path, words: list[str]) -> float:
