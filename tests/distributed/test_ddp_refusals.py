@@ -47,7 +47,7 @@ def test_a_missing_rank_is_named(run: SharedRun) -> None:
     write_shared(run.world, (SOON[0], SOON[1].replace("120.0", "1.0")))
     role = run.orchestrate()
     assert role.end() == 4
-    assert "rank 0 " in role.error()
+    assert "rank 0" in role.error()
     assert role.error().endswith("[peer-missing]")
 
 
@@ -59,7 +59,7 @@ def test_one_rank_twice_and_a_number_too_high(run: SharedRun) -> None:
     assert again.end() == 3
     assert again.error().endswith("[state-in-use]")
     assert run.rank(RANKS, name="above").end() == 2
-    assert "rank 2 of 2" in run["above"].error()
+    assert "rank 2 " in run["above"].error()
     assert first.process.poll() is None
 
 
