@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -169,7 +170,12 @@ def test_a_receipt_with_another_commitment_does_not_verify(world: VisitWorld) ->
     assert refusal.value.code == "head-missing"
 
 
-def test_a_holder_does_not_take_a_receipt_for_other_content(world: VisitWorld) -> None:
+@pytest.mark.parametrize(
+    "change", [{"content": Digest.of(b"other rows")}, {"job": "../../elsewhere"}]
+)
+def test_a_holder_does_not_take_a_receipt_for_other_work(
+    world: VisitWorld, change: dict[str, Any]
+) -> None:
     genuine = world.setup
 
     def setup(meet: object) -> object:
@@ -178,8 +184,7 @@ def test_a_holder_does_not_take_a_receipt_for_other_content(world: VisitWorld) -
 
         def lie(*account: object) -> SignedReceipt:
             receipt = write(*account).body  # type: ignore[arg-type]
-            other = replace(receipt, content=Digest.of(b"other rows"))
-            return sign_receipt(other, world.endpoint.instance)
+            return sign_receipt(replace(receipt, **change), world.endpoint.instance)
 
         made.sign = lie
         return made

@@ -10,7 +10,7 @@ import pytest
 
 from sealift.cli.roles.join import require_kept
 from sealift.crypto.sign import sign_document
-from sealift.errors import IntegrityError, JobError, PolicyError
+from sealift.errors import IntegrityError, JobError, MalformedError, PolicyError
 from sealift.ids import Digest, Role, VisitId
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.files import append_line
@@ -19,6 +19,7 @@ from sealift.release.log.heads import HeadStore
 from sealift.session.endpoint import Endpoint
 from sealift.travel.holder.jobs import HolderJob, Receipts
 from sealift.travel.holder.visit import SERVED_NAME, ServedVisits
+from sealift.travel.visit.messages import StartJob
 from tests.sim.owners import now
 from tests.sim.paperwork import signed_receipt
 from tests.worlds.consortium import Consortium, make_consortium
@@ -124,6 +125,29 @@ def test_a_receipt_that_cannot_be_written_is_lost(
         assert lost.value.exit_code
     else:
         require_kept(receipts.lost, folder)
+
+
+@pytest.mark.parametrize("job", ["../../elsewhere", "a/b", "", "x" * 300, "nul\0"])
+def test_a_receipt_is_written_nowhere_but_in_its_folder(
+    consortium: Consortium, tmp_path: Path, job: str
+) -> None:
+    """The job stands in what another party signed, and becomes the name of a file."""
+    folder = tmp_path / "home" / "receipts"
+    folder.mkdir(parents=True)
+    receipts, signed = Receipts(folder), signed_receipt(consortium, ())
+    foreign = replace(signed, body=replace(signed.body, job=job))
+    with pytest.raises(MalformedError) as refused:
+        receipts.keep(foreign)
+    assert refused.value.code == "bad-name"
+    assert (receipts.kept, receipts.lost) == (0, 1)
+    assert not [each for each in tmp_path.rglob("*") if each.is_file()]
+
+
+def test_a_job_that_is_opened_under_a_path_is_refused() -> None:
+    StartJob("digits", b"{}")  # control
+    with pytest.raises(MalformedError) as refused:
+        StartJob("../digits", b"{}")
+    assert refused.value.code == "bad-name"
 
 
 def test_a_receipt_still_on_its_way_to_the_disk_is_not_lost(

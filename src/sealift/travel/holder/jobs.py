@@ -18,6 +18,7 @@ from sealift.codec import encode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PeerError, PolicyError, SealiftError, require_value
 from sealift.events import Sink, discard, emit
+from sealift.ids import check_name
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.client import request_consistency
@@ -90,11 +91,14 @@ class Receipts:
         """Add one to those of its job, synced to the disk; the name of their file.
 
         Raises:
+            MalformedError: code ``bad-name``: its job is no name; it counts as lost.
             UnavailableError: ``disk-full`` or ``cannot-write``; it counts as lost.
         """
         with self._counting:
-            name = f"{receipt.body.job}{RECEIPTS_SUFFIX}"
             try:
+                # Else an accelerator would choose where this owner's disk is written.
+                job = check_name(receipt.body.job, what="job name")
+                name = f"{job}{RECEIPTS_SUFFIX}"
                 append_line(self.folder / name, encode(receipt))
             except BaseException:
                 self.lost += 1

@@ -294,9 +294,10 @@ class Provisioning:
 
     def _check_receipt(self, receipt: Receipt) -> None:
         lease = self._lease
-        expected = (lease.visit, lease.accelerator, lease.content, lease.agreement)
-        told = (receipt.visit, receipt.instance, receipt.content, receipt.agreement)
-        if told != expected or receipt.cargo_bytes != lease.cargo_bytes:
+        names = ("job", "visit", "content", "agreement")
+        same = all(getattr(receipt, name) == getattr(lease, name) for name in names)
+        same = same and receipt.instance == lease.accelerator
+        if not same or receipt.cargo_bytes != lease.cargo_bytes:
             raise PolicyError(
                 "the receipt belongs to another visit", code="foreign-receipt"
             )

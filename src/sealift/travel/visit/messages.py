@@ -14,7 +14,7 @@ from typing import Final, TypeVar, overload
 from sealift.codec import encode_named, from_plain, parse_named
 from sealift.data.schedule.visits import Stop
 from sealift.errors import MalformedError, PeerError
-from sealift.ids import Digest, Handle, VisitId
+from sealift.ids import Digest, Handle, VisitId, check_name
 from sealift.release.agreement import Purpose
 from sealift.release.agreement.statements import SignedStatement
 from sealift.release.log.entries import SignedTreeHead
@@ -75,6 +75,9 @@ class StartJob:
 
     job: str
     settings: bytes
+
+    def __post_init__(self) -> None:
+        check_name(self.job, what="job name")
 
 
 @dataclass(frozen=True, slots=True)
