@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 
 import pytest
@@ -46,15 +47,37 @@ def test_a_chain_reads_across_its_parts() -> None:
 
 def test_what_nobody_has_is_overwritten_and_given_back() -> None:
     held = Held.of(RAW)
-    part, spy = held.part(4096, 10), os.dup(held.descriptor)
-    try:
+    part = held.part(4096, 10)
+    with held.open_to_read() as spy:
         del held
-        assert os.pread(spy, len(RAW), 0) == RAW  # a part is still there
+        assert os.pread(spy.fileno(), len(RAW), 0) == RAW  # a part is still there
         del part
-        assert not any(os.pread(spy, len(RAW), 0))
-        assert os.fstat(spy).st_blocks == 0
-    finally:
-        os.close(spy)
+        assert not any(os.pread(spy.fileno(), len(RAW), 0))
+        assert os.fstat(spy.fileno()).st_blocks == 0
+
+
+def test_what_is_handed_over_of_a_state_can_be_read_alone() -> None:
+    held = Held.of(RAW)
+    with held.open_to_read() as shown:
+        with pytest.raises(PermissionError):
+            mmap.mmap(shown.fileno(), 4096)
+        with mmap.mmap(shown.fileno(), 4096, access=mmap.ACCESS_COPY) as copied:
+            copied[:3] = b"own"  # as a worker does with its copy
+        with mmap.mmap(shown.fileno(), 4096, access=mmap.ACCESS_READ) as pages:
+            assert pages[:3] == RAW[:3]
+
+
+def test_a_state_that_lies_beside_another_is_copied_for_who_may_read_no_other() -> None:
+    memory = MemoryFile(2 * PIECE_BYTES + 10)
+    first, second = Held(memory, 0, PIECE_BYTES), Held(memory, PIECE_BYTES, 1 << 20)
+    second.write(0, RAW[: 1 << 20])
+    apart = second.by_itself()
+    assert apart == second
+    assert apart.start == 0
+    with apart.open_to_read() as shown:
+        assert os.fstat(shown.fileno()).st_size == len(second)
+    del first
+    assert second.by_itself() is second  # no copy, where there is nothing beside it
 
 
 def test_the_last_stretch_of_a_file_closes_it() -> None:

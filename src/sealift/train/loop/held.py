@@ -60,8 +60,18 @@ class MemoryFile:
         """What is handed over, as long as somebody uses the file."""
         return self._shown.fileno()
 
+    def open_to_read(self) -> FileIO:
+        """Another open file of the same bytes, which nobody can map to write them."""
+        shown = f"/proc/self/fd/{self.descriptor}"
+        return FileIO(os.open(shown, os.O_RDONLY | os.O_CLOEXEC))
+
+    @property
+    def users(self) -> int:
+        """How many stretches of it are in use."""
+        return self._users
+
     def use(self) -> None:
-        """One more has it; whoever does says ``end_use`` once."""
+        """One more user, which calls ``end_use`` once."""
         self._users += 1
 
     def end_use(self, start: int, end: int) -> None:
@@ -167,7 +177,7 @@ class ByPieces(ABC):
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}({len(self)} bytes)"  # a state is nobody's to read
+            f"{type(self).__name__}({len(self)} bytes)"  # nobody reads a state on a screen
         )
 
 
@@ -226,10 +236,22 @@ class Held(ByPieces):
     def __len__(self) -> int:
         return self._length
 
-    @property
-    def descriptor(self) -> int:
-        """Of the file, to be handed over; it lives as long as this does."""
-        return self._memory.descriptor
+    def open_to_read(self) -> FileIO:
+        """The file, to be handed over: its own open file, which writes nothing (rule N6)."""
+        return self._memory.open_to_read()
+
+    def by_itself(self) -> Held:
+        """The same bytes in a file that has no other stretch; itself, if that is so already.
+
+        Raises:
+            UnavailableError: code ``no-memory``.
+        """
+        if self._memory.users == 1:
+            return self
+        made = self.room(self._length)
+        for number, piece in enumerate(self.pieces()):
+            made.write(number * PIECE_BYTES, piece)
+        return made
 
     @property
     def start(self) -> int:

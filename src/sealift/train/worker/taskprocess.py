@@ -174,8 +174,11 @@ class TaskProcess:
         answers = TaskAnswers(task, given, self._gradients)
         process, farewell_s = self._process, 0.0
         held = [Held.of(each.tensors) for each in given.states if each]
-        with overwritten(_plain_of(given)) as plain:
-            files = [plain.descriptor, *(each.descriptor for each in held)]
+        if self._ready is not None:  # its recipe may map more than the stretch it is given
+            held = [each.by_itself() for each in held]
+        with overwritten(_plain_of(given)) as plain, ExitStack() as opened:
+            states = [opened.enter_context(each.open_to_read()) for each in held]
+            files = [plain.descriptor, *(each.fileno() for each in states)]
             files += [each.descriptor for each in given.rows]
             try:
                 order = self._assignment(task, given, held)
