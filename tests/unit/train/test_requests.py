@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 from sealift.errors import JobError, MalformedError, PeerError
+from sealift.outsource.terms import Backward
 from sealift.train.loop.held import Held
-from sealift.train.loop.states import TrainingState
+from sealift.train.loop.states import MAX_TREE_BYTES, TrainingState, pack_tensors
 from sealift.train.loop.statistics import Measured, let_out
 from sealift.train.loop.tasks import SliceId, SliceTask, TaskInputs, TaskModel, TaskPart
 from sealift.train.sandboxed.parentpipe import WorkerEnd
 from sealift.train.worker.messages import (
     MAX_REQUEST_BYTES,
+    AddUp,
     AssignmentDone,
     Handed,
     Importing,
@@ -325,6 +327,56 @@ def test_too_many_names_and_a_buffer_that_nobody_asked_for(
     for odd in ((many, b""), (TaskMetrics(0, 0, {}), b"x")):
         with pytest.raises(MalformedError):
             answers(HELDOUT, state).reply(*odd, Heard())
+
+
+class Long:
+    """An area of 4 GiB, in which somebody says that what is asked for lies."""
+
+    length = 4 << 30
+
+    def copy(self, _start: int, length: int) -> bytes:
+        assert length < 1 << 20, "copied before its length was looked at"
+        return bytes(length)
+
+    def take(self, _start: int, length: int) -> Held:
+        return Held.of(pack_tensors({}))
+
+
+@pytest.mark.parametrize("tree", [MAX_TREE_BYTES + 1, 1 << 29])
+def test_a_tree_is_not_copied_before_its_length_is_looked_at(tree: int) -> None:
+    built = SliceTask("build", SETTINGS, (TaskModel((), begun=False),))
+    for length, fits in ((8, True), (tree, False)):
+        found = TaskAnswers(built, TaskInputs(states=(None,)))
+        done = AssignmentDone((StateSize(0, 10, length),), ())
+        with nullcontext() if fits else pytest.raises(MalformedError):
+            found.finish(done, Long())
+
+
+def test_sums_are_not_copied_before_their_length_is_looked_at() -> None:
+    summed = SliceTask("prepare", SETTINGS, (), PARTS[:1])
+    with pytest.raises(MalformedError):
+        TaskAnswers(summed, TaskInputs()).finish(AssignmentDone((), (1 << 30,)), Long())
+
+
+def test_a_buffer_is_as_long_as_its_message_says_or_not_copied(
+    ends: Ends, state: TrainingState
+) -> None:
+    found = answers(TRAINED, state)
+    size = StateSize(0, 60, 4)
+    for message, length in (
+        (Handed(0, size), ROOM),
+        (Handed(0, StateSize(0, 60, MAX_TREE_BYTES + 1)), 64),
+        (AddUp(0), 64),  # no bucket was announced
+        (Backward(0, ("input",)), 64),  # nor is any product the task's
+    ):
+        ends.say(message, length=length)
+        ends.area.read_bytes = 0
+        with pytest.raises(MalformedError):
+            ends.parent.hear(type(message), length_of=found.length_of)
+        assert not ends.area.read_bytes
+    ends.say(Handed(0, size), length=64)
+    ends.parent.hear(Handed, length_of=found.length_of)
+    assert ends.area.read_bytes == 64
 
 
 def test_an_end_before_all_was_told(state: TrainingState) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load, save
 
 from sealift.errors import MalformedError
+from sealift.train.loop.held import Held
 from sealift.train.loop.states import ELEMENTS, pack_tensors, parse_tensors
 from sealift.train.sandboxed.torchstate import as_tensors, tensor_bytes
 
@@ -95,9 +97,13 @@ def test_the_good_blob_is_good() -> None:
         blob_of({"a": entry(0, 2), "b": entry(1, 3)}, b"abc"),
         blob_of({"a": entry(0, 1), "b": entry(2, 3)}, b"abc"),
         blob_of({"a": entry(1, 2)}, b"ab"),
+        blob_of({"a": entry(0, 2)}, b"a"),
     ],
 )
-def test_anything_else_is_refused(blob: bytes) -> None:
+@pytest.mark.parametrize("kept", [bytes, Held.of])
+def test_anything_else_is_refused(
+    blob: bytes, kept: Callable[[bytes], bytes | Held]
+) -> None:
     with pytest.raises(MalformedError) as caught:
-        parse_tensors(blob)
+        parse_tensors(kept(blob))
     assert caught.value.code == "bad-tensors"

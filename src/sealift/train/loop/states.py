@@ -129,6 +129,8 @@ def parse_tensors(blob: Content) -> dict[str, TensorBytes]:
     for name, dtype, shape, first, end in entries:
         if first != at or end - first != math.prod(shape) * ELEMENTS[dtype][0]:
             _refuse("a tensor's offsets do not match its shape")
+        if start + end > len(whole):
+            _refuse("a tensor reaches past the end of the data")
         content = part_of(whole, start + first, end - first)
         found[name] = TensorBytes(dtype, shape, content)
         at = end

@@ -20,7 +20,12 @@ from sealift.codec import MAX_INTEGER, encode
 from sealift.errors import JobError, MalformedError
 from sealift.release.agreement import OutputRule, Resource
 from sealift.train.loop.held import read_of
-from sealift.train.loop.states import TensorBytes, pack_tensors, parse_tensors
+from sealift.train.loop.states import (
+    MAX_HEADER_BYTES,
+    TensorBytes,
+    pack_tensors,
+    parse_tensors,
+)
 
 ALONE: Final = "alone"
 
@@ -95,6 +100,7 @@ def mean_over_rows(
 
 
 MAX_SUMS: Final = 65_536
+MAX_SUMS_BYTES: Final = 8 * MAX_SUMS + MAX_HEADER_BYTES  # names and shapes beside them
 _FORMATS: Final = {"F64": "d", "I64": "q"}
 
 

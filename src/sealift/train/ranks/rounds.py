@@ -43,7 +43,7 @@ from sealift.train.loop.held import PIECE_BYTES, Content, Held, pieces_of, read_
 from sealift.train.loop.slices import steps_of_slices
 from sealift.train.loop.states import TrainerState, TrainingState
 from sealift.train.loop.statistics import (
-    MAX_SUMS,
+    MAX_SUMS_BYTES,
     Measured,
     add_sums,
     check_sums,
@@ -61,11 +61,11 @@ UNTRUE: Final = "untrue-report"
 DIVERGED: Final = "ranks-diverged"
 _LENGTH: Final = struct.Struct(">Q")
 _HEAD: Final = struct.Struct(">QQQ")  # steps, and how long tensors and tree are
-# Of the states that rank 0 hands out; the sums' names and shapes stand beside them.
+# Of the states that rank 0 hands out.
 _STATES: Final[Mapping[str, int]] = {
     "joint": 0,  # as long as a state may be that a recipe's process hands over
     "rows": 8,
-    "statistics": 8 * MAX_SUMS + (16 << 20),
+    "statistics": MAX_SUMS_BYTES,
 }
 _ROOM_SHARE: Final = 4
 

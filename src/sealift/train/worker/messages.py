@@ -22,8 +22,8 @@ from sealift.outsource.terms import Backward, Forward
 from sealift.train.loop.buckets import Bucket, Trained, cut_buckets
 from sealift.train.loop.faults import Fault, believable
 from sealift.train.loop.held import PAGE_BYTES, Content, Held, part_of, read_of
-from sealift.train.loop.states import TrainingState, check_state
-from sealift.train.loop.statistics import check_sums
+from sealift.train.loop.states import MAX_TREE_BYTES, TrainingState, check_state
+from sealift.train.loop.statistics import MAX_SUMS_BYTES, check_sums
 from sealift.train.loop.tasks import LOSS, SliceTask, TaskDone, TaskInputs, TaskParent
 from sealift.train.worker.products import BeginStep, ProductAnswers, Settle
 from sealift.travel.settings import TrainingSettings
@@ -417,6 +417,22 @@ class TaskAnswers:
             raise _odd("metrics other than the loss")
         return parent.measured(message.model, message.place, message.values)
 
+    def length_of(self, message: object) -> int:
+        """How long the buffer of a request is, if the request is the task's.
+
+        Raises:
+            MalformedError: if it cannot be.
+        """
+        match message:
+            case Handed():
+                _demand_lengths(message.size)
+                return message.size.tensors + message.size.tree
+            case AddUp() if self._buckets and self._gradients is None:
+                return self._buckets[self._added % len(self._buckets)].length
+            case Forward() | Backward():
+                return self._products.length_of(message)
+        return 0
+
     def finish(self, done: AssignmentDone, area: LeftArea) -> TaskDone:
         """The results, once the worker is gone.
 
@@ -553,6 +569,8 @@ class TaskAnswers:
             raise _odd("another number of sums than the task has")
         found = []
         for length in lengths:
+            if length > MAX_SUMS_BYTES:  # before it is copied (rule O8)
+                raise _odd(f"sums of {length:,} bytes")
             blob = area.copy(at, length)
             check_sums(blob)
             found.append(blob)
@@ -564,6 +582,8 @@ def _demand_lengths(size: StateSize) -> None:
     """Raises ``MalformedError`` for a size that is none."""
     if size.tensors < 0 or size.tree < 0 or size.step < 0:
         raise _odd("a negative length")
+    if size.tree > MAX_TREE_BYTES:  # before it is copied (rule O8)
+        raise _odd(f"a tree of {size.tree:,} bytes")
 
 
 def _checked(size: StateSize, tensors: Content, tree: bytes) -> TrainingState:

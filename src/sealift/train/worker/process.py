@@ -39,6 +39,7 @@ from sealift.train.worker.messages import (
 from sealift.train.worker.requests import (
     TIMED_OUT,
     Area,
+    LengthOf,
     ParentEnd,
     Request,
     timed_out,
@@ -246,15 +247,17 @@ class WorkerProcess:
         """Give it an order, or reply to its last request; see ``ParentEnd.tell``."""
         self._end.tell(message, buffer)
 
-    def hear(self, *kinds: type) -> Request:
+    def hear(self, *kinds: type, length_of: LengthOf | None = None) -> Request:
         """What it says next; modules that it imports meanwhile are measured first.
+
+        Its arguments are those of ``ParentEnd.hear``.
 
         Raises:
             PeerError: see ``died``.
             MalformedError: if it makes no sense.
         """
         while True:
-            request = self._end.hear(Importing, *kinds)
+            request = self._end.hear(Importing, *kinds, length_of=length_of)
             if not isinstance(request.message, Importing):
                 return request
             self._measure(request.message.path)

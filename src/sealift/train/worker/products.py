@@ -47,6 +47,21 @@ class ProductAnswers:
         self._outsourced = outsourced
         self._calls: list[Layer] = []
 
+    def length_of(self, message: Forward | Backward) -> int:
+        """How long the operands of a request are; none where the job asks for no products.
+
+        Raises:
+            MalformedError: if its call is unknown.
+        """
+        if not self._outsourced:
+            return 0
+        match message:
+            case Forward(layer):
+                shapes = [layer.shape("x"), layer.shape("w")]
+            case Backward(call):
+                shapes = [self._layer_of(call).shape("dy")]
+        return 4 * sum(map(math.prod, shapes))
+
     def reply(
         self, message: ProductRequest, buffer: bytes, parent: TaskParent
     ) -> Buffer:
@@ -70,13 +85,16 @@ class ProductAnswers:
                 self._calls.append(layer)
                 return y.tobytes()
             case Backward(call):
-                if not 0 <= call < len(self._calls):
-                    raise _odd("gradients of an unknown call")
-                (dy,) = cut_operands(buffer, self._calls[call].shape("dy"))
+                (dy,) = cut_operands(buffer, self._layer_of(call).shape("dy"))
                 found = products.backward(message, dy)
                 return b"".join(each.tobytes() for each in found)
             case Settle():
                 return GOES_ON if products.settle() else AGAIN
+
+    def _layer_of(self, call: int) -> Layer:
+        if not 0 <= call < len(self._calls):
+            raise _odd("gradients of an unknown call")
+        return self._calls[call]
 
 
 def cut_operands(buffer: bytes, *shapes: tuple[int, ...]) -> list[F32]:

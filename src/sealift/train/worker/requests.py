@@ -43,6 +43,7 @@ from sealift.train.worker.messages import (
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 TIMED_OUT: Final = "worker-timeout"
 Left = Callable[[], float]  # seconds
+LengthOf = Callable[[object], int]
 
 # Behind the buffers: a head for each of the two, and a message of whoever speaks.
 HEAD: Final = struct.Struct("<QQQQQ")
@@ -223,10 +224,14 @@ class ParentEnd:
         self._area.write_head(head, raw)
         ring(self._stream, self._left_s)
 
-    def hear(self, *kinds: type) -> Request:
+    def hear(self, *kinds: type, length_of: LengthOf | None = None) -> Request:
         """The worker's next request, or its answer to an order.
 
         Of a kind that has no buffer none is copied: memory is the parent's, too.
+
+        Args:
+            kinds: Of messages.
+            length_of: How long the buffer of a message has to be; without, any length.
 
         Raises:
             MalformedError: if it is of none of these kinds, or its head makes no sense.
@@ -240,6 +245,9 @@ class ParentEnd:
         message = from_bytes(self._area.read_message(head.message_bytes), *kinds)
         if head.length and not isinstance(message, BUFFERED):
             raise _odd("a buffer without a request")
+        if length_of and isinstance(message, BUFFERED):  # before it is copied (rule O8)
+            if head.length != length_of(message):
+                raise _odd(f"a buffer of {head.length:,} bytes")
         apart = isinstance(message, Handed)  # a whole state
         copy = self._area.copy_apart if apart else self._area.copy
         return Request(message, copy(head.start, head.length))

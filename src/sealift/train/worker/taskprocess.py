@@ -202,7 +202,9 @@ class TaskProcess:
     ) -> AssignmentDone | Fault:
         """Reply to whatever it asks, until it says how the task went."""
         while True:
-            request = self._process.hear(*_ASKED, AssignmentDone, Fault)
+            request = self._process.hear(
+                *_ASKED, AssignmentDone, Fault, length_of=answers.length_of
+            )
             if isinstance(request.message, AssignmentDone | Fault):
                 return request.message
             reply = answers.reply(request.message, request.buffer, parent)
