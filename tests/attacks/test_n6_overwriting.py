@@ -35,13 +35,19 @@ pytestmark = pytest.mark.distributed
 
 
 class SpiedArea(Area):
-    """Keeps a duplicate of what is handed out."""
+    """Keeps a duplicate of what is handed out, and whether it was written to."""
 
     spies: list[int]
+    held: list[bool]
 
     def __init__(self, length: int) -> None:
         super().__init__(length)
         self.spies.append(os.dup(self.descriptor))
+
+    def close(self) -> None:
+        if self._open:
+            self.held.append(any(written(self.descriptor)))
+        super().close()
 
 
 @pytest.fixture
@@ -53,9 +59,11 @@ def spies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[int]]]:
     def plain_of(given: TaskInputs) -> SharedBuffer:
         made = plain(given)
         found["states"].append(os.dup(made.descriptor))
+        assert any(made.view) is any(each is not None for each in given.states)
         return made
 
     monkeypatch.setattr(SpiedArea, "spies", found["area"], raising=False)
+    monkeypatch.setattr(SpiedArea, "held", [], raising=False)
     monkeypatch.setattr(taskprocess, "Area", SpiedArea)
     monkeypatch.setattr(taskprocess, "_plain_of", plain_of)
     yield found
@@ -148,6 +156,7 @@ def test_area_and_states_are_overwritten_whatever_it_did(
     name: str, spies: dict[str, list[int]]
 ) -> None:
     assert act(name) == ACTS[name]
+    assert SpiedArea.held == [True, True]  # control: there was something to overwrite
     for kind, found in spies.items():
         assert len(found) == 2
         assert not any(written(found[-1])), kind

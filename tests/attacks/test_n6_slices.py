@@ -6,11 +6,12 @@ import _sqlite3
 import io
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from sealift.train.loop.states import Settled, TrainingState
 from sealift.train.loop.tasks import SliceTask, TaskInputs, TaskModel
 from sealift.train.loop.trainer import Trainer
 from sealift.train.sandboxed.parentpipe import WorkerEnd
+from sealift.train.worker import process, taskprocess
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.messages import (
     AssignmentDone,
@@ -33,10 +35,12 @@ from sealift.train.worker.messages import (
     places_of,
     size_of,
 )
+from sealift.train.worker.process import WorkerProcess
 from sealift.train.worker.requests import Area, ParentEnd, Request
 from sealift.travel.settings import TrainingSettings
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 from tests.sim.inside import look
+from tests.sim.memoryscan import family
 from tests.unit.train.joints import cargo, in_place, joint
 
 pytestmark = pytest.mark.distributed
@@ -285,6 +289,18 @@ def test_what_a_worker_hands_over_is_read_once(state: TrainingState) -> None:
             reply(answers, parent.hear(Handed), told)
 
 
+SMALL = """
+import torch
+from torch import nn
+def build():
+    return nn.Linear(4, 2)
+def configure_optimizers(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+def loss(model, batch):
+    return model(batch["x"]).square().mean()
+"""
+
+
 def test_what_a_worker_is_done_with_stays_as_it_was_measured(
     state: TrainingState,
 ) -> None:
@@ -306,6 +322,44 @@ def test_what_a_worker_is_done_with_stays_as_it_was_measured(
         with pytest.raises(JobError) as caught:
             settled.verify(require_value(found))
     assert caught.value.code == "state-changed"
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_nothing_is_taken_of_a_worker_whose_end_nobody_confirms(
+    silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It might still write: a state would be one thing when digested, another when used."""
+    part = WorkerProcess.part
+
+    def part_in_silence(self: WorkerProcess, farewell_s: float) -> None:
+        zygote = family(shop._process.pid)[:-1]
+        for each in zygote if silent else ():
+            os.kill(each, signal.SIGSTOP)
+        try:
+            part(self, farewell_s)
+        finally:
+            for each in zygote:
+                os.kill(each, signal.SIGCONT)  # its late word comes now
+
+    with RecipeExecutor({"recipe.py": SMALL.encode()}, "recipe.py") as shop:
+        training = Trainer(shop, TrainingSettings(seed=1, batch_rows=16))
+        training.build()
+        before = training.joint
+        with monkeypatch.context() as patched:
+            patched.setattr(WorkerProcess, "part", part_in_silence)
+            if silent:
+                patched.setattr(process, "START_S", 0.5)
+                patched.setattr(taskprocess, "FAREWELL_S", 0.5)
+            with pytest.raises(JobError) if silent else nullcontext() as caught:
+                training.work([cargo("ada")])
+        if caught is None:
+            assert training.steps  # control
+            training.work([cargo("ada")])
+            return
+        assert caught.value.code == "recipe-killed"
+        assert training.joint is before
+        with pytest.raises(JobError):  # nor does that zygote fork another one
+            training.work([cargo("ada")])
 
 
 def test_nothing_outside_of_an_area_is_read(state: TrainingState) -> None:

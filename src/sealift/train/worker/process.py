@@ -180,7 +180,8 @@ class WorkerProcess:
         area: Of this worker alone.
 
     Attributes:
-        status: Exit code, or the negative number of a signal; None while it runs.
+        status: Exit code, or the negative number of a signal; None while it runs, and where
+            nobody confirmed that it ended.
         scrub: What it said of its GPU's memory, before it was gone.
     """
 
@@ -197,7 +198,7 @@ class WorkerProcess:
         self._stream.setblocking(False)
         self._end = ParentEnd(area, self._stream.fileno(), self._left_s)
         self.status: int | None = 0
-        self._started = False
+        self._started = self._runs = False
         self.scrub: DeviceScrub | None = None
 
     def start(
@@ -219,7 +220,7 @@ class WorkerProcess:
             descriptors = [theirs.fileno(), *(each.descriptor for each in shared)]
             order = replace(order, most_bytes=most_bytes) if most_bytes else order
             send_with(self._control, to_bytes(order), [*descriptors, *files])
-        self.status, self._started = None, True
+        self.status, self._started, self._runs = None, True, True
 
     def hold(self) -> None:
         """Stop it; nothing of it runs until ``release``."""
@@ -298,7 +299,9 @@ class WorkerProcess:
                 f"the recipe took more than {self._within_s:g} s for one {unit}",
                 code="recipe-timeout",
             )
-        status = self.status or 0
+        if self.status is None:
+            return _unconfirmed()
+        status = self.status
         if status == NOT_CONFINED:  # a recipe that ends so says no more than that
             return killed("its sandbox was not in force before the recipe was loaded")
         return killed(f"signal {-status}" if status < 0 else "it exited by itself")
@@ -320,7 +323,7 @@ class WorkerProcess:
 
         That is its own word: no more than that its code ran.
         """
-        if self.status is None and self._equipment.device != CPU:
+        if self._runs and self._equipment.device != CPU:
             with suppress(OSError):
                 self._stream.shutdown(socket.SHUT_WR)
             # Who ends it before its answer does not wait long.
@@ -345,21 +348,30 @@ class WorkerProcess:
         return told if possible else None
 
     def end(self, farewell_s: float) -> None:
-        """Make sure that it is gone, and know how it went.
+        """Make sure that it is gone, and know how it went; see ``demand_ended``.
 
         Args:
             farewell_s: How long it may take to end by itself.
         """
         try:
-            if self.status is None:
-                self.status = 0
+            if self._runs:
+                self._runs = False
                 self.status = self._await_end(farewell_s)
         finally:
             self._stream.close()
             self._theirs.close()
 
-    def _await_end(self, farewell_s: float) -> int:
-        """Its status; 0 if the zygote is gone as well."""
+    def demand_ended(self) -> None:
+        """Demand that its end was confirmed: until then it may still write what it left.
+
+        Raises:
+            JobError: code ``recipe-killed``.
+        """
+        if self.status is None:
+            raise _unconfirmed()
+
+    def _await_end(self, farewell_s: float) -> int | None:
+        """Its status; None if the zygote does not say it, which then forks no other one."""
         self._control.settimeout(farewell_s)
         raw = read_packet(self._control)
         if not raw:
@@ -368,7 +380,9 @@ class WorkerProcess:
                 self._control.send(to_bytes(KillWorker()))
             raw = read_packet(self._control)
         if not raw:
-            return 0
+            with suppress(OSError):  # a late word would be about the next worker
+                self._control.shutdown(socket.SHUT_RDWR)
+            return None
         told = require_kind(from_bytes(raw, WorkerEnded), WorkerEnded)
         return told.status
 
@@ -489,6 +503,10 @@ def killed(why: str) -> JobError:
         why=why,
         code="recipe-killed",
     )
+
+
+def _unconfirmed() -> JobError:
+    return killed("the process that started it did not confirm its end")
 
 
 def garbled() -> JobError:

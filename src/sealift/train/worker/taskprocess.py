@@ -195,6 +195,7 @@ class TaskProcess:
                 raise process.died(error, "visit") from None
             finally:
                 process.part(farewell_s)
+        process.demand_ended()
         return self._read(answers, given, answer)
 
     def _serve(
