@@ -21,6 +21,7 @@ from sealift.errors import MalformedError, SealiftError
 from sealift.ids import Digest
 from sealift.release.agreement import Purpose
 from sealift.train.loop.averaging import Contribution, mean_state
+from sealift.train.loop.held import read_of
 from sealift.train.loop.states import (
     TensorBytes,
     TrainerState,
@@ -195,6 +196,31 @@ def test_honest_ranks_hold_the_same_state_and_statistics() -> None:
     assert [each.error for each in found] == [None] * 3
     assert len({each.trainer.joint for each in found}) == 1
     assert found[0].trainer.steps == 2 * STEPS
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_bit_that_changes_beside_the_training_is_in_no_mean(place: int) -> None:
+    """H1: what a round began with and what it came to are digested before the mean."""
+
+    def damage(rank: Ranked) -> None:
+        train = rank.rounds._work
+
+        def work(purpose: Purpose, epoch: int) -> Any:
+            began = rank.trainer.joint
+            told = train(purpose, epoch)
+            if rank.number == 1:
+                state = (began, rank.trainer.joint)[place]
+                tensors = bytearray(read_of(state.tensors, 0, len(state.tensors)))
+                tensors[-1] ^= 1
+                object.__setattr__(state, "tensors", bytes(tensors))
+            return told
+
+        rank.rounds._work = work
+        rank.train(0)
+
+    found = World(odd=-1).run(damage)
+    codes = [each.error and each.error.code for each in found]
+    assert codes == ["state-changed"] * 3
 
 
 def of_itself(**lie: Any) -> Tell:

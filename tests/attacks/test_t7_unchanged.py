@@ -16,7 +16,15 @@ import numpy as np
 import pytest
 
 from sealift.errors import JobError
-from sealift.train.loop.states import Settled, TrainingState, parse_tensors
+from sealift.train.loop.held import Held
+from sealift.train.loop.states import (
+    Settled,
+    TensorBytes,
+    TrainingState,
+    give_away,
+    pack_tensors,
+    parse_tensors,
+)
 from sealift.train.loop.tasks import SliceTask, TaskInputs
 from sealift.train.loop.trainer import JOINT, TaskObserver, Trainer
 from sealift.train.worker.executor import RecipeExecutor
@@ -161,6 +169,24 @@ def test_a_change_while_steps_stand_still() -> None:
     training._workplace.do = do  # type: ignore[method-assign,assignment]
     with pytest.raises(JobError) as caught:
         training.work([cargo("south")])
+    assert caught.value.code == "state-changed"
+
+
+def test_what_stays_of_a_state_whose_rest_was_moved_to_a_worker() -> None:
+    """What a round began with: its mean is made of the model and the small tensors."""
+    long = TensorBytes("F32", (5000,), b"\1" * 20000)
+    parts = {"model/w": long, "optimizer/m": long}
+    held = Held.of(pack_tensors(parts))
+    state = TrainingState(0, held, b"{}")
+    began, whole = Settled(state, moved=True), Settled(state)
+    give_away(state)
+    began.verify(state)
+    with pytest.raises(JobError):
+        whole.verify(state)  # the control: something was moved
+    (at,) = place_of(state, "model/")
+    held.write(at // 8, b"\2")
+    with pytest.raises(JobError) as caught:
+        began.verify(state)
     assert caught.value.code == "state-changed"
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sealift import codec
 from sealift.data.schema.card import read_card
 from sealift.demo.tasks.digits import ROW_BYTES
-from sealift.errors import MalformedError, PolicyError, UsageError
+from sealift.errors import JobError, MalformedError, PolicyError, UsageError
 from sealift.events import Event
 from sealift.release.agreement.signed import load_verified
 from sealift.train.loop.held import read_of
+from sealift.train.loop.slices import Slice
 from sealift.train.loop.statistics import mean_over_rows
-from sealift.train.plans import PLANS
+from sealift.train.plans import PLANS, local
 from sealift.travel.settings import JobSettings, SlicesSettings
 from tests.sim.jobworld import RECIPE, Wishes, change, fresh_world, train_here
 
@@ -114,6 +117,27 @@ def test_slices_are_averaged_after_each_round(tmp_path: Path) -> None:
     bound = in_slices(tmp_path, count=2, max_norm=0.01)
     assert owners == again
     assert len({alone, owners, shares, bound}) == 4
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_bit_that_changes_beside_the_training_is_in_no_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """H1: what a round began with and what it came to are digested before the mean."""
+    train = local._work
+
+    def work(slices: Sequence[Slice], *rest: Any) -> Iterator[Any]:
+        began = slices[0].trainer.joint
+        yield from train(slices, *rest)
+        state = (began, slices[1].trainer.joint)[place]
+        tensors = bytearray(read_of(state.tensors, 0, len(state.tensors)))
+        tensors[-1] ^= 1
+        object.__setattr__(state, "tensors", bytes(tensors))
+
+    monkeypatch.setattr(local, "_work", work)
+    with pytest.raises(JobError) as caught:
+        in_slices(tmp_path, count=2)
+    assert caught.value.code == "state-changed"
 
 
 def test_slices_may_make_every_step_together(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
@@ -348,10 +348,11 @@ class Settled:
 
     Args:
         state: Model and optimizer.
+        moved: Whether tensors that are moved to a worker are left out.
     """
 
-    def __init__(self, state: TrainingState) -> None:
-        self._key = SecretKey.generate()
+    def __init__(self, state: TrainingState, *, moved: bool = False) -> None:
+        self._key, self._moved = SecretKey.generate(), moved
         self._digest = self._measure(state)
 
     def verify(self, state: TrainingState) -> None:
@@ -372,7 +373,18 @@ class Settled:
         sizes = (state.step, len(state.tensors), len(state.tree))
         hasher.update("|".join(str(size) for size in sizes).encode())
         hasher.update(b"|")
-        for piece in pieces_of(state.tensors):
-            hasher.update(piece)
+        for content in self._contents(state):
+            for piece in pieces_of(content):
+                hasher.update(piece)
         hasher.update(state.tree)
         return hasher.digest()
+
+    def _contents(self, state: TrainingState) -> Iterator[Content]:
+        if not self._moved:
+            yield state.tensors
+            return
+        tensors = parse_tensors(state.tensors)
+        yield head_of(tensors)[0]
+        for name, tensor in tensors.items():
+            if not is_moved(name, tensor):
+                yield tensor.content

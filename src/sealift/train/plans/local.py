@@ -47,7 +47,7 @@ from sealift.train.loop.slices import (
     plan_slice,
     train_beside,
 )
-from sealift.train.loop.states import TrainingState, chain_tensors
+from sealift.train.loop.states import Settled, TrainingState, chain_tensors
 from sealift.train.loop.statistics import (
     Measured,
     Statistic,
@@ -136,13 +136,15 @@ def train_local(
     for purpose, epoch in settings.visits.passes():
         averaged = purpose == "train" and len(slices) > 1
         before = slices[0].trainer.joint if averaged else None
+        began = Settled(before) if before else None
         told = list(_work(slices, purpose, epoch, workplace, settings))
         heldout = [(stop.rows, let_out(found, rule).metrics) for stop, found in told]
         for (stop, _found), (_rows, out) in zip(told, heldout, strict=True):
             _tell_slice(sink, stop, out)
         if purpose == "prepare":
             _join_sums(slices)
-        if before is not None:
+        if before and began:
+            began.verify(before)
             _join_states(slices, before, epoch, settings.slices.max_norm)
     stops = [s for each in slices for group in each.plan for s in group.stops]
     training = slices[0].trainer
@@ -244,6 +246,8 @@ def _join_states(
     max_norm: float,
 ) -> None:
     """Every slice goes on from the mean of all, by rows."""
+    for each in slices:
+        each.trainer.verify()
     rows = [each.rows("train", epoch) for each in slices]
     contributions = [
         Contribution(

@@ -41,7 +41,7 @@ from sealift.release.log.entries import Logged, SignedTreeHead
 from sealift.train.loop.averaging import Contribution
 from sealift.train.loop.held import PIECE_BYTES, Content, Held, pieces_of, read_of
 from sealift.train.loop.slices import steps_of_slices
-from sealift.train.loop.states import TrainerState, TrainingState
+from sealift.train.loop.states import Settled, TrainerState, TrainingState
 from sealift.train.loop.statistics import (
     MAX_SUMS_BYTES,
     Measured,
@@ -225,10 +225,14 @@ class GroupRounds:
                 ``ranks-diverged``, if two ranks were told two things, or hold two states.
         """
         before = self._trainer.joint if purpose == "train" else None
+        began = Settled(before, moved=True) if before else None
         contribution, own_error = None, None
         try:
             parts, uses = self._work(purpose, epoch)
-            contribution = self._contribution(before, epoch) if before else None
+            if before and began:
+                began.verify(before)
+                self._trainer.verify()
+                contribution = self._contribution(before, epoch)
             sums = self._trainer.statistics if purpose == "prepare" else b""
         except SealiftError as error:
             own_error = error
