@@ -65,6 +65,16 @@ def test_an_event_in_words(kind: str, fields: dict[str, Any], parts: list[str]) 
     assert all(part in line for part in parts)
 
 
+def test_a_limit_that_stops_measuring_says_nothing_of_the_model() -> None:
+    said = {
+        purpose: sentence("job.limited", {"purpose": purpose, "epoch": 1, "line": "l"})
+        for purpose in ("train", "heldout")
+    }
+    assert "model" in said["train"]
+    assert "model" not in said["heldout"]
+    assert all("l; " in each for each in said.values())
+
+
 def test_an_event_for_programs_alone_has_no_sentence() -> None:
     assert sentence("visit.offered", {"holder": "north"}) == ""
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sealift.data.schedule.visits import VisitBatch, plan_job
+from sealift.data.schedule.visits import Stop, VisitBatch, plan_job
 from sealift.errors import JobError, PeerError, SealiftError
 from sealift.events import Event
 from sealift.ids import VisitId
+from sealift.release.agreement import Purpose
 from sealift.travel.orchestrator.job import Orchestrator
 from sealift.travel.orchestrator.sessions import LiveSessions
 from sealift.travel.orchestrator.tally import Tally
@@ -195,6 +196,40 @@ def test_a_limit_of_visits_ends_training_and_the_model_is_measured() -> None:
     assert trip.tally.verified | trip.tally.skipped == trip.planned
     limited = [each for each in trip.events if each.kind == "job.limited"]
     assert [each.fields["epoch"] for each in limited] == [0]
+
+
+def test_nor_does_what_waits_of_a_later_epoch_while_this_one_ends() -> None:
+    """With two buffers a group of the next epoch is due while the last visit is worked on."""
+
+    def group(position: int, purpose: Purpose, epoch: int, owner: str) -> VisitBatch:
+        stop = Stop(epoch, owner, f"{owner}-train", purpose, 0, 1)
+        return VisitBatch(position, purpose, epoch, (stop,))
+
+    groups = (
+        group(0, "train", 0, "ada"),
+        group(1, "train", 1, "bern"),
+        group(2, "heldout", 1, "ada"),
+    )
+    asked = job_settings(epochs=2, buffers=2, on_missing="wait", wait_s=5.0)
+    trip = Trip(asked, here=["ada"], groups=groups)
+    say = trip.accelerator._say
+
+    def refuse(visit: VisitId) -> object:
+        step = trip.accelerator._next[visit]
+        if step == "work" and trip.accelerator.offers[visit].purpose == "train":
+            trip.live.enter(trip.holders["bern"])  # type: ignore[arg-type]
+            del trip.accelerator._next[visit]
+            return VisitEnded(visit=visit, outcome="failed", reason="too-many-visits")
+        return say(visit)
+
+    trip.accelerator._say = refuse  # type: ignore[method-assign]
+    trip.run()
+    assert [(each.holder, each.purpose) for each in trip.offers()] == [
+        ("ada", "train"),
+        ("ada", "heldout"),
+    ]
+    assert trip.tally.verified == {(2, "ada-train")}
+    assert trip.tally.skipped == {(0, "ada-train"), (1, "bern-train")}
 
 
 @pytest.mark.parametrize("buffers", [1, 2])

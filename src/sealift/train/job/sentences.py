@@ -43,7 +43,6 @@ _SAID: Final = {
     "holder.ready": "{holder} is ready to send its rows",
     "holder.receipt": "the visit's receipt was saved: {name}",
     "receipt.kept": "the receipt of the run was verified and saved: {name}",
-    "job.limited": "a limit of the agreement was reached: {line}; the model is made of the rounds before",
     "job.complete": "the job is complete; its results are in {run}",
     "lease.revoked": "the lease of {peer} was revoked: {rule}",
     "lease.silent": "the orchestrator's lease is not renewed by any broker",
@@ -172,10 +171,18 @@ def _plain_numbers(fields: Fields) -> dict[str, float]:
     return {name: each for name, each in fields.items() if isinstance(each, float)}
 
 
+def _say_limited(fields: Fields) -> str:
+    follows = "this pass measures nothing"
+    if fields["purpose"] == "train":
+        follows = "training ends, and the model is made of what was trained before"
+    return f"a limit of the agreement was reached: {fields['line']}; {follows}"
+
+
 _MADE: Final = {
     "holder.measured": _say_measured,
     "host.enrolled": _say_enrolled,
     "job.gathered": _say_gathered,
+    "job.limited": _say_limited,
     "job.ready": _say_ready,
     "role.arrived": _say_arrived,
     "round.ended": say_round,

@@ -463,9 +463,8 @@ class RankedJob:
         if not over:
             return True
         people = say_ranks(self.agreement.agreement)
-        what = (
-            f"the side of {' and '.join(people[each] for each in over)} allows no more"
-        )
+        ranks = " and ".join(people[each] for each in over)
+        what = f"an owner's broker allows {ranks} no more"
         if purpose == "prepare" or not (purpose == "heldout" or self.trainer.steps):
             raise self._refused or PolicyError(what, code=VISITS_OVER, ranks=over)
         if purpose == "train":

@@ -344,19 +344,26 @@ class PlanRun:
 
         What was trained is measured in the last pass, and handed out.
         """
-        last = max((group.epoch for group in self._left), default=stop.epoch)
-        kept, dropped = list[VisitBatch](), list[VisitBatch]()
-        for group in self._left:
+        begun = [each for states in self._window for each in states]
+        epochs = [group.epoch for group in self._left]
+        last = max([*epochs, *(each.stop.epoch for each in begun)])
+
+        def goes_on(group: VisitBatch | Stop) -> bool:
             measures = group.purpose == "heldout" and group.epoch == last
-            now = group.epoch <= stop.epoch or measures
-            (kept if now else dropped).append(group)
-        if not any(group.purpose == "train" for group in dropped):
+            return group.epoch <= stop.epoch or measures
+
+        left = [(g.position, each) for g in self._left for each in g.stops]
+        dropped = [(at, each) for at, each in left if not goes_on(each)]
+        for state in begun:  # of a group that another one's rows are loaded of already
+            if state.stage is Stage.DUE and not goes_on(state.stop):
+                state.stage = Stage.OVER
+                dropped.append((state.position, state.stop))
+        if not any(each.purpose == "train" for _, each in dropped):
             return
-        self._left = deque(kept)
-        for group in dropped:
-            for each in group.stops:
-                self._tally.skip(group.position, each.resource, cause, left=False)
-        line = f"{stop.holder}'s side allows no more visits to train"
+        self._left = deque(filter(goes_on, self._left))
+        for position, each in dropped:
+            self._tally.skip(position, each.resource, cause, left=False)
+        line = f"the agreement allows no more visits to {stop.holder} for training"
         emit(self._sink, "job.limited", purpose="train", epoch=stop.epoch, line=line)
 
     def _give_up(self) -> None:
