@@ -186,8 +186,24 @@ def test_whoever_finds_no_place_is_told_so_and_so_is_the_relay() -> None:
         assert (answer.kind, answer.reason) == (EnvelopeKind.REFUSED, "relay-full")
         for each in (*silent, late):
             each.close()
-    reasons = [e.fields["reason"] for e in told if e.kind == "relay.refused"]
-    assert reasons == ["relay-full"] * 2
+    refused = [e.fields for e in told if e.kind == "relay.refused"]
+    assert {each["reason"] for each in refused} == {"relay-full"}
+    assert sum(int(str(each["connections"])) for each in refused) == 2
+
+
+def test_strangers_without_end_are_counted_in_few_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(relay_module, "FULL_EVENT_S", 1e9)
+    told: list[Event] = []
+    with Relay.listen(registry=REGISTRY, sink=told.append) as relay:
+        flood = [TcpTransport.dial(*relay.address) for _ in range(40)]
+        for each in flood[: -relay_module.MAX_UNREGISTERED_EACH]:
+            each.receive(60)  # it was turned away
+    for each in flood:
+        each.close()
+    counts = [e.fields["connections"] for e in told if e.kind == "relay.refused"]
+    assert counts == [1, 39 - relay_module.MAX_UNREGISTERED_EACH]
 
 
 def test_a_place_that_becomes_free_is_taken_by_who_waits_for_it(relay: Relay) -> None:

@@ -14,7 +14,8 @@ from sealift.errors import PeerError, UnavailableError, UsageError
 from sealift.events import Event
 from sealift.ids import Digest
 from sealift.session.relay.circuit import Circuit
-from sealift.session.relay.client import MAX_BACKLOG, RelayClient
+from sealift.release.agreement.whole import MAX_PARTIES
+from sealift.session.relay.client import MAX_BACKLOG, MAX_BACKLOG_EACH, RelayClient
 from sealift.session.relay.envelope import (
     CIRCUITS,
     MAX_REGISTRATION_BYTES,
@@ -311,8 +312,23 @@ def test_circuits_are_counted(links: tuple[RelayClient, RelayClient]) -> None:
     assert refusal.value.code == "too-many-circuits"
     opened[0].close()
     links[0].open("accelerator")
-    assert CIRCUITS < MAX_BACKLOG
+    assert 4 * MAX_BACKLOG_EACH < MAX_BACKLOG
     assert STRANGERS * MAX_OPENED_UNPROVEN < MAX_BACKLOG
+
+
+def test_circuits_of_one_name_leave_room_for_others() -> None:
+    """With as many parties as there may be, one may open as many as all places."""
+    keys = {name: key.public_key for name, key in PARTIES.items()}
+    registry = Registry(AGREEMENT, keys, circuits=4 * MAX_PARTIES)
+    with Relay.listen(registry=registry) as relay, ExitStack() as stack:
+        flooding = stack.enter_context(dial(relay, "hospital-a"))
+        called = stack.enter_context(dial(relay, "accelerator"))
+        other = stack.enter_context(RelayClient.dial(relay.address, "hospital-b"))
+        for _ in range(registry.circuits):
+            flooding.open("accelerator")
+        assert other.open("accelerator").peer_name == "accelerator"
+        heard = [called.accept(60).peer_name for _ in range(MAX_BACKLOG_EACH + 1)]
+    assert heard == ["hospital-a"] * MAX_BACKLOG_EACH + ["hospital-b"]
 
 
 def test_garbage_ends_the_connection_and_nothing_else(

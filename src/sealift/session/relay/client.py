@@ -27,7 +27,8 @@ from sealift.session.relay.envelope import (
 from sealift.session.relay.proxy import RelayTransport, dial_relay
 
 DIAL_TIMEOUT_S: Final = 10.0
-MAX_BACKLOG: Final = 256  # all strangers together cannot fill it, nor a single party
+MAX_BACKLOG: Final = 256  # all strangers together cannot fill it, nor a single party:
+MAX_BACKLOG_EACH: Final = 48  # of one name; a party has four at most
 _RETRY_S: Final = 0.05
 _FULL: Final = "relay-full"
 
@@ -254,7 +255,9 @@ class RelayClient:
     def _take_open(self, envelope: RelayEnvelope) -> None:
         circuit = self._circuit(envelope.circuit, envelope.name)
         with self._changed:
-            full = len(self._backlog) >= MAX_BACKLOG
+            waiting = [each.peer_name for each in self._backlog]
+            full = len(waiting) >= MAX_BACKLOG
+            full = full or waiting.count(circuit.peer_name) >= MAX_BACKLOG_EACH
             if not full:
                 self._circuits[circuit.id] = circuit
                 self._backlog.append(circuit)

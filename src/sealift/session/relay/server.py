@@ -59,6 +59,7 @@ FULL: Final = "relay-full"
 _READING: Final = select.EPOLLIN | select.EPOLLRDHUP
 _GONE: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _LAST_READS: Final = 64
+FULL_EVENT_S: Final = 1.0  # from one event about strangers without a place to the next
 _LOOK_S: Final = 1.0  # how often deadlines are looked at
 
 
@@ -96,6 +97,8 @@ class Relay:
         self._crowded_out: deque[RelayConnection] = deque()
         self._to_flush: dict[RelayConnection, None] = {}
         self._held: dict[RelayConnection, None] = {}
+        self._full = 0  # connections that found no place since that was said last
+        self._full_again_s = 0.0
         self._strangers = Account(STRANGERS_BYTES)
         # Whoever comes back finds its own again while anything in it waits.
         self._accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()
@@ -194,12 +197,26 @@ class Relay:
 
     def _turn_away(self, sock: socket.socket) -> None:
         """Close a connection that was just accepted, and say that it may come again."""
-        emit(self._sink, "relay.refused", reason=FULL)
+        self._count_full()
         frame = refuse(NO_CIRCUIT, FULL)
         with suppress(OSError):
             sock.setblocking(False)
             sock.send(len(frame).to_bytes(LENGTH_BYTES, "big") + frame)
         sock.close()
+
+    def _count_full(self) -> None:
+        """Strangers without end make an event a second, with their number, and no more."""
+        with self._lock:
+            self._full += 1
+        self._tell_full()
+
+    def _tell_full(self, *, last: bool = False) -> None:
+        with self._lock:
+            count, now_s = self._full, time.monotonic()
+            if not count or (now_s < self._full_again_s and not last):
+                return
+            self._full, self._full_again_s = 0, now_s + FULL_EVENT_S
+        emit(self._sink, "relay.refused", reason=FULL, connections=count)
 
     def _make_room(self, address: str | None) -> bool:
         """Crowd out the oldest that has not registered; False if many were just now."""
@@ -278,6 +295,8 @@ class Relay:
             if time.monotonic() >= look_s:
                 look_s = time.monotonic() + _LOOK_S
                 self._drop_overdue()
+                self._tell_full()
+        self._tell_full(last=True)
         for peer in self._peers.values():
             peer.close()
 
@@ -364,7 +383,10 @@ class Relay:
 
     def _refuse(self, peer: RelayConnection, reason: str) -> None:
         """Tell a connection, and whoever watches this relay, why it is dropped."""
-        emit(self._sink, "relay.refused", reason=reason)
+        if reason == FULL:
+            self._count_full()
+        else:
+            emit(self._sink, "relay.refused", reason=reason)
         peer.put(refuse(NO_CIRCUIT, reason))
         with suppress(PeerError):  # it is dropped in any case
             peer.flush()

@@ -49,7 +49,6 @@ _SAID: Final = {
     "orchestrator.listening": "waiting at {host}:{port} for {awaits}",
     "relay.awaited": "the {role} does not answer yet: {why}",
     "relay.lost": "the connection was lost: {line}; trying to reconnect for up to {rejoin_s} s",
-    "relay.refused": "a connection was refused: {reason}",
     "release.collected": "the key of {resource} was received",
     "release.granted": "the key of {resource} was released to {peer}",
     "release.refused": "{peer} was refused a key: {rule}",
@@ -178,11 +177,18 @@ def _say_limited(fields: Fields) -> str:
     return f"a limit of the agreement was reached: {fields['line']}; {follows}"
 
 
+def _say_turned_away(fields: Fields) -> str:
+    number = int(fields.get("connections", 1))
+    who = "a connection was" if number == 1 else f"{number:,} connections were"
+    return f"{who} refused: {fields['reason']}"
+
+
 _MADE: Final = {
     "holder.measured": _say_measured,
     "host.enrolled": _say_enrolled,
     "job.gathered": _say_gathered,
     "job.limited": _say_limited,
+    "relay.refused": _say_turned_away,
     "job.ready": _say_ready,
     "role.arrived": _say_arrived,
     "round.ended": say_round,
