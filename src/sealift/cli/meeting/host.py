@@ -298,7 +298,7 @@ def _meet(args: argparse.Namespace, book: MeetingState, host: Host) -> SignedAgr
 def _require_all_willing(book: MeetingState, relay: Relay, talk: Talk) -> None:
     """End the meeting if a party said no, or has no table for it.
 
-    The others ask several times a second, so they hear of it first.
+    The others ask several times a second, so they get the answer first.
 
     Raises:
         RefusedError: ``meeting-declined``, with that party.
@@ -308,7 +308,7 @@ def _require_all_willing(book: MeetingState, relay: Relay, talk: Talk) -> None:
         return
     until_s = time.monotonic() + HEAR_S
     while relay.names - {HOST} and time.monotonic() < until_s:
-        talk.wait_for("the other parties, which hear of it")
+        talk.wait_for("the other parties to read that the meeting has ended")
         time.sleep(0.1)
     now = book.seat(declined.name)
     if now is not None and now.declined is not None:  # else it is back, and is asked
