@@ -13,8 +13,8 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError, UnavailableError, UsageError
 from sealift.events import Event
 from sealift.ids import Digest
-from sealift.session.relay.circuit import Circuit
 from sealift.release.agreement.whole import MAX_PARTIES
+from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import MAX_BACKLOG, MAX_BACKLOG_EACH, RelayClient
 from sealift.session.relay.envelope import (
     CIRCUITS,

@@ -176,9 +176,7 @@ class ByPieces(ABC):
     __hash__ = None  # type: ignore[assignment]  # its bytes may change
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({len(self)} bytes)"  # nobody reads a state on a screen
-        )
+        return f"{type(self).__name__}({len(self)} bytes)"  # no content on a screen
 
 
 class Held(ByPieces):

@@ -55,11 +55,10 @@ class ProductAnswers:
         """
         if not self._outsourced:
             return 0
-        match message:
-            case Forward(layer):
-                shapes = [layer.shape("x"), layer.shape("w")]
-            case Backward(call):
-                shapes = [self._layer_of(call).shape("dy")]
+        if isinstance(message, Forward):
+            shapes = [message.layer.shape("x"), message.layer.shape("w")]
+        else:
+            shapes = [self._layer_of(message.call).shape("dy")]
         return 4 * sum(map(math.prod, shapes))
 
     def reply(

@@ -243,11 +243,12 @@ class ParentEnd:
             raise _odd("a signal without a request")
         self._last = head
         message = from_bytes(self._area.read_message(head.message_bytes), *kinds)
-        if head.length and not isinstance(message, BUFFERED):
+        buffered = isinstance(message, BUFFERED)
+        if head.length and not buffered:
             raise _odd("a buffer without a request")
-        if length_of and isinstance(message, BUFFERED):  # before it is copied (rule O8)
-            if head.length != length_of(message):
-                raise _odd(f"a buffer of {head.length:,} bytes")
+        # Before it is copied (rule O8).
+        if buffered and length_of and head.length != length_of(message):
+            raise _odd(f"a buffer of {head.length:,} bytes")
         apart = isinstance(message, Handed)  # a whole state
         copy = self._area.copy_apart if apart else self._area.copy
         return Request(message, copy(head.start, head.length))

@@ -174,7 +174,7 @@ class TaskProcess:
         answers = TaskAnswers(task, given, self._gradients)
         process, farewell_s = self._process, 0.0
         held = [Held.of(each.tensors) for each in given.states if each]
-        if self._ready is not None:  # its recipe may map more than the stretch it is given
+        if self._ready is not None:  # its recipe may map more than its stretch
             held = [each.by_itself() for each in held]
         with overwritten(_plain_of(given)) as plain, ExitStack() as opened:
             states = [opened.enter_context(each.open_to_read()) for each in held]
