@@ -65,6 +65,11 @@ class OwnTable:
         """Whether it says anything about how numbers are written."""
         return bool(self.decimal or self.thousands or self.units)
 
+    @property
+    def states_marks(self) -> bool:
+        """Whether it says what points and commas in numbers are."""
+        return bool(self.decimal or self.thousands)
+
     def schema_here(self, schema: Schema) -> Schema:
         """The same fields, by the names and dates of this file.
 
@@ -138,7 +143,7 @@ def load_own_table(path: Path) -> OwnTable:
         delimiter=_one_of(document, "delimiter", DELIMITERS),
         decimal=_one_of(document, "decimal", (".", ",")),
         thousands=_thousands(document),
-        units=_texts(document.get("units", []), "units"),
+        units=_units(document),
         leave_out=_texts(document.get("leave_out", []), "leave_out"),
         columns={
             name: _texts([each] if isinstance(each, str) else each, f"columns.{name}")
@@ -195,6 +200,19 @@ def _encoding(document: Mapping[str, Any]) -> str:
     except (LookupError, UnicodeDecodeError, ValueError):
         raise _bad("encoding", f"{name[:40]!r} is no encoding of text") from None
     return "utf-8-sig" if found.name in ("utf-8", "utf-8-sig") else found.name
+
+
+def _units(document: Mapping[str, Any]) -> tuple[str, ...]:
+    units = _texts(document.get("units", []), "units")
+    for unit in units:
+        of_a_number = any(each in "0123456789+-.,'" or each.isspace() for each in unit)
+        if not unit or of_a_number or unit in ("e", "E"):
+            raise _bad(
+                "units",
+                f"{unit[:40]!r} is no unit",
+                'Write units such as "EUR" or "%", without digits, signs, marks or spaces',
+            )
+    return units
 
 
 def _thousands(document: Mapping[str, Any]) -> str:

@@ -167,7 +167,6 @@ def _day(text: str, form: str) -> float | None:
     return moment.timestamp() / 86400
 
 
-BELOW_A_THOUSAND: Final = r"^[+-]?\d{1,3}$"
 PLAIN_THOUSANDS: Final = r"^[+-]?\d{4,}$"
 
 
@@ -178,15 +177,22 @@ class _Points:
     Attributes:
         pointed: With a point.
         thousands: Of these, those whose point may part thousands; the first of them.
-        small: Plain ones below a thousand.
-        large: Plain ones above.
+        large: Plain ones from a thousand on.
     """
 
     pointed: int = 0
     thousands: int = 0
     first: tuple[int, int, str] | None = None
-    small: int = 0
     large: int = 0
+
+    def count_thousands(
+        self, texts: Any, rows: NDArray[np.intp], column: int, first_row: int
+    ) -> None:
+        """Count the cells of a block in which a mark may part thousands."""
+        self.thousands += len(rows)
+        if self.first is None and len(rows):
+            place = int(rows[0])
+            self.first = first_row + place, column, texts[place].as_py()
 
 
 def count(matches: Any) -> int:
@@ -201,21 +207,16 @@ class DecimalMarks:
     ``1,234`` and ``1.234`` may each have decimals or thousands. Points are taken for
     decimal points, and commas for decimal commas where some comma cannot part thousands;
     in a file that has both, such cells tell nothing. Where there are no commas at all, a
-    column tells by itself: one in which every point may part thousands, and whose numbers
-    below a thousand have none, was hardly written with decimals.
-
-    Attributes:
-        doubtful: The first such cells: row, column, text.
-        total: How many there are.
+    column tells by itself: one in which every point may part thousands may be written
+    without decimals, unless it has a plain number from a thousand on.
     """
 
-    doubtful: list[tuple[int, int, str]] = field(default_factory=list)
-    total: int = 0
+    _doubtful: dict[int, _Points] = field(default_factory=dict)
     _seen: set[str] = field(default_factory=set)
     _certain: bool = False  # a comma that parts no thousands
     _columns: dict[int, _Points] = field(default_factory=dict)
 
-    def look(self, cells: ReadCells, column: int, first_row: int, most: int) -> None:
+    def look(self, cells: ReadCells, column: int, first_row: int) -> None:
         """Note the marks in cells that read as numbers."""
         texts = cells.texts
         numbers = pc.match_substring_regex(texts, NUMBER)
@@ -226,34 +227,25 @@ class DecimalMarks:
                 self._seen.add(mark)
                 self._certain |= mark == "," and not mask(thousands)[marked].all()
         rows = np.flatnonzero(mask(thousands) & ~cells.wrong)  # those are told already
-        self.total += len(rows)
-        found = [
-            (first_row + row, column, texts[row].as_py())
-            for row in rows[:most].tolist()
-        ]
-        self.doubtful = sorted(self.doubtful + found)[:most]
+        points = self._doubtful.setdefault(column, _Points())
+        points.count_thousands(texts, rows, column, first_row)
 
     def look_at_points(self, cells: ReadCells, column: int, first_row: int) -> None:
         """The same of a file without commas."""
         texts = cells.texts
         points = self._columns.setdefault(column, _Points())
         rows = np.flatnonzero(mask(pc.match_substring_regex(texts, PERHAPS_THOUSANDS)))
-        points.thousands += len(rows)
+        points.count_thousands(texts, rows, column, first_row)
         points.pointed += count(pc.match_substring(texts, "."))
-        points.small += count(pc.match_substring_regex(texts, BELOW_A_THOUSAND))
         points.large += count(pc.match_substring_regex(texts, PLAIN_THOUSANDS))
-        if points.first is None and len(rows):
-            place = int(rows[0])
-            points.first = first_row + place, column, texts[place].as_py()
 
-    def pointed(self) -> Iterator[tuple[int, tuple[int, int, str]]]:
-        """Of each column whose points hardly are decimal points: how many, and the first."""
-        for points in self._columns.values():
-            alike = points.thousands and points.thousands == points.pointed
-            if alike and points.small and not points.large and points.first:
+    def doubtful(self) -> Iterator[tuple[int, tuple[int, int, str]]]:
+        """Of each column whose numbers may be others: how many, and the first."""
+        undecided = "," in self._seen and ("." in self._seen or not self._certain)
+        for points in self._doubtful.values() if undecided else ():
+            if points.first:
                 yield points.thousands, points.first
-
-    @property
-    def matter(self) -> bool:
-        """Whether doubtful cells are to be told, once all were looked at."""
-        return "," in self._seen and ("." in self._seen or not self._certain)
+        for points in self._columns.values():
+            alike = points.thousands == points.pointed and not points.large
+            if alike and points.first:
+                yield points.thousands, points.first

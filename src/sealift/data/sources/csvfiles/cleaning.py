@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
+from unicodedata import normalize
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,8 +22,13 @@ def clean(column: Any, spec: Field, own: OwnTable) -> Any:
     """A column of text, as ``cells`` reads it."""
     if spec.cells.categories:
         return _with_categories(column, own.synonyms.get(spec.name, {}))
-    is_number = spec.element.kind != "bool" and not spec.cells.date
-    return _plain_numbers(column, own) if is_number and own.writes_numbers else column
+    cleans = own.writes_numbers and is_number(spec)
+    return _plain_numbers(column, own) if cleans else column
+
+
+def is_number(spec: Field) -> bool:
+    """Whether the cells of a field are written as numbers."""
+    return spec.element.kind != "bool" and not spec.cells.of_text
 
 
 def _with_categories(column: Any, synonyms: Any) -> Any:
@@ -35,18 +42,40 @@ def _with_categories(column: Any, synonyms: Any) -> Any:
 
 def _plain_numbers(column: Any, own: OwnTable) -> Any:
     texts = pc.utf8_trim_whitespace(column)
-    for unit in own.units:
+    for unit in _longest_first(own.units):
         texts = pc.utf8_trim_whitespace(_without(texts, re.escape(unit)))
     decimal = own.decimal or ("," if own.thousands == "." else ".")
     if own.thousands:
         mark = re.escape(own.thousands) if own.thousands in ",." else _SPACES
-        grouped = rf"^[+-]?\d{{1,3}}(?:{mark}\d{{3}})+(?:{re.escape(decimal)}\d*)?$"
+        grouped = (
+            rf"^[+-]?[1-9]\d{{0,2}}(?:{mark}\d{{3}})+(?:{re.escape(decimal)}\d*)?$"
+        )
         whole = pc.match_substring_regex(texts, grouped)
         texts = pc.if_else(whole, pc.replace_substring_regex(texts, mark, ""), texts)
     # With a stated mark the other one is none, and never silently taken for it.
-    stated = own.decimal or own.thousands
-    other = pc.match_substring(texts, _OTHER[decimal]) if stated else None
+    other = pc.match_substring(texts, _OTHER[decimal]) if own.states_marks else None
     return texts if other is None else pc.if_else(other, _NO_NUMBER, texts)
+
+
+def units_in(column: Any, spec: Field, own: OwnTable) -> dict[str, int]:
+    """The units that ``clean`` takes from a column, and the first row that has each."""
+    if len(own.units) < 2 or not is_number(spec):
+        return {}
+    texts = pc.utf8_trim_whitespace(column)
+    found: dict[str, int] = {}
+    for unit in _longest_first(own.units):
+        rest = pc.utf8_trim_whitespace(_without(texts, re.escape(unit)))
+        row = pc.index(pc.not_equal(texts, rest), True).as_py()
+        if row >= 0:  # the micro sign and the Greek letter are one unit
+            name = normalize("NFKC", unit)
+            found[name] = min(row, found.get(name, row))
+        texts = rest
+    return found
+
+
+def _longest_first(units: Sequence[str]) -> list[str]:
+    """So that mg is not taken for m and g."""
+    return sorted(units, key=len, reverse=True)
 
 
 def _without(texts: Any, unit: str) -> Any:

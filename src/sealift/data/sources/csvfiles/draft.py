@@ -320,9 +320,9 @@ def _look_at_all(
     names = list({name: None for each in structures for name in each.header})
     columns = {name: _Column(name) for name in names}
     cells = sum(each.rows * len(each.header) for each in structures)
-    done, plain = 0, True
+    done, plain = 0, len(own.units) < 2  # else units may be mixed in a column
     for structure in structures:
-        marks = None if own.decimal else QuickMarks.of(structure)
+        marks = None if own.states_marks else QuickMarks.of(structure)
         look = partial(_seen, structure, own, marks=marks, quickly=True)
         for _, found in each_batch(structure, look):
             for each in found:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
-from unicodedata import category
+from unicodedata import category, normalize
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,14 +39,19 @@ class LikeNumbers:
     Attributes:
         text: One of them that does not read as a number.
         own: With which they do.
+        units: Several units that they have, so that no setting makes numbers of them.
     """
 
     text: str
     own: OwnTable
+    units: tuple[str, ...] = ()
 
     @property
     def advice(self) -> str:
         """What an owner writes, in words."""
+        if self.units:
+            units = " and ".join(map(visible, self.units))
+            return f"convert them to one unit: the column has {units}"
         lines = [
             f'{key} = "{getattr(self.own, key)}"'
             for key in ("thousands", "decimal")
@@ -73,6 +78,8 @@ def look_like_numbers(texts: Sequence[str], known: OwnTable) -> LikeNumbers | No
     units = Counter(unit for match in found for unit in match.group(1, 2, 4) if unit)
     if len(units) > _MOST_UNITS or not all(map(_is_unit, units)):
         return None
+    if len({normalize("NFKC", unit) for unit in units}) > 1:
+        return LikeNumbers(strange[0][:40], known, tuple(units))
     digits = [match[3] for match in map(_LIKE.fullmatch, filled) if match]
     for thousands, decimal in _marks(digits):
         own = replace(known, thousands=thousands, decimal=decimal)

@@ -2,13 +2,14 @@
 
 pyarrow's own parsers read a whole column. Where all of it fits, they give what ``cells``
 gives; a column in which anything is unlike the rest is left to ``cells``.
-``tests/property/test_quick_cells.py`` compares the two.
+``tests/property/test_quick_tables.py`` compares the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,6 @@ import pyarrow.compute as pc
 from sealift.data.schema.rows import Array, numpy_dtype
 from sealift.data.schema.schema import Field
 from sealift.data.sources.csvfiles.cells import (
-    BELOW_A_THOUSAND,
     NOTHING,
     PERHAPS_THOUSANDS,
     PLAIN_THOUSANDS,
@@ -139,7 +139,8 @@ class QuickMarks:
     commas: bool
     _seen: set[bytes] = field(default_factory=set)
     _certain: bool = False
-    _columns: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
+    _columns: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
 
     def look(self, texts: Any, column: int) -> None:
         """Note the marks in cells that are all numbers; from any thread."""
@@ -147,9 +148,10 @@ class QuickMarks:
             self._look_at_commas(texts)
         elif not self._decimal(column):
             found = _points(pc.utf8_trim_whitespace(texts))
-            known = self._columns.get(column, (0, 0, 0, 0))
-            more = (one + other for one, other in zip(known, found, strict=True))
-            self._columns[column] = tuple(more)  # type: ignore[assignment]
+            with self._lock:
+                known = self._columns.get(column, (0, 0, 0))
+                more = (one + other for one, other in zip(known, found, strict=True))
+                self._columns[column] = tuple(more)  # type: ignore[assignment]
 
     def _look_at_commas(self, texts: Any) -> None:
         if has(texts, b"."):
@@ -168,7 +170,7 @@ class QuickMarks:
         return cls(structure.commas) if matter else None
 
     def _decimal(self, column: int) -> bool:
-        pointed, thousands, _small, large = self._columns.get(column, (0, 0, 0, 0))
+        pointed, thousands, large = self._columns.get(column, (0, 0, 0))
         return pointed > thousands or large > 0
 
     @property
@@ -177,21 +179,15 @@ class QuickMarks:
         if self.commas:
             return b"," in self._seen and (b"." in self._seen or not self._certain)
         return any(
-            thousands and small and not self._decimal(column)
-            for column, (_, thousands, small, _) in self._columns.items()
+            thousands and not self._decimal(column)
+            for column, (_, thousands, _) in self._columns.items()
         )
 
 
-def _points(texts: Any) -> tuple[int, int, int, int]:
-    """Cells with a point; where it may part thousands; small and large ones without."""
+def _points(texts: Any) -> tuple[int, int, int]:
+    """Cells with a point; where it may part thousands; large ones without."""
     large = count(pc.match_substring_regex(texts, PLAIN_THOUSANDS))
-    small = count(pc.match_substring_regex(texts, BELOW_A_THOUSAND))
     if not has(texts, b"."):
-        return 0, 0, small, large
+        return 0, 0, large
     pointed = count(pc.match_substring(texts, "."))
-    return (
-        pointed,
-        count(pc.match_substring_regex(texts, PERHAPS_THOUSANDS)),
-        small,
-        large,
-    )
+    return pointed, count(pc.match_substring_regex(texts, PERHAPS_THOUSANDS)), large

@@ -9,11 +9,12 @@ with the file.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -36,7 +37,7 @@ from sealift.data.sources.csvfiles.cells import (
     expected,
     read_cells,
 )
-from sealift.data.sources.csvfiles.cleaning import clean
+from sealift.data.sources.csvfiles.cleaning import clean, is_number, units_in
 from sealift.data.sources.csvfiles.likenumbers import look_like_numbers
 from sealift.data.sources.csvfiles.quick import QuickMarks, read_quickly
 from sealift.data.sources.csvfiles.structure import Structure, changed, look_at
@@ -80,8 +81,9 @@ class CsvTable:
         Raises:
             MalformedError: with all that is wrong with the table.
         """
-        marks = None if self.own.decimal else QuickMarks.of(self.structure)
-        read = partial(_fields_of, table=self, marks=marks)
+        marks = None if self.own.states_marks else QuickMarks.of(self.structure)
+        units = UnitsOfColumns()
+        read = partial(_fields_of, table=self, marks=marks, units=units)
         with closing(each_batch(self.structure, read)) as found:
             for _, columns in found:
                 if columns is None:
@@ -91,7 +93,7 @@ class CsvTable:
                 for start in range(0, rows, rows_per_block):
                     end = start + rows_per_block
                     yield {name: each[start:end] for name, each in columns.items()}
-        if marks is not None and marks.matter:
+        if (marks is not None and marks.matter) or units.mixed:
             self.inspect()
 
     def check(self, sink: Sink) -> None:
@@ -253,7 +255,33 @@ def _streamed(structure: Structure) -> Iterator[tuple[int, Any]]:
                 first += len(batch)
 
 
-def _fields_of(batch: Any, table: CsvTable, marks: QuickMarks | None) -> Columns | None:
+class UnitsOfColumns:
+    """Which units were taken from the numbers of which columns; from any thread."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, dict[str, int]] = {}
+        self._lock = Lock()
+
+    def look(self, units: Mapping[str, int], column: int, first_row: int) -> None:
+        """Note the units of a block, with the first rows that have them."""
+        with self._lock:
+            known = self._found.setdefault(column, {})
+            for unit, row in units.items():
+                known[unit] = min(first_row + row, known.get(unit, first_row + row))
+
+    @property
+    def mixed(self) -> list[tuple[int, list[tuple[int, str]]]]:
+        """Columns with several units, and the first row of each."""
+        return [
+            (column, sorted((row, unit) for unit, row in units.items()))
+            for column, units in self._found.items()
+            if len(units) > 1
+        ]
+
+
+def _fields_of(
+    batch: Any, table: CsvTable, marks: QuickMarks | None, units: UnitsOfColumns
+) -> Columns | None:
     """The fields of a batch; None if there is a cell that does not fit."""
     columns, empty = {}, {}
     schema = table.schema
@@ -262,6 +290,7 @@ def _fields_of(batch: Any, table: CsvTable, marks: QuickMarks | None) -> Columns
             cells = []
             for each in at:
                 column = clean(batch.column(each), spec, table.own)
+                units.look(units_in(batch.column(each), spec, table.own), each, 0)
                 cells.append(_cells_of(column, spec, each, marks))
             if any(each.wrong.any() for each in cells):
                 return None
@@ -278,13 +307,9 @@ def _fields_of(batch: Any, table: CsvTable, marks: QuickMarks | None) -> Columns
 
 def _cells_of(column: Any, spec: Field, at: int, marks: QuickMarks | None) -> ReadCells:
     cells = read_quickly(column, spec) or read_cells(column, spec)
-    if marks is not None and _has_marks(spec):
+    if marks is not None and is_number(spec):
         marks.look(cells.texts, at)
     return cells
-
-
-def _has_marks(spec: Field) -> bool:
-    return spec.element.kind != "bool" and not spec.cells.of_text
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -306,6 +331,7 @@ class _Inspection:
         self._structure, self._schema = table.structure, table.schema
         self._places, self._own = table.places, table.own
         self._marks = DecimalMarks()
+        self._units = UnitsOfColumns()
         self._wrong: list[_Wrong] = []
         self._total = 0
 
@@ -318,6 +344,7 @@ class _Inspection:
                     found += self._look(batch.column(at), spec, at, first_row)
             self._wrong += sorted(found)[: SHOWN - len(self._wrong)]
         self._add_doubtful()
+        self._add_mixed_units()
         rows = [self._structure.number(each.row) for each in self._wrong]
         for each, line in zip(self._wrong, self._structure.lines(rows), strict=True):
             column = self._structure.header[each.column]
@@ -329,9 +356,10 @@ class _Inspection:
         self, column: Any, spec: Field, at: int, first_row: int
     ) -> Iterator[_Wrong]:
         cells = read_cells(clean(column, spec, self._own), spec)
-        numbers = _has_marks(spec) and not self._own.decimal
+        self._units.look(units_in(column, spec, self._own), at, first_row)
+        numbers = is_number(spec) and not self._own.states_marks
         if numbers and self._structure.commas:
-            self._marks.look(cells, at, first_row, SHOWN)
+            self._marks.look(cells, at, first_row)
         elif numbers and self._structure.delimiter != ",":
             self._marks.look_at_points(cells, at, first_row)
         for wrong, lead, rule, fix in _offences(cells, spec):
@@ -345,18 +373,31 @@ class _Inspection:
 
     def _add_doubtful(self) -> None:
         """Numbers that may be others than they look."""
-        why = "could have a decimal point or a thousands separator, and no other cell of the file decides it"
-        fix = "Export the file with decimal points and without thousands separators"
-        if self._marks.matter:
-            self._total += self._marks.total
-            found = self._marks.doubtful
-        else:
-            pointed = list(self._marks.pointed())
-            self._total += sum(count for count, _first in pointed)
-            found = [first for _count, first in pointed]
-            why = "seems to have a thousands separator: smaller numbers of the column have no point"
-        more = [_Wrong(row, at, f"{text!r} {why}", fix) for row, at, text in found]
-        self._wrong = sorted(self._wrong + more)[:SHOWN]
+        for cells, (row, at, text) in self._marks.doubtful():
+            mark = "," if "," in text else "."
+            more = f"{cells - 1:,} more cell{'s' if cells > 2 else ''} of the column"
+            others = f" (and {more})" if cells > 1 else ""
+            self._add(
+                row,
+                at,
+                f"{text!r}{others} could have a decimal mark or a thousands separator, and no other cell decides it",
+                f'Write decimal = "{mark}" in table.toml if it is a decimal mark, or thousands = "{mark}" if it separates thousands',
+            )
+
+    def _add_mixed_units(self) -> None:
+        """Columns whose numbers mean different things."""
+        for at, units in self._units.mixed:
+            first, second = units[0][1], units[1][1]
+            self._add(
+                units[1][0],
+                at,
+                f"the column has two units, {first} and {second}",
+                f"Convert its numbers to one of them, {first} or {second}",
+            )
+
+    def _add(self, row: int, at: int, what: str, fix: str) -> None:
+        self._total += 1
+        self._wrong = sorted([*self._wrong, _Wrong(row, at, what, fix)])[:SHOWN]
 
 
 def _offences(cells: ReadCells, spec: Field) -> Iterator[tuple[Mask, str, str, str]]:

@@ -1,0 +1,106 @@
+"""Numbers that could be others than they look: refused until their owner decides."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sealift.data.schema.document import parse_schema
+from sealift.data.schema.owntable import load_own_table, own_table_of
+from sealift.data.schema.rows import unpack
+from sealift.data.sources.csvfiles.quick import QuickMarks
+from sealift.data.sources.source import NO_OPTIONS, SourceOptions
+from sealift.data.sources.table import check_tables, draft_schema, open_table
+from sealift.errors import MalformedError
+
+X = parse_schema(b'[[fields]]\nname = "x"\ndtype = "float64"\n')
+Y = parse_schema(b'leave_out = ["y"]\n[[fields]]\nname = "x"\ndtype = "float64"\n')
+
+
+def read(folder: Path, text: str, own: str = "") -> list[float]:
+    path = folder / "t.csv"
+    path.write_text(text)
+    (folder / "table.toml").write_text(own)
+    options = SourceOptions(own=own_table_of(path, None))
+    schema = Y if ";" in text else X
+    return unpack(b"".join(open_table(path, schema, options).blocks()), schema)[
+        "x"
+    ].tolist()
+
+
+def refused(folder: Path, text: str, own: str = "") -> MalformedError:
+    with pytest.raises(MalformedError) as caught:
+        read(folder, text, own)
+    return caught.value
+
+
+SALARIES = "x;y\n30.000;1\n31.037;2\n-2.500;3\n"
+
+
+def test_thousands_of_german_programs_are_not_read_as_thousandths(
+    tmp_path: Path,
+) -> None:
+    error = refused(tmp_path, SALARIES)
+    assert error.what.startswith("t.csv, line 2, column x: '30.000' (and 2 more cells")
+    assert 'thousands = "."' in error.fix
+    assert 'decimal = "."' in error.fix
+    drafted = draft_schema([tmp_path / "t.csv"], NO_OPTIONS)
+    assert not drafted.fits
+    with pytest.raises(MalformedError, match="column x"):
+        check_tables([tmp_path / "t.csv"], drafted.schema, NO_OPTIONS)
+    assert read(tmp_path, SALARIES, 'thousands = "."') == [30000, 31037, -2500]
+    assert read(tmp_path, SALARIES, 'decimal = "."') == [30, 31.037, -2.5]
+    # A delimiter that is a comma is of a program that writes decimal points.
+    assert read(tmp_path, "x\n30.000\n") == [30]
+
+
+@pytest.mark.parametrize("mark", [".", ","])
+def test_a_number_below_one_has_no_thousands(tmp_path: Path, mark: str) -> None:
+    own = f'thousands = "{mark}"'
+    error = refused(tmp_path, f"x;y\n1{mark}234;1\n0{mark}123;2\n", own)
+    assert error.what.startswith(f"t.csv, line 3, column x: '0{mark}123'")
+    assert read(tmp_path, f"x;y\n1{mark}234;1\n", own) == [1234]
+
+
+UNITS = 'units = ["g", "mg"]'
+
+
+@pytest.mark.parametrize("rows", [1, 100_000])
+def test_two_units_of_a_column_are_not_dropped(tmp_path: Path, rows: int) -> None:
+    """Also where they are in different blocks of a file."""
+    text = "x;y\n" + "500 mg;1\n" * rows + "0.5 g;2\n"
+    error = refused(tmp_path, text, UNITS)
+    assert error.what.startswith(f"t.csv, line {rows + 2}, column x: the column has")
+    assert "mg and g" in error.what
+    assert read(tmp_path, "x;y\n500 mg;1\n7;2\n", UNITS) == [500, 7]
+    options = SourceOptions(own=own_table_of(tmp_path / "t.csv", None))
+    assert not draft_schema([tmp_path / "t.csv"], options).fits
+
+
+def test_two_units_are_never_advised(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = [f"{n};{n} mg\n{n};{n / 100} g\n" for n in range(1, 60)]
+    path.write_text("a;b\n" + "".join(rows))
+    note = draft_schema([path], NO_OPTIONS).notes[-1]
+    assert "units =" not in note
+    assert "convert them to one unit: the column has mg and g" in note
+
+
+@pytest.mark.parametrize("unit", ["", "-", "+", "5", "m2", ".", "per cent", "e", "E"])
+def test_what_is_part_of_a_number_is_no_unit(tmp_path: Path, unit: str) -> None:
+    (tmp_path / "table.toml").write_text(f'units = ["{unit}"]')
+    with pytest.raises(MalformedError) as caught:
+        load_own_table(tmp_path / "table.toml")
+    assert (caught.value.code, caught.value.field) == ("bad-table-file", "units")
+
+
+def test_marks_are_counted_from_many_threads() -> None:
+    """Else blocks that meet forget each other's cells, and doubt is lost."""
+    marks = QuickMarks(commas=False)
+    texts = pa.array(["1.234"])
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda _: marks.look(texts, 0), range(20_000)))
+    assert marks._columns[0] == (20_000, 20_000, 0)
