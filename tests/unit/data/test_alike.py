@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sealift.data.schema.alike import demand_alike
+from sealift.data.schema.document import schema_from_plain, schema_to_plain
+from sealift.data.schema.owntable import OwnTable
 from sealift.errors import MalformedError
 from sealift.release.agreement import Resource
 from tests.unit.train.joints import resource
 
 AGE = {"name": "age", "dtype": "int64", "empty": 0}
+GENES = {"name": "genes", "dtype": "int8", "shape": [2], "columns": ["BRCA1", "TP53"]}
 SEX = {"name": "sex", "dtype": "int64", "categories": ["f", "m"]}
 
 
 def table(owner: str, *fields: dict[str, Any]) -> Resource:
-    from dataclasses import replace
-
     return replace(resource(owner, 8), schema={"fields": list(fields)})
 
 
@@ -26,15 +28,36 @@ def test_bounds_descriptions_and_columns_are_each_owners_own() -> None:
     demand_alike([table("north", AGE, SEX), table("east", other, SEX)])
     german = {"name": "born", "dtype": "int32", "date": "%d.%m.%Y"}
     agreed = {**german, "date": "%Y-%m-%d"}
-    listed = {
-        "name": "genes",
-        "dtype": "int8",
-        "shape": [2],
-        "columns": ["BRCA1", "TP53"],
-    }
-    unlisted = {key: listed[key] for key in listed if key != "columns"}
-    demand_alike([table("north", german, listed), table("east", agreed, unlisted)])
+    demand_alike([table("north", german, GENES), table("east", agreed, GENES)])
     demand_alike([])
+
+
+def test_elements_mean_the_same_in_all_tables() -> None:
+    """Else one owner's first gene is trained as another one's."""
+    turned = {**GENES, "columns": ["TP53", "BRCA1"]}
+    unlisted = {key: GENES[key] for key in GENES if key != "columns"}
+    for other in (turned, unlisted):
+        with pytest.raises(MalformedError, match="genes: its schema has") as caught:
+            demand_alike([table("north", GENES), table("east", other)])
+        assert caught.value.code == "mixed-schemas"
+
+
+def test_cards_keep_the_order_and_not_the_names() -> None:
+    def agreed(**more: Any) -> dict[str, Any]:
+        plain = {"fields": [{**GENES, **more}]}
+        own = OwnTable(columns={"genes": ("Gen 1", "Gen 2")})
+        schema = schema_from_plain(plain)
+        assert own.schema_here(schema).agreed == schema.agreed
+        assert schema_from_plain(schema_to_plain(schema.agreed)) == schema.agreed
+        return schema_to_plain(schema.agreed)["fields"][0]
+
+    one, other = agreed(), agreed(columns=["TP53", "BRCA1"])
+    assert "columns" not in one
+    assert one["columns_digest"] != other["columns_digest"]
+    declared = {key: one[key] for key in one}
+    demand_alike([table("north", GENES), table("east", declared)])
+    with pytest.raises(MalformedError):
+        schema_from_plain({"fields": [{**one, "columns_digest": "x"}]})
 
 
 @pytest.mark.parametrize(

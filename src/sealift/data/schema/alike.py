@@ -1,7 +1,8 @@
 """Whether tables of several owners can be learned from as one.
 
 Rows of one batch are of one form, and a number must mean the same in all of them: fields,
-dtypes, shapes, classes, categories, what an empty cell counts as. Bounds, descriptions and what
+dtypes, shapes, classes, categories, what an empty cell counts as, and which column each
+element of a field is, where a schema names them. Bounds, descriptions and what
 a column is called in its owner's file may differ, and how dates are written there: each table
 is held to its own.
 """
@@ -62,7 +63,14 @@ def _differences(
             return  # what follows is shifted
         had, has = _meaning(theirs), _meaning(mine)
         for key in sorted(had.keys() | has.keys()):
-            if has.get(key) != had.get(key):
+            if has.get(key) == had.get(key):
+                continue
+            if key == "columns_digest":
+                yield (
+                    f"{mine.name}: its schema has other columns than that of {other}, or "
+                    "in another order"
+                )
+            else:
                 here, there = _words(has.get(key)), _words(had.get(key))
                 yield f"{mine.name}: {key} is {here}, in {other} {there}"
 

@@ -9,9 +9,11 @@ Standard library only. Source: spec/table.md.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Final
 
 from sealift.errors import MalformedError
@@ -23,6 +25,7 @@ Stated = float | str | bool | None
 _KINDS: Final = {
     "float": "a number", "int": "a whole number", "bool": "true or false"
 }  # fmt: skip
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _TIME_OF_DAY = re.compile(r"%[HIMSfpXcs]")
 _DATE: Final = datetime(2024, 12, 30, 13, 45, 56, tzinfo=UTC)
 
@@ -35,6 +38,8 @@ class CellRules:
         column: What the source calls it, if not by the field's name.
         columns: Of a field with several elements: what the source calls each of them, in
             their order, if not by ``column`` and a number.
+        columns_digest: Of ``columns``, where they are not said: an element means the same
+            in the tables of all owners only if it is the same.
         categories: A cell's text is one of these; its number is the place in the list.
         empty: What an empty cell counts as: a number, a truth value, one of the
             categories, or ``"nan"``. None: it is refused.
@@ -46,6 +51,7 @@ class CellRules:
 
     column: str = ""
     columns: tuple[str, ...] = ()
+    columns_digest: str = ""
     categories: tuple[str, ...] = ()
     empty: Stated = None
     missing: str = ""
@@ -60,8 +66,20 @@ class CellRules:
     def agreed(self) -> CellRules:
         """What others need to know of them: not how dates are written, but that they are."""
         return replace(
-            self, column="", columns=(), date="%Y-%m-%d" if self.date else ""
+            self,
+            column="",
+            columns=(),
+            columns_digest=self.meaning,
+            date="%Y-%m-%d" if self.date else "",
         )
+
+    @property
+    def meaning(self) -> str:
+        """The digest of the names of the elements, in their order; "" without names."""
+        if self.columns_digest or not self.columns:
+            return self.columns_digest
+        names = json.dumps(self.columns, ensure_ascii=False, separators=(",", ":"))
+        return sha256(names.encode()).hexdigest()
 
 
 NO_RULES: Final = CellRules()
@@ -101,6 +119,8 @@ def _check_column(rules: CellRules, kind: str) -> None:
         for name in rules.columns
     ):
         raise _bad("columns", "the names of columns must be different, and not empty")
+    if rules.columns_digest and not _DIGEST.fullmatch(rules.columns_digest):
+        raise _bad("columns_digest", "it must be 64 digits 0-9 and a-f")
     alone = CellRules(missing=rules.missing)
     if rules.missing and (kind != "bool" or rules != alone):
         raise _bad("missing", "it must be a bool field without other rules")

@@ -34,6 +34,7 @@ _FIELD_KEYS: Final = (
     "description",
     "column",
     "columns",
+    "columns_digest",
     "categories",
     "empty",
     "missing",
@@ -118,6 +119,7 @@ def field_to_plain(field: Field) -> dict[str, Any]:
         "description": field.description or None,
         "column": field.cells.column or None,
         "columns": list(field.cells.columns) or None,
+        "columns_digest": field.cells.columns_digest or None,
         "categories": list(field.cells.categories) or None,
         "empty": field.cells.empty,
         "missing": field.cells.missing or None,
@@ -165,6 +167,7 @@ def _parse_cells(row: Mapping[str, Any], source: str, path: str) -> CellRules:
     return CellRules(
         column=text("column"),
         columns=_texts(row.get("columns", ()), source, f"{path}.columns"),
+        columns_digest=text("columns_digest"),
         categories=_texts(row.get("categories", ()), source, f"{path}.categories"),
         empty=_stated(row.get("empty"), source, f"{path}.empty"),
         missing=text("missing"),

@@ -102,6 +102,7 @@ class OwnTable:
     def _field_here(self, spec: Field) -> Field:
         rules = spec.cells
         if spec.name in self.columns:
+            rules = replace(rules, columns_digest=rules.meaning)
             names = self.columns[spec.name]
             if len(names) == 1:
                 rules = replace(rules, column=names[0], columns=())
