@@ -154,3 +154,14 @@ def test_sources_that_say_their_schema_have_it_printed(
     np.savez(home / "t.npz", label=np.arange(9) % 3)
     sealift("data", "schema", "t.npz")
     assert 'name = "label"' in capsys.readouterr().out
+
+
+def test_files_that_are_written_differently_are_not_drafted_as_one(home: Path) -> None:
+    for name, mark in (("a", ","), ("b", ".")):
+        (home / name).mkdir()
+        (home / name / "t.csv").write_text("x;y\n1;2\n2;3\n")
+        (home / name / "table.toml").write_text(f'decimal = "{mark}"\n')
+    assert main(["data", "schema", "a/t.csv", "b/t.csv"]) == 2
+    assert (
+        main(["data", "schema", "a/t.csv", "b/t.csv", "--table", "a/table.toml"]) == 0
+    )

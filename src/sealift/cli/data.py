@@ -158,6 +158,12 @@ def _draft(args: argparse.Namespace) -> None:
     from sealift.data.sources.table import check_tables, draft_schema
 
     options = _source_options(args, args.source[0])
+    for each in args.source[1:]:
+        if _source_options(args, each).own != options.own:
+            raise UsageError(
+                f"{args.source[0]} and {each} have different table.toml files",
+                fix="Draft the schema from one of them, or name one file with --table",
+            )
     with _progress(
         f"reading {', '.join(Path(each).name for each in args.source)}"
     ) as sink:

@@ -16,6 +16,7 @@ from sealift.data.schema.owntable import (
 from sealift.data.schema.rows import unpack
 from sealift.data.schema.schema import Schema
 from sealift.data.sources.csvfiles.owndraft import draft_own_table
+from sealift.data.sources.csvfiles.reader import read_rows
 from sealift.data.sources.csvfiles.structure import look_at
 from sealift.data.sources.csvfiles.unlisted import unlisted_texts
 from sealift.data.sources.problems import Problems
@@ -129,9 +130,10 @@ def test_a_stated_mark_is_the_only_one(tmp_path: Path) -> None:
         ("leave_out = 5", "leave_out"),
         ("[columns]\nage = 5", "columns.age"),
         ("[columns]\nage = []", "columns.age"),
+        ('[columns]\nage = ""', "columns.age"),
         ("columns = 5", "columns"),
         ("[dates]\nborn = 5", "dates.born"),
-        ("[synonyms]\nsex = 5", "synonyms.FIELD"),
+        ("[synonyms]\nsex = 5", "synonyms.sex"),
     ],
 )
 def test_what_cannot_be_meant(tmp_path: Path, text: str, field: str) -> None:
@@ -139,6 +141,20 @@ def test_what_cannot_be_meant(tmp_path: Path, text: str, field: str) -> None:
     with pytest.raises(MalformedError) as caught:
         load_own_table(tmp_path / "table.toml")
     assert caught.value.code == "bad-table-file"
+    assert caught.value.field == field
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize("raw", [b"\xef\xbb\xbf", b"# K\xf6ln\n"])
+def test_a_table_file_as_editors_save_it(tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / "table.toml"
+    path.write_bytes(raw + b'decimal = ","\n')
+    if raw.startswith(b"#"):
+        with pytest.raises(MalformedError, match="line 1 is not UTF-8") as caught:
+            load_own_table(path)
+        assert "UTF-8" in caught.value.fix
+    else:
+        assert load_own_table(path).decimal == ","
 
 
 @pytest.mark.parametrize(
@@ -146,7 +162,8 @@ def test_what_cannot_be_meant(tmp_path: Path, text: str, field: str) -> None:
     [
         ('[columns]\naeg = "Alter"', "columns.aeg"),
         ('[dates]\nage = "%Y-%m-%d"', "dates.age"),
-        ('[dates]\nborn = "%H"', "date"),
+        ('[dates]\nborn = "%H"', "dates.born"),
+        ('[columns]\nage = ["a", "b"]', "columns.age"),
         ('[synonyms.sex]\nx = "unknown"', "synonyms.sex"),
     ],
 )
@@ -155,6 +172,7 @@ def test_what_does_not_fit_the_fields(tmp_path: Path, text: str, field: str) -> 
     with pytest.raises(MalformedError) as caught:
         load_own_table(tmp_path / "table.toml").schema_here(SCHEMA)
     assert caught.value.code == "bad-table-file"
+    assert str(caught.value).count("table.toml") == 1
     assert caught.value.field == field
 
 
@@ -210,12 +228,116 @@ def test_doubt_about_an_encoding_is_said(tmp_path: Path, encoding: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["Größe", "façade", "l\u2019été", "25 °C", "m²", "¿qué?", "naïve"]
+    ("word", "shown"),
+    [
+        ("Größe", "'Größe'"),
+        ("façade", "'façade'"),
+        ("l\u2019été", "été'"),
+        ("25 °C", ""),
+        ("m²", ""),
+        ("¿qué?", "qué'"),
+        ("naïve", "'naïve'"),
+    ],
 )
-def test_there_is_no_doubt_about_western_words(tmp_path: Path, word: str) -> None:
+def test_western_words_are_an_example_and_no_doubt(
+    tmp_path: Path, word: str, shown: str
+) -> None:
     path = tmp_path / "t.csv"
     path.write_text("a,b\n" + f"1,{word}\n" * 40, "cp1252")
-    assert draft_schema([path], NO_OPTIONS).notes[0] == "t.csv: Windows-1252, commas"
+    note = draft_schema([path], NO_OPTIONS).notes[0]
+    assert note.startswith("t.csv: Windows-1252, commas")
+    assert "another encoding" not in note
+    assert shown in note
+    assert ("encoding = " in note) == bool(shown)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "word", "read_as"),
+    [
+        ("cp1250", "Plzeň", "Plzeò"),
+        ("cp1250", "nő", "nõ"),
+        ("cp1257", "Rīga", "Rîga"),
+        ("cp1255", "שלום", "ùìåí"),
+    ],
+)
+def test_a_word_of_another_encoding_is_shown_as_it_was_read(
+    tmp_path: Path, encoding: str, word: str, read_as: str
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n" + f"1,{word}\n2,plain\n" * 40, encoding)
+    note = draft_schema([path], NO_OPTIONS).notes[0]
+    assert f"'{read_as}'" in note
+    assert "encoding = " in note
+    assert encoding != "cp1255" or f'encoding = "cp1255" reads {word!r}' in note
+
+
+def test_one_byte_per_letter_is_not_stated_of_utf_8(tmp_path: Path) -> None:
+    """It would read other letters, and refuse none of them."""
+    path = tmp_path / "t.csv"
+    (tmp_path / "table.toml").write_text('encoding = "cp1251"\n')
+    options = SourceOptions(own=own_table_of(path, None))
+    for raw in ("a,b\n1,муж\n".encode(), "\ufeffa,b\n1,x\n".encode()):
+        path.write_bytes(raw)
+        with pytest.raises(MalformedError, match="is UTF-8, and table"):
+            draft_schema([path], options)
+    for raw in ("a,b\n1,муж\n".encode("cp1251"), b"a,b\n1,x\n"):
+        path.write_bytes(raw)
+        draft_schema([path], options)
+
+
+def test_a_comma_is_another_byte_in_ebcdic(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("x;y\n1,234;1\n5,678;2\n", "cp037")
+    (tmp_path / "table.toml").write_text('encoding = "cp037"\ndelimiter = ";"\n')
+    options = SourceOptions(own=own_table_of(path, None))
+    schema = parse_schema(
+        b'leave_out=["y"]\n[[fields]]\nname = "x"\ndtype = "float32"\n'
+    )
+    with pytest.raises(MalformedError, match="'1,234'"):
+        open_table(path, schema, options)
+
+
+AGE = parse_schema(b'[[fields]]\nname = "age"\ndtype = "int8"\n')
+
+
+def own_of(folder: Path, text: str) -> SourceOptions:
+    (folder / "table.toml").write_text(text)
+    return SourceOptions(own=load_own_table(folder / "table.toml"))
+
+
+def test_what_is_left_out_is_there_and_in_no_field(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("age;Name\n5;x\n")
+    for left_out, words in (("age", "a field uses"), ("Nane", "no column 'Nane'")):
+        options = own_of(tmp_path, f'leave_out = ["{left_out}", "Name"]')
+        with pytest.raises(MalformedError, match=words) as caught:
+            open_table(path, AGE, options)
+        assert (caught.value.code, caught.value.field) == (
+            "bad-table-file",
+            "leave_out",
+        )
+    assert "Name" in caught.value.fix
+    with pytest.raises(MalformedError, match="no column 'Nane'"):
+        draft_schema([path], options)
+    assert read(path, AGE, own_of(tmp_path, 'leave_out = ["Name"]')) == {"age": [5]}
+
+
+def test_a_column_that_was_named_is_not_replaced_by_another(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("age\n5\n")
+    with pytest.raises(MalformedError, match="2 problems") as caught:
+        open_table(path, AGE, own_of(tmp_path, '[columns]\nage = "Alter"'))
+    assert any("'Alter' is missing" in each for each in caught.value.problems)
+
+
+def test_rows_to_predict_have_any_other_columns(tmp_path: Path) -> None:
+    """Also one that is called like a field, and a table.toml about other fields."""
+    path = tmp_path / "t.csv"
+    path.write_text("age;Alter;y\n5;6;7\n")
+    own = own_of(
+        tmp_path, 'leave_out = ["Name"]\n[columns]\nage = "Alter"\nill = "krank"'
+    ).own
+    assert read_rows(path, AGE, own)["age"].tolist() == [6]
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def _read_messagepack(raw: bytes) -> TdxBody | SnpBody:
             raise (name_bytes(_binary(signed)) or OTHER_PLATFORM).to_error()
         chain = _read_chain(_binary(each) for each in found["cert_chain"])
         return SnpBody(report=_binary(found["report"]), certificates=chain)
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise MalformedError("the bytes are not dstack's container") from None
 
 
@@ -359,9 +359,9 @@ def _join(parts: Mapping[str, Any]) -> bytes:
     try:
         fields = {name: _field(parts, name) for name in REPORT_FIELDS}
         signature = b"".join(_octets(parts["signature"][each]) for each in "rs")
-    except (KeyError, TypeError, ValueError, AttributeError):
+        return join_report(fields, signature)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise _unknown("it has other fields than an SEV-SNP report") from None
-    return join_report(fields, signature)
 
 
 def _field(parts: Mapping[str, Any], name: str) -> int | bytes:

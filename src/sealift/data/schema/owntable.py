@@ -90,6 +90,13 @@ class OwnTable:
                 for spec in fields
                 for each in (*spec.cells.columns, spec.cells.column or spec.name)
             }
+            for name in self.leave_out:
+                if name in used:
+                    raise _bad(
+                        "leave_out",
+                        f"a field uses the column {name[:80]!r}",
+                        "Take it out of leave_out, or the field out of the schema",
+                    )
             left_out = dict.fromkeys((*schema.leave_out, *self.leave_out))
             return Schema(
                 fields,
@@ -97,7 +104,32 @@ class OwnTable:
                 tuple(each for each in left_out if each not in used),
             )
         except MalformedError as error:
+            if error.code == "bad-table-file":
+                raise
             raise _bad(str(error.field or ""), error.what, error.fix or "") from None
+
+    def of_fields(self, names: Sequence[str]) -> OwnTable:
+        """What it says of these fields and of the file, but for columns to leave out."""
+        chosen = {
+            key: {
+                name: getattr(self, key)[name]
+                for name in names
+                if name in getattr(self, key)
+            }
+            for key in ("columns", "dates", "synonyms")
+        }
+        return replace(self, leave_out=(), **chosen)
+
+    def demand_left_out(self, header: Sequence[str]) -> None:
+        """Demand that the columns to leave out are there.
+
+        Raises:
+            MalformedError: code ``bad-table-file``.
+        """
+        for name in self.leave_out:
+            if name not in header:
+                fix = nearest(name, header) or "Take it out of leave_out"
+                raise _bad("leave_out", f"the file has no column {name[:80]!r}", fix)
 
     def _field_here(self, spec: Field) -> Field:
         rules = spec.cells
@@ -110,10 +142,16 @@ class OwnTable:
                 rules = replace(rules, column="", columns=names)
         if spec.name in self.dates:
             if not rules.date:
-                raise _bad(f"dates.{spec.name}", "the field has no dates")
+                raise _bad(
+                    f"dates.{spec.name}", "the field has no dates", "Take it out"
+                )
             rules = replace(rules, date=self.dates[spec.name])
         self._check_synonyms(spec.name, rules)
-        return replace(spec, cells=rules)
+        try:
+            return replace(spec, cells=rules)
+        except MalformedError as error:
+            key = "dates" if error.field == "date" else "columns"
+            raise _bad(f"{key}.{spec.name}", error.what, error.fix or "") from None
 
     def _check_synonyms(self, name: str, rules: CellRules) -> None:
         for text, category in self.synonyms.get(name, {}).items():
@@ -133,7 +171,12 @@ def load_own_table(path: Path) -> OwnTable:
         UnavailableError: if it cannot be read.
         MalformedError: code ``bad-table-file``; names the key.
     """
-    raw = read_whole(path, MAX_BYTES)
+    raw = read_whole(path, MAX_BYTES).removeprefix(codecs.BOM_UTF8)
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise _bad("", f"line {line} is not UTF-8", "Save it as UTF-8") from None
     document = parse_toml(raw, source=path.name, code="bad-table-file")
     for key in document:
         if key not in _KEYS:
@@ -157,7 +200,7 @@ def load_own_table(path: Path) -> OwnTable:
         synonyms={
             name: {
                 text: _text(category, f"synonyms.{name}")
-                for text, category in _table(each, "").items()
+                for text, category in _table(each, "", f"synonyms.{name}").items()
             }
             for name, each in _table(document, "synonyms").items()
         },
@@ -199,7 +242,11 @@ def _encoding(document: Mapping[str, Any]) -> str:
         found = codecs.lookup(name)
         b"a,b\n".decode(name)
     except (LookupError, UnicodeDecodeError, ValueError):
-        raise _bad("encoding", f"{name[:40]!r} is no encoding of text") from None
+        raise _bad(
+            "encoding",
+            f"{name[:40]!r} is no encoding of text",
+            'Write "utf-8" or, for example, "cp1250"',
+        ) from None
     return "utf-8-sig" if found.name in ("utf-8", "utf-8-sig") else found.name
 
 
@@ -219,7 +266,9 @@ def _units(document: Mapping[str, Any]) -> tuple[str, ...]:
 def _thousands(document: Mapping[str, Any]) -> str:
     mark = _one_of(document, "thousands", _THOUSANDS)
     if mark and mark == document.get("decimal"):
-        raise _bad("thousands", "it is the decimal mark as well")
+        raise _bad(
+            "thousands", "it is the decimal mark as well", "Take out one of the two"
+        )
     return mark
 
 
@@ -230,24 +279,28 @@ def _one_of(document: Mapping[str, Any], key: str, known: Sequence[str]) -> str:
     return value
 
 
-def _table(document: Any, key: str) -> Mapping[str, Any]:
+def _table(document: Any, key: str, path: str = "") -> Mapping[str, Any]:
     found = document.get(key, {}) if key else document
+    path = path or key
     if not isinstance(found, Mapping):
-        raise _bad(key, "not a table", f"Write [{key or 'synonyms.FIELD'}]")
+        fix = f"Write [{path}] on a line of its own, and what belongs to it below"
+        raise _bad(path, "not a table", fix)
     return found
 
 
 def _text(value: object, path: str) -> str:
     if not isinstance(value, str):
-        raise _bad(path, "not a string")
+        raise _bad(path, "not a string", "Write it in quotation marks")
     return value
 
 
 def _texts(value: object, path: str) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or (
-        not value and path.startswith("columns")
+        path.startswith("columns") and (not value or "" in value)
     ):
-        raise _bad(path, "not a list of strings")
+        raise _bad(
+            path, "not a list of strings, none of them empty", 'Write ["A", "B"]'
+        )
     return tuple(_text(each, path) for each in value)
 
 

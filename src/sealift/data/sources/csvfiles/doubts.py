@@ -16,19 +16,25 @@ from sealift.errors import visible
 
 TAKEN: Final = "cp1252"
 OTHERS: Final = (
-    "cp1251", "koi8-r", "cp1250", "mac-roman", "cp1253", "cp1254", "cp437", "cp852",
+    "cp1251", "koi8-r", "cp1250", "mac-roman", "cp1253", "cp1254", "cp437", "cp852", "cp1257",
+    "cp1255",
 )  # fmt: skip
 _WORD: Final = re.compile(rb"[A-Za-z\x80-\xff]*[\x80-\xff][A-Za-z\x80-\xff]*")
 _WITHIN_WORDS: Final = "\u2018\u2019\u00b4\u00b7\u2013\u2014\u00ad\u00a0"
 _RARE: Final = (
     "\u0160\u0161\u017d\u017e\u0178\u0192\u00f0\u00fe\u00fd\u00d0\u00de\u00dd"
 )
+_USUAL: Final = frozenset("äöüÄÖÜßéèàâêîôûçÉåÅæøØñáíóúãõëïœ")
 _MOST_WORDS: Final = 1000
 _SHOWN: Final = 40
 
 
 def doubt(path: Path, blocks: Iterable[bytes]) -> str:
-    """What speaks against Windows-1252, in words; "" if nothing does."""
+    """What to look at: a word that Windows-1252 reads; what speaks against it.
+
+    Nothing may: most words of other Latin encodings look like words. "" if no letter is
+    beyond ASCII.
+    """
     words: set[bytes] = set()
     for block in blocks:
         words |= set(_WORD.findall(block))
@@ -36,7 +42,7 @@ def doubt(path: Path, blocks: Iterable[bytes]) -> str:
             break
     odd = sorted(word for word in words if _is_odd(word.decode(TAKEN, "replace")))
     if not odd:
-        return ""
+        return _example(word.decode(TAKEN, "replace") for word in words)
     readings = ", ".join(
         f'encoding = "{name}" reads {visible(text)!r}'
         for name, text in _other_readings(odd[0], words)
@@ -45,6 +51,19 @@ def doubt(path: Path, blocks: Iterable[bytes]) -> str:
     return (
         f"it may be another encoding, because Windows-1252 reads {read!r}; if that is wrong, "
         f"write the right one in table.toml: {readings or 'encoding = ...'}"
+    )
+
+
+def _example(words: Iterable[str]) -> str:
+    """The word with the least usual letters."""
+    letters = {word: [each for each in word if each > "\x7f"] for word in words}
+    found = [word for word in letters if any(map(str.isalpha, letters[word]))]
+    if not found:
+        return ""
+    word = min(found, key=lambda each: (set(letters[each]) <= _USUAL, each))
+    return (
+        f"for example {visible(word)[:_SHOWN]!r}; if that is wrong, "
+        "write encoding = ... in table.toml"
     )
 
 
@@ -85,7 +104,8 @@ def _is_marked(word: str) -> bool:
 
 def _is_one_script(word: str) -> bool:
     """Letters alone, of one case after the first, and not plain and foreign ones mixed."""
-    if not word.isalpha() or not (word[1:].islower() or word.isupper()):
+    small = word[1:] == word[1:].lower()  # Hebrew has no capitals
+    if not word.isalpha() or not (small or word.isupper()):
         return False
     foreign = [letter > "\u036f" for letter in word]
     return all(foreign) or not (any(foreign) or _is_marked(word))

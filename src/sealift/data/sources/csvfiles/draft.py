@@ -272,6 +272,8 @@ def draft_from_texts(
         UsageError: a vector's columns are not there, or are no numbers.
     """
     own = options.own
+    for each in structures:
+        own.demand_left_out(each.header)
     columns, plain = _look_at_all(structures, own, sink)
     said = [f"{each.path.name}: {each.words}" for each in structures]
     fields: list[Field] = []

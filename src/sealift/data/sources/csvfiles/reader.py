@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow.csv as arrowcsv
 
-from sealift.data.schema.owntable import OwnTable
+from sealift.data.schema.owntable import AS_IT_LOOKS, OwnTable
 from sealift.data.schema.rows import Array, Columns, Locate, bad_table, misfits
 from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.arrow import reading
@@ -146,7 +146,8 @@ def open_csv(place: str, schema: Schema, options: SourceOptions) -> CsvTable:
     problems = Problems(path.name)
     structure = look_at(path, problems, options.own)
     schema = options.own.schema_here(schema)
-    places = find_places(structure.header, schema, problems)
+    options.own.demand_left_out(structure.header)
+    places = find_places(structure.header, schema, problems, options.own)
     table = CsvTable(structure, schema, places, options.own, problems)
     if problems.total:
         table.inspect()
@@ -159,13 +160,13 @@ def read_rows(path: Path, schema: Schema, own: OwnTable) -> dict[str, Array]:
     Raises:
         MalformedError: with all that is wrong with the table.
     """
+    own = own.of_fields([each.name for each in schema.fields])
     header = look_at(path, Problems(path.name), own).header
-    used = {name for spec in schema.fields for name in column_names(spec, header)}
+    here = own.schema_here(replace(schema, leave_out=()))
+    used = {name for spec in here.fields for name in column_names(spec, header, own)}
     unused = tuple(each for each in dict.fromkeys(header) if each not in used)
-    here = own.schema_here(replace(schema, leave_out=unused))
-    table = open_csv(
-        str(path), here, SourceOptions(own=replace(own, columns={}, dates={}))
-    )
+    asked = replace(schema, leave_out=unused)
+    table = open_csv(str(path), asked, SourceOptions(own=own))
     if not table.rows:
         raise bad_table(f"{path.name} has no rows")
     blocks = list(table.columns(table.rows))
@@ -411,10 +412,15 @@ def _offences(cells: ReadCells, spec: Field) -> Iterator[tuple[Mask, str, str, s
         told = told | ~fits
 
 
-def find_places(header: tuple[str, ...], schema: Schema, problems: Problems) -> Places:
+def find_places(
+    header: tuple[str, ...],
+    schema: Schema,
+    problems: Problems,
+    own: OwnTable = AS_IT_LOOKS,
+) -> Places:
     """Which columns make each field; every column is used once, or left out by name."""
     position = {name: index for index, name in enumerate(header)}
-    wanted = {each.name: column_names(each, header) for each in schema.fields}
+    wanted = {each.name: column_names(each, header, own) for each in schema.fields}
     used = Counter(name for names in wanted.values() for name in names)
     known = {*used, *schema.leave_out}
     for name, count in Counter(header).items():
@@ -446,7 +452,9 @@ def _add(problems: Problems, what: str, fix: str) -> None:
     problems.add(f"header: {what}", fix=fix, code="bad-table")
 
 
-def column_names(spec: Field, header: Sequence[str]) -> list[str]:
+def column_names(
+    spec: Field, header: Sequence[str], own: OwnTable = AS_IT_LOOKS
+) -> list[str]:
     """Names of the columns that make a field, in the order of its elements."""
     if spec.cells.missing:
         return []
@@ -454,8 +462,9 @@ def column_names(spec: Field, header: Sequence[str]) -> list[str]:
         return list(spec.cells.columns)
     stem = spec.cells.column or spec.name
     if not spec.shape:
-        # Whoever wrote the schema may have had another file.
-        return [stem if stem in header or spec.name not in header else spec.name]
+        # Whoever wrote the schema may have had another file; table.toml is of this one.
+        other = stem not in header and spec.name in header
+        return [spec.name if other and spec.name not in own.columns else stem]
     joined = [f"{stem}_{index}" for index in range(spec.elements)]
     plain = [f"{stem}{index}" for index in range(spec.elements)]
     have = set(header)

@@ -53,7 +53,7 @@ class Structure:
         ragged: Numbers of the rows that have not, from 0.
         commas: Whether a cell may have one.
         regular: Whether it can be read in blocks (``blocks``).
-        doubt: What speaks against the encoding, in words.
+        doubt: What to look at in doubt about the encoding, in words.
     """
 
     path: Path
@@ -119,7 +119,7 @@ def look_at(path: Path, problems: Problems, own: OwnTable = AS_IT_LOOKS) -> Stru
     try:
         header = _header(first_row(path, encoding, delimiter), path.name)
         rows = count_rows(path, encoding, delimiter, len(header)) - 1
-        commas = _has_commas(path, delimiter)
+        commas = _has_commas(path, delimiter, encoding)
         found = Structure(path, encoding, delimiter, header, rows, (), commas, True)
     except (IrregularError, UnicodeDecodeError):
         found = _look_at_rows(path, encoding, delimiter, problems)
@@ -127,7 +127,7 @@ def look_at(path: Path, problems: Problems, own: OwnTable = AS_IT_LOOKS) -> Stru
         return found
     with path.open("rb") as stream:
         found = replace(found, doubt=doubt(path, _blocks(stream)))
-    problems.read_as += f", but {found.doubt}" if found.doubt else ""
+    problems.read_as += f", {found.doubt}" if found.doubt else ""
     return found
 
 
@@ -167,13 +167,15 @@ def _look_at_rows(
                 fix="Give every row one cell per column",
                 code="bad-table",
             )
-    commas = _has_commas(path, delimiter)
+    commas = _has_commas(path, delimiter, encoding)
     return Structure(path, encoding, delimiter, header, rows, tuple(ragged), commas)
 
 
-def _has_commas(path: Path, delimiter: str) -> bool:
-    """Whether a cell may have one, in any encoding that is told apart here."""
+def _has_commas(path: Path, delimiter: str, encoding: str) -> bool:
+    """Whether a cell may have one."""
     character = b'"' if delimiter == "," else b","
+    if not encoding.startswith("utf"):  # UTF-16 has the byte, and EBCDIC another one
+        character = character.decode().encode(encoding)
     with path.open("rb") as stream:
         return any(character in block for block in _blocks(stream))
 
@@ -195,7 +197,35 @@ def _stated_encoding(path: Path, encoding: str) -> str:
             why=f"after about {line:,} lines: {error.__class__.__name__}",
             fix="Correct encoding = in table.toml, or leave it out",
         ) from None
+    if _is_of_bytes(encoding) and _is_utf_8(path):
+        raise bad_table(
+            f"{path.name} is UTF-8, and table.toml says {encoding}",
+            fix='Write encoding = "utf-8" in table.toml, or leave it out',
+        )
     return encoding
+
+
+def _is_of_bytes(encoding: str) -> bool:
+    """Whether it is ASCII and other characters of one byte."""
+    if not encoding:
+        return False
+    every = bytes(range(256)).decode(encoding, "replace")
+    return len(every) == 256 and every[:128].isascii() and every[65] == "A"
+
+
+def _is_utf_8(path: Path) -> bool:
+    """Whether it begins with the mark of UTF-8, or has characters beyond ASCII, all UTF-8."""
+    found = False
+    with path.open("rb") as stream:
+        if stream.read(3) == b"\xef\xbb\xbf":
+            return True
+        stream.seek(0)
+        for block in _blocks(stream):
+            if not block.isascii():
+                if _kinds(block) != {"utf-8-sig"}:
+                    return False
+                found = True
+    return found
 
 
 def _encoding(path: Path) -> str:

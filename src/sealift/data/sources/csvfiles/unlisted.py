@@ -26,7 +26,7 @@ def unlisted_texts(
     """
     structure = look_at(path, Problems(path.name), own)
     schema = own.schema_here(schema)
-    places = find_places(structure.header, schema, Problems(path.name))
+    places = find_places(structure.header, schema, Problems(path.name), own)
     found: dict[str, Counter[str]] = {}
     for _first, batch in batches(structure):
         for spec in schema.fields:
