@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sealift.cli.ahead import looks
+from sealift.cli.ahead.dryrun import Checked
 from sealift.cli.main import main
 from sealift.demo.folder import World
 from sealift.demo.job import make_world
@@ -415,3 +416,8 @@ def test_a_rank_without_torch(at_home: Desk, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(looks, "find_spec", lambda name: None)
     said = at_home.join("--dry-run")
     assert (said.refused, said.code) == (["extra-missing"], UNAVAILABLE)
+
+
+def test_the_name_of_a_check_stands_apart_from_what_it_says() -> None:
+    for name in ("table.toml", "invitation"):
+        assert str(Checked(name, "a draft")).split() == ["ok", name, "a", "draft"]

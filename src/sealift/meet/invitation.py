@@ -85,14 +85,17 @@ class Invitation:
 
 
 def parse_invitation(text: str) -> Invitation:
-    """Read an invitation as it was mailed, broken over lines or not.
+    """Read an invitation as it was mailed, broken over lines or not, behind a name or not.
 
     Raises:
         MalformedError: code ``bad-invitation``; it says nothing of what stands in it.
     """
     packed = "".join(text.split())
+    packed = packed[
+        max(0, packed.find(PREFIX)) :
+    ]  # `sealift host` prints a name before
     if len(packed) > MAX_TEXT or not packed.startswith(PREFIX):
-        raise _mistyped(f"it does not begin with {PREFIX}, or is too long")
+        raise _mistyped(f"nothing in it begins with {PREFIX}, or it is too long")
     body = packed.removeprefix(PREFIX)
     try:
         whole = base64.b64decode(

@@ -71,6 +71,15 @@ def test_three_thousand_columns_with_names_of_their_own(tmp_path: Path) -> None:
     assert np.array_equal(unpack(raw, found)["genes"][0], np.arange(3000) + 0.5)
 
 
+def test_a_label_like_other_columns_is_not_suggested_as_an_element(
+    tmp_path: Path,
+) -> None:
+    header = ",".join([*(f"g{chr(97 + n % 26)}{n}x" for n in range(300)), "label"])
+    with pytest.raises(MalformedError) as caught:
+        draft(tmp_path, header, ",".join(["1.5"] * 301))
+    assert "values=ga0x..gn299x" in str(caught.value.fix)
+
+
 @pytest.mark.parametrize("pattern", ["z*", "a..z", "a", "t*"])
 def test_a_vector_of_columns_that_cannot_be_one(tmp_path: Path, pattern: str) -> None:
     with pytest.raises(UsageError, match="--vector"):

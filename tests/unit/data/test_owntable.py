@@ -341,22 +341,29 @@ def test_rows_to_predict_have_any_other_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cells", "own"),
+    ("cells", "own", "numbers"),
     [
-        (["1.234,50", "7,25"], 'thousands = "."\ndecimal = ","\n'),
-        (["12%", "7.5%"], 'units = ["%"]\n'),
-        (["$12", "-$7.25"], 'units = ["$"]\n'),
-        (["1\u00a0234", "7"], 'thousands = " "\n'),
-        (["1 234,5 zł", "7 zł"], 'thousands = " "\ndecimal = ","\nunits = ["zł"]\n'),
-        (["1'234", "7"], 'thousands = "\'"\n'),
+        (["1.234,50", "7,25"], 'thousands = "."\ndecimal = ","\n', [1234.5, 7.25]),
+        (["12%", "7.5%"], 'units = ["%"]\n', [12, 7.5]),
+        (["$12", "-$7.25"], 'units = ["$"]\n', [12, -7.25]),
+        (["1\u00a0234", "7"], 'thousands = " "\n', [1234, 7]),
+        (["11 034", "7"], 'thousands = " "\n', [11034, 7]),
+        (
+            ["1 234,5 zł", "7 zł"],
+            'thousands = " "\ndecimal = ","\nunits = ["zł"]\n',
+            [1234.5, 7],
+        ),
+        (["1'234", "7"], 'thousands = "\'"\n', [1234, 7]),
+        (["1\u2019234", "7"], 'thousands = "\'"\n', [1234, 7]),
         (
             ["EUR 1,234,568", "EUR 7"],
             'thousands = ","\ndecimal = "."\nunits = ["EUR"]\n',
+            [1234568, 7],
         ),
     ],
 )
 def test_what_looks_like_numbers_is_said_to(
-    tmp_path: Path, cells: list[str], own: str
+    tmp_path: Path, cells: list[str], own: str, numbers: list[float]
 ) -> None:
     """With a cell, and with what makes numbers of them."""
     path = tmp_path / "t.csv"
@@ -365,6 +372,7 @@ def test_what_looks_like_numbers_is_said_to(
     drafted = draft_schema([path], NO_OPTIONS)
     assert drafted.schema.leave_out == ("b",)
     assert "look like numbers" in drafted.notes[-1]
+    assert "xa0" not in drafted.notes[-1]
     for line in own.splitlines():
         assert line in drafted.notes[-1]
     (tmp_path / "table.toml").write_text(own)
@@ -372,16 +380,48 @@ def test_what_looks_like_numbers_is_said_to(
     schema = draft_schema([path], options).schema
     assert [each.name for each in schema.fields] == ["a", "b"]
     assert schema.fields[1].element.kind in ("int", "float")
-    assert len(read(path, schema, options)["b"]) == 160
+    values = read(path, schema, options)["b"]
+    assert len(values) == 160
+    assert values[14:16] == numbers  # where the 7 of the cells is a 7
 
 
 @pytest.mark.parametrize(
-    "text", ["P{}", "text {}", "#{}", "{} rue", "A{}B", "10.0.0.{}"]
+    "text", ["P{}", "text {}", "#{}", "{} rue", "A{}B", "10.0.0.{}", "555-00{}"]
 )
 def test_what_has_digits_is_not_always_a_number(tmp_path: Path, text: str) -> None:
     path = tmp_path / "t.csv"
-    path.write_text("a;b\n" + "".join(f"1;{text.format(n)}\n" for n in range(80)))
-    assert "look like numbers" not in draft_schema([path], NO_OPTIONS).notes[-1]
+    path.write_text("a;b\n" + "".join(f"1;{text.format(n)}\n" for n in range(10, 90)))
+    note = draft_schema([path], NO_OPTIONS).notes[-1]
+    assert "look like numbers" not in note
+    assert "dates" not in note
+
+
+def test_brackets_are_said_to_be_a_minus(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a;b\n" + "".join(f"1;({n}.5)\n2;{n}.5\n" for n in range(80)))
+    note = draft_schema([path], NO_OPTIONS).notes[-1]
+    assert "'(0.5)', look like numbers" in note
+    assert "minus" in note
+
+
+@pytest.mark.parametrize(
+    ("name", "noted"),
+    [("patient_id", True), ("PatientID", True), ("Fall-Nr.", True), ("valid", False)],
+)
+def test_an_identifier_is_noted(tmp_path: Path, name: str, noted: bool) -> None:
+    path = tmp_path / "t.csv"
+    for tens, expected in ((False, noted), (True, False)):
+        rows = "".join(f"{n // 10 if tens else n};1\n" for n in range(200))
+        path.write_text(f"{name};y\n{rows}")
+        notes = draft_schema([path], NO_OPTIONS).notes
+        assert any("identifier" in note for note in notes) == expected
+
+
+def test_units_of_all_columns_are_one_line_of_a_draft(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a;b;c\n" + "".join(f"{n} mg;{n} zł;1\n" for n in range(80)))
+    text = draft_own_table(look_at(path, Problems("t")), None)
+    assert '# units = ["mg", "zł"]' in text
 
 
 def test_a_draft_changes_nothing_until_it_is_changed(

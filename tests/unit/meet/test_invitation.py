@@ -47,6 +47,13 @@ def test_it_is_one_line_that_comes_back_whole() -> None:
     assert again.addresses == INVITED.addresses
 
 
+def test_the_whole_line_of_the_host_is_read() -> None:
+    assert parse_invitation(f"north  {TEXT}\n").to_text() == TEXT
+    for text in ("north", f"{TEXT}north", f"{TEXT} {TEXT}"):
+        with pytest.raises(MalformedError):
+            parse_invitation(text)
+
+
 def test_it_prints_no_secret() -> None:
     assert "secret" not in repr(INVITED)
     assert str(bytes(range(100, 132)))[2:20] not in repr(INVITED)

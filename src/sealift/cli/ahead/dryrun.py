@@ -37,7 +37,7 @@ class Checked:
 
     def __str__(self) -> str:
         known = "--" if isinstance(self.line, Unknown) else "ok"
-        return f"{'no' if self.error else known}  {self.name:<10}{self.line}"
+        return f"{'no' if self.error else known}  {self.name:<11} {self.line}"
 
 
 class Checks:

@@ -220,16 +220,21 @@ def own_table_of(source: Path | str, stated: Path | None) -> OwnTable:
     return load_own_table(stated or beside)
 
 
-def own_keys_as_comments(*, encoding: str, delimiter: str) -> str:
-    """The keys that are no tables, as comments, with examples."""
+def own_keys_as_comments(
+    *, encoding: str, delimiter: str, units: Sequence[str] = ()
+) -> str:
+    """The keys that are no tables, as comments, with examples; units of the file."""
     examples: dict[str, object] = {
         "encoding": encoding.removesuffix("-sig"),
         "delimiter": delimiter,
         "decimal": ",",
         "thousands": ".",
-        "units": ["%", "EUR"],
+        "units": [*units] or ["%", "EUR"],
     }
-    lines = [f"# {key} = {json.dumps(value)}" for key, value in examples.items()]
+    lines = [
+        f"# {key} = {json.dumps(value, ensure_ascii=False)}"
+        for key, value in examples.items()
+    ]
     tables = ['# [dates]\n# born = "%d.%m.%Y"', '# [synonyms.sex]\n# "male" = "m"']
     return "\n".join([*lines, "", *tables, ""])
 

@@ -85,11 +85,13 @@ class Draft:
         schema: As the source says it, or as its text looks.
         notes: What the owner should know, a line each.
         fits: Whether every cell of the source is known to fit it.
+        units: Of a text table: those beside numbers of its columns, all columns together.
     """
 
     schema: Schema
     notes: tuple[str, ...] = ()
     fits: bool = False
+    units: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 from sealift.data.schema.owntable import OwnTable
 from sealift.data.schema.schema import Field
 
-_SPACES: Final = "[ \u00a0\u2009\u202f']"
+_MARKS: Final = {
+    ".": r"\.", ",": ",", " ": "[ \u00a0\u2009\u202f]", "'": "['\u2019]"
+}  # fmt: skip
 _OTHER: Final = {".": ",", ",": "."}
 _NO_NUMBER: Final = "not a number"
 
@@ -46,7 +48,7 @@ def _plain_numbers(column: Any, own: OwnTable) -> Any:
         texts = pc.utf8_trim_whitespace(_without(texts, re.escape(unit)))
     decimal = own.decimal or ("," if own.thousands == "." else ".")
     if own.thousands:
-        mark = re.escape(own.thousands) if own.thousands in ",." else _SPACES
+        mark = _MARKS[own.thousands]
         grouped = (
             rf"^[+-]?[1-9]\d{{0,2}}(?:{mark}\d{{3}})+(?:{re.escape(decimal)}\d*)?$"
         )

@@ -8,6 +8,7 @@ read. No bounds are drafted: the least and the greatest value are somebody's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -46,10 +47,13 @@ DATES: Final = (
 )  # fmt: skip
 _TRUTHS: Final = ("true", "false")
 _DATED = (
-    r"^\d{1,4}[-./ ]?(\d{1,2}|[A-Za-z]{3,9})[-./ ]\d{1,4}([ T]\d{1,2}:\d\d.*)?$"
+    r"^\d{1,4}[-./ ](\d{1,2}|[A-Za-z]{3,9})[-./ ]\d{1,4}([ T]\d{1,2}:\d\d.*)?$"
+    r"|^(\d{1,2}[-./]\d{4}|\d{4}[-./]\d{1,2})$"
     r"|^\d{1,2}[-./ ]?[A-Za-z]{3,9}[-./ ]?\d{2,4}([ T:]\d{1,2}:\d\d.*)?$"
 )
 _CODE = r"^0\d+$"  # no number that somebody counts with is written so
+_WORDS_OF_A_NAME: Final = re.compile(r"[A-Z]+(?![a-z])|[^\W\d_][^\W\d_A-Z]*")
+_IDENTIFIERS: Final = frozenset({"id", "nr", "no"})
 _FLOAT32_MOST: Final = 3.4e38
 _FLOAT32_DIGITS: Final = 7
 _FEW: Final = 1000
@@ -80,6 +84,7 @@ class _Column:
     few: tuple[str, ...] = ()  # of its first different texts
     unsure: bool = False
     unread: int = 0
+    repeated: bool = False  # a value within a block; known of identifiers' names alone
 
     @property
     def filled(self) -> int:
@@ -102,6 +107,18 @@ class _Column:
         self.few = self.few or more.few
         self.unsure |= more.unsure
         self.unread += more.unread
+        self.repeated |= more.repeated
+
+    @property
+    def is_named_identifier(self) -> bool:
+        """Whether a word of its name says that it counts things."""
+        words = {each.lower() for each in _WORDS_OF_A_NAME.findall(self.name)}
+        return not words.isdisjoint(_IDENTIFIERS)
+
+    @property
+    def is_identifier(self) -> bool:
+        """Whether its name says so, and no block has a value twice."""
+        return self.is_named_identifier and self.filled > 1 and not self.repeated
 
     def look(self, column: Any) -> None:
         """Count what the cells of a block are; each different text is looked at once."""
@@ -113,6 +130,7 @@ class _Column:
             return int(times[mask(matches)].sum())
 
         self.few = tuple(texts.slice(0, MOST_CATEGORIES).to_pylist())
+        self.repeated |= bool((times > 1).any())
         lower = pc.utf8_lower(texts)
         nothing = pc.is_in(lower, value_set=pa.array(NOTHING))
         self.cells += len(column)
@@ -149,6 +167,8 @@ class _Column:
         self.numbers += len(texts)
         self.highest = max(self.highest, float(np.abs(values.astype(float)).max()))
         self.unread += len(column)
+        if self.is_named_identifier:
+            self.repeated |= len(np.unique(values)) < len(values)
         whole = np.ones(len(values), dtype=bool)
         if values.dtype.kind == "f":
             whole = values == np.floor(values)
@@ -230,7 +250,7 @@ class _Column:
 
     def like_numbers(self, own: OwnTable) -> LikeNumbers | None:
         """How its cells may be read as numbers, if they look so."""
-        if not self.filled or self.codes or 2 * self.dated >= self.filled:
+        if not self.filled or self.codes or self._forms():
             return None
         return look_like_numbers(self.few, own)
 
@@ -278,18 +298,25 @@ def draft_from_texts(
     said = [f"{each.path.name}: {each.words}" for each in structures]
     fields: list[Field] = []
     left_out, taken = [], set[str]()
+    units: dict[str, None] = {}
     for column in columns:
         dtype, rules = column.kind()
         if column.name in own.leave_out:
             left_out.append(column.name)
             continue
         like = None if dtype and not rules.of_text else column.like_numbers(own)
+        units |= dict.fromkeys(like.own.units if like is not None else ())
         if not dtype or len(column.name) > MAX_TEXT:
             left_out.append(column.name)
             said.append(f"left out: {column.name}: {_why_not(column, like)}")
             continue
         if like is not None:
             said.append(f"{column.name}: categories, although {_why_not(column, like)}")
+        if dtype == "int64" and not rules.of_text and column.is_identifier:
+            said.append(
+                f"{column.name}: looks like an identifier, because its values are all "
+                "different; if it is one, add it to leave_out"
+            )
         plain &= column.fits(dtype, rules)
         fields += _with_empty(column, dtype, rules, taken)
         taken.update(each.name for each in fields[-2:])
@@ -306,7 +333,8 @@ def draft_from_texts(
             code="bad-schema",
             problems=notes if not whole.fields else (),
         )
-    return Draft(Schema(whole.fields, leave_out=tuple(left_out)), notes, plain)
+    schema = Schema(whole.fields, leave_out=tuple(left_out))
+    return Draft(schema, notes, plain, tuple(units))
 
 
 def _why_not(column: _Column, like: LikeNumbers | None) -> str:

@@ -20,9 +20,11 @@ from sealift.errors import visible
 
 _LIKE: Final = re.compile(
     r"([^\d\s.,+-]{0,4})\s*[+-]?\s*([^\d\s.,+-]{0,4})\s*"  # EUR -5, -$5
-    r"(\d[\d.,' \u00a0\u2009\u202f]*?)\s*([^\d\s.,+-]{0,5})"
+    r"(\d[\d.,'\u2019 \u00a0\u2009\u202f]*?)\s*([^\d\s.,+-]{0,5})"
 )
-_SPACED: Final = re.compile(r"\d[ \u00a0\u2009\u202f']\d{3}")
+_SPACED: Final = re.compile(r"\d[ \u00a0\u2009\u202f]\d{3}")
+_IN_BRACKETS: Final = re.compile(r"\(\s*\d[\d.,]*\s*\)")
+_SPACES: Final = str.maketrans(dict.fromkeys("\u00a0\u2009\u202f", " "))
 _MOST_UNITS: Final = 4
 _UNITS: Final = {
     "%", "‰", "°", "°C", "°F", "kg", "g", "mg", "µg", "μg", "km", "m", "cm", "mm", "l", "L", "ml",
@@ -39,19 +41,18 @@ class LikeNumbers:
     Attributes:
         text: One of them that does not read as a number.
         own: With which they do.
-        units: Several units that they have, so that no setting makes numbers of them.
+        fix: What to do to the file, where no setting makes numbers of them.
     """
 
     text: str
     own: OwnTable
-    units: tuple[str, ...] = ()
+    fix: str = ""
 
     @property
     def advice(self) -> str:
         """What an owner writes, in words."""
-        if self.units:
-            units = " and ".join(map(visible, self.units))
-            return f"convert them to one unit: the column has {units}"
+        if self.fix:
+            return self.fix
         lines = [
             f'{key} = "{getattr(self.own, key)}"'
             for key in ("thousands", "decimal")
@@ -72,6 +73,9 @@ def look_like_numbers(texts: Sequence[str], known: OwnTable) -> LikeNumbers | No
     """
     filled = [text.strip() for text in texts if text.strip().lower() not in NOTHING]
     strange = [text for text in filled if re.fullmatch(_NUMBER, text) is None]
+    if strange and all(map(_IN_BRACKETS.fullmatch, strange)):
+        fix = "write a minus instead of the brackets"
+        return LikeNumbers(shown(strange[0]), known, fix)
     found = [match for text in strange if (match := _LIKE.fullmatch(text))]
     if not strange or len(found) < 0.9 * len(strange):
         return None
@@ -79,7 +83,12 @@ def look_like_numbers(texts: Sequence[str], known: OwnTable) -> LikeNumbers | No
     if len(units) > _MOST_UNITS or not all(map(_is_unit, units)):
         return None
     if len({normalize("NFKC", unit) for unit in units}) > 1:
-        return LikeNumbers(strange[0][:40], known, tuple(units))
+        names = " and ".join(map(visible, units))
+        return LikeNumbers(
+            shown(strange[0]),
+            known,
+            f"convert them to one unit: the column has {names}",
+        )
     digits = [match[3] for match in map(_LIKE.fullmatch, filled) if match]
     for thousands, decimal in _marks(digits):
         own = replace(known, thousands=thousands, decimal=decimal)
@@ -87,8 +96,13 @@ def look_like_numbers(texts: Sequence[str], known: OwnTable) -> LikeNumbers | No
         cleaned = clean(pa.array(filled, pa.string()), _FIELD, own)
         read = pc.sum(pc.match_substring_regex(cleaned, NUMBER)).as_py() or 0
         if own != known and read >= 0.9 * len(filled):
-            return LikeNumbers(strange[0][:40], own)
+            return LikeNumbers(shown(strange[0]), own)
     return None
+
+
+def shown(text: str) -> str:
+    """The beginning of a cell, with plain spaces."""
+    return text[:40].translate(_SPACES)
 
 
 def _is_unit(text: str) -> bool:
@@ -98,7 +112,7 @@ def _is_unit(text: str) -> bool:
 
 def _marks(digits: Sequence[str]) -> list[tuple[str, str]]:
     """What may part thousands and decimals, the likeliest first."""
-    if any("'" in each for each in digits):
+    if any("'" in each or "\u2019" in each for each in digits):
         return [("'", "")]
     if any(map(_SPACED.search, digits)):
         return [(" ", ","), (" ", "")] if any("," in d for d in digits) else [(" ", "")]

@@ -30,13 +30,16 @@ def draft_own_table(structure: Structure, schema: Schema | None) -> str:
         f"{structure.path.name}: {structure.words}, {structure.rows:,} rows",
         f"columns: {', '.join(structure.header[:_SHOWN])}",
     ]
+    units: tuple[str, ...] = ()
     try:
-        lines += draft_from_texts([structure]).notes[1:]
+        draft = draft_from_texts([structure])
+        units = draft.units
+        lines += draft.notes[1:]
     except MalformedError as error:
         lines += [*error.problems, str(error)]
     text = "".join(f"# {visible(line)}\n" for line in lines)
     settings = own_keys_as_comments(
-        encoding=structure.encoding, delimiter=structure.delimiter
+        encoding=structure.encoding, delimiter=structure.delimiter, units=units
     )
     return "\n".join([text, settings, *_columns(structure, schema)])
 

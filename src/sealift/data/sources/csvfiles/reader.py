@@ -38,7 +38,7 @@ from sealift.data.sources.csvfiles.cells import (
     read_cells,
 )
 from sealift.data.sources.csvfiles.cleaning import clean, is_number, units_in
-from sealift.data.sources.csvfiles.likenumbers import look_like_numbers
+from sealift.data.sources.csvfiles.likenumbers import look_like_numbers, shown
 from sealift.data.sources.csvfiles.quick import QuickMarks, read_quickly
 from sealift.data.sources.csvfiles.structure import Structure, changed, look_at
 from sealift.data.sources.problems import SHOWN, Problems
@@ -367,7 +367,7 @@ class _Inspection:
             self._total += int(wrong.sum())
             for row in np.flatnonzero(wrong)[:SHOWN].tolist():
                 text = column[row].as_py().strip()
-                what, names = lead.format(text[:40]) + rule, spec.cells.categories
+                what, names = lead.format(shown(text)) + rule, spec.cells.categories
                 like = look_like_numbers([text], self._own) if numbers else None
                 more = f"If it is a number, {like.advice}" if like else fix
                 yield _Wrong(first_row + row, at, what, more, text, names)

@@ -166,8 +166,10 @@ def suggest_vector(fields: Sequence[Field]) -> str:
     longest = max(runs, key=len, default=[])
     if len(longest) < 2:
         return ""
+    if len(longest) > 2 and longest[-1] is fields[-1]:
+        longest.pop()  # the last column of a table often is its label
     pattern = quote(f"values={_column(longest[0])}..{_column(longest[-1])}")
     return (
         f"The {len(longest):,} columns from {_column(longest[0])} to {_column(longest[-1])} "
-        f"are alike. To make one field of them, add --vector {pattern}; leave the label out of it"
+        f"are alike. To make one field of them, add --vector {pattern}; no label may be among them"
     )
