@@ -165,6 +165,18 @@ def test_empty_means_what_the_schema_says(path: Path) -> None:
     ]
 
 
+FIXES = (  # each advice once
+    "Give every row one cell per column",
+    "Did you mean dose?",
+    "or add a field for it",
+    "Or write what your file calls it under [columns] in table.toml",
+    "Did you mean weiblich?",
+    "Correct the value, or change the schema",
+    "how your file writes dates",
+    "or change the schema",
+)
+
+
 def test_all_is_told_at_once(path: Path) -> None:
     text = (
         "Geschlecht (m/w);age;dosis;seen;Bemerkung;Notiz\n"
@@ -174,7 +186,10 @@ def test_all_is_told_at_once(path: Path) -> None:
         "weiblich;41\n"
         "männlich;x;1;1.1.2000;;\n"
     )
-    assert problems(path, text) == [
+    found = problems(path, text)
+    for line, fix in zip(found, FIXES, strict=True):
+        assert line.endswith(fix)
+    assert [line.split(". ")[0] for line in found] == [
         "t.csv, line 6: it has 2 cells, and the header has 6",
         "t.csv, header: the column 'dosis' is not in the schema",
         "t.csv, header: the column 'Notiz' is not in the schema",

@@ -110,15 +110,13 @@ class OwnTable:
 
     def of_fields(self, names: Sequence[str]) -> OwnTable:
         """What it says of these fields and of the file, but for columns to leave out."""
-        chosen = {
-            key: {
-                name: getattr(self, key)[name]
-                for name in names
-                if name in getattr(self, key)
-            }
-            for key in ("columns", "dates", "synonyms")
-        }
-        return replace(self, leave_out=(), **chosen)
+        return replace(
+            self,
+            leave_out=(),
+            columns={k: v for k, v in self.columns.items() if k in names},
+            dates={k: v for k, v in self.dates.items() if k in names},
+            synonyms={k: v for k, v in self.synonyms.items() if k in names},
+        )
 
     def demand_left_out(self, header: Sequence[str]) -> None:
         """Demand that the columns to leave out are there.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from sealift.errors import MalformedError
@@ -52,8 +53,16 @@ class Problems:
             if len(fixes) == 1
             else "Correct them, write in table.toml what your file calls its columns and how it is written, or change the schema",
             code="bad-table" if tables else "bad-row",
-            problems=tuple(f"{self.source}, {each}" for each, _, _ in self._first),
+            problems=tuple(self._lines(with_fixes=len(fixes) > 1)),
         )
+
+    def _lines(self, *, with_fixes: bool) -> Iterator[str]:
+        """The problems, each advice behind the first one that it is about."""
+        said = set[str]()
+        for each, fix, _ in self._first:
+            more = f". {fix}" if with_fixes and fix not in said else ""
+            said.add(fix)
+            yield f"{self.source}, {each}{more}"
 
     def demand_none(self) -> None:
         """Go on, if nothing is wrong.

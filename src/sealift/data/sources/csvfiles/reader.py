@@ -433,11 +433,11 @@ def find_places(
     for name, count in used.items():
         if name not in position:
             fix = nearest(name, header) or "Add it to the header row"
-            own = "write what your file calls it under [columns] in table.toml"
+            rename = "write what your file calls it under [columns] in table.toml"
             _add(
                 problems,
                 f"column {name!r} is missing",
-                f"{fix} Or {own}" if fix.endswith("?") else f"{fix}, or {own}",
+                f"{fix} Or {rename}" if fix.endswith("?") else f"{fix}, or {rename}",
             )
         if count > 1 or name in schema.leave_out:
             what = f"two fields of the schema use the same column, {name!r}"
