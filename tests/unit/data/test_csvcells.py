@@ -210,6 +210,18 @@ def test_a_cell_is_one_problem(path: Path) -> None:
     ]
 
 
+def test_a_column_of_wrong_cells_hides_no_other_column(path: Path) -> None:
+    schema = schema_of('name = "x"\ndtype = "int8"', 'name = "y"\ndtype = "int8"')
+    found = problems(path, "x;y\n" + "300;1\n" * 31 + "1;z\n1;\n", schema)
+    assert len(found) == 12
+    assert "line 11, column x: '300'" in found[9]
+    assert "(and 21 more cells of the column)" in found[9]
+    assert "line 33, column y: 'z'" in found[10]
+    assert found[11].endswith(
+        "Fill the cell, or give a value for empty cells in the schema"
+    )
+
+
 def test_ten_thousand_problems_are_twenty_and_their_number(path: Path) -> None:
     schema = schema_of('name = "x"\ndtype = "int8"')
     path.write_text("x\n" + "300\n" * 10_000 + "1\n")

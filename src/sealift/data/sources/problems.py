@@ -43,7 +43,8 @@ class Problems:
             why = f"the file was read as {self.read_as}" if self.read_as else ""
             return MalformedError(f"{self.source}, {line}", why=why, fix=fix, code=code)
         fixes = {each for _, each, _ in self._first}
-        shown = "" if self.total <= SHOWN else f"the first {SHOWN} are shown"
+        first = len(self._first)
+        shown = "" if self.total <= first else f"the first {first} are shown"
         read = f"the file was read as {self.read_as}" if self.read_as else ""
         tables = any(each == "bad-table" for _, _, each in self._first)
         return MalformedError(

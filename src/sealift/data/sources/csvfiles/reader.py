@@ -9,7 +9,7 @@ with the file.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -326,32 +326,50 @@ class _Wrong:
 
 
 class _Inspection:
-    """Looks at every cell; keeps the first that are wrong, and how many there are."""
+    """Looks at every cell; keeps each column's first wrong ones, and how many there are."""
 
     def __init__(self, table: CsvTable) -> None:
         self._structure, self._schema = table.structure, table.schema
         self._places, self._own = table.places, table.own
         self._marks = DecimalMarks()
         self._units = UnitsOfColumns()
-        self._wrong: list[_Wrong] = []
-        self._total = 0
+        self._wrong: dict[int, list[_Wrong]] = {}
+        self._totals: Counter[int] = Counter()
 
     def tell(self, problems: Problems) -> None:
         """Read all of it, then say what is wrong, and in which line."""
         for first_row, batch in batches(self._structure):
-            found: list[_Wrong] = []
             for spec in self._schema.fields:
                 for at in self._places[spec.name]:
-                    found += self._look(batch.column(at), spec, at, first_row)
-            self._wrong += sorted(found)[: SHOWN - len(self._wrong)]
+                    self._keep(at, self._look(batch.column(at), spec, at, first_row))
         self._add_doubtful()
         self._add_mixed_units()
-        rows = [self._structure.number(each.row) for each in self._wrong]
-        for each, line in zip(self._wrong, self._structure.lines(rows), strict=True):
+        wrong = self._chosen()
+        rows = [self._structure.number(each.row) for each in wrong]
+        for each, line in zip(wrong, self._structure.lines(rows), strict=True):
             column = self._structure.header[each.column]
             fix = nearest(each.text, each.categories) or each.fix
             problems.add(f"line {line}, column {column}: {each.what}", fix=fix)
-        problems.count(self._total - len(self._wrong))
+        problems.count(self._totals.total() - len(wrong))
+
+    def _keep(self, at: int, found: Iterable[_Wrong]) -> None:
+        if more := [*found]:
+            self._wrong[at] = sorted([*self._wrong.get(at, ()), *more])[:SHOWN]
+
+    def _chosen(self) -> list[_Wrong]:
+        """Those that are shown: all, or some of each column and how many more it has."""
+        share = SHOWN // max(1, len(self._wrong)) or 1
+        if self._totals.total() <= SHOWN:
+            share = SHOWN
+        chosen = []
+        for at, wrong in self._wrong.items():
+            first = wrong[:share]
+            if more := self._totals[at] - len(first):
+                cells = f"{more:,} more cell{'s' if more > 1 else ''} of the column"
+                what = f"{first[-1].what} (and {cells})"
+                first[-1] = replace(first[-1], what=what)
+            chosen += first
+        return sorted(chosen)[:SHOWN]
 
     def _look(
         self, column: Any, spec: Field, at: int, first_row: int
@@ -364,7 +382,7 @@ class _Inspection:
         elif numbers and self._structure.delimiter != ",":
             self._marks.look_at_points(cells, at, first_row)
         for wrong, lead, rule, fix in _offences(cells, spec):
-            self._total += int(wrong.sum())
+            self._totals[at] += int(wrong.sum())
             for row in np.flatnonzero(wrong)[:SHOWN].tolist():
                 text = column[row].as_py().strip()
                 what, names = lead.format(shown(text)) + rule, spec.cells.categories
@@ -397,8 +415,8 @@ class _Inspection:
             )
 
     def _add(self, row: int, at: int, what: str, fix: str) -> None:
-        self._total += 1
-        self._wrong = sorted([*self._wrong, _Wrong(row, at, what, fix)])[:SHOWN]
+        self._totals[at] += 1
+        self._keep(at, [_Wrong(row, at, what, fix)])
 
 
 def _offences(cells: ReadCells, spec: Field) -> Iterator[tuple[Mask, str, str, str]]:
