@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from sealift.data.schema.document import parse_schema
 from sealift.data.schema.owntable import load_own_table, own_table_of
 from sealift.data.schema.rows import unpack
+from sealift.data.sources.csvfiles import quick
 from sealift.data.sources.csvfiles.quick import QuickMarks
 from sealift.data.sources.source import NO_OPTIONS, SourceOptions
 from sealift.data.sources.table import check_tables, draft_schema, open_table
@@ -97,10 +99,14 @@ def test_what_is_part_of_a_number_is_no_unit(tmp_path: Path, unit: str) -> None:
     assert (caught.value.code, caught.value.field) == ("bad-table-file", "units")
 
 
-def test_marks_are_counted_from_many_threads() -> None:
+def test_marks_are_counted_from_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else blocks that meet forget each other's cells, and doubt is lost."""
+    monkeypatch.setattr(quick, "_points", lambda texts: (1, 1, 0))
     marks = QuickMarks(commas=False)
     texts = pa.array(["1.234"])
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda _: marks.look(texts, 0), range(20_000)))
+    sys.setswitchinterval(interval)
     assert marks._columns[0] == (20_000, 20_000, 0)
