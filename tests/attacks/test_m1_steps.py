@@ -127,7 +127,8 @@ def test_no_number_is_told_on_every_rank_with_its_parameter(
         ranks = ran(0)
     lines = {str(each.error) for each in ranks}
     assert len(lines) == 1
-    assert "second.weight is not finite at step 0: rank 2 brought it" in lines.pop()
+    line = lines.pop()
+    assert all(each in line for each in ("second.weight", "step 0", "rank 2"))
     assert {each.error and each.error.code for each in ranks} == {"not-finite"}
     assert not stepped
 
@@ -139,7 +140,7 @@ def test_a_sum_that_is_too_large_is_nobodys(stepped: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SealedGroup, "all_reduce", lambda self, tensor: huge(0, tensor))
         ranks = ran(0)
-    assert all("it is too large" in str(each.error) for each in ranks)
+    assert all("too large" in str(each.error) for each in ranks)
     assert not stepped
 
 

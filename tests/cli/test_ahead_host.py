@@ -131,4 +131,4 @@ def test_a_label_without_its_number_is_explained(folder: Path, host: Host) -> No
     code, out = host("--invite", "north", "east")
     assert (code, refused(out)) == (7, ["recipe-error"])
     assert "IndexError" in out
-    assert "needs `classes`" in out
+    assert "`classes`" in out

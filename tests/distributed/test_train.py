@@ -112,10 +112,10 @@ def test_the_model_opens_once_both_approved(
     opening = ("open", "lab", "-o", place)
     assert "[approval-missing]" in output(world, *opening).error()
     assert output(world, "approve", "north", "--yes").process.returncode == 0
-    assert "approval of south" in output(world, *opening).error()
+    assert "south must approve" in output(world, *opening).error()
     assert not place.exists()
     sealing = Sealing(world, tmp_path / "lab-serves", capsys)
-    assert "approval of south" in sealing.refused(world.run)
+    assert "south must approve" in sealing.refused(world.run)
     assert output(world, "approve", "south", "--yes").process.returncode == 0
     assert output(world, *opening).process.returncode == 0
     agreement = verify(load_signed(world.agreement))
