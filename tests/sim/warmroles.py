@@ -133,16 +133,22 @@ def _request(args: Any, environment: dict[str, str]) -> dict[str, Any] | None:
 
 
 def _begins_alike(environment: Mapping[str, str]) -> bool:
-    for name in environment.keys() | os.environ.keys():
-        if name == "PYTHONPATH":
-            places = environment.get(name, str(ROOT)).split(os.pathsep)
-            if not _OWN_PLACES.issuperset(places):
-                return False
-        elif environment.get(name) != os.environ.get(name) and name.startswith(
-            _READ_EARLY
-        ):
-            return False
-    return True
+    """Whether an interpreter with it begins as a template did."""
+    places = environment.get("PYTHONPATH", str(ROOT)).split(os.pathsep)
+    return _OWN_PLACES.issuperset(places) and _read_early(environment) == _EARLY
+
+
+def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_EARLY) and name != "PYTHONPATH"
+    }
+
+
+def _not_early(environment: Mapping[str, str]) -> dict[str, str]:
+    early = _read_early(environment)
+    return {name: each for name, each in environment.items() if name not in early}
 
 
 def _restarts_overwriting(words: Sequence[str]) -> bool:
@@ -197,7 +203,7 @@ def _template(overwriting: bool) -> socket.socket:
                     "tests.sim.warmroles",
                     str(theirs.fileno()),
                 ],
-                env={**os.environ, **more, **path},
+                env={**_not_early(os.environ), **_EARLY, **more, **path},
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -272,6 +278,9 @@ def _main() -> None:
     control.detach()  # closed already
     runpy.run_module("sealift", run_name="__main__", alter_sys=True)
 
+
+# Before a test changes it: a template begins with this, whenever it is started.
+_EARLY: Final = _read_early(os.environ)
 
 if __name__ == "__main__":
     _main()

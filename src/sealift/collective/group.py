@@ -338,7 +338,7 @@ class SealedGroup:
             announcement = self._message(flat, number, self.rank, tag)
             peer.send(announcement.encode())
             self._send_pieces(peer, flat)
-        peer.call_when_sent(lambda: sent(self._failed))
+        peer.call_when_sent(lambda error: sent(error or self._failed))
 
     def receive(self, tensor: Array, sender: int, tag: int = 0) -> None:
         """Receive what one rank sends by ``send``; may run beside calls of ``send``.

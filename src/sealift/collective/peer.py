@@ -61,7 +61,7 @@ class Peer:
     ) -> None:
         self.number, self.wire, self._fail = number, wire, fail
         self._orders: queue.SimpleQueue[
-            memoryview | DeviceTensor | Callable[[], None] | None
+            memoryview | DeviceTensor | Callable[[SealiftError | None], None] | None
         ] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._waiting = 0
@@ -112,15 +112,15 @@ class Peer:
             self._waiting += 1
         self._orders.put(order)
 
-    def call_when_sent(self, call: Callable[[], None]) -> None:
-        """Call it once everything before was sent, or nothing more can be."""
+    def call_when_sent(self, call: Callable[[SealiftError | None], None]) -> None:
+        """Call it once everything before was sent, or with the error that ended sending."""
         with self._changed:
             later = self._waiting and not self._stopped
             if later:
                 self._waiting += 1
                 self._orders.put(call)
         if not later:
-            call()
+            call(None)
 
     def receive(self, room: bytearray | memoryview | DeviceTensor) -> None:
         """Fill ``room`` with the next message of what was announced."""
@@ -154,25 +154,26 @@ class Peer:
         self._orders.put(None)
 
     def _work(self) -> None:
+        broken: SealiftError | None = None
         while (order := self._orders.get()) is not None:
             try:
                 if callable(order):
-                    order()
+                    order(broken)
                     continue
                 with self._naming():
                     self.on_device.send(order)
             except SealiftError as error:
+                broken = broken or error
                 # Else the pipe ended by what the receiving thread met, which says it.
                 if error.code != ENDED_HERE:
                     self._fail(error)
             except BaseException as error:  # else the caller would wait for ever
-                self._fail(
-                    PeerError(
-                        f"sending to rank {self.number} is not possible",
-                        why=error,
-                        code=ENDED_HERE,
-                    )
+                broken = PeerError(
+                    f"sending to rank {self.number} is not possible",
+                    why=error,
+                    code=ENDED_HERE,
                 )
+                self._fail(broken)
             finally:
                 with self._changed:
                     self._waiting -= 1

@@ -16,6 +16,7 @@ import collections
 import dataclasses
 import enum
 import json
+import os
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +35,6 @@ from sealift.errors import MalformedError, UnavailableError, UsageError
 from sealift.integrations.torchgroup import SealedProcessGroup
 
 MAX_DEPTH: Final = 64
-_MAX_ERROR_CHARACTERS: Final = 4000
 _CLASSES: Final[Mapping[str, type]] = {
     f"{module.__name__}:{name}": member
     for module in (metadata, planner, filesystem, storage)
@@ -43,6 +43,8 @@ _CLASSES: Final[Mapping[str, type]] = {
     and member.__module__ == module.__name__
     and (dataclasses.is_dataclass(member) or issubclass(member, enum.Enum))
 }
+_PLACES: Final = frozenset({"prefix", "relative_path"})  # of files of a checkpoint
+_NOT_IN_NAMES: Final = frozenset("/\\\0")
 _PLAIN: Final = (type(None), bool, int, float, str)
 _SEQUENCES: Final[dict[str, type]] = {
     "tuple": tuple,
@@ -54,10 +56,11 @@ _MAPPINGS: Final[dict[str, type]] = {
     "dict": dict,
     "ordered": collections.OrderedDict,
 }
-_TORCH: Final[Mapping[str, type]] = {
-    "dtype": torch.dtype,
-    "layout": torch.layout,
-    "memory_format": torch.memory_format,
+_TORCH: Final[Mapping[str, Mapping[str, Any]]] = {
+    kind.__name__: {
+        name: each for name, each in vars(torch).items() if type(each) is kind
+    }
+    for kind in (torch.dtype, torch.layout, torch.memory_format)
 }
 
 
@@ -96,7 +99,7 @@ def _to_plain(value: Any, depth: int) -> Any:
     if write is None or depth > MAX_DEPTH:
         raise UsageError(
             f"an object of type {kind.__qualname__} is not sent to other ranks",
-            why="plain values, containers and tensors are"
+            why="only plain values, containers and tensors are sent"
             if write is None
             else f"it is nested more than {MAX_DEPTH} deep",
             code="object-refused",
@@ -147,14 +150,19 @@ def _write_checkpoint(value: CheckpointException, each: Each) -> Any:
 
 
 def _write_error(value: BaseException, _: Each) -> Any:
-    return {"error": f"{type(value).__name__}: {value}"[:_MAX_ERROR_CHARACTERS]}
+    """Its kind: texts name files and quote cells of this rank's rows."""
+    code = getattr(value, "errno", None)
+    reason = f": {os.strerror(code)}" if isinstance(code, int) else ""
+    return {"error": f"{type(value).__name__}{reason}"}
 
 
 _WRITERS: Final[Mapping[type, Writer]] = {
     list: lambda value, each: each(value),
     **{of: _sequence_writer(name) for name, of in _SEQUENCES.items()},
     **{of: _mapping_writer(name) for name, of in _MAPPINGS.items()},
-    **{of: _torch_writer(name) for name, of in _TORCH.items()},
+    torch.dtype: _torch_writer("dtype"),
+    torch.layout: _torch_writer("layout"),
+    torch.memory_format: _torch_writer("memory_format"),
     **{member: _class_writer(name, member) for name, member in _CLASSES.items()},
     torch.device: lambda value, _: {"device": str(value)},
     PosixPath: lambda value, _: {"path": str(value)},
@@ -179,14 +187,6 @@ def _from_plain(plain: Any) -> Any:
     return _READERS[name](content)
 
 
-def _read_class(content: Any) -> Any:
-    name, parts = content
-    member = _CLASSES[name]
-    if not dataclasses.is_dataclass(member):
-        raise ValueError(f"{name} is not a data class")
-    return member(**_from_plain(parts))
-
-
 def _read_member(content: Any) -> Any:
     name, member = content
     return _CLASSES[name][member]  # type: ignore[index]
@@ -202,19 +202,26 @@ def _container_reader(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda content: of(map(_from_plain, content))
 
 
-def _read_torch(of: type) -> Callable[[Any], Any]:
-    def read(content: Any) -> Any:
-        value = getattr(torch, str(content))
-        if type(value) is not of:
-            raise ValueError(f"{content} is no {of.__name__}")
-        return value
+def _read_class(content: Any) -> Any:
+    name, parts = content
+    member = _CLASSES[name]
+    if not dataclasses.is_dataclass(member):
+        raise ValueError(f"{name} is not a data class")
+    values = _from_plain(parts)
+    for place in _PLACES.intersection(values):
+        _demand_inside(values[place])
+    return member(**values)
 
-    return read
+
+def _demand_inside(place: Any) -> None:
+    """A part of a file's name: another rank must not choose where this one writes."""
+    if not isinstance(place, str) or _NOT_IN_NAMES.intersection(place) or ".." in place:
+        raise ValueError(f"{place!r} is no name of a file in a checkpoint's folder")
 
 
 _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     **{name: _container_reader(of) for name, of in (_SEQUENCES | _MAPPINGS).items()},
-    **{name: _read_torch(of) for name, of in _TORCH.items()},
+    **{name: known.__getitem__ for name, known in _TORCH.items()},
     "device": torch.device,
     "path": PosixPath,
     "bytes": base64.b64decode,

@@ -21,6 +21,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any, Final, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -34,7 +35,7 @@ from torch.autograd import Variable
 from sealift.collective.announcement import Reduction
 from sealift.collective.group import SealedGroup
 from sealift.collective.tensors import Array, bad_tensor
-from sealift.errors import PeerError, UsageError, require_value
+from sealift.errors import JobError, PeerError, UsageError, require_value
 
 _REDUCTIONS: Final = {
     dist.ReduceOp.SUM: Reduction.SUM,
@@ -131,8 +132,6 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._ident = self._thread.submit(threading.get_ident).result()
         # What comes from one rank waits for nothing that comes from another.
         self._lanes: dict[int, ThreadPoolExecutor] = {}
-        # Where callbacks of messages run: they may ask for collectives and wait.
-        self._ends = ThreadPoolExecutor(1, thread_name_prefix="sealed messages")
         self._changed = threading.Condition()
         self._receiving, self._sending = 0, 0
         self._limit_s: float | None = None
@@ -293,7 +292,6 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             lane.shutdown()
         with self._changed:
             self._changed.wait_for(lambda: not self._sending)
-        self._ends.shutdown()
         with self._connections:
             self._group.close()
 
@@ -344,7 +342,11 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             tensor /= self.size()
 
     def _add_sparse(self, tensor: Tensor, op: Any) -> None:
-        """All ranks' elements, padded to the longest, added in the order of ranks."""
+        """All ranks' elements, added in the order of ranks.
+
+        Torch writes where the places say, so what a rank sent is compared with the shape
+        before anything is made of it.
+        """
         if not (op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG):
             raise UsageError(
                 f"a sealed group does not support {op} of sparse tensors",
@@ -352,23 +354,32 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             )
         own = tensor.detach().coalesce()
         indices, values = own.indices(), own.values()
-        count = torch.tensor([len(values)])
-        counts = [torch.zeros_like(count) for _ in range(self.size())]
-        self._all_gather(counts, count)
-        most = max(int(each) for each in counts)
+        axes = own.sparse_dim()
+        everybody = torch.empty(self.size(), dtype=torch.int64)
+        self._group.all_gather(np.array([len(values)]), everybody.numpy())
+        counts = everybody.tolist()
+        for rank, count in enumerate(counts):
+            if not 0 <= count <= tensor.shape[:axes].numel():
+                raise _bad_part(
+                    rank, f"{count} elements for a tensor of {tensor.shape}"
+                )
         parts = []
         for mine, axis in ((indices, 1), (values, 0)):
             shape = list(mine.shape)
-            shape[axis] = most
+            shape[axis] = max(counts)
             padded = mine.new_zeros(shape)
             padded.narrow(axis, 0, len(values)).copy_(mine)
-            everybody = [torch.empty_like(padded) for _ in range(self.size())]
-            self._all_gather(everybody, padded)
-            cut = zip(everybody, counts, strict=True)
-            parts.append(
-                torch.cat([each.narrow(axis, 0, int(n)) for each, n in cut], axis)
-            )
-        total = torch.sparse_coo_tensor(*parts, size=tensor.shape).coalesce()
+            rooms = [torch.empty_like(padded) for _ in counts]
+            self._all_gather(rooms, padded)
+            cut = zip(rooms, counts, strict=True)
+            parts.append([each.narrow(axis, 0, count) for each, count in cut])
+        limits = torch.tensor(tensor.shape[:axes]).unsqueeze(1)
+        for rank, places in enumerate(parts[0]):
+            if bool(((places < 0) | (places >= limits)).any()):
+                raise _bad_part(rank, f"places outside of a tensor of {tensor.shape}")
+        total = torch.sparse_coo_tensor(
+            torch.cat(parts[0], 1), torch.cat(parts[1], 0), size=tensor.shape
+        ).coalesce()
         tensor.copy_(total / self.size() if op == dist.ReduceOp.AVG else total)
 
     def _reduce(self, tensors: list[Tensor], root: int, op: Any) -> None:
@@ -447,12 +458,15 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._sending += 1
 
         def sent(error: BaseException | None) -> None:
+            self._end_message(end, error)
             with self._changed:
                 self._sending -= 1
                 self._changed.notify_all()
-            self._ends.submit(end, error)
 
-        self._group.send(_staged(tensor).numpy(), to, sent, tag)
+        try:
+            self._group.send(_staged(tensor).numpy(), to, sent, tag)
+        except BaseException as error:  # it is raised where somebody waits
+            sent(error)
 
     def _receive(self, tensor: Tensor, sender: int, tag: int, end: End) -> None:
         with self._changed:
@@ -471,9 +485,14 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             with self._changed:
                 self._receiving -= 1
                 self._changed.notify_all()
-            self._ends.submit(end, error)
+            self._end_message(end, error)
 
         self._lanes[sender].submit(take)
+
+    def _end_message(self, end: End, error: BaseException | None) -> None:
+        """On a thread of its own: a callback may ask for anything, and wait for it."""
+        name = "end of a sealed message"
+        threading.Thread(target=end, args=(error,), name=name, daemon=True).start()
 
 
 def _leave_to_python(kind: type) -> None:
@@ -558,6 +577,15 @@ def _sum_dtype(tensor: Tensor) -> torch.dtype:
     if tensor.dtype not in _NUMPY_HAS:
         raise bad_tensor(f"{tensor.dtype} elements are not combined")
     return tensor.dtype
+
+
+def _bad_part(rank: int, why: str) -> JobError:
+    return JobError(
+        f"rank {rank} sent a part of a sparse tensor that cannot be",
+        why=why,
+        code="bad-tensor",
+        ranks=(rank,),
+    )
 
 
 def _operator(options: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.checkpoint.api import CheckpointException, _wrap_exception
+from torch.distributed.checkpoint.filesystem import _StoragePrefix
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import WriteItemType
 
@@ -83,14 +84,25 @@ def test_what_is_nested_too_deep_is_refused() -> None:
 
 def test_a_failed_checkpoint_is_told_without_names_of_files() -> None:
     try:
-        raise ValueError("the disk is full")
-    except ValueError as error:
+        Path("/home/ada/patients/march.csv").read_bytes()
+    except FileNotFoundError as error:
         failed = CheckpointException("write", {1: _wrap_exception(error)})
-    raw = pack_object(failed)
-    assert b"test_objects" not in raw
-    again = unpack_object(raw)
+    raw = pack_object([failed, ValueError("could not convert 'Anna' to float")])
+    assert not any(each in raw for each in (b"ada", b"test_objects", b"Anna"))
+    again, _ = unpack_object(raw)
     assert isinstance(again, CheckpointException)
-    assert "the disk is full" in str(again.failures[1][0])
+    assert "FileNotFoundError: No such file" in str(again.failures[1][0])
+
+
+@pytest.mark.parametrize("prefix", ["/etc/x", "a/b", "..", "a\\b", "a\0", 7])
+def test_a_rank_does_not_choose_where_another_one_writes(prefix: object) -> None:
+    honest = pack_object(_StoragePrefix("__0_"))
+    assert unpack_object(honest) == _StoragePrefix("__0_")
+    lying = honest.replace(b'"__0_"', json.dumps(prefix).encode())
+    assert lying != honest
+    with pytest.raises(MalformedError) as caught:
+        unpack_object(lying)
+    assert caught.value.code == "bad-object"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +111,7 @@ def test_a_failed_checkpoint_is_told_without_names_of_files() -> None:
         {"class": ["os:system", {"dict": []}]},
         {"class": ["torch.distributed.checkpoint.planner:WriteItemType", {"dict": []}]},
         {"member": ["torch.distributed.checkpoint.planner:WriteItemType", "NONE"]},
-        {"dtype": "load"}, {"layout": "float16"}, {"unknown": 1}, {"tuple": 1, "set": 2}, {},
+        {"dtype": "load"}, {"dtype": "_dynamo"}, {"layout": "float16"}, {"unknown": 1}, {"tuple": 1, "set": 2}, {},
         {"tensor": [{"dtype": "float32"}, [3], "AAAA"]}, {"bytes": 7}, {"device": "odd"},
         {"path": 3}, {"dict": [[1]]}, {"set": [[1]]},
     ],

@@ -81,6 +81,54 @@ def test_a_callback_of_a_message_asks_for_a_collective() -> None:
         assert both(groups, work) == [[2.0, 2.0]] * 2
 
 
+def test_a_callback_of_a_message_waits_for_another_message() -> None:
+    def work(group: SealedProcessGroup) -> list[float]:
+        room, other = torch.zeros(1), 1 - group.rank()
+        sent = [group.send([torch.full((1,), float(n))], other) for n in (1, 2)]
+
+        def again(done: Any) -> None:
+            group.recv([room], other).wait(timedelta(seconds=300))
+
+        group.recv([torch.zeros(1)], other).get_future().then(again).wait()
+        for each in sent:
+            each.wait()
+        return room.tolist()
+
+    with pair() as groups:
+        assert both(groups, work) == [[2.0]] * 2
+
+
+@pytest.mark.parametrize("to", [0, 1])
+def test_a_message_that_cannot_go_fails_and_keeps_nobody(to: int) -> None:
+    """To oneself, and to a rank that has left."""
+    with pair() as (first, second):
+        second.abort()
+        work = first.send([torch.ones(1 << 20)], to)
+        with pytest.raises(SealiftError):
+            work.wait(timedelta(seconds=300))
+
+
+@pytest.mark.parametrize("place", [-1, 4, 50_000_000])
+def test_a_rank_that_names_places_outside_of_a_sparse_tensor_is_named(
+    place: int,
+) -> None:
+    def work(group: SealedProcessGroup) -> Any:
+        where = torch.tensor([[2 if group.rank() == 0 else place]])
+        gradient = torch.sparse_coo_tensor(
+            where, torch.ones(1, 3), size=(4, 3), check_invariants=False
+        )
+        gradient = gradient._coalesced_(True)
+        try:
+            group.allreduce([gradient]).wait()
+        except SealiftError as error:
+            return error
+        return gradient
+
+    with pair() as groups:
+        honest, _ = both(groups, work)
+    assert (honest.code, honest.ranks) == ("bad-tensor", (1,))
+
+
 def test_receiving_from_anybody_is_refused() -> None:
     with pair() as (first, _), pytest.raises(UsageError) as caught:
         first.recv_anysource([torch.ones(1)])
