@@ -55,6 +55,10 @@ def test_thousands_of_german_programs_are_not_read_as_thousandths(
         check_tables([tmp_path / "t.csv"], drafted.schema, NO_OPTIONS)
     assert read(tmp_path, SALARIES, 'thousands = "."') == [30000, 31037, -2500]
     assert read(tmp_path, SALARIES, 'decimal = "."') == [30, 31.037, -2.5]
+    # One stated mark decides the other: 1,234 is not doubtful any more.
+    both = "x;y\n1.234;1\n1,234;2\n"
+    assert "thousands" in refused(tmp_path, both).fix
+    assert read(tmp_path, both, 'thousands = "."') == [1234, 1.234]
     # A delimiter that is a comma is of a program that writes decimal points.
     assert read(tmp_path, "x\n30.000\n") == [30]
 
