@@ -179,10 +179,10 @@ def test_what_comes_for_a_task_is_in_no_other_threads_reach(
     arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
     looked = threading.Event()
 
-    def map_slowly(descriptor: int, length: int) -> memoryview:
+    def map_slowly(descriptor: int, length: int, start: int) -> memoryview:
         arrived.put(os.fstat(descriptor).st_ino)
         looked.wait()
-        return map_area(descriptor, length)
+        return map_area(descriptor, length, start)
 
     monkeypatch.setattr(receiver, "map_area", map_slowly)
     made = receiver.TaskReceiver(window, filtered=False)
