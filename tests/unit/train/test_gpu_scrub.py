@@ -153,7 +153,7 @@ def test_a_worker_that_was_at_something_else_is_heard_out() -> None:
     ):
         equipment = replace(executor._equipment, device="cuda:0")
         process = WorkerProcess(control, equipment, area)
-        process.status, process._started = None, True
+        process.status, process._started, process._runs = None, True, True
         stream = process._theirs.detach()
         worker = WorkerEnd(stream, os.dup(area.descriptor))
 
