@@ -62,7 +62,7 @@ def test_a_server_that_is_not_there_is_named(world: World) -> None:
         start(run)
         code, line = ended(run)
     assert code == 4
-    assert "Z (cloud-c) is gone" in line
+    assert "Z (cloud-c)" in line
     assert line.endswith("[server-gone]")
     assert numbers_in(state_of(world)) == []
 
@@ -77,7 +77,7 @@ def test_a_server_that_is_killed_is_named_and_the_run_goes_on_later(
         code, line = ended(run)
         assert run["M"].end() == -signal.SIGKILL
     assert code == 4
-    assert "M (cloud-b) is gone" in line
+    assert "M (cloud-b)" in line
     assert line.endswith("[server-gone]")
     assert numbers_in(state_of(world))[-1] >= 2
     with job_run(world) as run:

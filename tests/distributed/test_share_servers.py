@@ -145,7 +145,7 @@ def test_steps_then_servers_that_are_silent_told_to_end_and_killed(town: Town) -
         products = MaskedProducts(servers, KERNELS)
         step(products, 3)
         town.processes["M"].send_signal(signal.SIGSTOP)
-        with pytest.raises(PeerError, match=r"^M \(cloud-b\) is gone") as gone:
+        with pytest.raises(PeerError, match=r"^M \(cloud-b\) ") as gone:
             step(products, 4)
         assert (gone.value.code, gone.value.exit_code) == ("server-gone", 4)
     town.processes["M"].send_signal(signal.SIGCONT)
@@ -156,11 +156,12 @@ def test_steps_then_servers_that_are_silent_told_to_end_and_killed(town: Town) -
         for each in told:
             each.terminate()
         assert [each.wait(30) for each in told] == [143, 143]
-        with pytest.raises(PeerError, match="is gone"):
+        with pytest.raises(PeerError, match=r"^[PM] \(cloud-[ab]\) ") as gone:
             step(products, 6)
+        assert gone.value.code == "server-gone"
     town.processes["Z"].kill()
     agreed = Servers.read(town.file)
-    with pytest.raises(PeerError, match=r"^Z \(cloud-c\) is gone") as gone:
+    with pytest.raises(PeerError, match=r"^Z \(cloud-c\) ") as gone:
         ServerConnection(agreed.place("Z"), agreed.endpoint(town.client), 10.0)
     assert gone.value.code == "server-gone"
 

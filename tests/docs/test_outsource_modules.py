@@ -35,6 +35,12 @@ def test_the_script_trains_on_the_servers_that_the_page_names(tmp_path: Path) ->
         )
     assert done.returncode == 0, done.stderr
     *modules, steps, result = done.stdout.splitlines()
-    assert [line.split()[-1] for line in modules] == ["servers", "product", "servers"]
-    assert steps == "226 steps on servers, 3 here"
+    places = [line.split(";")[0].split("%")[1].strip() for line in modules]
+    assert [each.split(":")[0] for each in places] == [
+        "servers", "on this machine", "servers",
+    ]  # fmt: skip
+    assert places[1].endswith("product"), "why it stays"
+    costs = [re.search(r"each of ([\d,]+) exchanges", line) for line in modules]
+    assert [bool(each) for each in costs] == [True, False, True]
+    assert steps == "226 steps on servers, 3 on this machine"
     assert float(result.split("%")[0]) > 90

@@ -222,6 +222,7 @@ def live_job(
         agreement=replace(
             consortium.agreement,
             travel=replace(consortium.agreement.travel, buffers=buffers),
+            output=replace(consortium.agreement.output, max_visits=EPOCHS),
             resources=tuple(
                 replace(each, rule=rule) for each in consortium.agreement.resources
             ),

@@ -12,6 +12,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.data.schedule.visits import BufferChoice
 from sealift.errors import AuthenticationError, IntegrityError, UsageError
 from sealift.events import Event
+from sealift.numeric.kernels import SMALL_DEPTH
 from sealift.numeric.loops import U32
 from sealift.outsource.compute import ShareProducts
 from sealift.outsource.masked import MaskedProducts
@@ -22,7 +23,8 @@ from sealift.travel.settings import JobSettings, TravelSettings
 from tests.sim.servedshares import KERNELS, SharesWorld
 from tests.unit.train.joints import resource
 
-LAYER = Layer(name="fc", batch=2, inputs=3, outputs=4)
+# Deeper than what servers multiply in one piece, without the products that lie below.
+LAYER = Layer(name="fc", batch=2, inputs=SMALL_DEPTH + 1, outputs=4)
 TRACE: Trace = (Forward(LAYER),)
 KIND = StepKind("evaluate", 2)
 
