@@ -6,10 +6,10 @@ The first word says how often; the others are the command line.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import Any
 
 from sealift.cli.main import main
+from sealift.train.loop.held import Held
 from sealift.train.loop.trainer import JOINT, Trainer
 
 AFTER_SLICES = 5
@@ -23,10 +23,10 @@ def flip_bits(times: int) -> None:
         found = work(self, *parts, **more)
         slices[0] += 1
         if AFTER_SLICES <= slices[0] < AFTER_SLICES + times:
-            state = self._states[JOINT]
-            changed = bytearray(state.tensors)
-            changed[-1] ^= 1
-            self._states[JOINT] = replace(state, tensors=bytes(changed))
+            held = self._states[JOINT].tensors
+            assert isinstance(held, Held), "states lie in memory files"
+            last = len(held) - 1
+            held.write(last, bytes([held.read(last, 1)[0] ^ 1]))
         return found
 
     Trainer.work = faulty  # type: ignore[method-assign]
