@@ -149,7 +149,7 @@ class Owner:
         self._left = [*(self.answers or ())]
         given = {
             "data": self.table, "heldout": None, "compare_if": "", "sign_if": "",
-            "decline": False, "allow": (),
+            "decline": False, "allow": (), "table": None,
         }  # fmt: skip
         self.args = argparse.Namespace(**(given | self.options))
         self._thread = threading.Thread(target=self._run, daemon=True)

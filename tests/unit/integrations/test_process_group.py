@@ -108,13 +108,6 @@ def test_the_store_is_told_addresses_alone(host: Host) -> None:
     assert all(re.fullmatch(r"127\.0\.0\.1:\d{1,5}", place) for _, place in store.told)
 
 
-def test_a_timeout_is_said_once(host: Host) -> None:
-    group = process_group.open_group(options(Store(), 0, 1))
-    with pytest.raises(UsageError):
-        group.set_timeout(timedelta(seconds=1))
-    group.shutdown()
-
-
 def test_sixteen_ranks_on_one_machine(host: Host) -> None:
     store = Store()
     ranks = [lambda r=rank: total(store, r, 16, 60.0) for rank in range(16)]
