@@ -281,10 +281,6 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Until every rank has come here."""
         return self._begin([torch.zeros(1)], self._group.barrier)
 
-    def monitored_barrier(self, *_: Any, **__: Any) -> None:
-        """The same: whoever does not come is named by every rank's error."""
-        self.barrier().wait()
-
     def shutdown(self) -> None:
         """Once all ranks have everything."""
         self._thread.shutdown()
