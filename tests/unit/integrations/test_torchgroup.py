@@ -119,7 +119,11 @@ def mistakes(rank: int) -> list[str]:
 
 def _refused_alone(rank: int) -> list[str]:
     """Whoever went on after a refusal would be one collective behind the others."""
-    return [_error(call) for call in (*[_odd_reduction] * (rank == 0), _ordinary)]
+    return [_error(call) for call in (*[_odd_type] * (rank == 0), _ordinary)]
+
+
+def _odd_type() -> None:
+    dist.all_reduce(torch.ones(2).to(torch.float8_e4m3fn))
 
 
 def _ordinary() -> None:
