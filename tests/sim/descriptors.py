@@ -33,6 +33,15 @@ def opened() -> set[tuple[int, int, int]]:
     return found
 
 
+def kept_since(before: set[tuple[int, int, int]]) -> set[tuple[int, int, int]]:
+    """What was not open before and stays open: a thread may still end, or dial again."""
+    kept, deadline = opened() - before, time.monotonic() + SETTLED_S
+    while kept and time.monotonic() < deadline:
+        time.sleep(0.05)
+        kept &= opened()
+    return kept
+
+
 def left_open(step: Callable[[], object]) -> int:
     """How many that were not are open after some rounds of `step`; garbage is collected first.
 
@@ -46,7 +55,4 @@ def left_open(step: Callable[[], object]) -> int:
     for _ in range(ROUNDS):
         step()
     gc.collect()
-    deadline = time.monotonic() + SETTLED_S
-    while (left := len(opened() - before)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
+    return len(kept_since(before))

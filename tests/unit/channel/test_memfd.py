@@ -24,7 +24,7 @@ from sealift.errors import (
     UnavailableError,
     UsageError,
 )
-from tests.sim.descriptors import opened
+from tests.sim.descriptors import kept_since, opened
 from tests.sim.memfdpair import memfd_pair
 
 SLOT_BYTES, NUM_SLOTS = 1024, 2
@@ -69,7 +69,7 @@ def refusal(sock):
     before = opened()
     with pytest.raises((RefusedError, MalformedError)) as caught:
         MemfdTransport.accept(sock, timeout_s=300)
-    assert not opened() - before, "no descriptor was kept"
+    assert not kept_since(before), "no descriptor was kept"
     return caught.value
 
 
@@ -173,7 +173,7 @@ def test_an_offer_to_nobody_leaves_nothing_open(sockets):
     before = opened()
     with pytest.raises(PeerError):
         MemfdTransport.offer(ours)
-    assert not opened() - before
+    assert not kept_since(before)
 
 
 def mappings():
@@ -210,7 +210,7 @@ def test_a_transport_that_cannot_be_made_leaves_nothing(sockets, monkeypatch, of
         with pytest.raises(UnavailableError) as caught:
             make(sockets[0] if offering else sockets[1])
     assert caught.value.code == "no-memory"
-    assert not opened() - before
+    assert not kept_since(before)
     assert mappings() == mapped  # while the error is held, and its frames with it
 
 
