@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sealift.data.schema.cells import CellRules
 from sealift.data.schema.rows import unpack
 from sealift.data.schema.schema import Field
-from sealift.data.sources.csvfiles import draft, reader, structure
+from sealift.data.sources.csvfiles import blocks, draft, reader, structure
 from sealift.data.sources.csvfiles.blocks import IrregularError
 from sealift.data.sources.csvfiles.cells import DecimalMarks, read_cells
 from sealift.data.sources.csvfiles.quick import QuickMarks, read_quickly
@@ -121,7 +121,7 @@ def slowly(path: Path) -> Any:
         def irregular(*_: object) -> None:
             raise IrregularError
 
-        patched.setattr(structure, "first_row", irregular)
+        patched.setattr(blocks, "first_row", irregular)
         patched.setattr(reader, "read_quickly", lambda column, field: None)
         patched.setattr(draft._Column, "look_quickly", lambda self, column: False)
         return outcome(path)
