@@ -230,7 +230,7 @@ for step in range(4):
     model.training_step(batch, step).backward()
     optimizer.step()
     torch.save([model.state_dict(), optimizer.state_dict()], sys.argv[1])
-    weights, moments = torch.load(sys.argv[1])
+    weights, moments = torch.load(sys.argv[1], weights_only=True)
     model.load_state_dict(weights)
     optimizer.load_state_dict(moments)
 with open("/proc/self/status") as lines:

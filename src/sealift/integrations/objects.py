@@ -6,7 +6,7 @@ group the same calls (``all_gather_object``, ``broadcast_object_list``, the plan
 plain values, containers, tensors, torch's small types, and the data classes of torch's
 own checkpoints by name. Anything else is refused with its type, by who would send it.
 Not here: what a user's script unpickles itself.
-Source: torch 2.11 to 2.13, ``distributed_c10d._object_to_tensor`` and its users.
+Source: torch 2.13 (run with no other version), ``distributed_c10d._object_to_tensor`` and its users.
 """
 
 from __future__ import annotations
