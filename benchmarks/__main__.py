@@ -23,7 +23,7 @@ BENCHES: Final = {
     "gpu": "opening on a GPU beside the copy to it, a step, a visit and an answer beside "
     "plain torch; says so where there is none",
     "growth": "how cost grows with the work: models beside plain torch, text tables beside pandas, "
-    "rounds, and owners that meet",
+    "rounds, owners that meet, and clients of a served model beside plain HTTP",
     "handshake": "a session's handshake, in memory and through the relay",
     "link": "sealed transfers to a device, every mode beside the plain copy",
     "loader": "sealed batches beside a plain DataLoader over the same arrays",

@@ -7,7 +7,7 @@ from typing import Final
 
 from benchmarks.report import BenchReport, start_report
 
-PARTS: Final = ("models", "rounds", "owners", "holders", "tables")
+PARTS: Final = ("models", "rounds", "owners", "holders", "tables", "clients")
 
 
 def run(*, quick: bool = False) -> BenchReport:

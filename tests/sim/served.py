@@ -111,7 +111,7 @@ class Served:
     def __post_init__(self) -> None:
         self.metrics = ServerMetrics()
         self.scheduler = Scheduler(
-            self.model,
+            self.model,  # type: ignore[arg-type]
             self.settings.model_copy(update={"request_s": 5.0}),
             mixed=self.mixed,
             clock=time.monotonic,
@@ -122,13 +122,19 @@ class Served:
         )
 
     def agreement(self) -> Agreement:
-        roles = ("model_owner", "code_owner", "operator")
         return Agreement(
             about="serve",
             name="served",
             number=1,
             predecessor=None,
-            parties=(Party("lab", roles, self.lab.public_key, self.lab.card.hpke),),
+            parties=(
+                Party(
+                    "lab",
+                    ("model_owner", "code_owner", "operator"),
+                    self.lab.public_key,
+                    self.lab.card.hpke,
+                ),
+            ),
             code=measure_bundle(CODE, "recipe.py"),
             accept=self.accept,
             references=References((self.attester.public_key,)),
@@ -206,9 +212,10 @@ class Served:
         self,
         between: Callable[[Transport], Transport] = lambda t: t,
         attester: Attester | None = None,
+        pair: Callable[[], tuple[Transport, Transport]] = memory_pair,
     ) -> Transport:
         """A connection to a server in a thread of its own; ``between`` lies on the way."""
-        here, there = memory_pair()
+        here, there = pair()
         words = (there, attester)
         threading.Thread(target=self.serve, args=words, daemon=True).start()
         return between(here)

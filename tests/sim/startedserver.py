@@ -37,10 +37,16 @@ class Started:
     """A server whose model is arithmetic."""
 
     def __init__(
-        self, served: Served | None = None, attester: Attester | None = None
+        self,
+        served: Served | None = None,
+        attester: Attester | None = None,
+        *,
+        settings: ServingTable | None = None,
+        model: Any = None,
     ) -> None:
         self.served = served or Served()
-        self.model = Closing()
+        self.settings = settings or ServingTable()
+        self.model = model or Closing()
         self.endpoint = Endpoint(
             role=Role.ACCELERATOR,
             name="accelerator-0",
@@ -53,7 +59,7 @@ class Started:
         )
         self.server = Server(
             None, self.endpoint, self.served.verified, subject,  # type: ignore[arg-type]
-            settings=ServingTable(), executor=SimpleNamespace(sandbox="none"),  # type: ignore[arg-type]
+            settings=self.settings, executor=SimpleNamespace(sandbox="none"),  # type: ignore[arg-type]
             clock=time.monotonic, sink=discard,
         )  # fmt: skip
         self.ready = threading.Event()
@@ -88,7 +94,7 @@ class Started:
                 listener,
                 relay,
                 self.server.meet,
-                settings=ServingTable(),
+                settings=self.settings,
                 metrics=self.server.metrics,
             )
             self.thread.start()

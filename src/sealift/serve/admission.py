@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
-from sealift.errors import PeerError, SealiftError
+from sealift.errors import PeerError, SealiftError, catalogue
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer
 from sealift.serve.scheduler import ServerMetrics
@@ -44,6 +44,10 @@ class FirstFrame:
     def send(self, frame: Buffer) -> None:
         """Send one frame."""
         self._transport.send(frame)
+
+    def has_room(self, frame_bytes: int) -> bool:
+        """Whether the system takes all of a frame at once."""
+        return self._transport.has_room(frame_bytes)
 
     def receive(self, timeout_s: float | None = None) -> bytes:
         """The next frame."""
@@ -91,6 +95,7 @@ class Admission:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._open = False
+        catalogue()  # read once, before many clients that leave at once all need it
         self._thread = threading.Thread(
             target=self._accept, name="admission", daemon=True
         )

@@ -237,6 +237,11 @@ class RequestQueue:
         ripe_s = oldest.arrived_s + self._settings.max_delay_ms / 1000
         return max(0.0, ripe_s - now_s)
 
+    def changes_wait(self, question: Question, now_s: float, clients: int) -> bool:
+        """Whether a batch is ripe sooner with this question, which waits, than before it."""
+        first = self._turns["predict"].oldest() is question
+        return first or self._ripe(now_s, clients)
+
     def forget(self, question: Question) -> None:
         """It was answered, refused, or nobody wants it any more."""
         self._turns[question.work].remove(question)

@@ -145,16 +145,19 @@ def send_packet(
     Raises:
         PeerError: if the peer is gone.
     """
-    head = _CODES[type(header).__name__] + encode(header)
-    padding = _padding(len(head) + len(payload)) if pad else 0
-    prefix = _PREFIX.pack(len(head), len(payload), padding)
-    room = MAX_MESSAGE_BYTES - len(prefix) - len(head)
-    view = memoryview(payload).cast("B")
-    first = view[:room]
-    left = min(padding, room - len(first))
-    session.send(b"".join((prefix, head, first, bytes(left))))
-    for part in _parts(view[room:], padding - left):
-        session.send(part)
+    for message in _messages(header, payload, pad=pad):
+        session.send(message)
+
+
+def send_packet_now(
+    session: Session, header: Header, payload: Buffer = b"", *, pad: bool = False
+) -> bool:
+    """``send_packet``, if the peer need not be waited for; else False, and nothing was sent.
+
+    A packet of several messages is never sent so. Raises like ``send_packet``.
+    """
+    first, *others = _messages(header, payload, pad=pad)
+    return not others and session.send_now(first)
 
 
 def receive_packet(
@@ -246,6 +249,18 @@ def _parse(head: bytes) -> Header:
     if kind is None:
         raise _bad("its kind is unknown")
     return decode(kind, head[1:], max_bytes=MAX_HEADER_BYTES)
+
+
+def _messages(header: Header, payload: Buffer, *, pad: bool) -> Iterator[Buffer]:
+    head = _CODES[type(header).__name__] + encode(header)
+    padding = _padding(len(head) + len(payload)) if pad else 0
+    prefix = _PREFIX.pack(len(head), len(payload), padding)
+    room = MAX_MESSAGE_BYTES - len(prefix) - len(head)
+    view = memoryview(payload).cast("B")
+    first = view[:room]
+    left = min(padding, room - len(first))
+    yield b"".join((prefix, head, first, bytes(left)))
+    yield from _parts(view[room:], padding - left)
 
 
 def _parts(view: memoryview, padding: int) -> Iterator[Buffer]:

@@ -129,7 +129,10 @@ class Scheduler:
             displaced = self._queue.admit(question, now_s)
             self._asked_s.pop(question.client, None)
             self._asked_s[question.client] = now_s  # who asked last stands last
-            self._changed.notify_all()
+            if question.work == "generate" or self._queue.changes_wait(
+                question, now_s, self._active(now_s)
+            ):
+                self._changed.notify_all()
         for each in displaced:
             self._metrics.refused("busy")
             each.refuse(busy("other clients have fewer rows waiting", LOOK_S))
@@ -144,7 +147,8 @@ class Scheduler:
     def wake(self) -> None:
         """A client took something: a generation may go on."""
         with self._changed:
-            self._changed.notify_all()
+            if self._streams:
+                self._changed.notify_all()
 
     def stop(self, reason: SealiftError) -> None:
         """Take no more questions; refuse those that wait, end after what is under way."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from sealift import codec
+from sealift.channel.record.frames import FRAME_EXTRA_BYTES
 from sealift.channel.transport.transport import Deadline, Transport
 from sealift.crypto.keys import Label, SecretKey
 from sealift.errors import MalformedError, PeerError, SealiftError, UsageError
@@ -117,13 +118,28 @@ class Session:
             UsageError: if it is longer.
             PeerError: if the peer is gone or the session ended.
         """
-        if len(message) > MAX_MESSAGE_BYTES:
-            raise UsageError(
-                f"a message has {len(message):,} bytes, more than {MAX_MESSAGE_BYTES:,}",
-                code="message-too-long",
-            )
+        _demand_short(message)
         with self._life.use(EndPolicy.NEVER), self._send_lock:
             self._sending.send(MessageType.APPLICATION, message)
+
+    def send_now(self, message: Buffer) -> bool:
+        """``send``, if nobody need be waited for; else False, and nothing was sent.
+
+        Raises:
+            See ``send``.
+        """
+        _demand_short(message)
+        with self._life.use(EndPolicy.NEVER):
+            if not self._send_lock.acquire(blocking=False):  # a rekey, say
+                return False
+            try:
+                frame_bytes = len(message) + FRAME_EXTRA_BYTES
+                if not self._transport.has_room(frame_bytes):
+                    return False
+                self._sending.send(MessageType.APPLICATION, message)
+            finally:
+                self._send_lock.release()
+        return True
 
     def receive(self, timeout_s: float | None = None) -> bytes:
         """The next message.
@@ -308,6 +324,14 @@ class Session:
             waiting_bytes = sum(len(frame.payload) for frame in self._waiting)
             if len(self._waiting) > MAX_WAITING or waiting_bytes > MAX_WAITING_BYTES:
                 raise PeerError("the peer sent too much during a rekey", code="flooded")
+
+
+def _demand_short(message: Buffer) -> None:
+    if len(message) > MAX_MESSAGE_BYTES:
+        raise UsageError(
+            f"a message has {len(message):,} bytes, more than {MAX_MESSAGE_BYTES:,}",
+            code="message-too-long",
+        )
 
 
 def connect(

@@ -13,6 +13,7 @@ import pytest
 
 from sealift.attest.level import Level
 from sealift.crypto.sign import SigningKey
+from sealift.data.schema.schema import Field, Schema
 from sealift.errors import (
     JobError,
     MalformedError,
@@ -21,11 +22,14 @@ from sealift.errors import (
     UnavailableError,
     UsageError,
 )
+from sealift.serve import clientsession
 from sealift.serve.client import connect, meet
 from sealift.serve.clientsession import UNTAKEN, ClientSession
-from sealift.serve.protocol import InferenceRequest, send_packet
+from sealift.serve.protocol import InferenceRequest, send_packet, send_packet_now
 from sealift.train.job.settings import ServingTable
-from tests.sim.served import POISON, Served, greeting, rows
+from sealift.train.output.modelform import Fields
+from tests.sim.served import FORM, POISON, Doubler, Served, greeting, rows
+from tests.worlds.tcppair import tcp_pair
 
 
 def wait_until(met: object) -> None:
@@ -219,6 +223,9 @@ class Deaf:
         self.over = threading.Event()
         self.line: deque[bytes] = deque()
 
+    def send_now(self, message: object) -> bool:
+        return False
+
     def send(self, message: object) -> None:
         self.over.wait(300)
         raise PeerError("gone", code="peer-closed")
@@ -263,6 +270,30 @@ def test_who_takes_nothing_is_not_read_for_ever() -> None:
     deaf.close()
     thread.join(300)
     assert not thread.is_alive()
+
+
+def test_answers_keep_their_order_whoever_sends_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The scheduler sends what the system takes at once, the session's writer the rest."""
+    at_once: list[bool] = []
+
+    def note(*words: object, **options: object) -> bool:
+        at_once.append(send_packet_now(*words, **options))  # type: ignore[arg-type]
+        return at_once[-1]
+
+    monkeypatch.setattr(clientsession, "send_packet_now", note)
+    width = 20_000
+    tokens = Fields(Schema((Field("t", "float32", (width,)),)), {"t": 3})
+    served = Served(form=replace(FORM, tokens=tokens), model=Doubler(width))
+    with served.running(), meet(served.dial(pair=tcp_pair), served.policy()) as client:
+        stream = client.generate(rows(1.0))
+        first = next(stream)
+        wait_until(lambda: False in at_once)  # nobody reads: there is no room any more
+        found = [float(each["t"][0, 0]) for each in (first, *stream)]
+        assert found == [float(number) for number in range(1, 21)]
+        assert client.predict(rows(1.0))["y"].tolist() == [[2.0, 3.0]]
+    assert True in at_once
 
 
 def test_a_policy_and_terms_are_not_both_given() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 import pytest
@@ -24,6 +24,7 @@ from sealift.session.session import Incoming, Session, accept, connect
 from tests.sim.attested import Cast, accepting, run_handshake
 from tests.sim.faultyline import Fault, FaultyLine
 from tests.worlds.memorytransport import MemoryTransport, memory_pair
+from tests.worlds.tcppair import tcp_pair
 
 Pair = tuple[Session, Session]
 
@@ -54,6 +55,33 @@ def test_messages_cross_both_ways(pair: Pair) -> None:
         assert there.receive(1) == b"question %d" % number
         there.send(b"answer")
         assert here.receive(1) == b"answer"
+
+
+def test_a_message_goes_out_now_where_nobody_need_be_waited_for(cast: Cast) -> None:
+    here, there = cast.sessions(tcp_pair())
+    with closing(here), closing(there):
+        assert there.send_now(b"at once")
+        assert here.receive(300) == b"at once"
+        sent = 0
+        while there.send_now(bytes(50_000)):  # nobody reads
+            sent += 1
+        assert sent
+        with there._send_lock:  # as a rekey has it
+            refused: list[bool] = []
+            thread = threading.Thread(
+                target=lambda: refused.append(there.send_now(b""))
+            )
+            thread.start()
+            thread.join(300)
+            assert refused == [False]
+        for _ in range(sent):  # what was not sent left no gap
+            assert here.receive(300) == bytes(50_000)
+        there.send(b"the last")
+        assert here.receive(300) == b"the last"
+        with pytest.raises(UsageError):
+            there.send_now(bytes(MAX_MESSAGE_BYTES + 1))
+    with pytest.raises(PeerError):
+        there.send_now(b"after the end")
 
 
 def test_records_of_the_codec_cross(pair: Pair) -> None:

@@ -34,7 +34,8 @@ _AHEAD_BYTES: Final = 8 << 10
 # What Linux says of a socket's memory (SO_MEMINFO, include/uapi/linux/sock_diag.h).
 _SO_MEMINFO: Final = 55
 _MEMINFO: Final = struct.Struct("=9I")
-_SEND_BUFFER, _SEND_QUEUED = 3, 5
+# Of what waits to be sent a TCP socket says the first, and one between processes the second.
+_SEND_BUFFER, _SEND_QUEUED, _SEND_ALLOCATED = 3, 5, 2
 _KERNEL_BYTES: Final = 64 << 10  # what the system counts besides a frame's bytes
 
 
@@ -135,7 +136,8 @@ class TcpTransport(CopyingSlots):
             memory = _MEMINFO.unpack(raw)
         except (OSError, struct.error):  # closed, or another system
             return False
-        free_bytes: int = memory[_SEND_BUFFER] - memory[_SEND_QUEUED]
+        taken_bytes = max(memory[_SEND_QUEUED], memory[_SEND_ALLOCATED])
+        free_bytes: int = memory[_SEND_BUFFER] - taken_bytes
         needed_bytes = frame_bytes + frame_bytes // 4 + _KERNEL_BYTES
         return needed_bytes <= free_bytes
 

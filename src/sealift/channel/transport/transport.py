@@ -33,6 +33,12 @@ class Transport(Protocol):
             UsageError: if the frame is above ``max_frame_bytes``.
         """
 
+    def has_room(self, frame_bytes: int) -> bool:
+        """Whether a frame can be sent now without waiting for the other end.
+
+        Only whoever sends here may ask; False is always a right answer.
+        """
+
     def receive(self, timeout_s: float | None = None) -> bytes:
         """The next frame, in private memory; None waits for ever.
 
@@ -55,12 +61,6 @@ class SlotTransport(Transport, Protocol):
 
     def commit(self) -> None:
         """Send what was written to the reserved memory."""
-
-    def has_room(self, frame_bytes: int) -> bool:
-        """Whether a frame can be sent now without waiting for the other end.
-
-        Only whoever sends here may ask; False is always a right answer.
-        """
 
     def borrow(self, timeout_s: float | None = None) -> memoryview:
         """The next frame, in memory that nobody but this end and the sender can write.
