@@ -35,7 +35,7 @@ BROUGHT = {
 EXTRAS = ("cuda", "outsource", "train")
 TESTS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 SOURCES = (
-    "tests", "src", "benchmarks", "scripts", "spec/vectors", "docs/reference",
+    "tests", "src", "benchmarks", "scripts", "examples", "spec/vectors", "docs/reference",
     "pyproject.toml", "README.md", "LICENSE", "NOTICE",
 )  # fmt: skip
 

@@ -119,6 +119,7 @@ _SAID: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 CUDA_SAYS: Final = {each: kind for kind, said in _SAID.items() for each in said}
+_NO_ROOM: Final = ("no-memory", "no-pinned-memory", "device-out-of-memory")
 GPU_FAULTS: Final[Mapping[str, tuple[str, str, str]]] = {
     "lost": ("the GPU failed during the computation", "", "device-lost"),
     "no-code": (
@@ -336,7 +337,9 @@ def describe(error: SealiftError) -> Fault:
     if isinstance(error, RecipeError | MachineError):
         return error.fault
     if isinstance(error, UnavailableError):
-        return Fault(kind="memory")
+        if error.code in _NO_ROOM:
+            return Fault(kind="memory")
+        return Fault(kind="gpu", reason="not-begun")
     if isinstance(error, MalformedError) and error.code == "bad-row":
         return Fault(
             kind="rows", field=error.field, reason=error.why[len("a value is ") :]

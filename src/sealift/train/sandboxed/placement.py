@@ -7,6 +7,7 @@ and then moved, as ``nn.Module.to`` does. States leave as bytes of the CPU's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sealift.channel.cuda.bindings import open_driver
+from sealift.channel.cuda.driver import faults_as_errors
 from sealift.train.loop.faults import not_begun
 from sealift.train.loop.tasks import DeviceScrub
 from sealift.train.sandboxed.imports import Guard
@@ -132,20 +134,33 @@ class DevicePlacement:
         return done.synchronize
 
     def map_shared(self, descriptor: int, nbytes: int) -> Tensor:
-        """Bytes of the GPU's memory that another process allocated, and maps too."""
+        """Bytes of the GPU's memory that another process allocated, and maps too.
+
+        Raises:
+            UnavailableError: naming the driver's call that failed.
+        """
         number = self.device.index or 0
-        address = open_driver(number).map_shared(descriptor, nbytes)
+        with faults_as_errors():
+            address = open_driver(number).map_shared(descriptor, nbytes)
         return _memory_at(address, nbytes, number)
 
     def _copied_ahead(self, made: Iterator[Batch]) -> Iterator[Batch]:
+        """A thread gathers and copies the next batch while the present one is computed on.
+
+        A step ends with its loss in the host's memory, so whatever the thread of the steps
+        did itself between two of them would have the GPU wait.
+        """
         copying = torch.cuda.Stream(self.device)
-        ahead: tuple[Batch, torch.cuda.Event] | None = None
-        for batch in made:
-            behind, ahead = ahead, self._begin_copy(batch, copying)
-            if behind is not None:
-                yield self._arrived(*behind)
-        if ahead is not None:
-            yield self._arrived(*ahead)
+
+        def copy_next() -> tuple[Batch, torch.cuda.Event] | None:
+            batch = next(made, None)
+            return None if batch is None else self._begin_copy(batch, copying)
+
+        with ThreadPoolExecutor(1) as thread:
+            coming = thread.submit(copy_next)
+            while (copied := coming.result()) is not None:
+                coming = thread.submit(copy_next)
+                yield self._arrived(*copied)
 
     def _begin_copy(
         self, batch: Batch, copying: torch.cuda.Stream
