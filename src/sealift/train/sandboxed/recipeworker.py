@@ -28,12 +28,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sealift.channel.cuda.bindings import driver_bindings
 from sealift.channel.device.device import DeviceTensor
 from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.document import schema_from_plain
 from sealift.errors import (
     PeerError,
     SealiftError,
+    UnavailableError,
     require_kind,
     require_value,
 )
@@ -45,7 +47,7 @@ from sealift.train.loop.states import TrainingState, parse_tensors
 from sealift.train.loop.tasks import Rehearsal, TaskDone, TaskInputs
 from sealift.train.output.modelform import Fields, form_from_plain
 from sealift.train.sandbox.confine import Confinement, confine_worker, keep_descriptors
-from sealift.train.sandbox.inventory import TALK
+from sealift.train.sandbox.inventory import NVIDIA, TALK
 from sealift.train.sandboxed.answers import pack_answer
 from sealift.train.sandboxed.carryout import carry_out, rehearse_beforehand
 from sealift.train.sandboxed.imports import Notice
@@ -492,6 +494,11 @@ def warm_up() -> None:
     if not torch.backends.cuda.is_built():
         loss.backward()
         optimizer.step()
+    # A worker maps a GPU's memory by them, and may import only what lies in the folders of
+    # this environment and of what is loaded: they may come from another one.
+    if os.path.exists(NVIDIA):
+        with contextlib.suppress(UnavailableError):
+            driver_bindings()
     gc.collect()
     gc.freeze()
 
