@@ -23,8 +23,6 @@ from sealift.demo.tasks.task import write_parts
 
 ROWS: Final = 64
 ROW_BYTES: Final = 2 * 4 + 8
-GATHER_S: Final = 900.0
-_PATIENCE: Final = 'patience = "lan"'
 
 
 def run(*, quick: bool = False) -> BenchReport:
@@ -44,9 +42,6 @@ def measure(report: BenchReport, holders: int) -> None:
     visits: list[float] = []
     with tempfile.TemporaryDirectory(prefix="sealift-growth-") as folder:
         world = make_world(Path(folder) / "world", _task(folder, names(holders)))
-        job = world.job.read_text("utf-8")
-        patient = f"{_PATIENCE}\ngather_s = {GATHER_S}"  # all start on one machine
-        world.job.write_text(job.replace(_PATIENCE, patient), "utf-8")
         began_s = time.monotonic()
         run_travel(world, partial(_watch, visits), behaviour={})
         seconds = time.monotonic() - began_s

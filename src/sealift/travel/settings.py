@@ -162,7 +162,7 @@ class RunSettings:
     Attributes:
         patience: How far apart the roles are: it gives the timeouts that are not set.
         work_s: Longest time that one group's training may take.
-        gather_s: How long to wait for all roles at the start.
+        gather_s: How long to wait at the start while no further role arrives.
         rejoin_s: How long whoever was lost is waited for; 0 ends the job.
         checkpoint_every: Groups between two checkpoints; 0 is never.
         device: Where recipes compute: ``auto``, ``cpu``, ``cuda``, ``cuda:1``.

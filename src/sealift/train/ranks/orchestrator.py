@@ -113,12 +113,12 @@ class GroupOrchestrator:
             raise
 
     def _gather(self, wait_s: float) -> list[Session]:
-        until_s = time.monotonic() + wait_s
+        wanted = [(Role.ACCELERATOR, name) for name in self._names]
+        self._sessions.gather(wanted, wait_s)
         ranks, missing = [], list[str]()
         for rank, name in enumerate(self._names):
-            left_s = max(until_s - time.monotonic(), 0.0)
             try:
-                ranks.append(self._sessions.wait_for(Role.ACCELERATOR, name, left_s))
+                ranks.append(self._sessions.wait_for(Role.ACCELERATOR, name, 0.0))
             except PeerError:
                 missing.append(self._people[rank])
         if missing:

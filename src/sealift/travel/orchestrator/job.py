@@ -170,20 +170,24 @@ class Orchestrator:
         return summary
 
     def _gather(self) -> None:
-        deadline = self._clock() + self._settings.run.gather_s
         waits = self._settings.travel.on_missing == "wait"
-        self._accelerator(self._settings.run.gather_s)
-        for holder in self._agreement.agreement.holders:
-            left = max(0.0, deadline - self._clock())
+        holders = self._agreement.agreement.holders
+        wanted = [
+            (Role.ACCELERATOR, self._name),
+            *((Role.HOLDER, each) for each in holders),
+        ]
+        self._sessions.gather(wanted, self._settings.run.gather_s)
+        self._accelerator()
+        for holder in holders:
             try:
-                self._sessions.wait_for(Role.HOLDER, holder, left)
+                self._sessions.wait_for(Role.HOLDER, holder, 0.0)
             except PeerError as error:
                 self._absent.append(holder)
                 if not waits:
                     emit(self._sink, "holder.missing", holder=holder, line=str(error))
         if waits and self._absent:
             raise peer_missing([say_role(Role.HOLDER, each) for each in self._absent])
-        emit(self._sink, "job.gathered", holders=len(self._agreement.agreement.holders))
+        emit(self._sink, "job.gathered", holders=len(holders))
 
     def _travel(self, start: StartJob, outputs: Outputs) -> RunSummary:
         """With one accelerator after another, until one of them has finished."""

@@ -94,6 +94,22 @@ class LiveSessions:
                 self._changed.wait(left)
             return self._sessions[role, name]
 
+    def gather(self, wanted: Sequence[Key], quiet_s: float) -> None:
+        """Wait until all are here, or until none of them has arrived for so long.
+
+        Each one that is here for the first time starts the time again: many parties may
+        take long to start though nobody is missing. One that comes and goes does not.
+        """
+        with self._changed:
+            fewest, until_s = len(wanted), self._clock() + quiet_s
+            while missing := sum(each not in self._sessions for each in wanted):
+                if missing < fewest:
+                    fewest, until_s = missing, self._clock() + quiet_s
+                left_s = until_s - self._clock()
+                if left_s <= 0:
+                    return
+                self._changed.wait(left_s)
+
     def close(self) -> None:
         """Close every session."""
         with self._changed:
