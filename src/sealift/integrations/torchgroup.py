@@ -374,7 +374,10 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             if bool(((places < 0) | (places >= limits)).any()):
                 raise _bad_part(rank, f"places outside of a tensor of {tensor.shape}")
         total = torch.sparse_coo_tensor(
-            torch.cat(parts[0], 1), torch.cat(parts[1], 0), size=tensor.shape
+            torch.cat(parts[0], 1),
+            torch.cat(parts[1], 0),
+            size=tensor.shape,
+            check_invariants=True,
         ).coalesce()
         tensor.copy_(total / self.size() if op == dist.ReduceOp.AVG else total)
 
