@@ -11,6 +11,7 @@ from sealift.numeric.kernels import portable_kernels
 from sealift.numeric.keystream import StepSeeds
 from sealift.numeric.loops import U32, Answers
 from sealift.numeric.residues import ResidueBasis
+from sealift.outsource.exchange import Arrived, MaskedShares
 from sealift.outsource.masked import SHARES, Share
 from sealift.outsource.plain import product
 from sealift.outsource.terms import (
@@ -54,24 +55,30 @@ class InPlaceServers:
     def ask(
         self,
         exchange: Exchange,
-        plus: Sequence[U32],
-        minus: Sequence[U32],
-        seeds: Sequence[bytes],
+        sent: Sequence[MaskedShares],
+        take: Callable[[int], U32],
+        arrived: Arrived,
     ) -> list[Answers]:
+        for each in sent:
+            each.wait()
+        plus, minus = [e.plus.copy() for e in sent], [e.minus.copy() for e in sent]
+        seeds = [each.seed for each in sent]
         self._note((exchange, *plus), (exchange, *minus), (exchange, *seeds))
         if self.gone:
             raise PeerError(f"{self.name(self.gone)} is gone", code="server-gone")
         tensors: tuple[Tensor, ...] = ("dy",)
         directions: tuple[Direction, ...] = ()
         if isinstance(exchange, Forward):
-            tensors, directions = ("x", "w"), ("forward", *exchange.later)
+            tensors, directions = ("w", "x"), ("forward", *exchange.later)
             self._calls.append((exchange.layer, {share: {} for share in SHARES}))
             layer, kept = self._calls[-1]
         else:
             layer, kept = self._calls[exchange.call]
             directions = exchange.wants
         for place, tensor in enumerate(tensors):
-            kept["P"][tensor], kept["M"][tensor] = plus[place], minus[place]
+            shape = layer.shape(tensor)
+            kept["P"][tensor] = plus[place].reshape(shape)
+            kept["M"][tensor] = minus[place].reshape(shape)
             mask = np.empty(layer.shape(tensor), np.uint32)
             basis = layer.basis_of(tensor, directions)
             _KERNELS.uniform(seeds[place], basis, mask.reshape(-1))
@@ -79,7 +86,10 @@ class InPlaceServers:
         asked: tuple[Direction, ...] = (
             ("forward",) if isinstance(exchange, Forward) else exchange.wants
         )
-        return [self._answers(layer, kept, each) for each in asked]
+        found = [self._answers(layer, kept, each) for each in asked]
+        for number, answers in enumerate(found):
+            arrived(number, slice(0, answers[0].size), answers)
+        return found
 
     def finish(self) -> None:
         self._note(*("finish",) * 3)

@@ -41,6 +41,17 @@ def _peak_bits(words: Any) -> Any:
     return most
 
 
+def _column_peaks(words: Any, out: Any) -> None:
+    """Of each table (rows, columns)."""
+    out[:] = 0
+    for table in range(words.shape[0]):
+        most = out[table]
+        for row in range(words.shape[1]):
+            some = words[table, row]
+            for i in range(most.size):
+                most[i] = max(most[i], u32(some[i] & u32(0x7FFFFFFF)))
+
+
 def _quantize(x: Any, factor: Any, bound: Any, noise: Any, out: Any) -> None:
     add, xor = noise
     for i in range(x.size):
@@ -210,6 +221,7 @@ def _small_product(a: Any, b: Any, modulus: Any, out: Any) -> None:
 
 _SHARES: Final[dict[Any, tuple[str, ...]]] = {
     _peak_bits: ("uint32(uint32[::1])",),
+    _column_peaks: ("void(uint32[:,:,::1], uint32[:,::1])",),
     _quantize: (
         "void(float32[::1], float32, float32, UniTuple(uint32, 2), int16[::1])",
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -44,9 +44,10 @@ from sealift.numeric.residues import ResidueBasis
 from sealift.numeric.windows import Integers, KernelWindow
 
 BLOCK: Final = 1 << 15  # numbers drawn together
+PART: Final = 1 << 18  # numbers of a large tensor that are masked, and sent, at a time
 SPARES: Final = 16  # words of a block for those that do not count: one in 2**17
 BLOCK_BYTES: Final = (BLOCK + SPARES) * WORD_BITS // 8
-MANY: Final = 1 << 18  # numbers from which on several threads are worth their waking
+SHARE_OF_CORE: Final = 1 << 17  # numbers at least that make a thread worth its waking
 MOST_LIMIT: Final = 1 << 13  # of quantized numbers
 _Part = TypeVar("_Part")
 SMALL_DEPTH: Final = 1 << 12  # so many products of 48 bits are below 2**60
@@ -93,14 +94,36 @@ class Kernels:
     def row_squares(self, q: I16) -> I64:
         """Sum of squares of each row of ``q`` (rows, depth)."""
         out = np.empty(q.shape[0], np.int64)
-        self.loops.row_squares(q, out)
+
+        def some(here: slice) -> None:
+            self.loops.row_squares(q[here], out[here])
+
+        self._in_parts(q.shape[0], q.size, some)
         return out
 
     def column_squares(self, q: I16) -> I64:
         """Sum of squares of each column."""
-        out = np.empty(q.shape[1], np.int64)
-        self.loops.column_squares(q, out)
-        return out
+
+        def some(here: slice) -> I64:
+            out = np.empty(q.shape[1], np.int64)
+            self.loops.column_squares(q[here], out)
+            return out
+
+        return _total(self._in_parts(q.shape[0], q.size, some))
+
+    def column_peaks(self, x: F32) -> F32:
+        """The largest ``|x|`` of each column of each table of ``x`` (tables, rows, columns).
+
+        Infinity or NaN where any of its numbers is (NaN before infinity).
+        """
+        out = np.empty((x.shape[0], x.shape[2]), np.uint32)
+        words = x.view(np.uint32)
+
+        def some(here: slice) -> None:
+            self.loops.column_peaks(words[here], out[here])
+
+        self._in_parts(x.shape[0], x.size, some)
+        return out.view(np.float32)
 
     def mask(self, q: I16, seed: MaskSeed, plus: U32, minus: U32) -> bytes:
         """``q`` with its mask added and subtracted, and the seed's bytes, which Z gets.
@@ -116,6 +139,35 @@ class Kernels:
 
         self._draw(material, seed.basis, q.size, block)
         return material
+
+    def mask_ahead(
+        self, q: I16, seed: MaskSeed, plus: U32, minus: U32
+    ) -> tuple[bytes, list[Future[None]]]:
+        """``mask``, by all threads, of which nobody waits here.
+
+        Returns:
+            The seed's bytes; and of each ``PART`` numbers when they are masked.
+
+        Raises:
+            UsageError: if the seed masked something before.
+        """
+        _same_size(q, plus, minus)
+        material, basis = seed.spend(), seed.basis
+
+        def part(here: slice) -> None:
+            def block(words: Words, some: slice) -> int:
+                ours = q[here][some], plus[here][some], minus[here][some]
+                return self.loops.mask(words, basis.modulus, *ours)
+
+            blocks = slice(0, here.stop - here.start)
+            stream = mask_stream(material, basis)
+            _draw_blocks(stream, blocks, block, first=here.start // BLOCK)
+
+        threads = kernel_threads()
+        starts = range(0, q.size, PART)
+        return material, [
+            threads.submit(part, slice(at, min(q.size, at + PART))) for at in starts
+        ]
 
     def uniform(
         self,
@@ -203,7 +255,7 @@ class Kernels:
         found = self._over_rows(
             q, lambda rows, here: self._batch_sums(rows, rho[:, here].copy())
         )
-        return found[0] if len(found) == 1 else np.sum(found, axis=0)
+        return _total(found)
 
     def channel_dots(self, q: Integers, r: I32) -> I64:
         """``r`` (3, C) times the rows of ``q`` (rows, C), modulo 2**64: (3, rows)."""
@@ -222,15 +274,10 @@ class Kernels:
         return out
 
     def _over_rows(
-        self, q: Integers, work: Callable[[Integers, slice], I64]
-    ) -> list[I64]:
+        self, q: Integers, work: Callable[[Integers, slice], _Part]
+    ) -> list[_Part]:
         """Work on rows, by several threads where there are many numbers."""
-        rows = q.shape[0]
-        if self.cores == 1 or q.size < MANY or rows < self.cores:
-            return [work(q, slice(0, rows))]
-        step = -(-rows // self.cores)
-        parts = [slice(at, min(rows, at + step)) for at in range(0, rows, step)]
-        return list(_threads(os.getpid()).map(lambda here: work(q[here], here), parts))
+        return self._in_parts(q.shape[0], q.size, lambda here: work(q[here], here))
 
     def _draw(
         self,
@@ -249,11 +296,23 @@ class Kernels:
 
     def _over_cores(self, size: int, work: Callable[[slice], _Part]) -> list[_Part]:
         """Work on whole blocks, by several threads where there are many numbers."""
-        if self.cores == 1 or size < MANY:
-            return [work(slice(0, size))]
-        step = -(-size // (BLOCK * self.cores)) * BLOCK
-        parts = [slice(at, min(size, at + step)) for at in range(0, size, step)]
-        return list(_threads(os.getpid()).map(work, parts))
+        blocks = -(-size // BLOCK)
+
+        def some(here: slice) -> _Part:
+            return work(slice(here.start * BLOCK, min(size, here.stop * BLOCK)))
+
+        return self._in_parts(blocks, size, some)
+
+    def _in_parts(
+        self, units: int, size: int, work: Callable[[slice], _Part]
+    ) -> list[_Part]:
+        """Work on units that have ``size`` numbers together; each thread has some of them."""
+        threads = max(1, min(self.cores, units, size // SHARE_OF_CORE))
+        if threads == 1:
+            return [work(slice(0, units))]
+        step = -(-units // threads)
+        parts = [slice(at, min(units, at + step)) for at in range(0, units, step)]
+        return list(kernel_threads().map(work, parts))
 
     def tap_sums(self, outer: I64, inner: I64, window: KernelWindow) -> I64:
         """Per tap, ``outer`` (3, N, places) times what the tap sees of ``inner``.
@@ -324,10 +383,22 @@ def _draw_blocks(
                 break
 
 
+def kernel_threads() -> ThreadPoolExecutor:
+    """Threads of this process that compute; one of them must not wait for another.
+
+    A forked child starts its own.
+    """
+    return _threads(os.getpid())
+
+
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:
-    """Of this process; a forked child starts its own."""
     return ThreadPoolExecutor(_usable_cores(), f"kernels-{process}")
+
+
+def _total(parts: list[I64]) -> I64:
+    """Of parts that several threads added up."""
+    return parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
 
 
 def _usable_cores() -> int:

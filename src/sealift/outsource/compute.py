@@ -28,6 +28,9 @@ from sealift.outsource.terms import Direction, Layer
 
 MAX_DEPTH: Final = 1 << 17  # times 127**2, and one residue more, is below 2**31
 SCRATCH_BYTES: Final = {"cpu": 4 << 20, "cuda": 1 << 28}  # what caches, or cores, like
+AT_ONCE: Final = 1 << 20  # numbers of some images, of what comes or of what goes
+MOST_AT_ONCE: Final = 16  # so many such pieces, as each costs calls
+_RECOMBINED: Final = 1 << 23  # numbers at a time, of 64 bits on a device
 _EXTREME: Final = 127
 _ALIGNMENT: Final = 8  # of the sides of a product on CUDA
 _FEWEST_ROWS: Final = 17
@@ -37,6 +40,10 @@ Multiply = Callable[[Tensor, Tensor, Tensor], None]
 Windows: TypeAlias = (
     Tensor  # (moduli, N, height, width, kernel height, kernel width * channels)
 )
+
+
+def _all_there(_images: int) -> None:
+    """For operands that are not on their way."""
 
 
 class ResidueKernels(Protocol):
@@ -79,15 +86,37 @@ class ShareProducts:
         quick = _multiply_bytes if on_cpu else multiply_aligned_bytes
         self._multiply, self.method = choose_multiply(quick, where)
 
+    def room(self, numbers: int) -> U32:
+        """Memory for shares that come, or answers that go; what is in it is anything."""
+        if self.device.type == "cpu":
+            return np.empty(numbers, np.uint32)
+        pinned = torch.empty(numbers, dtype=torch.int32, pin_memory=True)
+        found: U32 = pinned.numpy().view(np.uint32)
+        return found
+
     def keep(self, share: U32, basis: ResidueBasis) -> Tensor:
         """The residues of a tensor's share; those of narrower moduli are its first.
 
         Raises:
             MalformedError: code ``bad-share``.
         """
+        found = self.residues_of(share.shape, basis)
+        self.keep_some(share, basis, found)
+        return found
+
+    def residues_of(self, shape: tuple[int, ...], basis: ResidueBasis) -> Tensor:
+        """Room for them."""
+        sizes = (len(basis.moduli), *shape)
+        return torch.empty(sizes, dtype=torch.int8, device=self.device)
+
+    def keep_some(self, share: U32, basis: ResidueBasis, out: Tensor) -> None:
+        """The residues of some of a tensor's share, into their place.
+
+        Raises:
+            MalformedError: code ``bad-share``.
+        """
         require_share(share, basis)
-        found = self._residues.split(share.reshape(-1), basis)
-        return found.reshape(len(basis.moduli), *share.shape)
+        out.copy_(self._residues.split(share.reshape(-1), basis).view(out.shape))
 
     def product(self, layer: Layer, direction: Direction, a: Tensor, b: Tensor) -> U32:
         """A product modulo its direction's Q, of that direction's shape.
@@ -96,18 +125,47 @@ class ShareProducts:
             a: Residues of the first operand (``terms.OPERANDS``).
             b: Of the second one.
         """
+        out = np.empty(layer.result(direction), np.uint32)
+        for _ in self.make(layer, direction, a, b, out):
+            pass
+        return out
+
+    def make(
+        self,
+        layer: Layer,
+        direction: Direction,
+        a: Tensor,
+        b: Tensor,
+        out: U32,
+        *,
+        until: Callable[[int], None] = _all_there,
+    ) -> Iterator[int]:
+        """See ``product``; some images after others, which may still be on their way.
+
+        Args:
+            out: Of the direction's shape.
+            until: Waits until so many images of ``a`` are there.
+
+        Yields:
+            How many numbers of ``out`` are there.
+        """
         basis = layer.basis(direction)
         a, b = a[: len(basis.moduli)], b[: len(basis.moduli)]
-        out = np.empty(layer.result(direction), np.uint32)
         if direction == "weight":
+            until(layer.batch)
             sums = self._weight_sums(layer, basis, a, b)
             self._residues.recombine(sums, basis, out.reshape(-1))
-        elif direction == "forward":
-            kernels = b.flatten(2).transpose(1, 2)
-            self._rows(_windows(layer, a), kernels, basis, out)
-        else:
-            self._rows(_windows_back(layer, a), _turned(b), basis, out)
-        return out
+            yield out.size
+            return
+        see: Callable[[Layer, Tensor], Windows] = _windows
+        others = b.flatten(2).transpose(1, 2)
+        if direction == "input":
+            see, others = _windows_back, _turned(b)
+        for images in _few(layer):
+            until(images.stop)
+            some = out[images]
+            self._rows(see(layer, a[:, images]), others, basis, some)
+            yield images.stop * (out.size // layer.batch)
 
     @property
     def memory_bytes(self) -> int:
@@ -207,31 +265,36 @@ class HostResidues:
 
 
 class DeviceResidues:
-    """By operations of torch, wherever they run."""
+    """By operations of torch, wherever they run: few, as each costs a call."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._columns: dict[tuple[int, ...], Tensor] = {}
 
     def split(self, values: U32, basis: ResidueBasis) -> Tensor:
         """See ``ResidueKernels``."""
         words = torch.from_numpy(values.view(np.int32)).to(self._device)
-        wide = words.long() & 0xFFFFFFFF
-        out = torch.empty(
-            (len(basis.moduli), values.size), dtype=torch.int8, device=self._device
-        )
-        for m, residues in zip(basis.moduli, out, strict=True):
-            half = m // 2
-            residues.copy_((wide + half) % m - half)
-        return out
+        moduli = self._column(basis.moduli)
+        halves = moduli // 2
+        wide = (words.long() & 0xFFFFFFFF) + halves
+        return wide.remainder_(moduli).sub_(halves).to(torch.int8)
 
     def recombine(self, sums: Tensor, basis: ResidueBasis, out: U32) -> None:
         """See ``ResidueKernels``."""
-        total = torch.zeros(sums.shape[1], dtype=torch.int64, device=sums.device)
-        parts = zip(sums, basis.moduli, basis.inverses, basis.cofactors, strict=True)
-        for each, m, inverse, cofactor in parts:
-            total += each.long() % m * inverse % m * cofactor
-        words = (total % basis.modulus).to(torch.int32)  # keeps the low 32 bits
-        torch.from_numpy(out.view(np.int32)).copy_(words)
+        moduli = self._column(basis.moduli)
+        numbers = torch.from_numpy(out.view(np.int32))
+        for at in range(0, len(numbers), _RECOMBINED):
+            some = slice(at, at + _RECOMBINED)
+            parts = sums[:, some].long().remainder_(moduli)
+            parts.mul_(self._column(basis.inverses)).remainder_(moduli)
+            parts.mul_(self._column(basis.cofactors))
+            total = parts.sum(0).remainder_(basis.modulus)
+            numbers[some].copy_(total.to(torch.int32))  # keeps the low 32 bits
+
+    def _column(self, numbers: tuple[int, ...]) -> Tensor:
+        if numbers not in self._columns:
+            self._columns[numbers] = torch.tensor(numbers, device=self._device)[:, None]
+        return self._columns[numbers]
 
 
 def require_share(numbers: U32, basis: ResidueBasis) -> None:
@@ -275,6 +338,15 @@ def small_product(
     return kernels.small_product(first, second, basis)
 
 
+def _few(layer: Layer) -> Iterator[slice]:
+    """Images that are worked on while others are on their way."""
+    sides = (layer.height, layer.width, layer.inputs), (*layer.out, layer.outputs)
+    each = max(map(math.prod, sides))
+    step = max(1, AT_ONCE // each, -(-layer.batch // MOST_AT_ONCE))
+    for first in range(0, layer.batch, step):
+        yield slice(first, min(layer.batch, first + step))
+
+
 def _multiply_bytes(a: Tensor, b: Tensor, out: Tensor) -> None:
     """``a @ b`` of bytes, as int32."""
     torch._int_mm(a, b, out=out)  # noqa: SLF001 - it has no other name
@@ -285,11 +357,17 @@ def multiply_aligned_bytes(a: Tensor, b: Tensor, out: Tensor) -> None:
     (rows, depth), columns = a.shape, b.shape[1]
     more = max(_FEWEST_ROWS, rows) - rows
     tail, wider = -depth % _ALIGNMENT, -columns % _ALIGNMENT
-    ours = functional.pad(a, (0, tail, 0, more)).contiguous()
-    theirs = functional.pad(b.t(), (0, tail, 0, wider)).contiguous()
-    found = ours.new_empty((len(ours), len(theirs)), dtype=torch.int32)
+    ours, theirs, aligned = a, b.t(), not (tail or wider or more)
+    if not aligned:
+        ours = functional.pad(ours, (0, tail, 0, more))
+        theirs = functional.pad(theirs, (0, tail, 0, wider))
+    ours, theirs = ours.contiguous(), theirs.contiguous()
+    found = out
+    if not aligned:
+        found = ours.new_empty((len(ours), len(theirs)), dtype=torch.int32)
     _multiply_bytes(ours, theirs.t(), found)
-    out.copy_(found[:rows, :columns])
+    if not aligned:
+        out.copy_(found[:rows, :columns])
 
 
 def multiply_exactly(a: Tensor, b: Tensor, out: Tensor) -> None:
@@ -346,7 +424,7 @@ def _windows_back(layer: Layer, dy: Tensor) -> Windows:
     first, second = kh - 1 - ph, kw - 1 - pw
     spread = dy
     if sides != layer.out:
-        spread = dy.new_zeros((len(dy), layer.batch, *sides, layer.outputs))
+        spread = dy.new_zeros((*dy.shape[:2], *sides, layer.outputs))
         rows = slice(first, first + (height - 1) * sh + 1, sh)
         columns = slice(second, second + (width - 1) * sw + 1, sw)
         spread[:, :, rows, columns] = dy

@@ -9,10 +9,11 @@ Source: spec/shares.md section 7.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Final, Self
 
@@ -28,14 +29,18 @@ from sealift.errors import (
     require_value,
 )
 from sealift.ids import Buffer, Digest
+from sealift.numeric.kernels import PART
 from sealift.numeric.keystream import StepSeeds
 from sealift.numeric.loops import U32, Answers
+from sealift.outsource.exchange import Arrived, MaskedShares, Tally
 from sealift.outsource.masked import SHARES, Share
 from sealift.outsource.messages import (
     PIPE_CONTEXT,
     Accepts,
     Announces,
     Begin,
+    Message,
+    Planned,
     Refuses,
     StepAnswers,
     answer_hasher,
@@ -54,6 +59,7 @@ from sealift.session.pipe import Pipe
 from sealift.session.session import connect
 
 DIAL_S: Final = 10.0
+_WAYS: Final = 5  # to P and M, and from each
 MAX_REFUSAL: Final = 300  # columns of a server's own words
 _GONE: Final = (
     "peer-closed", "peer-timeout", "peer-unreachable", "session-closed",
@@ -128,20 +134,19 @@ class ServerConnection:
             self._hasher = answer_hasher(self._session, self._begun)
         self._step = step
 
-    def send(self, messages: Sequence[Buffer]) -> None:
+    def send(self, messages: Iterable[Message]) -> None:
         """Operands of an exchange."""
         with self.naming():
             for message in messages:
-                self._wire.send(message)
+                self._wire.send(message.bytes)
 
-    def receive(self, sizes: Sequence[int]) -> list[U32]:
-        """The answers to it."""
-        arrays, messages = room_for(sizes)
-        with self.naming():
-            for message in messages:
-                self._take(message)
-                self._hasher.update(message)
-        return arrays
+    def receive(self, messages: Iterable[Message]) -> Iterator[Message]:
+        """Fill the next messages, which are answers; each as it is there."""
+        for message in messages:
+            with self.naming():
+                self._take(message.bytes)
+            self._hasher.update(message.bytes)
+            yield message
 
     def signed(self) -> SignedDocument[StepAnswers]:
         """What it signs at the end of a step, verified."""
@@ -226,7 +231,7 @@ class Connections:
 
     def __init__(self, servers: Mapping[Share, ServerConnection]) -> None:
         self._servers = [servers[share] for share in SHARES]
-        self._threads = ThreadPoolExecutor(len(SHARES), "share servers")
+        self._threads = ThreadPoolExecutor(_WAYS, "share servers")
         self.signed: dict[Share, SignedDocument[StepAnswers]] = {}
 
     @classmethod
@@ -288,20 +293,16 @@ class Connections:
         p.begin(number, step)
         m.begin(number, step)
         self._coming = iter(plan)
-        sizes = [size for each in plan for size in each.answered]
-        together = answered_together(plan)
-        self._of_z = _taken(z, [sizes] if together else [e.answered for e in plan])
+        self._of_z = _whole_step(z, plan) if answered_together(plan) else None
 
     def ask(
         self,
         exchange: Exchange,
-        plus: Sequence[U32],
-        minus: Sequence[U32],
-        seeds: Sequence[bytes],
+        sent: Sequence[MaskedShares],
+        take: Callable[[int], U32],
+        arrived: Arrived,
     ) -> list[Answers]:
-        """Send each its shares, and take the answers: one of each, for every product.
-
-        Z has its seeds since the step began.
+        """See ``AnsweringServers``. Z has its seeds since the step began.
 
         Raises:
             PeerError: code ``server-gone``, which names it.
@@ -310,28 +311,66 @@ class Connections:
         planned = next(self._coming, None)
         if planned is None or planned.exchange != exchange:
             raise other_operations("another product than the next one")
-        p, m, _ = self._servers
-        answered = planned.answered
-
-        def exchange_with(server: ServerConnection, shares: Sequence[U32]) -> list[U32]:
-            server.send(packed(shares))
-            return server.receive(answered)
-
-        def take_of_z() -> list[U32]:
-            return list(islice(self._of_z, len(answered)))
-
         if planned.is_small:
-            p.send(packed(plus))
-            m.send(packed(minus))
-            answers = [p.receive(answered), m.receive(answered), take_of_z()]
-        else:  # a thread seals, sends and opens without the others
-            asked = (
-                self._threads.submit(exchange_with, p, plus),
-                self._threads.submit(exchange_with, m, minus),
-                self._threads.submit(take_of_z),
-            )
-            answers = [each.result() for each in asked]
-        return list(zip(*answers, strict=True))
+            return self._ask_at_once(planned, sent, arrived)
+        return self._ask_in_parts(planned, sent, take, arrived)
+
+    def _ask_at_once(
+        self, planned: Planned, sent: Sequence[MaskedShares], arrived: Arrived
+    ) -> list[Answers]:
+        """By one thread: a message to P and M, and one from each."""
+        p, m, z = self._servers
+        p.send(packed([each.plus for each in sent]))
+        m.send(packed([each.minus for each in sent]))
+        found = [_received(server, planned.answered) for server in (p, m)]
+        found.append(
+            _received(z, planned.answered)
+            if self._of_z is None
+            else list(islice(self._of_z, len(planned.answered)))
+        )
+        answers: list[Answers] = list(zip(*found, strict=True))
+        for product, size in enumerate(planned.answered):
+            arrived(product, slice(0, size), answers[product])
+        return answers
+
+    def _ask_in_parts(
+        self,
+        planned: Planned,
+        sent: Sequence[MaskedShares],
+        take: Callable[[int], U32],
+        arrived: Arrived,
+    ) -> list[Answers]:
+        """By a thread for each way of each server: all of them work at once."""
+        p, m, _ = self._servers
+        rooms = [room_for(planned.answered, take) for _ in SHARES]
+        answers: list[Answers] = list(
+            zip(*(arrays for arrays, _ in rooms), strict=True)
+        )
+        tally = Tally(len(SHARES), answers, arrived)
+
+        def receive(server: ServerConnection, messages: Sequence[Message]) -> None:
+            for message in server.receive(messages):
+                for product, here in message.covers:
+                    tally.count(product, here)
+
+        def take_of_step(products: Iterator[U32]) -> None:
+            for product, array in enumerate(rooms[-1][0]):
+                array[:] = next(products)
+                tally.count(product, slice(0, len(array)))
+
+        works: list[Callable[[], None]] = [
+            partial(p.send, _as_masked(sent, [each.plus for each in sent])),
+            partial(m.send, _as_masked(sent, [each.minus for each in sent])),
+        ]
+        for server, (_, messages) in zip(self._servers, rooms, strict=True):
+            works.append(partial(receive, server, messages))
+        if self._of_z is not None:
+            works[-1] = partial(take_of_step, self._of_z)
+        ways = list(map(self._threads.submit, works))
+        done, _ = wait(ways, return_when=FIRST_EXCEPTION)
+        for each in done:
+            each.result()
+        return answers
 
     def finish(self) -> None:
         """Take each server's signature of its answers of this step.
@@ -361,12 +400,27 @@ class Connections:
         self._threads.shutdown(wait=False)
 
 
-def _taken(
-    server: ServerConnection, messages: Sequence[Sequence[int]]
-) -> Iterator[U32]:
-    """What a server answers, product by product, received when it is looked at."""
-    for sizes in messages:
-        yield from server.receive(sizes)
+def _whole_step(server: ServerConnection, plan: Sequence[Planned]) -> Iterator[U32]:
+    """What it answers to all of a small step, product by product; received when looked at."""
+    yield from _received(server, [size for each in plan for size in each.answered])
+
+
+def _received(server: ServerConnection, sizes: Sequence[int]) -> list[U32]:
+    arrays, messages = room_for(sizes)
+    for _ in server.receive(messages):
+        pass
+    return arrays
+
+
+def _as_masked(
+    sent: Sequence[MaskedShares], shares: Sequence[U32]
+) -> Iterator[Message]:
+    """The messages with one server's shares, each as soon as all of it is masked."""
+    for message in packed(shares):
+        for tensor, here in message.covers:
+            if parts := sent[tensor].parts:
+                parts[here.start // PART].result()
+        yield message
 
 
 def _require_hosts_apart(servers: Iterable[ServerConnection]) -> None:

@@ -19,6 +19,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from sealift.numeric.kernels import Kernels
 from sealift.numeric.loops import F32
 
 NEAR_BITS: Final = 6  # rows and columns as near to the largest stay as they are
@@ -38,13 +39,14 @@ class InputScales:
     columns: F32
 
     @classmethod
-    def of(cls, x: F32, *, has_slope: bool) -> Self | None:
+    def of(cls, x: F32, kernels: Kernels, *, has_slope: bool) -> Self | None:
         """Those of an input (N, H, W, C); none where its rows and columns are alike.
 
         Args:
+            kernels: Compute.
             has_slope: Whether its gradient will be asked for.
         """
-        peaks = np.abs(x).max(axis=(1, 2))
+        peaks = kernels.column_peaks(x.reshape(len(x), -1, x.shape[-1]))
         if not np.isfinite(peaks).all():
             return None
         rows = _bits_below(peaks.max(axis=1)) // (2 if has_slope else 1)

@@ -9,7 +9,8 @@ Source: spec/shares.md sections 4 to 6.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal, Protocol
@@ -17,11 +18,12 @@ from typing import Final, Literal, Protocol
 import numpy as np
 
 from sealift.errors import IntegrityError, MalformedError, quote_foreign
-from sealift.numeric.kernels import BLOCK, Kernels
+from sealift.numeric.kernels import BLOCK, PART, Kernels
 from sealift.numeric.keystream import MaskSource, StepSeeds
 from sealift.numeric.loops import F32, I16, U32, Answers
 from sealift.numeric.residues import ResidueBasis
 from sealift.outsource.check import Claim, exact_row, find_wrong_row
+from sealift.outsource.exchange import Arrived, MaskedShares, Opening, Rooms
 from sealift.outsource.terms import (
     OPERANDS,
     Backward,
@@ -47,17 +49,17 @@ class AnsweringServers(Protocol):
     def ask(
         self,
         exchange: Exchange,
-        plus: Sequence[U32],
-        minus: Sequence[U32],
-        seeds: Sequence[bytes],
+        sent: Sequence[MaskedShares],
+        take: Callable[[int], U32],
+        arrived: Arrived,
     ) -> list[Answers]:
         """Send each its shares, and take the answers: one of each, for every product.
 
         Args:
             exchange: The next one of the step.
-            plus: P's shares of its operands.
-            minus: M's.
-            seeds: Z's, if it did not get them before.
+            sent: Its operands, which may still be masked while others leave.
+            take: Makes room for so many numbers.
+            arrived: Called before this returns, at last.
 
         Raises:
             PeerError: code ``server-gone``, which names it.
@@ -136,13 +138,14 @@ class MaskedProducts:
     def __init__(self, servers: AnsweringServers, kernels: Kernels) -> None:
         self.asked_s, self.crossed_bytes = 0.0, 0
         self._servers, self._kernels = servers, kernels
-        self._masks = MaskSource()
+        self._masks, self._rooms = MaskSource(), Rooms()
+        self._checker = ThreadPoolExecutor(1, "check")
         self.wrong: list[WrongAnswer] = []
 
     def begin(self, kind: StepKind, step: int) -> None:
         """A step begins, or begins again."""
         self._calls: list[_Call] = []
-        self._first_wrong: _Wrong | None = None
+        self._checks: list[Future[_Wrong | None]] = []
         self._step = step
         self._seeds = StepSeeds(self._masks)
         self._servers.begin(kind, step, self._seeds)
@@ -151,10 +154,9 @@ class MaskedProducts:
         """``y`` of a call, times a scale."""
         call = _Call(exchange.layer)
         self._calls.append(call)
-        directions = ("forward", *exchange.later)
-        sent = self._mask(call, {"x": x, "w": w}, directions)
-        (answers,) = self._ask(exchange, *sent)
-        return self._open(call, "forward", answers, scale)
+        sent = self._mask(call, {"w": w, "x": x}, ("forward", *exchange.later))
+        (y,) = self._ask(call, exchange, sent, {"forward": scale})
+        return y
 
     def backward(
         self, exchange: Backward, dy: I16, scales: tuple[float, ...]
@@ -162,9 +164,8 @@ class MaskedProducts:
         """The gradients of a call that are asked for, each times its scale."""
         call = self._calls[exchange.call]
         sent = self._mask(call, {"dy": dy}, exchange.wants)
-        answers = self._ask(exchange, *sent)
-        asked = zip(exchange.wants, answers, scales, strict=True)
-        return [self._open(call, each, found, scale) for each, found, scale in asked]
+        asked = dict(zip(exchange.wants, scales, strict=True))
+        return self._ask(call, exchange, sent, asked)
 
     def settle(self) -> None:
         """The step's verdict.
@@ -175,65 +176,89 @@ class MaskedProducts:
             MalformedError: code ``bad-share``, which names it, too.
         """
         self._servers.finish()
-        found, self._first_wrong = self._first_wrong, None
-        self._calls = []
-        if found is not None:
+        checked = [each.result() for each in self._checks]
+        self._calls, self._checks = [], []
+        for found in filter(None, checked):
             told = self._blame(found)
             self.wrong.append(told)
             raise self._refuse(told)
 
     def _ask(
         self,
+        call: _Call,
         exchange: Exchange,
-        plus: Sequence[U32],
-        minus: Sequence[U32],
-        seeds: Sequence[bytes],
-    ) -> list[Answers]:
-        began_s = time.perf_counter()
-        answers = self._servers.ask(exchange, plus, minus, seeds)
+        sent: Sequence[MaskedShares],
+        asked: Mapping[Direction, float],
+    ) -> list[F32]:
+        """The products of an exchange, each times its scale; they are checked later."""
+        layer, began_s = call.layer, time.perf_counter()
+        opened = [
+            Opening(layer.result(each), layer.basis(each), scale, self._kernels)
+            for each, scale in asked.items()
+        ]
+
+        def arrived(product: int, here: slice, answers: Answers) -> None:
+            opened[product].take(here, answers)
+
+        found = self._servers.ask(exchange, sent, self._rooms.take, arrived)
+        for each, direction, answers in zip(opened, asked, found, strict=True):
+            each.wait()
+            self._check(call, direction, each, answers)
         self.asked_s += time.perf_counter() - began_s
-        crossed = (*plus, *minus, *(each for three in answers for each in three))
+        shares = [share for each in sent for share in (each.plus, each.minus)]
+        crossed = (*shares, *(each for three in found for each in three))
         self.crossed_bytes += sum(each.nbytes for each in crossed)
-        return answers
+        self._rooms.give(*shares)
+        return [each.floats for each in opened]
 
     def _mask(
         self,
         call: _Call,
         operands: dict[Tensor, I16],
         directions: tuple[Direction, ...],
-    ) -> tuple[list[U32], list[U32], list[bytes]]:
-        plus, minus, seeds = [], [], []
+    ) -> list[MaskedShares]:
+        found = []
         for tensor, ints in operands.items():
-            basis = call.layer.basis_of(tensor, directions)
-            shares = np.empty(ints.shape, np.uint32), np.empty(ints.shape, np.uint32)
-            flat = (each.reshape(-1) for each in shares)
-            seed = self._kernels.mask(ints.reshape(-1), self._seeds.take(basis), *flat)
-            call.tensors[tensor] = _Masked(ints, seed, basis)
-            plus.append(shares[0])
-            minus.append(shares[1])
-            seeds.append(seed)
-        return plus, minus, seeds
+            basis, flat = call.layer.basis_of(tensor, directions), ints.reshape(-1)
+            plus, minus = (self._rooms.take(ints.size) for _ in range(2))
+            seed = self._seeds.take(basis)
+            parts: Sequence[Future[None]] = ()
+            if ints.size <= PART:
+                material = self._kernels.mask(flat, seed, plus, minus)
+            else:
+                material, parts = self._kernels.mask_ahead(flat, seed, plus, minus)
+            call.tensors[tensor] = _Masked(ints, material, basis)
+            found.append(MaskedShares(plus, minus, material, parts))
+        return found
 
-    def _open(
-        self, call: _Call, direction: Direction, answers: Answers, scale: float
-    ) -> F32:
-        layer, basis = call.layer, call.layer.basis(direction)
-        shape = layer.result(direction)
-        ints, floats = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+    def _check(
+        self, call: _Call, direction: Direction, opened: Opening, answers: Answers
+    ) -> None:
+        """Look at answers, those of a large product while the step goes on."""
         a, b = (call.tensors[each].ints for each in OPERANDS[direction])
-        claim = Claim(layer=layer, direction=direction, a=a, b=b, c=ints)
-        try:
-            self._kernels.unmask(
-                answers, basis, scale, ints.reshape(-1), floats.reshape(-1)
+        claim = Claim(
+            layer=call.layer, direction=direction, a=a, b=b, c=opened.ints
+        )  # fmt: skip
+        verdict: Future[_Wrong | None]
+        if opened.are_shares and max(a.size, b.size, claim.c.size) > PART:
+            verdict = self._checker.submit(self._judged, call, claim, answers)
+        else:
+            verdict = Future()
+            verdict.set_result(
+                self._judged(call, claim, answers)
+                if opened.are_shares
+                else _no_shares(call, claim, answers)
             )
+        self._checks.append(verdict)
+
+    def _judged(self, call: _Call, claim: Claim, answers: Answers) -> _Wrong | None:
+        """What of it is wrong; of what is right nothing is kept."""
+        try:
             claim.demand(self._kernels)
         except IntegrityError:
-            self._first_wrong = self._first_wrong or _Wrong(call, claim, answers)
-        except MalformedError:
-            sent = zip(SHARES, answers, strict=True)
-            odd = tuple(name for name, each in sent if each.max() >= basis.modulus)
-            self._first_wrong = self._first_wrong or _Wrong(call, claim, answers, odd)
-        return floats
+            return _Wrong(call, claim, answers)
+        self._rooms.give(*answers)
+        return None
 
     def _blame(self, wrong: _Wrong) -> WrongAnswer:
         """Whose answer it was: of one failing row, computed again for each server."""
@@ -295,6 +320,13 @@ class MaskedProducts:
         sign = 1 if share == "P" else -1
         wide = masked.ints.reshape(-1)[start:stop] + sign * mask.astype(np.int64)
         return (wide % masked.basis.modulus).astype(np.uint32)
+
+
+def _no_shares(call: _Call, claim: Claim, answers: Answers) -> _Wrong:
+    modulus = call.layer.basis(claim.direction).modulus
+    sent = zip(SHARES, answers, strict=True)
+    odd = tuple(name for name, each in sent if each.max() >= modulus)
+    return _Wrong(call, claim, answers, odd)
 
 
 def _columns(claim: Claim) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar, Final, NamedTuple
@@ -25,6 +25,7 @@ from sealift.crypto.keys import Label
 from sealift.crypto.sign import Form
 from sealift.errors import MalformedError
 from sealift.ids import Digest
+from sealift.numeric.kernels import PART
 from sealift.numeric.keystream import SEED_BYTES
 from sealift.numeric.loops import U32
 from sealift.numeric.residues import ResidueBasis
@@ -40,7 +41,7 @@ from sealift.outsource.terms import (
 from sealift.outsource.trace import KnownTrace, Phase, Trace, Traces, calls_of
 from sealift.session.session import Session
 
-VERSION: Final = 3
+VERSION: Final = 4
 PIPE_CONTEXT: Final = b"outsourced products"
 TOGETHER_BYTES: Final = 1 << 18  # tensors of so many bytes in all cross as one message
 WORD_BYTES: Final = np.dtype(np.uint32).itemsize
@@ -226,8 +227,12 @@ class Planned:
     @property
     def is_small(self) -> bool:
         """Whether its operands, and its answers, are one message each."""
-        most = max(sum(each.size for each in self.sent), sum(self.answered))
-        return WORD_BYTES * most <= TOGETHER_BYTES
+        return are_together(self.sizes) and are_together(self.answered)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of each operand, in order."""
+        return [each.size for each in self.sent]
 
 
 def plan_step(trace: Trace) -> tuple[Planned, ...]:
@@ -240,7 +245,7 @@ def plan_step(trace: Trace) -> tuple[Planned, ...]:
     for each in trace:
         if isinstance(each, Forward):
             layer, call, asked = each.layer, made, ("forward",)
-            tensors, wide = ("x", "w"), ("forward", *each.later)
+            tensors, wide = ("w", "x"), ("forward", *each.later)
             made += 1
         else:
             layer, call, asked = calls[each.call].layer, each.call, each.wants
@@ -253,27 +258,68 @@ def plan_step(trace: Trace) -> tuple[Planned, ...]:
 
 def answered_together(plan: Sequence[Planned]) -> bool:
     """Whether Z's answers to a whole step are one message."""
-    return WORD_BYTES * sum(sum(each.answered) for each in plan) <= TOGETHER_BYTES
+    return are_together([size for each in plan for size in each.answered])
 
 
-def room_for(sizes: Sequence[int]) -> tuple[list[U32], list[memoryview]]:
+def are_together(sizes: Sequence[int]) -> bool:
+    """Whether tensors of so many numbers are one message."""
+    return WORD_BYTES * sum(sizes) <= TOGETHER_BYTES
+
+
+def parts_of(size: int) -> list[slice]:
+    """The messages in which a tensor crosses that is not sent with others."""
+    return [slice(at, min(size, at + PART)) for at in range(0, size, PART)]
+
+
+def new_room(numbers: int) -> U32:
+    """Memory for so many numbers."""
+    return np.empty(numbers, np.uint32)
+
+
+class Message(NamedTuple):
+    """Some of the tensors that cross.
+
+    Attributes:
+        bytes: Of it.
+        covers: Which tensors it has, and which numbers of each.
+    """
+
+    bytes: memoryview
+    covers: tuple[tuple[int, slice], ...]
+
+
+def room_for(
+    sizes: Sequence[int], take: Callable[[int], U32] = new_room
+) -> tuple[list[U32], list[Message]]:
     """Arrays for the tensors of an exchange, and what the messages with them fill.
 
-    What is small comes together; of what is not, each tensor comes alone.
+    What is small comes together; of what is not, each tensor comes alone, in parts.
     """
+    if not are_together(sizes):
+        arrays = [take(size) for size in sizes]
+        return arrays, _cut(arrays)
     room = np.empty(sum(sizes), np.uint32)
     ends = list(accumulate(sizes))
     arrays = [room[end - n : end] for end, n in zip(ends, sizes, strict=True)]
-    filled = [room] if room.nbytes <= TOGETHER_BYTES else arrays
-    return arrays, [each.data.cast("B") for each in filled]
+    covers = ((n, slice(0, size)) for n, size in enumerate(sizes))
+    return arrays, [Message(room.data.cast("B"), tuple(covers))]
 
 
-def packed(arrays: Sequence[U32]) -> list[memoryview]:
+def packed(arrays: Sequence[U32]) -> list[Message]:
     """The messages that ``room_for`` takes, from arrays that lie anywhere."""
     flat = [each.reshape(-1) for each in arrays]
-    if len(flat) > 1 and sum(each.nbytes for each in flat) <= TOGETHER_BYTES:
-        flat = [np.concatenate(flat)]
-    return [each.data.cast("B") for each in flat]
+    if len(flat) == 1 or not are_together([each.size for each in flat]):
+        return _cut(flat)
+    covers = ((n, slice(0, each.size)) for n, each in enumerate(flat))
+    return [Message(np.concatenate(flat).data.cast("B"), tuple(covers))]
+
+
+def _cut(arrays: Sequence[U32]) -> list[Message]:
+    return [
+        Message(each[part].data.cast("B"), ((n, part),))
+        for n, each in enumerate(arrays)
+        for part in parts_of(each.size)
+    ]
 
 
 def seed_bytes(plan: Sequence[Planned]) -> int:

@@ -60,6 +60,7 @@ class Multiplier:
         observe: Observe | None = None,
     ) -> None:
         material = labelled(Label.ROUNDING_NOISE.value, str(seed).encode())
+        self._kernels = kernels
         self._quantizer = Quantizer(kernels, SecretKey(material))
         self.products, self._observe = products, observe
 
@@ -82,7 +83,7 @@ class Multiplier:
         """
         self._trace.expect(exchange)
         layer, call = exchange.layer, len(self._calls)
-        scales = InputScales.of(x, has_slope="input" in exchange.later)
+        scales = InputScales.of(x, self._kernels, has_slope="input" in exchange.later)
         if scales is not None:
             x, w = scales.scale(x, w)
         weights = self._operand(w, OperandId(layer, self._step, call, "w"))

@@ -10,8 +10,11 @@ Source: spec/shares.md section 7.
 
 from __future__ import annotations
 
+import math
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Final
 
@@ -40,22 +43,26 @@ from sealift.outsource.compute import (
     require_share,
     small_product,
 )
+from sealift.outsource.filling import Filling
 from sealift.outsource.masked import Share
 from sealift.outsource.messages import (
     BEGIN_BYTES,
     PIPE_CONTEXT,
-    TOGETHER_BYTES,
     VERSION,
     WORD_BYTES,
     Accepts,
     Announces,
     Begin,
+    Message,
     Planned,
     Refuses,
+    Sent,
     StepAnswers,
     answer_hasher,
     answered_together,
+    are_together,
     encode_word,
+    new_room,
     packed,
     parse_word,
     plan_step,
@@ -74,7 +81,7 @@ ANNOUNCE_S: Final = 600.0  # a rehearsal may lie in between
 IDLE_S: Final = 86_400.0  # a peer whose machine is gone is noticed by the system
 LEAVE_S: Final = 5.0
 _PAUSE_S: Final = 0.05
-Kept = dict[Tensor, torch.Tensor | U32]  # residues; of a small layer the shares
+MOST_LEAVING: Final = 1  # products that wait to be sent, beside the one that is made
 
 
 class ShareServer:
@@ -181,6 +188,44 @@ class ShareServer:
             self._served.release()
 
 
+class ComingOperand:
+    """A tensor's residues, of which some may still be on their way.
+
+    Attributes:
+        residues: (moduli, *shape).
+    """
+
+    def __init__(
+        self, products: ShareProducts, sent: Sent, share: U32, filled: Filling
+    ) -> None:
+        self.residues = products.residues_of(sent.shape, sent.basis)
+        self._products, self._basis, self._filled = products, sent.basis, filled
+        self._share, self._there = share.reshape(sent.shape), 0
+
+    def until(self, images: int) -> None:
+        """Wait until so many images, or outputs of a kernel, are there.
+
+        Raises:
+            MalformedError: code ``bad-share``.
+        """
+        if images <= self._there:
+            return
+        some = slice(self._there, images)
+        self._filled.wait(images * (self._share.size // len(self._share)))
+        self._products.keep_some(self._share[some], self._basis, self.residues[:, some])
+        self._there = images
+        if images == len(self._share):
+            self._share = new_room(0)  # the numbers themselves are not kept
+
+    def whole(self) -> torch.Tensor:
+        """All of it."""
+        self.until(self.residues.shape[1])
+        return self.residues
+
+
+Kept = dict[Tensor, ComingOperand | U32]  # of a small layer the shares
+
+
 class ServedJob:
     """One trusted process's products, from its announcement on."""
 
@@ -189,6 +234,7 @@ class ServedJob:
     ) -> None:
         self._server, self._session, self._transport = server, session, transport
         self._products = server.products
+        self._leaving: deque[Future[None]] = deque()
         self._begun = 0
 
     def run(self) -> None:
@@ -200,9 +246,13 @@ class ServedJob:
         self._traces = self._announced()
         self._digest = self._traces.digest()
         self._plans = [plan_step(each.trace) for each in self._traces.known]
-        with Pipe(
-            self._session, self._transport, PIPE_CONTEXT, timeout_s=IDLE_S
-        ) as self._pipe:
+        with (
+            ThreadPoolExecutor(1, "shares come") as self._receiver,
+            ThreadPoolExecutor(1, "shares leave") as self._sender,
+            Pipe(
+                self._session, self._transport, PIPE_CONTEXT, timeout_s=IDLE_S
+            ) as self._pipe,
+        ):
             emit(self._server.sink, "shares.began", traces=str(self._digest))
             while (begin := self._next()) is not None:
                 self._step(begin)
@@ -271,10 +321,8 @@ class ServedJob:
             self._step_ahead(plan)
         else:
             for planned in plan:
-                arrays, messages = room_for([each.size for each in planned.sent])
-                for message in messages:
-                    self._pipe.receive_into(message)
-                self._answer(planned, self._operands(planned, arrays))
+                self._answer(planned, self._operands(planned, self._coming(planned)))
+        self._let_leave(0)
         self._pipe.send(self._signature(begin.step))
 
     def _step_ahead(self, plan: Sequence[Planned]) -> None:
@@ -284,23 +332,47 @@ class ServedJob:
         seed = _cut(bytes(seeds), SEED_BYTES)
         answers: list[U32] | None = [] if answered_together(plan) else None
         for planned in plan:
-            masks = [np.empty(each.size, np.uint32) for each in planned.sent]
+            masks = [self._products.room(size) for size in planned.sizes]
             for each, mask in zip(planned.sent, masks, strict=True):
                 self._server.kernels.uniform(next(seed), each.basis, mask)
-            self._answer(planned, self._operands(planned, masks), answers)
+            there = [(mask, Filling(mask.size)) for mask in masks]
+            self._answer(planned, self._operands(planned, there), answers)
         if answers:
             self._send(answers)
 
-    def _operands(self, planned: Planned, shares: Sequence[U32]) -> Kept:
+    def _coming(self, planned: Planned) -> list[tuple[U32, Filling]]:
+        """The operands of an exchange; large ones are received while others are used."""
+        arrays, messages = room_for(planned.sizes, self._products.room)
+        filled = [Filling() for _ in arrays]
+        if len(messages) == 1:
+            self._receive(messages, filled)
+        else:
+            self._receiver.submit(self._receive, messages, filled)
+        return list(zip(arrays, filled, strict=True))
+
+    def _receive(self, messages: Sequence[Message], filled: Sequence[Filling]) -> None:
+        try:
+            for message in messages:
+                self._pipe.receive_into(message.bytes)
+                for tensor, here in message.covers:
+                    filled[tensor].reach(here.stop)
+        except BaseException as error:  # raised by whoever waits for them
+            for each in filled:
+                each.fail(error)
+
+    def _operands(
+        self, planned: Planned, shares: Sequence[tuple[U32, Filling]]
+    ) -> Kept:
         """Those of an exchange, beside what is there of its call."""
         there: Kept = self._kept.pop(planned.call, {})
         small = is_small(planned.layer)
-        for each, share in zip(planned.sent, shares, strict=True):
+        for each, (share, filled) in zip(planned.sent, shares, strict=True):
             if small:
+                filled.wait(each.size)
                 require_share(share, each.basis)
                 there[each.tensor] = share.reshape(each.shape)
             else:
-                found = self._products.keep(share.reshape(each.shape), each.basis)
+                found = ComingOperand(self._products, each, share, filled)
                 there[each.tensor] = found
         if isinstance(planned.exchange, Forward) and planned.exchange.later:
             self._kept[planned.call] = there
@@ -310,35 +382,66 @@ class ServedJob:
         self, planned: Planned, operands: Kept, later: list[U32] | None = None
     ) -> None:
         """Large products leave as they are made; ``later`` takes those of a whole step."""
-        products = (
-            self._product(planned.layer, each, *(operands[t] for t in OPERANDS[each]))
-            for each in planned.asked
-        )
-        if later is not None:
-            later += products
-        elif sum(planned.answered) * WORD_BYTES <= TOGETHER_BYTES:
-            self._send(list(products))
+        if later is None and not are_together(planned.answered):
+            for direction in planned.asked:
+                self._send_as_made(planned.layer, direction, operands)
+            return
+        products = []
+        for direction, size in zip(planned.asked, planned.answered, strict=True):
+            out = new_room(size)
+            for _ in self._made(planned.layer, direction, operands, out):
+                pass
+            products.append(out)
+        if later is None:
+            self._send(products)
         else:
-            for product in products:
-                self._send([product])
+            later += products
 
-    def _product(
-        self,
-        layer: Layer,
-        direction: Direction,
-        a: torch.Tensor | U32,
-        b: torch.Tensor | U32,
-    ) -> U32:
-        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-            return self._products.product(layer, direction, a, b)
+    def _made(
+        self, layer: Layer, direction: Direction, operands: Kept, out: U32
+    ) -> Iterator[int]:
+        """Make a product; how many of its numbers are there."""
+        a, b = (operands[each] for each in OPERANDS[direction])
+        if isinstance(a, ComingOperand) and isinstance(b, ComingOperand):
+            shaped = out.reshape(layer.result(direction))
+            yield from self._products.make(
+                layer, direction, a.residues, b.whole(), shaped, until=a.until
+            )
+            return
         kernels = self._server.kernels
         ours, theirs = (require_kind(each, np.ndarray) for each in (a, b))
-        return small_product(kernels, layer, direction, ours, theirs)
+        found = small_product(kernels, layer, direction, ours, theirs)
+        out[:] = found.reshape(-1)
+        yield out.size
+
+    def _send_as_made(self, layer: Layer, direction: Direction, operands: Kept) -> None:
+        out, made = self._products.room(math.prod(layer.result(direction))), Filling()
+        self._let_leave(MOST_LEAVING)
+        self._leaving.append(self._sender.submit(self._leave, out, made))
+        try:
+            for numbers in self._made(layer, direction, operands, out):
+                made.reach(numbers)
+        except BaseException as error:
+            made.fail(error)
+            raise
+
+    def _leave(self, product: U32, made: Filling) -> None:
+        for message in packed([product]):
+            ((_, here),) = message.covers
+            made.wait(here.stop)
+            self._pipe.send(message.bytes)
+            self._hasher.update(message.bytes)
+
+    def _let_leave(self, most: int) -> None:
+        """Wait until so many products at most are on their way."""
+        while len(self._leaving) > most:
+            self._leaving.popleft().result()
 
     def _send(self, products: Sequence[U32]) -> None:
+        self._let_leave(0)
         for message in packed(products):
-            self._pipe.send(message)
-            self._hasher.update(message)
+            self._pipe.send(message.bytes)
+            self._hasher.update(message.bytes)
 
     def _signature(self, step: int) -> bytes:
         answered = StepAnswers(
@@ -362,14 +465,14 @@ def _job_bytes(traces: Traces, products: ShareProducts) -> int:
 
 def _step_bytes(trace: Trace, products: ShareProducts) -> int:
     kept: dict[int, int] = {}
-    most = 0
+    most = leaving = 0  # bytes of the answers before, which may not have left
     for each in plan_step(trace):
         residues = sum(sent.size * len(sent.basis.moduli) for sent in each.sent)
         came = sum(sent.size for sent in each.sent) * WORD_BYTES
         answers = sum(each.answered) * WORD_BYTES
         working = max(products.working_bytes(each.layer, d) for d in each.asked)
-        now = sum(kept.values()) + came + residues + answers + working
-        most = max(most, now)
+        now = sum(kept.values()) + came + residues + answers + leaving + working
+        most, leaving = max(most, now), answers
         forward = isinstance(each.exchange, Forward) and each.exchange.later
         kept[each.call] = residues if forward else 0
     return most

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError
-from sealift.numeric.kernels import MANY, SMALL_DEPTH, Kernels
+from sealift.numeric.kernels import PART, SHARE_OF_CORE, SMALL_DEPTH, Kernels
 from sealift.numeric.keystream import MaskSeed, MaskSource, rounding_noise
 from sealift.numeric.residues import BASES, ResidueBasis
 from sealift.numeric.windows import KernelWindow, patches
@@ -304,7 +304,7 @@ def test_masks(
 def test_several_threads_make_what_one_makes(compiled: Kernels, cores: int) -> None:
     """Numbers, masks and sums do not depend on how many cores a machine has."""
     one, many = replace(compiled, cores=1), replace(compiled, cores=cores)
-    basis, size = BASES[1], MANY + 77_777
+    basis, size = BASES[1], cores * SHARE_OF_CORE + 77_777
     x, z = floats(3, size), numbers(np.uint32, 4, (size,)) % np.uint32(basis.modulus)
 
     def made(kernels: Kernels) -> list[npt.NDArray[Any]]:
@@ -319,10 +319,20 @@ def test_several_threads_make_what_one_makes(compiled: Kernels, cores: int) -> N
         rho = numbers(np.int32, 5, (3, len(table)))
         r = numbers(np.int32, 6, (3, 11))
         sums = [kernels.batch_sums(table, rho), kernels.channel_dots(table, r)]
-        return [q, plus, minus, mask, ints, real, *sums]
+        sums += [kernels.row_squares(table), kernels.column_squares(table)]
+        peaks = kernels.column_peaks(x[: size // 99 * 99].reshape(-1, 9, 11))
+        ahead = [np.empty(size, np.uint32) for _ in range(2)]
+        _, parts = kernels.mask_ahead(q, MaskSeed(bytes(32), basis), *ahead)
+        assert len(parts) == -(-size // PART)
+        for part in parts:
+            part.result()
+        return [q, plus, minus, mask, ints, real, *sums, peaks, *ahead]
 
-    for ours, theirs in zip(made(many), made(one), strict=True):
+    found = made(many)
+    for ours, theirs in zip(found, made(one), strict=True):
         assert np.array_equal(ours, theirs)
+    for ahead, whole in zip(found[-2:], found[1:3], strict=True):
+        assert np.array_equal(ahead, whole)
     assert many.peak(x) == one.peak(x) == np.abs(x).max()
     z[-1] = basis.modulus
     with pytest.raises(MalformedError):

@@ -47,6 +47,36 @@ def _as_on_a_device() -> ShareProducts:
     return products
 
 
+def test_many_numbers_are_recombined_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layer = Layer(name="fc", batch=5, inputs=9, outputs=3)
+    monkeypatch.setattr("sealift.outsource.compute._RECOMBINED", 4)
+    _check(_as_on_a_device(), layer)
+
+
+@pytest.mark.parametrize("rows", [1, 17, 40])
+def test_images_are_multiplied_before_others_are_there(
+    monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """What is not there yet is not looked at."""
+    monkeypatch.setattr("sealift.outsource.compute.AT_ONCE", 20)
+    layer = Layer(name="fc", batch=rows, inputs=9, outputs=3)
+    products, basis = _host(), layer.basis("forward")
+    a, b = (_draw(seed, layer.shape(t), basis) for seed, t in enumerate(("x", "w")))
+    out = np.empty(layer.result("forward"), np.uint32)
+    right, kept = products.keep(a, basis), products.keep(b, basis)
+    coming = right * 0
+
+    def until(images: int) -> None:
+        coming[:, :images] = right[:, :images]
+
+    made = list(products.make(layer, "forward", coming, kept, out, until=until))
+    assert made[-1] == out.size
+    assert len(made) == -(-rows // max(2, -(-rows // 16)))
+    assert np.array_equal(out, _by_hand(layer, "forward", a, b))
+
+
 def _fallen_back() -> ShareProducts:
     products = _host()
     products._multiply = multiply_exactly

@@ -82,7 +82,7 @@ def test_products_are_taken_back_to_the_scale_of_what_came(
     where: str, has_slope: bool
 ) -> None:
     tensors = spread(LAYER, where)
-    found = InputScales.of(tensors[0], has_slope=has_slope)
+    found = InputScales.of(tensors[0], KERNELS, has_slope=has_slope)
     if where == "column" and has_slope:  # its gradient would lose what it gains
         assert found is None
         return
@@ -102,12 +102,12 @@ def test_products_are_taken_back_to_the_scale_of_what_came(
 
 def test_what_is_alike_keeps_one_scale() -> None:
     x = np.random.default_rng(0).uniform(1, 2, LAYER.shape("x")).astype(np.float32)
-    assert InputScales.of(x, has_slope=True) is None
+    assert InputScales.of(x, KERNELS, has_slope=True) is None
     x[3] *= 2.0 ** (NEAR_BITS + 2)
-    assert InputScales.of(x, has_slope=True) is not None
+    assert InputScales.of(x, KERNELS, has_slope=True) is not None
     x[0, 0, 0, 0] = np.nan
-    assert InputScales.of(x, has_slope=True) is None
-    assert InputScales.of(np.zeros_like(x), has_slope=True) is None
+    assert InputScales.of(x, KERNELS, has_slope=True) is None
+    assert InputScales.of(np.zeros_like(x), KERNELS, has_slope=True) is None
 
 
 def note(watch: RoundingWatch, values: F32, exponent: int, step: int = 0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +12,10 @@ import numpy as np
 import pytest
 
 from sealift.errors import IntegrityError, JobError, MalformedError, UsageError
-from sealift.numeric.kernels import BLOCK, best_kernels
+from sealift.numeric.kernels import BLOCK, Kernels, best_kernels
 from sealift.numeric.loops import F32, U32, Answers
 from sealift.numeric.residues import BASES
-from sealift.outsource.check import exact_row
+from sealift.outsource.check import Claim, exact_row
 from sealift.outsource.masked import SHARES, MaskedProducts, Share
 from sealift.outsource.multiplier import Multiplier
 from sealift.outsource.plain import PlainProducts, product
@@ -234,6 +235,24 @@ def test_coefficients_are_drawn_once_the_answers_are_there(
     assert order == ["answers", *["draw"] * 2, "answers", *["draw"] * 4]
 
 
+def test_a_verdict_waits_for_checks_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of large products are made while the step goes on."""
+    monkeypatch.setattr("sealift.outsource.masked.PART", 8)
+    checked, demand = threading.Event(), Claim.demand
+
+    def slow(self: Claim, kernels: Kernels) -> None:
+        checked.wait(0.2)
+        demand(self, kernels)
+
+    def bend(who: Share, _: Layer, what: Direction, answer: U32) -> U32:
+        return _changed(answer, 1) if (who, what) == ("Z", "forward") else answer
+
+    monkeypatch.setattr(Claim, "demand", slow)
+    layer = LAYERS["linear"]
+    with pytest.raises(IntegrityError, match=r"^Z .cloud-z. sent"):
+        step(masked(InPlaceServers(bend)), layer, values(layer))
+
+
 def test_an_overflow_of_our_own_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sealift.outsource.quantize._excess", lambda *_: 0)
     layer = Layer(name="deep", batch=1, inputs=3000, outputs=1)
@@ -283,6 +302,8 @@ def test_naming_a_server_takes_little_memory(
     multiplier.begin(StepKind("train", layer.batch), 0, Recorder())
     multiplier.forward(Forward(layer, BOTH), x, w)
     multiplier.backward(Backward(0, BOTH), dy)
+    for check in products._checks:
+        check.result()
     tracemalloc.start()
     try:
         with pytest.raises(IntegrityError, match=r"^Z .cloud-z. sent"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
@@ -26,13 +27,16 @@ from sealift.errors import (
 )
 from sealift.events import Event
 from sealift.ids import Digest
+from sealift.numeric.kernels import PART, best_kernels
 from sealift.numeric.loops import U32
 from sealift.outsource.compute import ShareProducts
-from sealift.outsource.connections import Connections
+from sealift.outsource.connections import Connections, _as_masked
+from sealift.outsource.exchange import MaskedShares
 from sealift.outsource.masked import MaskedProducts
-from sealift.outsource.messages import BEGIN_BYTES, Begin
+from sealift.outsource.messages import BEGIN_BYTES, Begin, Message
 from sealift.outsource.multiplier import Multiplier
 from sealift.outsource.plain import PlainProducts
+from sealift.outsource.server import ServedJob
 from sealift.outsource.terms import Backward, Direction, Exchange, Forward, Layer
 from sealift.outsource.trace import Recorder, StepKind, tabulate
 from tests.sim.servedshares import KERNELS, SharesWorld
@@ -87,6 +91,58 @@ def test_steps_over_sockets_are_those_in_place(world: SharesWorld) -> None:
                 assert np.array_equal(mine, right)
         assert {each.body.begun for each in servers.signed.values()} == {3}
         assert {each.body.step for each in servers.signed.values()} == {3}
+
+
+WIDE = Layer(name="wide", batch=1500, inputs=240, outputs=220)
+LARGE_TRACE: tuple[Exchange, ...] = (Forward(WIDE, BOTH), Backward(0, BOTH))
+
+
+def test_large_steps_over_sockets_are_those_in_place(
+    world: SharesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors cross in several messages, and some images are multiplied before others."""
+    monkeypatch.setattr("sealift.outsource.compute.AT_ONCE", 1 << 15)
+    kind, kernels = StepKind("train", WIDE.batch), best_kernels()
+    rng = np.random.default_rng(1)
+    x, w, dy = (
+        rng.standard_normal(WIDE.shape(t)).astype(np.float32) for t in ("x", "w", "dy")
+    )
+
+    def step(multiplier: Multiplier, number: int) -> list[np.ndarray]:
+        multiplier.begin(kind, number, Recorder())
+        y = multiplier.forward(Forward(WIDE, BOTH), x, w)
+        slopes = multiplier.backward(Backward(0, BOTH), dy)
+        multiplier.settle()
+        return [y, *slopes]
+
+    plain = Multiplier(PlainProducts(), kernels, 1)
+    with world.dial(answer_s=30.0) as servers:
+        servers.announce(tabulate({kind: LARGE_TRACE}))
+        masked = Multiplier(MaskedProducts(servers, kernels), kernels, 1)
+        for number in range(3):
+            pairs = zip(step(masked, number), step(plain, number), strict=True)
+            assert all(np.array_equal(ours, right) for ours, right in pairs)
+
+
+def test_a_part_leaves_once_it_is_masked() -> None:
+    masking: list[Future[None]] = [Future(), Future()]
+    shares = np.arange(PART + 5, dtype=np.uint32)
+    sent = [MaskedShares(shares, shares, b"", masking)]
+    found: list[bytes] = []
+
+    def send() -> None:
+        found.extend(bytes(each.bytes) for each in _as_masked(sent, [shares]))
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    time.sleep(0.05)
+    assert not found
+    shares += np.uint32(1)  # as masking does
+    for each in masking:
+        each.set_result(None)
+    sender.join()
+    assert b"".join(found) == shares.tobytes()
+    assert [len(each) for each in found] == [4 * PART, 20]
 
 
 def refusal(world: SharesWorld) -> str:
@@ -188,32 +244,25 @@ class SlowProducts(ShareProducts):
         super().__init__("cpu", KERNELS)
         self._released = released
 
-    def product(self, layer: Layer, direction: Direction, a: Any, b: Any) -> U32:
+    def make(self, *what: Any, **how: Any) -> Iterator[int]:
         self._released.wait(20)
-        return super().product(layer, direction, a, b)
+        return super().make(*what, **how)
 
 
-class BadProducts(ShareProducts):
-    """Answers what is no share."""
-
-    def product(self, layer: Layer, direction: Direction, a: Any, b: Any) -> U32:
-        found = super().product(layer, direction, a, b)
-        found.flat[3] = layer.basis(direction).modulus
-        return found
+Fault = Callable[[U32], U32]
 
 
-class ShortProducts(ShareProducts):
-    """Answers one number less."""
-
-    def product(self, layer: Layer, direction: Direction, a: Any, b: Any) -> U32:
-        return super().product(layer, direction, a, b).reshape(-1)[1:]
+def no_share(product: U32) -> U32:
+    product[3] = 2**32 - 1
+    return product
 
 
-class LongProducts(ShareProducts):
-    """Answers one number more."""
+def short(product: U32) -> U32:
+    return product[1:]
 
-    def product(self, layer: Layer, direction: Direction, a: Any, b: Any) -> U32:
-        return np.append(super().product(layer, direction, a, b), np.uint32(0))
+
+def long(product: U32) -> U32:
+    return np.append(product, np.uint32(0))
 
 
 def test_a_refusal_is_one_quoted_piece_of_a_line(
@@ -237,24 +286,34 @@ def _raise(error: SealiftError) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "code", "error"),
+    ("fault", "code", "error"),
     [
-        (BadProducts, "bad-share", MalformedError),
-        (ShortProducts, "authentication", SealiftError),
-        (LongProducts, "bad-share", MalformedError),
+        (no_share, "bad-share", MalformedError),
+        (short, "authentication", SealiftError),
+        (long, "bad-share", MalformedError),
     ],
 )
 def test_what_is_no_answer_names_the_server(
-    world: SharesWorld, kind: type[ShareProducts], code: str, error: type[SealiftError]
+    world: SharesWorld,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Fault,
+    code: str,
+    error: type[SealiftError],
 ) -> None:
-    world.servers["Z"].products = kind("cpu", KERNELS)
-    with world.dial() as servers:
+    send = ServedJob._send
+
+    def faulty(self: ServedJob, products: Sequence[U32]) -> None:
+        if self._server.share == "Z":
+            products = [fault(each) for each in products]
+        send(self, products)
+
+    with monkeypatch.context() as patched, world.dial() as servers:
+        patched.setattr(ServedJob, "_send", faulty)
         servers.announce(TRACES)
         masked = Multiplier(MaskedProducts(servers, KERNELS), KERNELS, 1)
         with pytest.raises(error, match=r"Z \(cloud-c\)") as refused:
             run_step(masked, TRAIN, 0)
     assert refused.value.code == code
-    world.servers["Z"].products = world.servers["P"].products
     for _ in range(100):  # it hears of the end a moment later; then an honest try works
         try:
             test_steps_over_sockets_are_those_in_place(world)
@@ -284,10 +343,10 @@ def test_a_digest_of_answers_is_keyed_by_the_session(world: SharesWorld) -> None
         taken: list[bytes] = []
         receive = connection.receive
 
-        def noted(sizes: Sequence[int]) -> list[U32]:
-            found = receive(sizes)
-            taken.extend(each.tobytes() for each in found)
-            return found
+        def noted(messages: Iterable[Message]) -> Iterator[Message]:
+            for message in receive(messages):
+                taken.append(bytes(message.bytes))
+                yield message
 
         connection.receive = noted  # type: ignore[method-assign]
         masked = Multiplier(MaskedProducts(servers, KERNELS), KERNELS, 1)
@@ -303,7 +362,7 @@ def _say(world: SharesWorld, *messages: bytes) -> Event:
     with world.dial() as servers:
         servers.announce(TRACES)
         for message in messages:
-            servers._servers[0].send([message])
+            servers._servers[0].send([Message(memoryview(message), ())])
         refused = []
         for _ in range(200):
             refused = [e for e in world.events["P"] if e.kind == "shares.refused"]
