@@ -13,9 +13,10 @@ import pytest
 
 import sealift.meet.door as door
 from sealift.cli.meeting import guest
-from sealift.cli.meeting.guest import MAX_DECLARATIONS, answer_delay_s, require_signed
+from sealift.cli.meeting.guest import MAX_DECLARATIONS, answer_delay_s
 from sealift.cli.meeting.host import _line
 from sealift.cli.meeting.place import PartyFolder
+from sealift.cli.meeting.staying import require_signed
 from sealift.crypto.identity import create_identity, load_identity
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
 from sealift.errors import MalformedError, PolicyError, SealiftError, UsageError
@@ -111,7 +112,7 @@ def test_without_a_lie_all_sign_and_are_asked_three_times(host: LyingHost) -> No
     assert [len(each.questions) for each in owners] == [3, 3]
     for each in owners:
         place = PartyFolder(each.folder, each.invitation.name)
-        require_signed(place, each.kept)
+        require_signed(place, each.kept.terms, each.kept.agreement)
         assert (each.folder / "job.toml").read_text() == host.host.declaration.job
 
 
@@ -321,16 +322,16 @@ def test_the_job_that_begins_is_the_signed_one(host: LyingHost) -> None:
     signed = job.read_text()
     job.write_text(signed.replace("epochs = 2", "epochs = 3"))
     with pytest.raises(PolicyError) as caught:
-        require_signed(place, north.kept)
+        require_signed(place, north.kept.terms, north.kept.agreement)
     assert caught.value.code == "job-differs"
     job.unlink()
-    require_signed(place, north.kept)
+    require_signed(place, north.kept.terms, north.kept.agreement)
     assert job.read_text() == signed
     other = replace(
         north.kept, agreement=replace(north.kept.agreement, number=1, name="x")
     )  # type: ignore[type-var]
     with pytest.raises(PolicyError) as caught:
-        require_signed(place, other)
+        require_signed(place, other.terms, other.agreement)
     assert caught.value.code == "other-meeting"
 
 

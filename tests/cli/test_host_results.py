@@ -8,6 +8,7 @@ import pytest
 
 from sealift.cli.meeting import host
 from sealift.cli.meeting.place import PartyFolder
+from sealift.cli.meeting.runs import MeetingRun
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,6 @@ def test_report_and_receipt_stand_beside_a_model_alone(
     (run / "report.html").write_text("<p>")
     if receipt:
         (run / "receipt.json").write_text("{}")
-    monkeypatch.setattr(host, "_command", lambda words: code)
-    assert host._open_model(PartyFolder(tmp_path, "host")) == ends
+    monkeypatch.setattr(host, "long_command", lambda words: code)
+    assert host._open_model(PartyFolder(tmp_path, "host"), MeetingRun(1, "")) == ends
     assert sorted(each.name for each in tmp_path.iterdir() if each != run) == left

@@ -8,7 +8,7 @@ yes that is about other words than now counts for nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sealift.codec import encode
@@ -26,7 +26,7 @@ from sealift.meet.messages import (
     REASONS,
     Agree,
     Arrive,
-    Ask,
+    AskRun,
     Bring,
     BringCard,
     Check,
@@ -36,6 +36,7 @@ from sealift.meet.messages import (
     Over,
     Propose,
     Read,
+    Run,
     Sign,
     Signed,
     Wait,
@@ -67,6 +68,7 @@ class Host:
         files: The recipe's.
         identity: The host's.
         clock: Seconds since 1970.
+        run: That was begun, once all have signed.
     """
 
     book: MeetingState
@@ -74,6 +76,7 @@ class Host:
     files: Mapping[str, bytes]
     identity: Identity
     clock: Callable[[], float]
+    run: Run | None = field(default=None, kw_only=True)
 
     def terms(self) -> Terms | None:
         """Once every party has brought a card about this declaration that fits."""
@@ -151,6 +154,15 @@ class Host:
             return Check(terms, consents)
         return _wait(seat, signed.missing) if signed.missing else Signed(signed)
 
+    def next_run(self, name: str, after: int) -> FromHost:
+        """The run that was begun after another one, for a party that has signed."""
+        told = self.next_for(name)
+        if not isinstance(told, Signed):
+            return told
+        if self.run is not None and self.run.number > after:
+            return self.run
+        return Wait((), contested=False)
+
     def _too_small(self, consents: Mapping[str, SignedConsent]) -> str:
         """The first party with too few rows for an agreement, if that is why there is none."""
         fewest = self.declaration.output.min_owner_rows
@@ -203,8 +215,6 @@ class Reception:
             raise _out_of_place("the guest has not proved its invitation")
         book, name = self._host.book, self._name
         match message:
-            case Ask():
-                pass
             case Propose():  # what is proposed is the host's own to declare
                 if self._proposed:
                     raise _out_of_place("the guest proposed texts twice")
@@ -217,6 +227,8 @@ class Reception:
                 book.decline(name, REASONS[message.code])
             case Sign():
                 self._sign(message.signature)
+            case AskRun():
+                return self._host.next_run(name, message.after)
         return self._host.next_for(name)
 
     def _arrive(self, message: Arrive) -> FromHost:

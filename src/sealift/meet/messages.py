@@ -10,11 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, get_args
 
+from sealift.codec import MAX_INTEGER
 from sealift.crypto.identity import Card
 from sealift.errors import MalformedError
 from sealift.ids import MAX_RANKS, check_name
 from sealift.meet.proof import PROOF_BYTES
-from sealift.meet.terms import Declaration, SignedCard, SignedConsent, Terms
+from sealift.meet.terms import (
+    MAX_JOB_BYTES,
+    Declaration,
+    SignedCard,
+    SignedConsent,
+    Terms,
+)
 from sealift.release.agreement.signed import SignedAgreement
 
 MAX_WHY: Final = 500
@@ -98,7 +105,18 @@ class Propose:
             raise _malformed("the texts are empty, too many or too long", "categories")
 
 
-FromGuest = Arrive | Ask | Bring | Agree | Decline | Sign | Propose
+@dataclass(frozen=True, slots=True)
+class AskRun:
+    """Which run comes next, of those that all have signed?
+
+    Attributes:
+        after: The last one that has ended for this party; 0 for none.
+    """
+
+    after: int
+
+
+FromGuest = Arrive | Ask | Bring | Agree | Decline | Sign | Propose | AskRun
 FROM_GUEST: Final[tuple[type, ...]] = get_args(FromGuest)
 
 
@@ -184,7 +202,27 @@ class Over:
             check_name(each, what="name")
 
 
-FromHost = Welcome | Wait | BringCard | Read | Check | Signed | Over
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The run that the host has begun.
+
+    Attributes:
+        number: From 1.
+        job: Its job file, which the agreement has to allow.
+    """
+
+    number: int
+    job: str
+
+    def __post_init__(self) -> None:
+        if (
+            not 1 <= self.number <= MAX_INTEGER
+            or len(self.job.encode()) > MAX_JOB_BYTES
+        ):
+            raise _malformed("the number or the job is too large", "run")
+
+
+FromHost = Welcome | Wait | BringCard | Read | Check | Signed | Over | Run
 FROM_HOST: Final[tuple[type, ...]] = get_args(FromHost)
 
 

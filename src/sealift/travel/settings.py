@@ -7,7 +7,7 @@ orchestrator tells the accelerator the same ones. Times are limits, in seconds.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
 from annotated_types import Interval, Predicate
@@ -16,7 +16,12 @@ from sealift.codec import MAX_INTEGER, encode, to_plain
 from sealift.data.schedule.visits import Order, VisitTerms
 from sealift.ids import MAX_RANKS, Digest
 from sealift.release.agreement import Between, RunTerms, TrainingPlan, TrainingRule
-from sealift.release.agreement.training import SETTINGS
+from sealift.release.agreement.training import (
+    SETTINGS,
+    Parameter,
+    ParameterRule,
+    check_parameters,
+)
 
 Patience = Literal["lan", "wan"]
 Count = Annotated[int, Interval(ge=0, le=100_000)]
@@ -46,6 +51,7 @@ class TrainingSettings:
         evaluate_every: Evaluate after every so many epochs; 0 means at the end.
         digest_every: Steps after which the state is handed over within a slice; 0 for
             at its end alone.
+        parameters: Of the recipe's ``build``, by name; ``[parameters]`` in a file.
     """
 
     __pydantic_config__: ClassVar = _STRICT
@@ -58,6 +64,10 @@ class TrainingSettings:
     threads: Annotated[int, Interval(ge=1, le=1024)] = 1
     evaluate_every: Annotated[int, Interval(ge=0, le=MAX_INTEGER)] = 0
     digest_every: Annotated[int, Interval(ge=0, le=MAX_INTEGER)] = 0
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_parameters(self.parameters)
 
     def trained_rows(self, rows: int) -> int:
         """How many of a group's rows are trained on."""
@@ -235,6 +245,7 @@ class JobSettings:
             "drop_last": training.drop_last,
             "epochs": training.epochs,
             "evaluate_every": training.evaluate_every,
+            "parameters": training.parameters,
             "mixed": travel.mixed,
             "order": travel.order,
             "prepare": training.prepare,
@@ -249,6 +260,7 @@ _LIMIT: Final = "a limit of time: it ends or delays work, and changes none of it
 _SERVER: Final = "an address: the session proves whose server is there"
 # What is not among the agreed settings, each with why nobody has to agree on it.
 NOT_AGREED: Final = {
+    "training.parameters": "the agreement has a range of each by its own name, which is compared",
     "travel.buffers": "stands in [travel] of the agreement: `check_cargo` compares it",
     "travel.mixed": "stands in [travel] of the agreement: `check_cargo` compares it",
     "run.patience": _LIMIT,
@@ -276,7 +288,10 @@ def run_terms(job: str, plan: str, settings: JobSettings) -> RunTerms:
     """
     values = {name: _setting(settings, dotted) for name, dotted in SETTINGS.items()}
     return RunTerms(
-        job=job, plan=cast(TrainingPlan, plan), **cast(dict[str, Any], values)
+        job=job,
+        plan=cast(TrainingPlan, plan),
+        parameters=settings.training.parameters,
+        **cast(dict[str, Any], values),
     )
 
 
@@ -304,7 +319,15 @@ def training_rule_of(settings: JobSettings, plan: str, runs: int) -> TrainingRul
         allowed[name] = (
             (value,) if one else Between(cast(float, value), cast(float, value))
         )
-    return TrainingRule(plans=(cast(TrainingPlan, plan),), runs=runs, **allowed)
+    parameters = {
+        name: ParameterRule(values=(value,))
+        if isinstance(value, bool | str)
+        else ParameterRule(between=Between(value, value))
+        for name, value in settings.training.parameters.items()
+    }
+    return TrainingRule(
+        plans=(cast(TrainingPlan, plan),), runs=runs, parameters=parameters, **allowed
+    )
 
 
 def _setting(settings: JobSettings, name: str) -> bool | int | float | str:

@@ -49,6 +49,7 @@ from sealift.release.agreement.explain import (
     explain_lines,
 )
 from sealift.release.agreement.floor import EXCEPTIONS, require_allowed
+from sealift.release.agreement.training import ParameterRule
 from tests.sim.served import Served
 from tests.worlds.consortium import make_consortium
 
@@ -146,6 +147,10 @@ FULL = changed(
         on_missing=("skip", "wait"),
         rows=("owner", "share"),
         slices=Between(1, 4),
+        parameters={
+            "rate": ParameterRule(between=Between(0.1, 0.5)),
+            "kind": ParameterRule(values=("adam", True)),
+        },
     ),
     servers=ServersRule("p", "m", "z"),
     board=Board(
@@ -204,6 +209,8 @@ def with_another(part: Any, kind: type, name: str) -> Any:
         )
     if isinstance(part, tuple):
         return tuple(with_another(each, kind, name) for each in part)
+    if isinstance(part, dict):
+        return {key: with_another(each, kind, name) for key, each in part.items()}
     if not dataclasses.is_dataclass(part) or isinstance(part, VALUES):
         return part
     inner = {e.name: getattr(part, e.name) for e in dataclasses.fields(part)}

@@ -20,7 +20,12 @@ from sealift.release.agreement import (
     TrainingRule,
 )
 from sealift.release.agreement.successors import own_part, verify_line
-from sealift.release.agreement.training import LIMITS, SETTINGS, read_training
+from sealift.release.agreement.training import (
+    LIMITS,
+    SETTINGS,
+    ParameterRule,
+    read_training,
+)
 from sealift.travel.settings import TrainingSettings
 from tests.worlds.consortium import RUN, TRAINING, make_consortium
 
@@ -62,8 +67,12 @@ def refused(rule: TrainingRule, run: RunTerms) -> str:
 
 def test_every_setting_has_its_case() -> None:
     assert set(OTHERS) == set(SETTINGS)
-    assert {each.name for each in fields(RunTerms)} == {*SETTINGS, "job", "plan"}
-    assert {each.name for each in fields(TrainingRule)} == {*SETTINGS, "plans", "runs"}
+    assert {each.name for each in fields(RunTerms)} == {
+        *SETTINGS, "job", "parameters", "plan",
+    }  # fmt: skip
+    assert {each.name for each in fields(TrainingRule)} == {
+        *SETTINGS, "parameters", "plans", "runs",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -71,6 +80,63 @@ def test_each_setting_is_compared_and_named(name: str) -> None:
     agreed, other = OTHERS[name]
     TIGHT.require(replace(AGREED, **{name: agreed}))  # control
     assert SETTINGS[name] in refused(TIGHT, replace(AGREED, **{name: other}))
+
+
+RANGED = replace(
+    TIGHT,
+    parameters={
+        "rate": ParameterRule(between=Between(0.01, 0.1)),
+        "kind": ParameterRule(values=("adam", "sgd")),
+    },
+)
+WITHIN = {"rate": 0.05, "kind": "sgd"}
+
+
+def test_parameters_within_their_ranges_are_allowed() -> None:
+    RANGED.require(replace(AGREED, parameters=WITHIN))
+    assert decode(TrainingRule, encode(RANGED)) == RANGED
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"rate": 0.2}, "parameters.rate = 0.2"),
+        ({"rate": True}, "parameters.rate = True"),
+        ({"kind": "lion"}, "parameters.kind = lion"),
+        ({"more": 1}, "parameters.more = 1"),
+        ({"kind": None}, "parameters.kind = nothing"),
+    ],
+)
+def test_a_parameter_that_is_not_agreed_is_named(
+    changed: dict[str, Any], named: str
+) -> None:
+    found = {n: each for n, each in (WITHIN | changed).items() if each is not None}
+    assert named in refused(RANGED, replace(AGREED, parameters=found))
+    with pytest.raises(PolicyError, match=r"allowed: 0\.01 to 0\.1"):
+        RANGED.require(replace(AGREED, parameters=WITHIN | {"rate": 7}))
+
+
+@pytest.mark.parametrize("name", ["class", "_own", "a-b", "x" * 65, ""])
+def test_a_parameter_is_named_like_an_argument(name: str) -> None:
+    with pytest.raises(MalformedError) as caught:
+        TrainingSettings(parameters={name: 1})
+    assert caught.value.code == "bad-parameter"
+
+
+def test_ranges_of_parameters_are_written_as_others_are() -> None:
+    plain = read_training(
+        {
+            "plans": ["ddp"],
+            "runs": 2,
+            "epochs": 1,
+            "batch_rows": 32,
+            "parameters": {"rate": {"min": 0.1, "max": 1}, "kind": ["a", "b"], "n": 3},
+        }
+    )
+    rule = from_plain(TrainingRule, plain).parameters
+    assert rule["rate"] == ParameterRule(between=Between(0.1, 1))
+    assert rule["kind"] == ParameterRule(values=("a", "b"))
+    assert rule["n"] == ParameterRule(between=Between(3, 3))
 
 
 def test_the_plan_is_compared() -> None:

@@ -26,6 +26,7 @@ from sealift.meet.messages import MAX_FILES_BYTES
 from sealift.meet.terms import Declaration, proposed_agreement
 from sealift.release.agreement.code import measure_bundle, read_bundle
 from sealift.release.agreement.resources import OutputRule, TravelRule
+from sealift.release.agreement.training import TrainingRule, widen
 from sealift.train.job.settings import parse_job
 from sealift.train.loop.tasks import Rehearsal
 from sealift.train.plans import PLANS
@@ -68,7 +69,7 @@ def training_of(folder: Path, names: Sequence[str], address: str) -> TrainingSet
     Raises:
         MalformedError: if a field of its job.toml does not fit.
     """
-    job = _job(folder, folder.resolve().name, len(names), address)
+    job = job_text(folder, folder.resolve().name, len(names), address)
     return parse_job(parse_toml(job.encode(), source="job.toml")).training
 
 
@@ -113,9 +114,19 @@ def invitations_for(
 
 
 def declaration_of(
-    args: argparse.Namespace, invited: Sequence[Invitation], identity: Identity
+    args: argparse.Namespace,
+    invited: Sequence[Invitation],
+    identity: Identity,
+    *,
+    job: str = "",
 ) -> tuple[Declaration, dict[str, bytes]]:
     """What the recipe's folder says, and its files.
+
+    Args:
+        args: Of the command.
+        invited: The parties' invitations.
+        identity: The host's.
+        job: The job that all have signed, if they have; else the folder's is declared.
 
     Raises:
         SealiftError: the first thing in it that does not fit.
@@ -125,8 +136,10 @@ def declaration_of(
     first = invited[0]
     guests = tuple(each.name for each in invited)
     name = folder.resolve().name
-    job = _job(folder, name, len(guests), first.addresses[0])
+    job = job or job_text(folder, name, len(guests), first.addresses[0])
     parsed = parse_job(parse_toml(job.encode(), source="job.toml"))
+    rule = training_rule_of(parsed.settings, parsed.plan, runs=1)
+    rule = widen(rule, parsed.agreed)
     declaration = Declaration(
         meeting=first.meeting,
         name=check_name(name, what="the recipe's folder's name"),
@@ -137,10 +150,10 @@ def declaration_of(
         schema=schema_to_plain(schema),
         accept=(Level.DEVELOPMENT,),
         output=replace(
-            _usual_output(len(guests)), max_visits=_visits_for(parsed.settings)
+            _usual_output(len(guests)), max_visits=_visits_for(parsed.settings, rule)
         ),
         travel=TravelRule(1, LEASE_S),
-        training=training_rule_of(parsed.settings, parsed.plan, runs=1),
+        training=rule,
         rows_at_home=True,
         not_after=first.expires_s,
     )
@@ -149,18 +162,35 @@ def declaration_of(
     return declaration, files
 
 
-def _visits_for(settings: JobSettings) -> int:
-    """How often a meeting's job may use an owner's rows: twice what it needs.
+def _visits_for(settings: JobSettings, rule: TrainingRule) -> int:
+    """How often a meeting's runs may use an owner's rows: twice what all of them need.
 
     So a run that is cut off and resumed repeats its rounds and still ends with a model.
     """
-    passes = Counter(purpose for purpose, _ in settings.visits.passes())
-    cuts = _CUTS if settings.travel.asked_bytes else 1
-    return max(_FEWEST_VISITS, 2 * cuts * max(passes.values(), default=0))
+    often = rule.evaluate_every.min or min(1, rule.evaluate_every.max)
+    most = replace(
+        settings.visits,
+        epochs=int(rule.epochs.max),
+        evaluate_every=int(often),
+        prepare=True in rule.prepare,
+    )
+    passes = Counter(purpose for purpose, _ in most.passes())
+    cuts = _CUTS if settings.travel.asked_bytes or rule.buffer_bytes.max else 1
+    needed = rule.runs * cuts * max(passes.values(), default=0)
+    return max(_FEWEST_VISITS, 2 * needed)
 
 
-def _job(folder: Path, name: str, guests: int, address: str) -> str:
+def job_text(
+    folder: Path, name: str, guests: int, address: str, number: int = 1
+) -> str:
     """The job file that all have; RECIPE/job.toml may say a part of it.
+
+    Args:
+        folder: RECIPE.
+        name: Of the meeting.
+        guests: How many parties were invited.
+        address: Of the orchestrator.
+        number: Of the run; each has a name and a folder of its own.
 
     Raises:
         MalformedError: if a field does not fit.
@@ -176,9 +206,10 @@ def _job(folder: Path, name: str, guests: int, address: str) -> str:
             code="bad-field",
         )
     run = "" if "run" in plain else f"[run]\ngather_s = {AWAY_S}\nrejoin_s = {AWAY_S}\n"
+    suffix = f"-{number}" if number > 1 else ""
     job = (
-        f'name = "{name}"\nagreement = "agreement.json"\nbundle = "recipe"\n'
-        f'output = "run"\norchestrator = "{address}"\nplan = "ddp"\n\n{text}\n'
+        f'name = "{name}{suffix}"\nagreement = "agreement.json"\nbundle = "recipe"\n'
+        f'output = "run{suffix}"\norchestrator = "{address}"\nplan = "ddp"\n\n{text}\n'
         f'[slices]\ncount = {guests}\nrows = "owner"\n{run}'
     )
     parse_job(parse_toml(job.encode(), source="job.toml"), name="job.toml")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.cli.console import YES, Caller, ask_afresh, has_terminal, say, show
+from sealift.cli.console import YES, Caller, ask_afresh, has_terminal, say
 from sealift.cli.data import add_own_table
 from sealift.cli.meeting.place import (
     PartyFolder,
@@ -27,6 +26,7 @@ from sealift.cli.meeting.question import (
     tell_declared,
     tell_terms,
 )
+from sealift.cli.meeting.staying import require_signed, stay, take_part
 from sealift.cli.view import add_view_argument
 from sealift.codec import decode, encode, parse_toml
 from sealift.crypto.keys import SecretKey
@@ -73,7 +73,6 @@ from sealift.meet.messages import (
     Wait,
 )
 from sealift.meet.terms import (
-    MAX_JOB_BYTES,
     Consent,
     Declaration,
     SignedCard,
@@ -88,13 +87,12 @@ from sealift.meet.words import words_of
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.floor import require_allowed
 from sealift.release.agreement.resources import ROWS_LEASE, ReleaseRule, Resource
-from sealift.release.agreement.signed import load_verified, save_signed
+from sealift.release.agreement.signed import save_signed
 from sealift.release.agreement.starter import MAX_USES
 from sealift.release.files import make_folder, read_whole, write_whole
 from sealift.train.job.settings import JobTable, parse_job
 from sealift.train.job.talk import Talk
 from sealift.train.plans import PLANS, PlannedWork
-from sealift.travel.visit.messages import RUN_RECEIPT_NAME
 
 PAUSE_S: Final = 0.5
 DIAL_S: Final = 5.0
@@ -166,6 +164,10 @@ def add_parser(subparsers: Any) -> None:
         help="sign without a question if the terms have this digest",
     )
     parser.add_flag(
+        "--stay",
+        "take part in the host's next runs, too, as far as the signed agreement allows them",
+    )
+    parser.add_flag(
         "--decline", "say no without a question; the other parties learn it"
     )
     parser.add_allow()
@@ -186,7 +188,10 @@ def run(args: argparse.Namespace) -> int:
         meeting = OwnerMeeting(args, invitation, place, kept)
         meeting.ask = ask_afresh if has_terminal() else None
         kept = meeting.attend()
-    _take_part(place, kept, view=args.view)
+    require_signed(place, kept.terms, kept.agreement)
+    if args.stay:
+        return stay(place, invitation, place.identity(), view=args.view)
+    take_part(place, view=args.view)
     return 0
 
 
@@ -718,45 +723,3 @@ def _replaced(what: str) -> PolicyError:
         why="signed documents are not replaced",
         code="meeting-terms",
     )
-
-
-def require_signed(place: PartyFolder, kept: MeetingProgress) -> None:
-    """The job that begins is the one that was signed: agreement and job file.
-
-    Raises:
-        PolicyError: ``other-meeting``, ``job-differs``.
-    """
-    agreed = load_verified(place["agreement.json"]).agreement
-    if kept.terms is None or kept.agreement is None or agreed != kept.agreement:
-        raise PolicyError(
-            "agreement.json is not what was signed in this folder", code="other-meeting"
-        )
-    path, job = place["job.toml"], kept.terms.declaration.job.encode()
-    if not path.exists():
-        write_whole(path, job)
-    elif read_whole(path, MAX_JOB_BYTES) != job:
-        raise PolicyError(
-            "job.toml is not the job that was signed",
-            why="it was changed after the signature",
-            code="job-differs",
-        )
-
-
-def _take_part(place: PartyFolder, kept: MeetingProgress, *, view: bool) -> None:
-    """Become the long command, which anybody may type again."""
-    require_signed(place, kept)
-    if place[RUN_RECEIPT_NAME].exists():
-        say("the job has ended; `sealift receipt verify` shows what its receipt proves")
-        show({"receipt": RUN_RECEIPT_NAME}, as_json=not sys.stdout.isatty(), width=9)
-        return
-    place.identity()  # asks, where no file has the passphrase
-    words = ["join", "job.toml", "--key", place.key.name]
-    words += ["--passphrase-file", place.passphrase]
-    words += ["--vault", "vault.db", "--log", "audit.db", "--heads", "heads.json"]
-    words += ["--sealed", "sealed", "--receipts", "receipts", "--state", "state"]
-    words += ["--view"] if view else []
-    caller, descriptors = Caller.hand_on()
-    for each in descriptors:
-        os.set_inheritable(each, True)
-    os.environ.update(caller)
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "sealift", *words])  # noqa: S606 - ourselves

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,14 +21,15 @@ from sealift.cli.meeting.declared import (
     try_recipe,
 )
 from sealift.cli.meeting.place import PartyFolder, add_ask_argument
+from sealift.cli.meeting.runs import MeetingRun, chosen_run, long_command, read_run
 from sealift.cli.view import add_view_argument, view_beside
-from sealift.crypto.identity import Identity
 from sealift.errors import (
     PolicyError,
     RefusedError,
     SealiftError,
     UnavailableError,
     UsageError,
+    require_value,
     visible,
 )
 from sealift.events import Event, Sink, discard, wall_clock
@@ -38,6 +38,7 @@ from sealift.meet.book import MeetingState
 from sealift.meet.door import MeetingListener, places
 from sealift.meet.host import Host
 from sealift.meet.invitation import HOST
+from sealift.meet.messages import Run
 from sealift.release.agreement.code import measure_bundle
 from sealift.release.agreement.signed import (
     SignedAgreement,
@@ -45,22 +46,19 @@ from sealift.release.agreement.signed import (
     save_signed,
     verify,
 )
-from sealift.release.files import handed_on, write_whole
+from sealift.release.files import write_whole
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import STRANGERS, STRANGERS_EACH
 from sealift.session.relay.server import FULL, Relay
 from sealift.train.job.journal import Journal, journal_of
 from sealift.train.job.settings import parse_address
-from sealift.train.job.signals import followed, stop_postponed
 from sealift.train.job.talk import Talk
 from sealift.travel.visit.messages import RUN_RECEIPT_NAME
 from sealift.view.report import REPORT_NAME
 
 LISTEN: Final = "127.0.0.1:7420"
-MODEL_NAME: Final = "model.safetensors"
 TRIED_STEPS: Final = 2
 _UNWRITTEN: Final = ("guest.gone", "guest.proposed", "guest.refused")
-STOP_S: Final = 10.0  # a command ends itself before
 HEAR_S: Final = 30.0  # for guests to hear of a no: one whose person is asked stays away
 FREE_S: Final = 10.0  # of the port, after this host was killed
 
@@ -73,8 +71,10 @@ def add_parser(subparsers: Any) -> None:
         description="Prints an invitation for each party, waits until all of them have "
         "joined and signed, runs the job and decrypts the model. RECIPE is a folder with "
         "recipe.py, and with schema.toml, which says what each party's table must look like. "
-        "A job.toml in it may have the sections [training], [travel] and [run]. All files are "
-        "written to the current folder; run the same command there again to continue.",
+        "A job.toml in it may have the sections [training], [parameters], [travel] and [run]; and "
+        "[agreed], with the ranges of settings that later runs may use without new signatures. "
+        "All files are written to the current folder; run the same command there again to "
+        "continue, or, with another job.toml, to start the next run.",
     )
     parser.add_path("recipe", metavar="RECIPE", help="the recipe's folder")
     parser.add_argument(
@@ -102,33 +102,44 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Meet, train, open; the exit code."""
     place = PartyFolder(Path.cwd(), HOST, args.passphrase)
-    if place[MODEL_NAME].exists():
-        print(MODEL_NAME)
-        return 0
     _try_first(args, place)
+    chosen = None
+    if place["agreement.json"].exists():
+        chosen = chosen_run(args.recipe, place)
+        if place[chosen.model].exists():
+            print(chosen.model)
+            return 0
     book = _open_book(args, place)
     with closing(book):
-        host = _declare(args, book, place.identity())
-        with view_beside(place.folder, host.declaration.name, wanted=args.view):
-            signed = _meet(args, book, host)
-            _write(place, host, signed)
-            code = _train(args, place, host)
-    return code or _open_model(place)
+        host = _declare(args, book, place)
+        chosen = chosen or MeetingRun(1, host.declaration.job)
+        with view_beside(place.folder, chosen.job.name, wanted=args.view):
+            if chosen.number == 1:
+                _write(place, host, _meet(args, book, host))
+            code = _train(
+                args, place, replace(host, run=Run(chosen.number, chosen.text))
+            )
+    return code or _open_model(place, chosen)
 
 
-def _open_model(place: PartyFolder) -> int:
+def _open_model(place: PartyFolder, run: MeetingRun) -> int:
     """The model, the report and the receipt, out of the folder of the run; the exit code."""
-    words = ["output", "open", "run", "--key", place.key.name]
-    words += ["--passphrase-file", place.passphrase, "-o", MODEL_NAME]
-    if code := _command([*words, "--agreement", "agreement.json"]):
+    words = ["output", "open", run.folder, "--key", place.key.name]
+    words += ["--passphrase-file", place.passphrase, "-o", run.model]
+    if code := long_command([*words, "--agreement", "agreement.json"]):
         return code  # no report stands beside a model that is not there
-    write_whole(place[REPORT_NAME], (place["run"] / REPORT_NAME).read_bytes())
-    receipt = place["run"] / RUN_RECEIPT_NAME
+    receipt = place[run.folder] / RUN_RECEIPT_NAME
+    if run.number == 1:
+        write_whole(place[REPORT_NAME], (place["run"] / REPORT_NAME).read_bytes())
     if not receipt.exists():
-        say(f"{MODEL_NAME} was written, but the run's receipt was refused (see above)")
+        say(f"{run.model} was written, but the run's receipt was refused (see above)")
         return PolicyError.exit_code
-    write_whole(place[receipt.name], receipt.read_bytes())
-    say(f"also written: {REPORT_NAME}, and {RUN_RECEIPT_NAME}, which every party has")
+    where = "" if run.number == 1 else f"{run.folder}/"
+    if run.number == 1:
+        write_whole(place[receipt.name], receipt.read_bytes())
+    say(
+        f"also written: {where}{REPORT_NAME}, and {where}{RUN_RECEIPT_NAME}, which every party has"
+    )
     return 0
 
 
@@ -240,10 +251,15 @@ def _demand_names(args: argparse.Namespace) -> list[str]:
     return names
 
 
-def _declare(args: argparse.Namespace, book: MeetingState, identity: Identity) -> Host:
-    """What the recipe's folder says, as a declaration; the book is told."""
-    invited = [each.invitation for each in book.seats()]
-    declaration, files = declaration_of(args, invited, identity)
+def _declare(args: argparse.Namespace, book: MeetingState, place: PartyFolder) -> Host:
+    """What the recipe's folder says, as a declaration; the book is told.
+
+    Once all have signed it is what they signed, whatever job.toml says now.
+    """
+    invited, identity = [each.invitation for each in book.seats()], place.identity()
+    first = read_run(place, 1) if place["agreement.json"].exists() else None
+    job = first.text if first is not None else ""
+    declaration, files = declaration_of(args, invited, identity, job=job)
     book.declare(declaration.digest)
     return Host(book, declaration, files, identity, wall_clock)
 
@@ -380,24 +396,26 @@ def _line(event: Event) -> str:
 
 def _write(place: PartyFolder, host: Host, signed: SignedAgreement) -> None:
     verify(signed)
-    save_signed(signed, place["agreement.json"])
     write_whole(place["job.toml"], host.declaration.job.encode())
     place.write_recipe(dict(host.files))
+    save_signed(signed, place["agreement.json"])
 
 
 def _train(args: argparse.Namespace, place: PartyFolder, host: Host) -> int:
-    """Run the job; its exit code. Whoever has not heard that all signed is told meanwhile."""
+    """Run the job; its exit code. Who has not heard of it yet is told meanwhile."""
+    asked = require_value(host.run, "the host has chosen a run")
+    run = MeetingRun(asked.number, asked.job)
     over = threading.Event()
     thread = threading.Thread(
         target=_tell_late, args=(parse_address(args.listen), host, over), daemon=True
     )
     thread.start()
-    words = ["train", "job.toml", "--key", place.key.name]
+    words = ["train", run.file, "--key", place.key.name]
     words += ["--passphrase-file", place.passphrase]
     try:
-        if place["run"].exists() and not place[".run.running"].exists():
+        if place[run.folder].exists() and not place[f".{run.folder}.running"].exists():
             return 0  # else not everybody has heard that it is complete
-        return _command([*words, "--orchestrator", args.listen])
+        return long_command([*words, "--orchestrator", args.listen])
     finally:
         over.set()
 
@@ -406,28 +424,3 @@ def _tell_late(address: tuple[str, int], host: Host, over: threading.Event) -> N
     while not over.wait(0.5):
         with suppress(SealiftError), RelayClient.dial(address, HOST, 1.0) as client:
             MeetingListener(client, host, sink=discard).receive()
-
-
-def _command(words: list[str]) -> int:
-    """A long command, as anybody would type it, which says itself what is wrong; its exit code.
-
-    It ends with this one.
-    """
-    command = [sys.executable, "-P", "-m", "sealift", *words]
-    caller, descriptors = Caller.hand_on()
-    with stop_postponed():
-        process = subprocess.Popen(  # noqa: S603 - ourselves
-            command,
-            env={**os.environ, **followed(), **caller},
-            pass_fds=[*handed_on(command), *descriptors],
-        )
-    try:
-        code = process.wait()
-    except BaseException:  # asked to stop: so is it
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_S)
-        process.kill()
-        process.wait()
-        raise
-    return code if code >= 0 else 128 - code  # as shells say a signal

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 from sealift.attest.level import Level
 from sealift.cli.agreement.documents import load_document
 from sealift.cli.console import say
+from sealift.codec import parse_toml
 from sealift.data.schema.alike import demand_alike
 from sealift.data.schema.card import schema_of
 from sealift.data.schema.document import load_schema, schema_to_plain
 from sealift.errors import MalformedError, UsageError, quote_foreign
-from sealift.release.agreement.code import differing_files, read_bundle
+from sealift.release.agreement.code import JOB_NAME, differing_files, read_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from sealift.data.schema.schema import Schema
     from sealift.release.agreement import Agreement
@@ -80,7 +82,10 @@ def run(args: argparse.Namespace) -> int:
         inputs = schema_to_plain(form.inputs)
         outputs = schema_to_plain(form.outputs.schema)
     names = ("seed", "batch_rows", "threads", "drop_last")
-    settings = TrainingSettings(**{each: getattr(args, each) for each in names})
+    settings = TrainingSettings(
+        **{each: getattr(args, each) for each in names},
+        parameters=_parameters(args.bundle / JOB_NAME),
+    )
     orders = [
         TrialOrder(
             entry=entry,
@@ -97,6 +102,19 @@ def run(args: argparse.Namespace) -> int:
     tried = try_recipe(files, entry, orders, text=sys.stderr, tell=say, accept=accept)
     _show(tried[0], as_json=args.json)
     return 0
+
+
+def _parameters(job: Path) -> dict[str, Any]:
+    """What a job beside the recipe gives ``build``.
+
+    Raises:
+        MalformedError: ``bad-field``, ``bad-parameter``.
+    """
+    from sealift.train.job.settings import parameters_of
+
+    if not job.is_file():
+        return {}
+    return parameters_of(parse_toml(job.read_bytes(), source=job.name))
 
 
 def _subject(

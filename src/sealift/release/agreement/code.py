@@ -2,7 +2,8 @@
 
 Files are read once and stay in memory, so the measured bytes are the bytes that run.
 Symbolic links and special files are refused; ``__pycache__`` is left out. An owner who
-approves code sees every file, whether it was added, removed or changed, and a diff.
+approves code sees every file, whether it was added, removed or changed, and a diff. A
+``job.toml`` beside the code is no part of it: settings are agreed on by themselves.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from sealift.release.agreement.explain import count
 
 MAX_FILES: Final = 4096
 MAX_BUNDLE_BYTES: Final = 64 << 20
+JOB_NAME: Final = (
+    "job.toml"  # beside a recipe: settings, which are agreed on by themselves
+)
 SKIPPED_FOLDERS: Final = frozenset({"__pycache__"})
 NO_LINE_END: Final = "\\ No newline at end of file"
 Files = Mapping[str, bytes]
@@ -125,7 +129,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, str]]:
                 raise _bad(relative, "links and special files are not allowed")
             if visible(relative) != relative or not relative.isascii():
                 raise _bad(visible(relative), "file names must be printable ASCII")
-            if name in names:
+            if name in names and relative != JOB_NAME:
                 yield path, relative
 
 

@@ -26,7 +26,6 @@ from sealift.attest.reference import (
     TpmRoot,
 )
 from sealift.attest.referenceset import SetName
-from sealift.codec import MAX_INTEGER
 from sealift.errors import quote_foreign
 from sealift.ids import Digest
 from sealift.release.agreement import (
@@ -43,8 +42,9 @@ from sealift.release.agreement import (
     ServersRule,
     TravelRule,
 )
+from sealift.release.agreement.phrases import say_every, say_parameter, say_range
 from sealift.release.agreement.terms import RollbackRule
-from sealift.release.agreement.training import Between, TrainingRule
+from sealift.release.agreement.training import Between, ParameterRule, TrainingRule
 
 FLOOR_ROWS: Final = 16  # of an owner's own program (``floor``)
 ExceptionName = Literal[
@@ -525,23 +525,30 @@ def _tell_settings(subject: _Subject) -> Iterator[Sentence]:
     text = (
         f"The model is trained {say_list([_PLANS[each] for each in rule.plans], 'or')}. {runs} may be started; a "
         "run that is started again with the same name and settings is the same run, until its key releases or visits are used up. "
-        f"A run has {_range(rule.epochs)} rounds over all training rows and {_range(rule.batch_rows)} rows in a "
+        f"A run has {say_range(rule.epochs)} rounds over all training rows and {say_range(rule.batch_rows)} rows in a "
         f"step; shorter last steps {last}. Devices: {say_list(rule.device, 'or')}."
     )
     yield Sentence(_COMPUTES, text)
     text = "Which rows are in one step, are measured together, or are left out, changes in each round."
-    yield Sentence(_COMPUTES, f"{text} A seed determines it: {_range(rule.seed)}.")
+    yield Sentence(_COMPUTES, f"{text} A seed determines it: {say_range(rule.seed)}.")
+    if rule.parameters:
+        said = [
+            f"{each} {say_parameter(may)}"
+            for each, may in sorted(rule.parameters.items())
+        ]
+        text = f"A run may set these parameters, whose use is in the recipe: {say_list(said)}."
+        yield Sentence(_COMPUTES, text)
     missing = {"skip": "continues without it", "wait": "waits for it"}
     text = (
-        f"Held-out rows measure the model at the end, and before that {_every(rule.evaluate_every, 'rounds')}. "
-        f"Encrypted checkpoints are saved {_every(rule.checkpoint_every, 'groups of visits')}. When an owner is "
+        f"Held-out rows measure the model at the end, and before that {say_every(rule.evaluate_every, 'rounds')}. "
+        f"Encrypted checkpoints are saved {say_every(rule.checkpoint_every, 'groups of visits')}. When an owner is "
         f"missing, the run {say_list([missing[each] for each in rule.on_missing], 'or')}."
     )
     yield Sentence(_COMPUTES, text)
     if rule.slices.max > 1 and subject.agreement.group is None:
         whose = {"owner": "one owner's", "share": "everybody's"}
         text = (
-            f"{_range(rule.slices)} parts are trained on side by side, each of "
+            f"{say_range(rule.slices)} parts are trained on side by side, each of "
             f"{say_list([whose[each] for each in rule.rows], 'or')} rows."
         )
         yield Sentence(_COMPUTES, text)
@@ -709,7 +716,8 @@ TABLE: Final[dict[type[Any], dict[str, _Tell | str]]] = {
         **_named("sync max_norm", _tell_updates),
         **_named("plans runs epochs batch_rows drop_last device seed", _tell_settings),
         **_named(
-            "evaluate_every checkpoint_every on_missing slices rows", _tell_settings
+            "evaluate_every checkpoint_every on_missing slices rows parameters",
+            _tell_settings,
         ),
         "digest_every": "digests of the state are compared between accelerators, and shown to nobody else",
         "threads": "it changes the time of a sum and its last bits",
@@ -719,6 +727,7 @@ TABLE: Final[dict[type[Any], dict[str, _Tell | str]]] = {
         "redo": "a repeated step has fresh masks, so that servers learn nothing from it",
     },
     Between: _named("min max", "each sentence about a range says both ends"),
+    ParameterRule: _named("between values", _tell_settings),
     Resource: {
         **_named("name owner part rows row_bytes cell_rows schema", _tell_tables),
         "rule": _PART,
@@ -752,27 +761,6 @@ def _quote_names(names: Iterable[str]) -> str:
 def _columns(table: Mapping[str, Any]) -> str:
     fields = table.get("fields", ())
     return _quote_names(str(e.get("name", "?")) for e in fields if isinstance(e, dict))
-
-
-def _range(allowed: Between) -> str:
-    """``8``, ``1 to 8``, or ``1 or more`` where a document sets no end."""
-    if allowed.max == MAX_INTEGER != allowed.min:
-        return f"{allowed.min:,} or more"
-    low, high = (
-        f"{each:,g}" if isinstance(each, float) else f"{each:,}"
-        for each in (allowed.min, allowed.max)
-    )
-    return low if low == high else f"{low} to {high}"
-
-
-def _every(allowed: Between, what: str) -> str:
-    """``every 8 rounds``, ``never``, or either."""
-    if allowed.max == MAX_INTEGER:
-        return "as often as the run says"
-    said = [] if allowed.min else ["never"]
-    if allowed.max:
-        said[:0] = [f"every {_range(Between(max(1, allowed.min), allowed.max))} {what}"]
-    return say_list(said, "or")
 
 
 def _capital(text: str) -> str:

@@ -9,12 +9,14 @@ Source: spec/release.md section Training settings (rule O1).
 
 from __future__ import annotations
 
+import json
+import keyword
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Final, Literal
 
-from sealift.codec import MAX_INTEGER, encode, to_plain
+from sealift.codec import MAX_INTEGER, encode, from_plain, to_plain
 from sealift.crypto.hash import labelled
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import MAX_RANKS, Digest
@@ -26,6 +28,9 @@ from sealift.release.agreement.terms import (
 
 TrainingPlan = Literal["local", "travel", "ddp", "outsource"]
 DeviceKind = Literal["auto", "cpu", "cuda"]
+Parameter = bool | int | float | str
+MAX_PARAMETERS: Final = 64
+MAX_PARAMETER: Final = 64  # characters of a name, and of a text
 _RUN_LABEL: Final = "sealift v1 run"
 
 # What a job may write at all; a side of a range that is left out is the one that stands here.
@@ -99,6 +104,7 @@ class RunTerms:
     attempts: int = 5
     redo: int = 0
     checkpoint_every: int = 8
+    parameters: dict[str, Parameter] = field(default_factory=dict)
 
     def digest(self, agreement: Digest) -> Digest:
         """Names the run: no other settings, job or agreement have this one."""
@@ -120,6 +126,61 @@ class Between:
 
     def __contains__(self, value: object) -> bool:
         return isinstance(value, int | float) and self.min <= value <= self.max
+
+    def __str__(self) -> str:
+        return f"{self.min}" if self.min == self.max else f"{self.min} to {self.max}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterRule:
+    """What a parameter of the recipe's ``build`` may be: a number of a range, or one of a list.
+
+    Attributes:
+        between: Of a number; None for what is listed.
+        values: Texts, true and false that are allowed.
+    """
+
+    between: Between | None = None
+    values: tuple[bool | str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.between is None) is not bool(self.values):
+            raise inconsistent("must have a range, or a list of values", "values")
+        require_distinct(map(repr, self.values), "values")
+        if any(len(each) > MAX_PARAMETER for each in self.values if each is str(each)):
+            raise inconsistent("has too long a text", "values")
+
+    def __contains__(self, value: object) -> bool:
+        if self.between is None or isinstance(value, bool | str):
+            return any(type(x) is type(value) and x == value for x in self.values)
+        return value in self.between
+
+    def __str__(self) -> str:
+        if self.between is not None:
+            return str(self.between)
+        return " or ".join(map(json.dumps, self.values))
+
+
+def check_parameters(found: Mapping[str, object]) -> None:
+    """Refuse names that are no argument of a function, and too many of them.
+
+    Raises:
+        MalformedError: ``bad-parameter``.
+    """
+    if len(found) > MAX_PARAMETERS:
+        raise MalformedError(
+            f"there are {len(found)} parameters",
+            why=f"a recipe may have at most {MAX_PARAMETERS}",
+            code="bad-parameter",
+        )
+    for name in found:
+        known = name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
+        if not known or len(name) > MAX_PARAMETER or name.startswith("_"):
+            raise MalformedError(
+                f"{name[:MAX_PARAMETER]!r} cannot be the name of a parameter",
+                fix="Use letters, digits and underscores, as for an argument in Python",
+                code="bad-parameter",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +212,7 @@ class TrainingRule:
         attempts: Visits to one holder for one cargo, at most.
         redo: Wrong answers of servers after which a step is done again.
         checkpoint_every: Groups of visits between two checkpoints; 0 is never.
+        parameters: Of the recipe's ``build``, by name: a job sets these and no others.
     """
 
     plans: tuple[TrainingPlan, ...]
@@ -174,9 +236,11 @@ class TrainingRule:
     attempts: Between = Between(5, 5)
     redo: Between = Between(0, 0)
     checkpoint_every: Between = Between(8, 8)
+    parameters: dict[str, ParameterRule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_within(self.runs, 0, MAX_INTEGER, "runs")
+        check_parameters(self.parameters)
         for each in fields(self):
             allowed = getattr(self, each.name)
             if isinstance(allowed, tuple):
@@ -206,6 +270,12 @@ class TrainingRule:
                 fits = not allowed.max or (fits and value > 0)
             if not fits:
                 raise _settings_differ(setting, value, allowed)
+        for name in sorted(run.parameters.keys() | self.parameters.keys()):
+            value = run.parameters.get(name, "nothing")
+            rule = self.parameters.get(name)
+            if name not in run.parameters or rule is None or value not in rule:
+                allowed = rule or "no such parameter"
+                raise _settings_differ(f"parameters.{name}", value, allowed)
 
     def require_shown_rows(self, metric_rows: int) -> None:
         """Refuse steps in which a rank shows the others a sum over too few rows.
@@ -263,12 +333,61 @@ def read_training(plain: object) -> object:
             read[each.name] = _read_field(each.name, plain[each.name])
         elif each.default is not MISSING:
             read[each.name] = to_plain(each.default)
+        elif each.default_factory is not MISSING:
+            read[each.name] = {}
     return read
+
+
+def widen(rule: TrainingRule, written: Mapping[str, Any]) -> TrainingRule:
+    """A rule that allows what people write beside a job: ranges, lists, and ``runs``.
+
+    Raises:
+        MalformedError: ``bad-agreement``, with the field's path; a range that leaves out
+            what the rule allowed before.
+    """
+    plain = to_plain(rule)
+    for name, each in written.items():
+        read = _read_field(name, each) if name in plain and name != "plans" else each
+        if name == "parameters" and isinstance(read, dict):
+            read = plain[name] | read
+        elif name == "plans":
+            raise MalformedError(
+                "the plan of a job is one", field="agreed.plans", code="bad-agreement"
+            )
+        plain[name] = read
+    wide: TrainingRule = from_plain(TrainingRule, plain, "agreed")
+    for name, dotted in (*SETTINGS.items(), ("parameters", "parameters")):
+        narrow = _leaves_out(getattr(wide, name), getattr(rule, name))
+        if narrow is not None:
+            raise MalformedError(
+                f"[agreed] leaves out what the job sets: {dotted}{narrow}",
+                field=f"agreed.{name}",
+                code="bad-agreement",
+            )
+    return wide
+
+
+def _leaves_out(wide: Any, one: Any) -> str | None:
+    """What a field of a rule that allows one value has more than a wide one; None for nothing."""
+    if isinstance(one, Between):
+        return None if one.min in wide else f" = {one.min}"
+    if isinstance(one, tuple):
+        return None if set(one) <= set(wide) else f" = {one[0]}"
+    for name in sorted(wide.keys() | one.keys()):
+        if name not in one:
+            return f" has no {name}"
+        if (one[name].between or Between(0, 0)).min not in wide[name] and not (
+            one[name].values and one[name].values[0] in wide[name]
+        ):
+            return f".{name} = {one[name]}"
+    return None
 
 
 def _read_field(name: str, written: Any) -> Any:
     if name == "runs":
         return written
+    if name == "parameters" and isinstance(written, Mapping):
+        return {each: _read_parameter(allowed) for each, allowed in written.items()}
     if name not in LIMITS:
         return written if isinstance(written, list) else [written]
     if isinstance(written, Mapping):
@@ -283,11 +402,19 @@ def _read_field(name: str, written: Any) -> Any:
     return {"min": written, "max": written}
 
 
+def _read_parameter(written: Any) -> Any:
+    """A number, or ``{ min = 0.1, max = 1 }``; a text, true or false, or a list of these."""
+    if isinstance(written, Mapping):
+        return {"between": {**written}, "values": []}
+    if isinstance(written, list | bool | str):
+        listed = written if isinstance(written, list) else [written]
+        return {"between": None, "values": listed}
+    return {"between": {"min": written, "max": written}, "values": []}
+
+
 def _settings_differ(name: str, value: object, allowed: Any) -> PolicyError:
-    between = isinstance(allowed, Between)
-    text = (
-        f"{allowed.min} to {allowed.max}" if between else " or ".join(map(str, allowed))
-    )
+    listed = isinstance(allowed, tuple)
+    text = " or ".join(map(str, allowed)) if listed else str(allowed)
     return PolicyError(
         f"the job sets {name} = {value}, which the agreement does not allow",
         why=f"allowed: {text}",

@@ -26,6 +26,7 @@ from sealift.errors import MalformedError, UsageError, nearest
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.terms import servers_not_apart
+from sealift.release.agreement.training import Parameter, check_parameters
 from sealift.release.files import read_whole
 from sealift.train.plans import PLANS, PlanName
 from sealift.travel.settings import (
@@ -84,6 +85,8 @@ class JobTable(_Strict):
         bundle: Path of the code bundle's folder, relative to the file.
         output: Path of the folder that gets the results, relative to the file.
         orchestrator: ``host:port`` that every role dials.
+        agreed: Ranges that later runs may set; ``sealift host`` alone reads them, and
+            what is signed stands in the agreement.
     """
 
     name: Name
@@ -98,6 +101,7 @@ class JobTable(_Strict):
     slices: SlicesSettings = SlicesSettings()
     servers: ServersSettings = ServersSettings()
     serving: ServingTable = ServingTable()
+    agreed: dict[str, Any] = {}
 
     @property
     def settings(self) -> JobSettings:
@@ -142,6 +146,7 @@ def parse_job(plain: dict[str, Any], *, name: str = "job") -> JobTable:
     Raises:
         MalformedError: with the path of the first field that does not fit.
     """
+    plain = _with_parameters(plain, name)
     try:
         # As JSON: from Python's own values strict tables would take no plain ones.
         return JobTable.model_validate_json(json.dumps(plain, default=_no_field))
@@ -161,6 +166,40 @@ def parse_job(plain: dict[str, Any], *, name: str = "job") -> JobTable:
         raise MalformedError(
             f"{name} is not valid", why=error, code="bad-field"
         ) from None
+
+
+def parameters_of(plain: dict[str, Any]) -> dict[str, Parameter]:
+    """``[parameters]`` of a job that may lack everything else.
+
+    Raises:
+        MalformedError: ``bad-field``, ``bad-parameter``.
+    """
+    job = {"name": "job", "agreement": "-", "bundle": "-"}
+    given = {"parameters": plain["parameters"]} if "parameters" in plain else {}
+    return parse_job(job | given).training.parameters
+
+
+def _with_parameters(plain: dict[str, Any], name: str) -> dict[str, Any]:
+    """``[parameters]`` where every process of training has it.
+
+    Raises:
+        MalformedError: ``bad-field``, ``unknown-field``.
+    """
+    training = plain.get("training", {})
+    if "parameters" not in plain and "parameters" not in training:
+        return plain
+    if not isinstance(training, dict) or "parameters" in training:
+        raise MalformedError(
+            f"{name} has an unknown field",
+            field="training.parameters",
+            fix="Write a section [parameters] of its own",
+            code="unknown-field",
+        )
+    given = plain["parameters"]
+    if isinstance(given, dict):
+        check_parameters(given)
+    rest = {key: each for key, each in plain.items() if key != "parameters"}
+    return rest | {"training": training | {"parameters": given}}
 
 
 def _nearest_field(place: tuple[str | int, ...]) -> str:

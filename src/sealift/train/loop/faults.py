@@ -40,6 +40,14 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
         "Set training.prepare to false in the job, or define prepare()",
     ),
     "no-module": ("build() does not return an nn.Module", ""),
+    "parameters": (
+        "build() has no argument for one of the job's [parameters]",
+        "Give build() an argument of that name, or remove the parameter from the job",
+    ),
+    "no-parameter": (
+        "build() needs a parameter that the job does not set",
+        "Set it in [parameters] of the job, or give the argument a default",
+    ),
     "no-optimizer": (
         "configure_optimizers() does not return an optimizer",
         "Return one torch.optim.Optimizer; schedulers and several optimizers are not "

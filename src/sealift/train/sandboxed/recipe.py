@@ -5,7 +5,8 @@ returns either an object shaped like a ``LightningModule`` (``training_step``,
 ``configure_optimizers``) or a plain ``nn.Module``, for which the file also defines
 ``loss(model, batch)`` and ``configure_optimizers(model)``. It may define
 ``evaluate(model, batch)``, which returns sums over a batch (see ``Recipe.evaluate``), and
-``prepare(batch)``, which returns sums that ``build(statistics)`` gets. To be served, it may
+``prepare(batch)``, which returns sums that ``build(statistics)`` gets. ``build`` gets the
+job's ``[parameters]`` by their names. To be served, it may
 define ``predict(model, batch)`` and ``generate(model, batch)`` (see ``Recipe.predict``).
 
 Every slice loads the recipe anew in a process of its own; between slices nothing of it
@@ -25,6 +26,7 @@ import os
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Final, TypeVar
 
@@ -32,6 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from sealift.errors import Stopping
+from sealift.release.agreement.training import Parameter
 from sealift.train.loop.faults import (
     RecipeError,
     cuda_says,
@@ -53,6 +56,8 @@ from sealift.train.sandboxed.placement import Batch
 
 T = TypeVar("T")
 MAX_LINE: Final = 1_000_000
+SUMS: Final = "statistics"
+ANY: Final = "**"  # no name: ``build`` takes parameters of any
 
 
 def let_through(call: Callable[..., T], /, *parts: Any) -> T:
@@ -195,15 +200,29 @@ class Recipe:
         """Whether the entry file has a function of this name."""
         return callable(getattr(self._module, name, None))
 
-    def build(self, statistics: Mapping[str, Tensor] | None = None) -> nn.Module:
+    def build(
+        self,
+        statistics: Mapping[str, Tensor] | None = None,
+        parameters: Mapping[str, Parameter] | None = None,
+    ) -> nn.Module:
         """A fresh model; draws from torch's generators.
 
         Args:
             statistics: Sums of ``prepare``, for a ``build`` that takes an argument.
+            parameters: Of the job, by name; a whole number comes as an ``int``.
+
+        Raises:
+            JobError: ``bad-recipe``: no module, or a parameter that ``build`` has not.
         """
         build = self._function("build")
-        parts = (dict(statistics or {}),) if self.takes_statistics else ()
-        model = self.guard(build, *parts)
+        named = {name: _exact(each) for name, each in (parameters or {}).items()}
+        first, names, needed = self.guard(_arguments, build)
+        if not (named.keys() <= names or ANY in names):
+            raise unfit("parameters")
+        if needed - named.keys():
+            raise unfit("no-parameter")
+        parts = (dict(statistics or {}),) if first and first not in named else ()
+        model = self.guard(partial(build, **named), *parts)
         if not isinstance(model, nn.Module):
             raise unfit("no-module")
         return model
@@ -211,7 +230,7 @@ class Recipe:
     @property
     def takes_statistics(self) -> bool:
         """Whether ``build`` takes sums of ``prepare``."""
-        return self.guard(_takes_one, self._function("build"))
+        return bool(self.guard(_arguments, self._function("build"))[0])
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer that the recipe configures for ``model``."""
@@ -280,8 +299,31 @@ class Recipe:
         return found
 
 
-def _takes_one(build: Callable[..., Any]) -> bool:
-    return len(inspect.signature(build).parameters) > 0
+def _arguments(build: Callable[..., Any]) -> tuple[str, set[str], set[str]]:
+    """The argument that takes the sums of ``prepare``, if any; all names; those without default.
+
+    It is the first one without a default, or named ``statistics``; others are parameters.
+    """
+    first, names, needed = "", set[str](), set[str]()
+    for place, (name, each) in enumerate(inspect.signature(build).parameters.items()):
+        bare = each.default is each.empty
+        if each.kind is each.VAR_KEYWORD:
+            names.add(ANY)
+        elif each.kind is each.VAR_POSITIONAL:
+            continue
+        elif (
+            not place and each.kind is not each.KEYWORD_ONLY and (bare or name == SUMS)
+        ):
+            first = name
+        elif bare:
+            needed.add(name)
+        names.add(name)
+    return first, names, needed
+
+
+def _exact(value: Parameter) -> Parameter:
+    """The same value in every process: what crosses between them has no 1.0 beside 1."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _plain(loss: Any) -> Any:

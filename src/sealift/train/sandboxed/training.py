@@ -137,7 +137,7 @@ class Training:
         self._shelf = shelf
         self._settings = settings
         enter_stream(settings.seed, "build")
-        self.model: nn.Module = recipe.build(statistics)
+        self.model: nn.Module = recipe.build(statistics, settings.parameters)
         self.placement = placement
         placement.put(self.model, self.guard)
         self._steps = convert(self.model)

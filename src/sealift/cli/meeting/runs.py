@@ -1,0 +1,222 @@
+"""The runs of one meeting: which job each of them has, and where its files are.
+
+All parties sign ranges of settings, and how many runs there may be. The first run has the job
+that stands in what they signed; a later one has the host's ``job.toml`` as it is then, if the
+agreement allows it. Its job, ``job-2.toml``, is compared by every party, and again by every
+role. Source: spec/meeting.md section 8.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sealift.cli.console import Caller, say
+from sealift.cli.meeting.declared import job_text
+from sealift.cli.meeting.place import PartyFolder
+from sealift.codec import parse_toml
+from sealift.errors import PolicyError
+from sealift.meet.terms import MAX_JOB_BYTES
+from sealift.release.agreement import Agreement
+from sealift.release.agreement.signed import load_verified
+from sealift.release.decision import require_run
+from sealift.release.files import handed_on, read_whole, write_whole
+from sealift.train.job.settings import JobTable, parse_job
+from sealift.train.job.signals import followed, stop_postponed
+from sealift.train.plans import PLANS
+from sealift.travel.settings import run_terms
+
+STOP_S: Final = 10.0  # a command ends itself before
+# Which settings the agreement compares; the rest of a later job is the first one's.
+_SETTINGS: Final = ("training", "travel", "run", "slices", "servers", "agreed")
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingRun:
+    """One of the runs.
+
+    Attributes:
+        number: From 1.
+        text: Of its job file.
+    """
+
+    number: int
+    text: str
+
+    @property
+    def job(self) -> JobTable:
+        """What the file says.
+
+        Raises:
+            MalformedError: it is no job.
+        """
+        plain = parse_toml(self.text.encode(), source=self.file)
+        return parse_job(plain, name=self.file)
+
+    @property
+    def file(self) -> str:
+        """Name of the job file."""
+        return "job.toml" if self.number == 1 else f"job-{self.number}.toml"
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder of what comes of it."""
+        return "run" if self.number == 1 else f"run-{self.number}"
+
+    @property
+    def model(self) -> str:
+        """Name of the host's file with the model."""
+        return (
+            "model.safetensors"
+            if self.number == 1
+            else f"model-{self.number}.safetensors"
+        )
+
+
+def read_run(place: PartyFolder, number: int) -> MeetingRun | None:
+    """The run of that number, if it was begun in this folder."""
+    path = place[MeetingRun(number, "").file]
+    if not path.exists():
+        return None
+    return MeetingRun(
+        number, read_whole(path, MAX_JOB_BYTES).decode("utf-8", "replace")
+    )
+
+
+def _first_run(place: PartyFolder) -> MeetingRun:
+    """The run whose job was signed.
+
+    Raises:
+        UnavailableError: ``cannot-read``: its job is not there any more.
+    """
+    text = read_whole(place[MeetingRun(1, "").file], MAX_JOB_BYTES)
+    return MeetingRun(1, text.decode("utf-8", "replace"))
+
+
+def last_run(place: PartyFolder) -> MeetingRun:
+    """The latest run that was begun here; the first one is, once all have signed.
+
+    Raises:
+        UnavailableError: ``cannot-read``.
+    """
+    found = _first_run(place)
+    while (later := read_run(place, found.number + 1)) is not None:
+        found = later
+    return found
+
+
+def chosen_run(recipe: Path, place: PartyFolder) -> MeetingRun:
+    """The run that the recipe's folder asks for now; a new one is written down.
+
+    Raises:
+        PolicyError: ``settings-differ``, ``too-many-runs``: it would not be one of those
+            that all parties signed.
+        SealiftError: its job.toml does not fit.
+    """
+    first, last = _first_run(place), last_run(place)
+    name, guests, address = (
+        first.job.name,
+        first.job.slices.count,
+        first.job.orchestrator,
+    )
+    number = last.number + 1
+    asked = MeetingRun(number, job_text(recipe, name, guests, address, number))
+    for number in range(last.number, 0, -1):
+        before = read_run(place, number)
+        if before is not None and _computes(before.job) == _computes(asked.job):
+            if before.job.settings != asked.job.settings:
+                say(f"the limits of time are those that {before.file} has")
+            return before
+    if not place[last.model].exists():
+        say(f"run {last.number} did not end; what it had computed is not used")
+    _require_agreed_run(asked, first, load_verified(place["agreement.json"]).agreement)
+    write_whole(place[asked.file], asked.text.encode())
+    say(f"run {asked.number}: other settings than before, as all parties agreed")
+    return asked
+
+
+def _require_agreed_run(
+    asked: MeetingRun, first: MeetingRun, agreement: Agreement
+) -> None:
+    """Refuse a later run that is not one of those which all parties signed.
+
+    Args:
+        asked: The run.
+        first: The run whose job was signed.
+        agreement: What was signed.
+
+    Raises:
+        PolicyError: ``settings-differ``, ``too-many-runs``, ``job-differs``.
+        MalformedError: its job is none.
+    """
+    job, signed = asked.job, first.job
+    rule = agreement.training_rule
+    require_run(asked.number, rule.runs)
+    PLANS[job.plan].check_terms(job.settings, agreement)
+    named = {"name": f"{signed.name}-{asked.number}", "output": asked.folder}
+    own = {each: getattr(job, each) for each in _SETTINGS}
+    if signed.model_copy(update=named | own) != job:
+        raise PolicyError(
+            f"{asked.file} differs from the signed job in more than its settings",
+            why="a later run has the plan, the code and the addresses of the first",
+            code="job-differs",
+        )
+
+
+def take_run(place: PartyFolder, told: MeetingRun) -> MeetingRun:
+    """Write down the job of a run that the host begins, once it is found to be allowed.
+
+    Raises:
+        PolicyError: as ``_require_agreed_run``; ``job-differs``, if the host sent another
+            job for this run before.
+        MalformedError: it is no job.
+    """
+    first = _first_run(place)
+    if told.number == 1:
+        return first  # which was signed
+    agreement = load_verified(place["agreement.json"]).agreement
+    _require_agreed_run(told, first, agreement)
+    before = read_run(place, told.number)
+    if before is not None and before != told:
+        raise PolicyError(
+            f"the host sent another job for run {told.number} than before",
+            why=f"{told.file} holds the first one",
+            code="job-differs",
+        )
+    write_whole(place[told.file], told.text.encode())
+    return told
+
+
+def _computes(job: JobTable) -> object:
+    """What decides the bits of a run, whatever its name."""
+    return run_terms("", job.plan, job.settings)
+
+
+def long_command(words: list[str]) -> int:
+    """A long command, as anybody would type it, which says itself what is wrong; its exit code.
+
+    It ends with this one.
+    """
+    command = [sys.executable, "-P", "-m", "sealift", *words]
+    caller, descriptors = Caller.hand_on()
+    with stop_postponed():
+        process = subprocess.Popen(  # noqa: S603 - ourselves
+            command,
+            env={**os.environ, **followed(), **caller},
+            pass_fds=[*handed_on(command), *descriptors],
+        )
+    try:
+        code = process.wait()
+    except BaseException:  # asked to stop: so is it
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+        process.kill()
+        process.wait()
+        raise
+    return code if code >= 0 else 128 - code  # as shells say a signal

@@ -1,0 +1,232 @@
+"""A host that begins other runs than those that all parties signed, and owners who stay."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sealift.cli.meeting import staying
+from sealift.cli.meeting.declared import job_text
+from sealift.cli.meeting.place import PartyFolder
+from sealift.cli.meeting.runs import MeetingRun, chosen_run, take_run
+from sealift.cli.meeting.staying import stay
+from sealift.errors import MalformedError, PolicyError, SealiftError, require_value
+from sealift.meet.messages import FromHost, Run
+from sealift.release.agreement.training import MAX_PARAMETERS
+from tests.sim import lyinghost
+from tests.sim.lyinghost import LyingHost, lying_host
+
+JOB = """
+[training]
+epochs = {epochs}
+batch_rows = 8
+
+[parameters]
+rate = {rate}
+
+[agreed]
+runs = 3
+epochs = {{ max = 4 }}
+parameters.rate = {{ min = 0.1, max = 1 }}
+"""
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LyingHost]:
+    """All have signed."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lyinghost, "JOB", JOB.format(epochs=2, rate=0.5))
+        with lying_host(tmp_path_factory.mktemp("meeting")) as made:
+            for each in [made.owner(name).begin() for name in ("north", "east")]:
+                each.end()
+            yield made
+
+
+@pytest.fixture
+def north(host: LyingHost) -> Iterator[PartyFolder]:
+    """An owner's folder, as it is when all have signed."""
+    place = PartyFolder(host.folder / "north", "north")
+    there = {each.name for each in place.folder.iterdir()}
+    yield place
+    for each in place.folder.iterdir():
+        if each.name not in there:
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+    object.__setattr__(host.host, "run", None)
+
+
+def text_of(
+    host: LyingHost, number: int = 2, epochs: int = 3, rate: float = 0.2
+) -> str:
+    recipe = host.args.recipe
+    (recipe / "job.toml").write_text(JOB.format(epochs=epochs, rate=rate))
+    address = host.host.declaration.job.split('orchestrator = "')[1].split('"')[0]
+    return job_text(recipe, "wards", 2, address, number)
+
+
+def refused(call: Callable[[], object]) -> SealiftError:
+    with pytest.raises((PolicyError, MalformedError)) as caught:
+        call()
+    return caught.value
+
+
+def test_settings_within_the_ranges_are_taken(
+    host: LyingHost, north: PartyFolder
+) -> None:
+    told = MeetingRun(2, text_of(host))
+    assert take_run(north, told) == told
+    assert north["job-2.toml"].read_text() == told.text
+    assert take_run(north, told) == told  # after a restart
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (("epochs = 3", "epochs = 5"), "settings-differ"),
+        (("rate = 0.2", "rate = 0.05"), "settings-differ"),
+        (("rate = 0.2", "rate = 0.2\nmore = 1"), "settings-differ"),
+        (("batch_rows = 8", "batch_rows = 4"), "settings-differ"),
+        (('plan = "ddp"', 'plan = "local"'), "settings-differ"),
+        (('name = "wards-2"', 'name = "wards"'), "job-differs"),
+        (('output = "run-2"', 'output = "elsewhere"'), "job-differs"),
+        (('orchestrator = "', 'orchestrator = "other.'), "job-differs"),
+        (('bundle = "recipe"', 'bundle = "other"'), "job-differs"),
+        (("[training]", "[training"), "bad-toml"),
+        (("[training]", "[train]"), "unknown-field"),
+    ],
+)
+def test_a_run_that_was_not_signed_is_refused(
+    host: LyingHost, north: PartyFolder, change: tuple[str, str], code: str
+) -> None:
+    honest = text_of(host)
+    assert change[0] in honest
+    told = MeetingRun(2, honest.replace(*change, 1))
+    assert refused(lambda: take_run(north, told)).code == code
+    assert not north["job-2.toml"].exists()
+
+
+def test_more_runs_than_were_signed_are_refused(
+    host: LyingHost, north: PartyFolder
+) -> None:
+    told = MeetingRun(4, text_of(host, 4))
+    assert refused(lambda: take_run(north, told)).code == "too-many-runs"
+
+
+def test_a_run_has_one_job(host: LyingHost, north: PartyFolder) -> None:
+    take_run(north, MeetingRun(2, text_of(host)))
+    other = MeetingRun(2, text_of(host, epochs=4))
+    assert refused(lambda: take_run(north, other)).code == "job-differs"
+
+
+def test_who_stays_takes_the_next_run_and_ends_when_one_is_refused(
+    host: LyingHost, north: PartyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed: list[str] = []
+    codes = iter([0, 7, 5])
+
+    def command(words: list[str]) -> int:
+        typed.append(words[1])
+        code = next(codes)
+        if not code:
+            north["receipt.json"].write_text("{}")
+        return code
+
+    monkeypatch.setattr(staying, "long_command", command)
+    object.__setattr__(host.host, "run", Run(2, text_of(host)))
+    invitation = host.invitations["north"]
+    code = stay(north, invitation, north.identity(), view=False, sleep=lambda s: None)
+    assert code == 5
+    assert typed == [
+        "job.toml",
+        "job-2.toml",
+        "job-2.toml",
+    ]  # it failed, and came again
+
+
+def test_a_host_that_sends_an_earlier_run_is_refused(
+    host: LyingHost, north: PartyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_run(north, MeetingRun(2, text_of(host)))
+    (north.folder / "run-2").mkdir()
+    (north.folder / "run-2" / "receipt.json").write_text("{}")
+
+    def lie(name: str, told: FromHost) -> FromHost:
+        return Run(1, host.host.declaration.job)
+
+    monkeypatch.setattr(type(host.host), "next_run", lambda s, n, a: lie(n, Run(1, "")))
+    invitation = host.invitations["north"]
+    error = refused(
+        lambda: stay(
+            north, invitation, north.identity(), view=False, sleep=lambda s: None
+        )
+    )
+    assert error.code == "bad-message"
+
+
+def test_nobody_is_told_of_a_run_who_has_not_signed(host: LyingHost) -> None:
+    asked = replace(host.host, run=Run(2, "x"), lie=lyinghost.honest)
+    assert isinstance(asked.next_run("north", 1), Run)
+    seats = host.book.seats()
+    host.book.void()
+    assert not isinstance(asked.next_run("north", 1), Run)
+    for each in seats:
+        host.book.agree(each.name, require_value(each.consent, "it said yes"))
+        host.book.sign(each.name, require_value(each.signature, "it signed"))
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("epochs = { min = 3, max = 4 }", "training.epochs = 2"),
+        ("epoch = { max = 4 }", "agreed.epoch"),
+        ('plans = ["local"]', "agreed.plans"),
+        ("parameters.rate = { min = 0.6, max = 1 }", "parameters.rate"),
+        ("parameters.other = { min = 0.6, max = 1 }", "has no other"),
+        ("parameters.rate = { min = 1, max = 0 }", "agreed.parameters.rate"),
+        ("runs = -1", "agreed.runs"),
+        ("seed = [1, 2]", "seed"),
+    ],
+)
+def test_ranges_that_do_not_hold_the_job_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, said: str
+) -> None:
+    head = JOB.format(epochs=2, rate=0.5).partition("[agreed]")[0]
+    monkeypatch.setattr(lyinghost, "JOB", f"{head}[agreed]\n{written}\n")
+    with pytest.raises(MalformedError) as caught:
+        LyingHost(tmp_path)
+    assert said in str(caught.value)
+
+
+def test_too_many_parameters_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "\n".join(f"p{number} = 1" for number in range(MAX_PARAMETERS + 1))
+    monkeypatch.setattr(lyinghost, "JOB", f"[parameters]\n{lines}\n")
+    with pytest.raises(MalformedError) as caught:
+        LyingHost(tmp_path)
+    assert caught.value.code == "bad-parameter"
+
+
+def test_a_host_begins_no_run_that_it_may_not(
+    host: LyingHost, north: PartyFolder
+) -> None:
+    """Its folder is like an owner's here; what it asks for is compared alike."""
+    place = north
+    recipe = host.args.recipe
+    text_of(host, epochs=2, rate=0.5)
+    assert chosen_run(recipe, place).number == 1
+    text_of(host, epochs=4)
+    assert chosen_run(recipe, place).number == 2
+    assert chosen_run(recipe, place).number == 2
+    text_of(host, epochs=5)
+    error = refused(lambda: chosen_run(recipe, place))
+    assert (error.code, "training.epochs = 5" in error.what) == (
+        "settings-differ",
+        True,
+    )
+    assert "0 to 4" in error.why
+    text_of(host, epochs=2, rate=0.5)
+    assert chosen_run(recipe, place).number == 1

@@ -1,0 +1,134 @@
+"""A second run of the same parties with other settings: no new signature, and no old model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.test_meeting import OWNERS, YES, Parties
+from tests.sim.typed import Typed
+
+pytestmark = pytest.mark.distributed
+RECIPE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Reader(nn.Module):
+    def __init__(self, hidden, rate):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, hidden), nn.GELU(), nn.Linear(hidden, 10))
+        self.rate = rate
+
+    def forward(self, pixel):
+        return self.layers(pixel / 16.0)
+
+    def training_step(self, batch, step):
+        return F.cross_entropy(self(batch["pixel"]), batch["digit"])
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=self.rate)
+
+
+def build(hidden, rate=1e-2):
+    return Reader(hidden, rate)
+
+
+def evaluate(model, batch):
+    right = (model(batch["pixel"]).argmax(dim=1) == batch["digit"]).sum()
+    return {"accuracy": float(right)}
+"""
+JOB = """
+[training]
+epochs = {epochs}
+batch_rows = 32
+seed = 7
+
+[parameters]
+hidden = 16
+rate = {rate}
+
+[agreed]
+runs = 3
+epochs = {{ max = 6 }}
+seed = {{ max = 9 }}
+parameters.rate = {{ min = 0.001, max = 0.1 }}
+"""
+
+
+@pytest.fixture
+def parties(tmp_path: Path) -> Iterator[Parties]:
+    made = Parties(tmp_path)
+    (tmp_path / "host" / "digits" / "recipe.py").write_text(RECIPE)
+    yield made
+    for each in made.typed:
+        if each.process.poll() is None:
+            each.kill()
+
+
+def ask_for(parties: Parties, epochs: int = 1, rate: float = 0.01) -> None:
+    job = parties.folder / "host" / "digits" / "job.toml"
+    job.write_text(JOB.format(epochs=epochs, rate=rate))
+
+
+def again(parties: Parties) -> Typed:
+    """The host's command, once more."""
+    words = ["host", "digits", "--listen", parties.address]
+    return parties.type("host", *words)
+
+
+def test_owners_stay_and_the_host_changes_its_job(parties: Parties) -> None:
+    ask_for(parties)
+    host = parties.host("--invite", *OWNERS)
+    owners = {}
+    for name in OWNERS:
+        parties.save(name)
+        words = ["join", "invitation.txt", "train.csv", "--heldout", "heldout.csv"]
+        owners[name] = parties.type(name, *words, "--stay", answers=YES)
+    assert host.end() == 0, host.text[-3000:]
+    asked = re.sub(r"\s+", " ", owners["north"].text.replace("sealift: ", ""))
+    assert "rate 0.001 to 0.1" in asked
+    assert "hidden 16" in asked
+    assert "At most 3 different runs" in asked
+    home = parties.folder / "host"
+    first = (home / "model.safetensors").read_bytes()
+
+    ask_for(parties, epochs=3, rate=0.02)
+    second = again(parties)
+    assert second.end() == 0, second.text[-3000:]
+    assert (home / "model-2.safetensors").read_bytes() != first
+    assert (home / "model.safetensors").read_bytes() == first
+    for name in OWNERS:
+        owners[name].wait_text("waiting for the host's next run")
+        kept = parties.folder / name / "run-2" / "receipt.json"
+        assert kept.read_bytes() == (home / "run-2" / "receipt.json").read_bytes()
+    words = ["receipt", "verify", "run-2/receipt.json", "--with-log", "audit.db"]
+    model = str(home / "model-2.safetensors")
+    proved = parties.type("north", *words, "--model", model)
+    assert proved.end() == 0, proved.text
+
+    unchanged = again(parties)
+    assert unchanged.end() == 0
+    assert "model-2.safetensors" in unchanged.text
+    ask_for(parties)
+    first_again = again(parties)
+    assert first_again.end() == 0
+    assert "model.safetensors" in first_again.text
+
+    ask_for(parties, epochs=7)
+    outside = again(parties)
+    assert outside.end() == 5
+    assert "training.epochs = 7" in outside.text
+    assert "0 to 6" in outside.text
+    ask_for(parties, epochs=2)
+    third = again(parties)
+    assert third.end() == 0, third.text[-3000:]
+    ask_for(parties, epochs=4)
+    fourth = again(parties)
+    assert fourth.end() == 5
+    assert "[too-many-runs]" in fourth.text
+    assert all(each.process.poll() is None for each in owners.values())
