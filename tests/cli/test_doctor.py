@@ -104,7 +104,7 @@ def test_who_else_computes_on_a_gpu_is_told(monkeypatch):
 
 def test_what_has_run_on_a_gpu_is_said_everywhere_alike():
     root = Path(__file__).parents[2]
-    for name in ("README.md", "SECURITY.md"):
+    for name in ("docs/explanation/what-ran-where.md", "SECURITY.md"):
         said = " ".join((root / name).read_text().split())
         assert said.count(probegpu.RAN) == 1, name
 

@@ -31,12 +31,13 @@ from sealift.train.sandbox.confine import NONE
 from sealift.train.sandbox.inventory import GPU_FILES, NVIDIA, UVM
 from sealift.train.worker.devices import other_processes
 
-# README and SECURITY say the same.
+# SECURITY and docs/explanation/what-ran-where.md say the same.
 RAN: Final = (
     "run on one GPU (an H100, confidential mode off): the kernels that open and seal "
     "records, loaders that open there, training behind each part of the sandbox and behind "
-    "all of it, answers, servers of shares, two and four ranks' sums on that GPU; not run "
-    "on a GPU: evaluation, the search for what a scrub left, several GPUs, confidential mode"
+    "all of it, answers, servers of shares, two and four ranks' sums on that GPU, the search "
+    "for what a scrub left (that driver clears memory by itself, so it proves nothing); not "
+    "run on a GPU: evaluation, several GPUs, confidential mode"
 )
 # By use: what has to work for it, and what that is.
 USES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
