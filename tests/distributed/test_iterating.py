@@ -31,7 +31,9 @@ class Reader(nn.Module):
         return F.cross_entropy(self(batch["pixel"]), batch["digit"])
 
     def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=self.rate)
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.rate)
+        warm = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5)
+        return [optimizer], [{"scheduler": warm, "interval": "step"}]
 
 
 def build(hidden, rate=1e-2):
@@ -47,6 +49,7 @@ JOB = """
 epochs = {epochs}
 batch_rows = 32
 seed = 7
+clip_norm = 1.0
 
 [parameters]
 hidden = 16

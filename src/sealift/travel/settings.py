@@ -51,6 +51,7 @@ class TrainingSettings:
         evaluate_every: Evaluate after every so many epochs; 0 means at the end.
         digest_every: Steps after which the state is handed over within a slice; 0 for
             at its end alone.
+        clip_norm: Largest norm of a step's gradient; 0 bounds nothing.
         parameters: Of the recipe's ``build``, by name; ``[parameters]`` in a file.
     """
 
@@ -64,6 +65,7 @@ class TrainingSettings:
     threads: Annotated[int, Interval(ge=1, le=1024)] = 1
     evaluate_every: Annotated[int, Interval(ge=0, le=MAX_INTEGER)] = 0
     digest_every: Annotated[int, Interval(ge=0, le=MAX_INTEGER)] = 0
+    clip_norm: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
     parameters: dict[str, Parameter] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -241,6 +243,7 @@ class JobSettings:
         training, travel, slices = self.training, self.travel, self.slices
         plain = {
             "batch_rows": training.batch_rows,
+            "clip_norm": training.clip_norm,
             "buffer_bytes": travel.asked_bytes,
             "drop_last": training.drop_last,
             "epochs": training.epochs,

@@ -44,6 +44,7 @@ OTHERS: dict[str, tuple[Any, Any]] = {
     "rows": ("owner", "share"),
     "sync": ("round", "step"),
     "max_norm": (2.0, 2.5),
+    "clip_norm": (0, 1.0),
     "order": ("round-robin", "by-size"),
     "buffer_bytes": (0, 4096),
     "on_missing": ("skip", "wait"),

@@ -154,7 +154,7 @@ def test_rows_that_do_not_fit_their_schema_are_not_used() -> None:
 
 
 def test_which_row_is_bad_is_not_the_recipes_to_say() -> None:
-    def work(*how: Any) -> Any:
+    def work(*how: Any, **more: Any) -> Any:
         raise bad_row("x", "not a number")
 
     job: Any = SimpleNamespace(
@@ -164,6 +164,7 @@ def test_which_row_is_bad_is_not_the_recipes_to_say() -> None:
         trainer=SimpleNamespace(statistics=b""),
         _slice=SimpleNamespace(work=work),
         _beside=None,
+        _rounds=SimpleNamespace(most_steps=lambda epoch: 1),
         _require_counted=lambda purpose, epoch: None,
     )
     with pytest.raises(JobError) as refused:

@@ -720,6 +720,7 @@ TABLE: Final[dict[type[Any], dict[str, _Tell | str]]] = {
             _tell_settings,
         ),
         "digest_every": "digests of the state are compared between accelerators, and shown to nobody else",
+        "clip_norm": "it makes a step smaller, which shows nobody more",
         "threads": "it changes the time of a sum and its last bits",
         "order": "each order visits all owners' rows",
         "buffer_bytes": "rows come in whole cells and numbers obey their rule at any size",

@@ -31,6 +31,7 @@ DeviceKind = Literal["auto", "cpu", "cuda"]
 Parameter = bool | int | float | str
 MAX_PARAMETERS: Final = 64
 MAX_PARAMETER: Final = 64  # characters of a name, and of a text
+_NORMS: Final = ("clip_norm", "max_norm")  # any number, not a whole one alone
 _RUN_LABEL: Final = "sealift v1 run"
 
 # What a job may write at all; a side of a range that is left out is the one that stands here.
@@ -43,6 +44,7 @@ LIMITS: Final[dict[str, tuple[int | float, int | float]]] = {
     "threads": (1, 1024),
     "slices": (1, MAX_RANKS),
     "max_norm": (0, 1e300),
+    "clip_norm": (0, 1e300),
     "buffer_bytes": (0, 1 << 40),
     "attempts": (1, 1000),
     "redo": (0, 1024),
@@ -58,6 +60,7 @@ SETTINGS: Final = {
     "prepare": "training.prepare",
     "evaluate_every": "training.evaluate_every",
     "digest_every": "training.digest_every",
+    "clip_norm": "training.clip_norm",
     "seed": "training.seed",
     "threads": "training.threads",
     "device": "run.device",
@@ -98,6 +101,7 @@ class RunTerms:
     rows: Literal["owner", "share"] = "owner"
     sync: Literal["round", "step"] = "round"
     max_norm: float = 0.0
+    clip_norm: float = 0.0
     order: Literal["round-robin", "by-size"] = "round-robin"
     buffer_bytes: int = 0
     on_missing: Literal["skip", "wait"] = "skip"
@@ -204,6 +208,7 @@ class TrainingRule:
         slices: Parts of the rows that are trained on side by side; 1 is one loop.
         rows: What a part is made of: one owner's rows, or a share of everybody's.
         sync: Whether parts come together after each round, or in every step.
+        clip_norm: Largest norm of a step's gradient; 0 bounds nothing.
         max_norm: Largest norm of what a part changes in a round. Where ``max`` is 0 a job
             need not bound it.
         order: Orders in which holders may be visited.
@@ -230,6 +235,7 @@ class TrainingRule:
     rows: tuple[Literal["owner", "share"], ...] = ("owner",)
     sync: tuple[Literal["round", "step"], ...] = ("round",)
     max_norm: Between = Between(0, 0)
+    clip_norm: Between = Between(0, 0)
     order: tuple[Literal["round-robin", "by-size"], ...] = ("round-robin",)
     buffer_bytes: Between = Between(0, 0)
     on_missing: tuple[Literal["skip", "wait"], ...] = ("skip",)
@@ -252,7 +258,7 @@ class TrainingRule:
                 require_within(allowed.min, low, high, f"{each.name}.min")
                 require_within(allowed.max, low, high, f"{each.name}.max")
                 ends = (float(allowed.min), float(allowed.max))
-                if each.name != "max_norm" and not all(e.is_integer() for e in ends):
+                if each.name not in _NORMS and not all(e.is_integer() for e in ends):
                     raise inconsistent("is not a whole number", each.name)
 
     def require(self, run: RunTerms) -> None:

@@ -50,8 +50,17 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "no-optimizer": (
         "configure_optimizers() does not return an optimizer",
-        "Return one torch.optim.Optimizer; schedulers and several optimizers are not "
-        "supported yet",
+        "Return one torch.optim.Optimizer, alone, as (optimizer, schedulers), or in a dict "
+        'with "optimizer" and "lr_scheduler"; several optimizers are not supported',
+    ),
+    "no-scheduler": (
+        "configure_optimizers() returns something that is not a scheduler of its optimizer",
+        "Return schedulers of torch.optim.lr_scheduler, or dicts with scheduler, interval "
+        '("step" or "epoch") and frequency (1 or more)',
+    ),
+    "scheduler-measure": (
+        "configure_optimizers() returns a scheduler that waits for a measure",
+        "Use one that counts steps or epochs: held-out measures are not known to a recipe",
     ),
     "loss": ("loss() does not return a scalar tensor", ""),
     "sums": (

@@ -142,7 +142,12 @@ class Slice:
         return sum(stop.rows for group in groups for stop in group.stops)
 
     def work(
-        self, purpose: Purpose, epoch: int, beside: StepGroup | None = None
+        self,
+        purpose: Purpose,
+        epoch: int,
+        beside: StepGroup | None = None,
+        *,
+        most: int = 0,
     ) -> Iterator[tuple[Stop, Measured]]:
         """Work on its rows of one pass; each stop's raw numbers as soon as they are known.
 
@@ -151,14 +156,19 @@ class Slice:
             epoch: Of the pass.
             beside: Ranks that a training is one step by step with; an error here is
                 told to all of them, and none of them steps.
+            most: Steps of the slice that makes most in this round.
 
         Raises:
             See ``Trainer.work`` and ``StepSums``.
         """
+        trainer, trainer.epoch = self.trainer, epoch
         if beside is not None and purpose == "train":
             yield from self._train_beside(epoch, beside)
             return
-        for group in batches_of(self.plan, purpose, epoch):
+        groups = [*batches_of(self.plan, purpose, epoch)]
+        ends = trainer.steps + most if most else 0
+        for place, group in enumerate(groups, 1):
+            trainer.until = ends if place == len(groups) else 0
             with self.load(group.stops) as cargo:
                 measured = self.trainer.work(cargo, purpose)
             for stop in group.stops:

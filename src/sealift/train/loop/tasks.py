@@ -121,6 +121,9 @@ class SliceTask:
             slice, which differ in what no gradient belongs to, and adds up itself.
         outsourced: Whether the products of linear layers are asked for.
         forms: Of steps, to ``rehearse``.
+        epoch: Of the rows, for a slice that has none left.
+        until: Optimizer steps of the slice that has made most when the round ends, if the
+            task is the round's last; 0 else.
     """
 
     work: Work
@@ -131,6 +134,8 @@ class SliceTask:
     together: Together | None = None
     outsourced: bool = False
     forms: tuple[StepForm, ...] = ()
+    epoch: int = 0
+    until: int = 0
 
 
 class SharedRows(Protocol):

@@ -69,6 +69,8 @@ class Trainer:
         settings: As given.
         rows_trained: Rows trained on so far, with repetition.
         summed: Names of tensors that the last training added up gradients for.
+        epoch: That is trained in.
+        until: Steps at which the round ends, if the next training is its last; 0 else.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Trainer:
         self._keep_sums(b"")
         self.rows_trained = 0
         self.summed: frozenset[str] = frozenset()
+        self.epoch = self.until = 0
 
     @classmethod
     def under(
@@ -375,6 +378,8 @@ class Trainer:
             slice=self.number,
             together=sums.together if sums else None,
             outsourced=self.products is not None and work in ("train", "heldout"),
+            epoch=self.epoch,
+            until=self.until if work == "train" else 0,
         )
         told = told or TaskObserver()
         if self.products is None or not task.outsourced:

@@ -45,6 +45,7 @@ from sealift.train.loop.slices import (
     Slice,
     groups_together,
     plan_slice,
+    steps_of_slices,
     train_beside,
 )
 from sealift.train.loop.states import Settled, TrainingState, chain_tensors
@@ -220,11 +221,14 @@ def _work(
     settings: JobSettings,
 ) -> Iterator[tuple[Stop, Measured]]:
     """One pass: slice after slice, or all of them step by step."""
-    if len(slices) == 1 or (purpose, settings.slices.sync) != ("train", "step"):
-        for each in slices:
-            yield from each.work(purpose, epoch)
-        return
     plans = [each.plan for each in slices]
+    if len(slices) == 1 or (purpose, settings.slices.sync) != ("train", "step"):
+        most = 0
+        if len(slices) > 1 and purpose == "train":
+            most = max(steps_of_slices(plans, epoch, settings.training, "round"))
+        for each in slices:
+            yield from each.work(purpose, epoch, most=most)
+        return
     for stops, together in groups_together(plans, epoch, settings.training):
         with ExitStack() as stack:
             pairs = zip(slices, stops, strict=True)

@@ -433,7 +433,10 @@ class RankedJob:
         rule, parts = agreement.output_rule, []
         may_see = agreement.rows_at_home or rule.audience == "everyone"
         try:
-            for stop, found in self._slice.work(purpose, epoch, self._beside):
+            most = self._rounds.most_steps(epoch) if purpose == "train" else 0
+            for stop, found in self._slice.work(
+                purpose, epoch, self._beside, most=most
+            ):
                 seen = let_out(found, rule).metrics if may_see else {}
                 emit(self.sink, "slice.worked", purpose=purpose, epoch=epoch, **seen)
                 parts.append(RankNumbers.of(stop, found, rule))

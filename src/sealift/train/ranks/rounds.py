@@ -201,7 +201,7 @@ class GroupRounds:
                 self._trainer.restore(TrainerState.from_parts(found))
             done = passes[: first.position]
             trained = [n for purpose, n in done if purpose == "train"]
-            steps = sum(max(self._steps_made(epoch)) for epoch in trained)
+            steps = sum(map(self.most_steps, trained))
             rows = count_rows(self._plans[0], done, self._trainer.settings)
             if self._trainer.rows_trained != rows:
                 self.refuse(
@@ -440,6 +440,10 @@ class GroupRounds:
             with self.blaming(rank):
                 found.append(decode(type(own), raw[:length], max_bytes=MAX_WORDS))
         return found
+
+    def most_steps(self, epoch: int) -> int:
+        """Steps of the slice that makes most in an epoch."""
+        return max(self._steps_made(epoch))
 
     def _steps_made(self, epoch: int) -> list[int]:
         return steps_of_slices(self._plans, epoch, self._trainer.settings, self._sync)

@@ -258,6 +258,7 @@ def _work_on(
             GroupRows([tables[part] for part in model.parts], schemas[0]),
             [task.parts[part].slice for part in model.parts],
             number=task.slice,
+            until=task.until,
             windows=model.windows,
             after_step=after_step,
             after_window=after_window,

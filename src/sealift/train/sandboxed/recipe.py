@@ -30,7 +30,6 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Final, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from sealift.errors import Stopping
@@ -53,6 +52,7 @@ from sealift.train.sandboxed.imports import (
     unnoticed,
 )
 from sealift.train.sandboxed.placement import Batch
+from sealift.train.sandboxed.schedules import Optimization, read_optimization
 
 T = TypeVar("T")
 MAX_LINE: Final = 1_000_000
@@ -232,17 +232,13 @@ class Recipe:
         """Whether ``build`` takes sums of ``prepare``."""
         return bool(self.guard(_arguments, self._function("build"))[0])
 
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer that the recipe configures for ``model``."""
+    def optimization(self, model: nn.Module) -> Optimization:
+        """The optimizer that the recipe configures for ``model``, and its schedulers."""
         if hasattr(model, "configure_optimizers"):
             made = self.guard(model.configure_optimizers)
         else:
             made = self.guard(self._function("configure_optimizers"), model)
-        if isinstance(made, list | tuple) and len(made) == 1:
-            made = made[0]
-        if not isinstance(made, torch.optim.Optimizer):
-            raise unfit("no-optimizer")
-        return made
+        return read_optimization(made)
 
     def loss(self, model: nn.Module, batch: Batch, step: int) -> Tensor:
         """The scalar training loss of one batch."""

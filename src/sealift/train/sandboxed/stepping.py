@@ -116,6 +116,10 @@ class StepLoop:
     def run(self) -> tuple[TrainingState, ...]:
         """Make all steps; the states of the slices that are here."""
         self._training.guard(self._training.model.train)
+        epoch = max(
+            (self._task.epoch, *(each.slice.epoch for each in self._task.parts))
+        )
+        self._training.begin_epoch(epoch)
         steps = self._together.steps(self._settings.batch_rows)
         for step in range(steps):
             for place in range(len(self._own)):
@@ -124,8 +128,7 @@ class StepLoop:
                 self._kept.leave(place)
             self._sums.finish(self._training.step)
             enter_stream(self._settings.seed, "update", self._training.step)
-            self._training.guard(self._training.optimizer.step)
-            self._training.step += 1
+            self._training.make_step(epoch)
             self._tell(step, steps)
         places = range(len(self._own))
         return tuple(self._state(p, ends=True, used_up=p == places[-1]) for p in places)

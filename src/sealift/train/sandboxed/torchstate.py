@@ -35,6 +35,7 @@ from sealift.train.loop.statistics import MAX_SUMS
 from sealift.train.sandboxed.imports import Guard
 from sealift.train.sandboxed.placement import HERE, DevicePlacement
 from sealift.train.sandboxed.recipe import Recipe
+from sealift.train.sandboxed.schedules import Optimization
 
 MAX_DEPTH: Final = 16
 MAX_NAME: Final = 64
@@ -56,7 +57,7 @@ def pack_copies(tensors: Mapping[str, Tensor]) -> bytes:
 
 def take_state(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimization,
     step: int,
     guard: Guard,
     pack: Pack = pack_copies,
@@ -65,7 +66,7 @@ def take_state(
 
     Args:
         model: Has weights and buffers.
-        optimizer: Of the model.
+        optimizer: Of the model, with its schedulers.
         step: So many were made.
         guard: Runs what may be a recipe's own.
         pack: Makes a blob of named tensors.
@@ -81,7 +82,7 @@ def take_state(
 
 def give_state(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimization,
     state: TrainingState,
     guard: Guard,
     load: Load | None = None,
@@ -90,7 +91,7 @@ def give_state(
 
     Args:
         model: As the recipe has built it.
-        optimizer: Of the model.
+        optimizer: Of the model, with its schedulers.
         state: Of the same recipe.
         guard: Runs what may be a recipe's own.
         load: Takes the tensors out of the state's blob.

@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 
 from sealift.crypto.hash import labelled
 from sealift.data.loader.rowtensors import batch_order, column_views, split_order
@@ -141,12 +142,14 @@ class Training:
         self.placement = placement
         placement.put(self.model, self.guard)
         self._steps = convert(self.model)
-        self.optimizer = recipe.optimizer(self.model)
+        self._optimization = recipe.optimization(self.model)
+        self.optimizer = self._optimization.optimizer
         self.step = 0
         if state is not None:
             self.step = state.step
             if trains:
-                give_state(self.model, self.optimizer, state, self.guard, shelf.load)
+                own = self._optimization
+                give_state(self.model, own, state, self.guard, shelf.load)
             else:
                 give_weights(self.model, state, self.guard, shelf.load)
 
@@ -156,6 +159,7 @@ class Training:
         slices: Sequence[SliceId],
         *,
         number: int = 0,
+        until: int = 0,
         windows: Sequence[int] | None = None,
         after_step: Callable[[], None] | None = None,
         after_window: Callable[[int, float], None] | None = None,
@@ -166,6 +170,7 @@ class Training:
             rows: Of all its slices.
             slices: Decide order and random streams, in the order of the rows' parts.
             number: Of the job's slice; each has random streams of its own.
+            until: Steps that another slice has made when the round ends, if it ends here.
             windows: Steps of each window, all steps together; one window without.
             after_step: Called between two steps, when none is under way.
             after_window: Called with a window's number and sum as soon as it ends.
@@ -183,6 +188,8 @@ class Training:
         )  # of windows, by their last step
         scope = scope_of(slices, number)
         sums = [0.0]
+        epoch = slices[0].epoch
+        self.begin_epoch(epoch)
         ready = self.placement.batches(map(rows.batch, batches))
         for place, (batch_rows, batch) in enumerate(
             zip(batches, ready, strict=True), 1
@@ -191,8 +198,7 @@ class Training:
             value = self._steps.make(work, trains=True)
             self._demand_finite(value)
             sums[-1] += value * len(batch_rows)
-            self.guard(self.optimizer.step)
-            self.step += 1
+            self.make_step(epoch)
             if place in ends and after_window is not None:
                 after_window(len(sums) - 1, sums[-1])
             if place < len(batches):
@@ -200,7 +206,23 @@ class Training:
                     sums.append(0.0)
                 if after_step is not None:
                     after_step()
+        self._optimization.advance(max(until, self.step), epoch, self.guard)
         return tuple(sums)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Have schedulers where they are when rows of an epoch are trained on."""
+        self._optimization.advance(self.step, epoch, self.guard)
+
+    def make_step(self, epoch: int) -> None:
+        """Change the weights by the gradients, which are there; then the schedulers' turn."""
+        if self._settings.clip_norm:
+            self.guard(self._clip)
+        self.guard(self.optimizer.step)
+        self.step += 1
+        self._optimization.advance(self.step, epoch, self.guard)
+
+    def _clip(self) -> None:
+        clip_grad_norm_(self.model.parameters(), self._settings.clip_norm)
 
     def evaluate(self, rows: Tensor, schema: Schema) -> dict[str, float]:
         """Means over the rows, by metric; no gradient, no random stream moves."""
@@ -253,7 +275,7 @@ class Training:
             parameters = self.guard(lambda: list(self.model.parameters()))
             self._shelf.drop_gradients(parameters)
         pack = partial(self._shelf.pack, ends=ends, used_up=used_up)
-        return take_state(self.model, self.optimizer, self.step, self.guard, pack)
+        return take_state(self.model, self._optimization, self.step, self.guard, pack)
 
     def count_parameters(self) -> int:
         """How many numbers are trained."""
