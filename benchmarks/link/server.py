@@ -14,6 +14,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import resources
@@ -41,6 +42,7 @@ from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Digest, Role
+from sealift.serve.arrivals import Arrivals
 from sealift.serve.clientsession import ClientSession
 from sealift.serve.modelworker import ModelWorker
 from sealift.serve.protocol import VERSION, ServerWelcome
@@ -125,10 +127,28 @@ class PlainSession(Session):
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self._waiting = deque()
+        self._postponed = None
 
     def send(self, message: Buffer) -> None:
         """Send one message."""
         self._transport.send(message)
+
+    def send_now(self, message: Buffer) -> bool:
+        """Send one message, if nobody need be waited for."""
+        if not self._transport.has_room(len(message)):
+            return False
+        self._transport.send(message)
+        return True
+
+    def receive_now(self) -> bytes | None:
+        """The next message, if it is here."""
+        try:
+            return self._transport.receive(0.0)
+        except PeerError as error:
+            if error.code != "peer-timeout":
+                raise
+            return None
 
     def receive(self, timeout_s: float | None = None) -> bytes:
         """The next message."""
@@ -195,6 +215,7 @@ class ModelServer(Listening):
         self._form = form_for(name)
         self._key = SigningKey(SecretKey(bytes.fromhex(seed)))
         self._metrics = ServerMetrics()
+        self._arrivals = Arrivals()
         self._model = ModelWorker(
             RecipeExecutor(_bundle_for(name), "recipe.py"),
             self._form,
@@ -229,6 +250,7 @@ class ModelServer(Listening):
             settings=SETTINGS,
             clock=time.monotonic,
             metrics=self._metrics,
+            arrivals=self._arrivals,
         )
         client_session.serve(
             ServerWelcome(

@@ -32,6 +32,7 @@ from sealift.release.agreement.signed import (
     add_signature,
     verify,
 )
+from sealift.serve.arrivals import Arrivals
 from sealift.serve.client import Client, meet
 from sealift.serve.clientpolicy import ClientPolicy
 from sealift.serve.clientsession import ClientSession
@@ -41,7 +42,7 @@ from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import accept
 from sealift.train.job.settings import ServingTable
 from sealift.train.output.modelform import Fields, ModelForm
-from tests.worlds.memorytransport import memory_pair
+from tests.worlds.tcppair import tcp_pair
 
 CODE = {"recipe.py": b"def build():\n    return None\n"}
 POISON = 666.0
@@ -110,6 +111,7 @@ class Served:
 
     def __post_init__(self) -> None:
         self.metrics = ServerMetrics()
+        self.arrivals = Arrivals()
         self.scheduler = Scheduler(
             self.model,  # type: ignore[arg-type]
             self.settings.model_copy(update={"request_s": 5.0}),
@@ -191,6 +193,7 @@ class Served:
                 settings=self.settings,
                 clock=time.monotonic,
                 metrics=self.metrics,
+                arrivals=self.arrivals,
                 identity=identity,
             )
             client_session.serve(self.welcome(greeting(self.verified)))
@@ -212,10 +215,9 @@ class Served:
         self,
         between: Callable[[Transport], Transport] = lambda t: t,
         attester: Attester | None = None,
-        pair: Callable[[], tuple[Transport, Transport]] = memory_pair,
     ) -> Transport:
         """A connection to a server in a thread of its own; ``between`` lies on the way."""
-        here, there = pair()
+        here, there = tcp_pair()
         words = (there, attester)
         threading.Thread(target=self.serve, args=words, daemon=True).start()
         return between(here)
@@ -232,7 +234,7 @@ def greeting(verified: VerifiedAgreement) -> ServerWelcome:
         content=resource.content,
         sandbox="none",
         software="sealift",
-        max_request_bytes=1 << 20,
+        max_request_bytes=4 << 20,
         max_waiting=8,
         head=None,
     )

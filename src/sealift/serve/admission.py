@@ -45,6 +45,16 @@ class FirstFrame:
         """Send one frame."""
         self._transport.send(frame)
 
+    @property
+    def descriptor(self) -> int | None:
+        """Of the socket."""
+        return self._transport.descriptor
+
+    @property
+    def has_ahead(self) -> bool:
+        """Whether bytes were received behind the last frame."""
+        return self._transport.has_ahead
+
     def has_room(self, frame_bytes: int) -> bool:
         """Whether the system takes all of a frame at once."""
         return self._transport.has_room(frame_bytes)

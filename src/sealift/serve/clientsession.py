@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from sealift.channel.transport.transport import peer_timeout
 from sealift.data.schema.rows import demand_rows
 from sealift.errors import (
     MalformedError,
@@ -23,6 +24,7 @@ from sealift.errors import (
     visible,
 )
 from sealift.ids import Buffer
+from sealift.serve.arrivals import Arrivals
 from sealift.serve.batching import Question
 from sealift.serve.protocol import (
     MAX_LINE_CHARACTERS,
@@ -35,6 +37,7 @@ from sealift.serve.protocol import (
     Refused,
     ServerWelcome,
     bad_request,
+    is_whole,
     receive_packet,
     send_packet,
     send_packet_now,
@@ -67,6 +70,7 @@ class ClientSession:
         settings: What it may do.
         clock: Monotonic seconds.
         metrics: Counts.
+        arrivals: Reads what the client sends, where the system says when.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class ClientSession:
         settings: ServingTable,
         clock: Callable[[], float],
         metrics: ServerMetrics,
+        arrivals: Arrivals,
         identity: object = None,
     ) -> None:
         self._session = session
@@ -94,6 +99,12 @@ class ClientSession:
         self._full_s, self._full_since_s = 0.0, math.inf
         self._changed = threading.Condition()
         self._ending = False
+        self._arrivals = arrivals
+        self._reading = threading.Lock()
+        self._attended = False  # whether ``Arrivals`` reads
+        self._heard_s = 0.0
+        self._begun: bytes | None = None
+        self._failed: Exception | None = None
         self._writing = False  # whether the writer has taken something and sends it
         self._last_id = 0
 
@@ -118,18 +129,93 @@ class ClientSession:
     def _read(self) -> None:
         try:
             while self._await_taken():
-                self._take(
-                    receive_packet(
-                        self._session,
-                        self._settings.idle_s,
-                        max_payload=lambda _: self._settings.max_request_bytes,
-                    )
-                )
+                self._receive(self._attend())
         except PeerError:
             return
         except SealiftError as error:  # nothing can be made of what follows
             self._metrics.refused(error.code)
             self._put(_refusal(0, error))
+
+    def _receive(self, begun: bytes | None) -> None:
+        """Take the next packet; ``begun`` is its first message, if that came already."""
+        packet = receive_packet(
+            self._session,
+            self._settings.idle_s,
+            max_payload=lambda _: self._settings.max_request_bytes,
+            begun=begun,
+        )
+        self._take(packet)
+
+    def _attend(self) -> bytes | None:
+        """Leave the reading to ``Arrivals`` until this thread has to wait for something.
+
+        Returns:
+            What came of a packet whose rest this thread has to read; None if nothing did.
+
+        Raises:
+            PeerError: the client said nothing for too long.
+            SealiftError: what was sent does not parse, or is refused.
+        """
+        descriptor = self._session.descriptor
+        if descriptor is None:
+            return None
+        self._heard_s, self._attended = self._clock(), True
+        if self._arrivals.watch(descriptor, self._read_now):
+            self._await_own()
+        self._arrivals.forget(descriptor, self._read_now)
+        with self._reading:  # whoever reads at this moment ends first
+            idle, self._attended = self._attended, False
+            begun, self._begun = self._begun, None
+        if self._failed is not None:
+            raise self._failed
+        if idle and self._clock() - self._heard_s >= self._settings.idle_s:
+            raise peer_timeout()
+        return begun
+
+    def _await_own(self) -> None:
+        with self._changed:
+            while self._attended and not self._ending:
+                left_s = self._settings.idle_s - (self._clock() - self._heard_s)
+                if left_s <= 0:
+                    return
+                self._changed.wait(left_s)
+
+    def _read_now(self) -> bool:
+        """In the thread of ``Arrivals``: take what is here; True if there may be more."""
+        with self._reading:
+            if not self._attended:
+                return False
+            try:
+                return self._take_one()
+            except Exception as error:  # whatever it is, it is this client's alone
+                self._failed = error
+                self._own()
+                return False
+
+    def _take_one(self) -> bool:
+        message = self._session.receive_now()
+        if message is not None:
+            self._heard_s = self._clock()
+            if is_whole(message):
+                self._receive(message)
+            else:
+                self._begun = message
+        if self._begun is not None or self._session.must_wait or self._untaken():
+            self._own()
+            return False
+        return message is not None and self._session.has_ahead
+
+    def _own(self) -> None:
+        """Its own thread goes on reading."""
+        if (descriptor := self._session.descriptor) is not None:
+            self._arrivals.forget(descriptor, self._read_now)
+        with self._changed:
+            self._attended = False
+            self._changed.notify_all()
+
+    def _untaken(self) -> bool:
+        with self._changed:
+            return len(self._outbox) >= UNTAKEN
 
     def _await_taken(self) -> bool:
         """Until the client took answers, if many wait for it; False at the end."""

@@ -165,6 +165,7 @@ def receive_packet(
     timeout_s: float | None,
     *,
     max_payload: Callable[[Header], int],
+    begun: bytes | None = None,
 ) -> Packet:
     """The next packet.
 
@@ -172,12 +173,13 @@ def receive_packet(
         session: Delivers messages, in order.
         timeout_s: Until its first message; the others follow within ``PART_S`` each.
         max_payload: How long the payload behind a header may be.
+        begun: Its first message, if that was received already.
 
     Raises:
         MalformedError: ``bad-packet``, or ``request-too-large`` with the header's limit.
         PeerError: no message in time, or the peer is gone.
     """
-    message = memoryview(session.receive(timeout_s))
+    message = memoryview(session.receive(timeout_s) if begun is None else begun)
     if len(message) < _PREFIX.size:
         raise _bad("it is shorter than its prefix")
     head_bytes, payload_bytes, padding = _PREFIX.unpack_from(message)
@@ -192,6 +194,14 @@ def receive_packet(
     if len(body) == payload_bytes:
         return Packet(header, body)
     return Packet(header, _collect(session, body, payload_bytes, padding, timeout_s))
+
+
+def is_whole(message: bytes) -> bool:
+    """Whether nothing has to be waited for behind the first message of a packet."""
+    if len(message) < _PREFIX.size:
+        return True  # and refused
+    head_bytes, payload_bytes, padding = _PREFIX.unpack_from(message)
+    return bool(_PREFIX.size + head_bytes + payload_bytes + padding <= len(message))
 
 
 def bad_request(why: str) -> MalformedError:

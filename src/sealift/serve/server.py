@@ -27,6 +27,7 @@ from sealift.release.agreement import KeyLease, Resource
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.log.entries import SignedTreeHead
 from sealift.serve.admission import FirstFrame
+from sealift.serve.arrivals import Arrivals
 from sealift.serve.clientsession import ClientSession
 from sealift.serve.modelworker import ModelWorker
 from sealift.serve.protocol import VERSION, ServerWelcome
@@ -117,6 +118,7 @@ class Server:
         self._sink = sink
         self.metrics = ServerMetrics()
         self._scheduler: Scheduler | None = None
+        self._arrivals = Arrivals()
         self._head: SignedTreeHead | None = None
         self._sessions: set[ClientSession] = set()
         self._changed = threading.Condition()
@@ -144,6 +146,7 @@ class Server:
 
     def _serve(self, ready: Callable[[], None]) -> None:
         with ExitStack() as stack:
+            stack.callback(self._arrivals.close)
             keys = self._collect(stack)
             model = stack.enter_context(closing(self._load(keys)))
             self._scheduler = self._make_scheduler(model)
@@ -203,6 +206,7 @@ class Server:
             settings=self._settings,
             clock=self._clock,
             metrics=self.metrics,
+            arrivals=self._arrivals,
             identity=identity,
         )
         with self._here(client_session):

@@ -83,6 +83,7 @@ class Session:
         self._send_lock = threading.RLock()
         self._receive_lock = threading.RLock()
         self._waiting: deque[Incoming] = deque()
+        self._postponed: tuple[MessageType, bytes] | None = None
         self._life = Lifetime(self._wipe_and_close)
         self._key_epoch = 0
         self._start(established)
@@ -106,6 +107,21 @@ class Session:
     def key_epoch(self) -> int:
         """How often the session was rekeyed."""
         return self._key_epoch
+
+    @property
+    def descriptor(self) -> int | None:
+        """What the system says of when ``receive_now`` may find something; None for nothing."""
+        return self._transport.descriptor
+
+    @property
+    def has_ahead(self) -> bool:
+        """Whether ``receive_now`` may find more, of which the system says nothing."""
+        return bool(self._waiting) or self._transport.has_ahead
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether the peer wants new keys: ``receive`` has to be called, and will wait."""
+        return self._postponed is not None
 
     def export(self, label: Label, context: bytes = b"") -> SecretKey:
         """The same key on both ends, for the purpose ``label``."""
@@ -151,14 +167,30 @@ class Session:
             MalformedError: something else than a message came; the session is over.
         """
         with self._life.use(EndPolicy.UNLESS_TIMEOUT), self._receive_lock:
-            incoming = self._next(timeout_s)
-            if incoming.raw:
-                raise MalformedError(
-                    "expected a message",
-                    why="a raw frame came in place of a message",
-                    code="unexpected-frame",
-                )
-            return incoming.payload
+            return _demand_message(self._next(timeout_s))
+
+    def receive_now(self) -> bytes | None:
+        """The next message, if it is here; never waits.
+
+        Returns:
+            None if it is not, or if the session ``must_wait``.
+
+        Raises:
+            See ``receive``; no ``peer-timeout``.
+        """
+        with self._life.use(EndPolicy.UNLESS_TIMEOUT), self._receive_lock:
+            if self._waiting:
+                return _demand_message(self._waiting.popleft())
+            try:
+                kind, payload = self._read(Deadline(0.0))
+            except PeerError as error:
+                if error.code != TIMEOUT:
+                    raise
+                return None
+            if kind not in (None, MessageType.APPLICATION):
+                self._postponed = kind, payload
+                return None
+            return _demand_message(Incoming(kind is None, payload))
 
     def send_message(self, message: object) -> None:
         """Send a record of the codec."""
@@ -246,6 +278,9 @@ class Session:
         self._transport.close()
 
     def _next(self, timeout_s: float | None) -> Incoming:
+        if self._postponed is not None:
+            postponed, self._postponed = self._postponed, None
+            self._control(*postponed)
         if self._waiting:
             return self._waiting.popleft()
         deadline = Deadline(timeout_s)
@@ -324,6 +359,16 @@ class Session:
             waiting_bytes = sum(len(frame.payload) for frame in self._waiting)
             if len(self._waiting) > MAX_WAITING or waiting_bytes > MAX_WAITING_BYTES:
                 raise PeerError("the peer sent too much during a rekey", code="flooded")
+
+
+def _demand_message(incoming: Incoming) -> bytes:
+    if incoming.raw:
+        raise MalformedError(
+            "expected a message",
+            why="a raw frame came in place of a message",
+            code="unexpected-frame",
+        )
+    return incoming.payload
 
 
 def _demand_short(message: Buffer) -> None:

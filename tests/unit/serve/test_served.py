@@ -1,12 +1,14 @@
-"""A served model over real sessions in memory: streams, failures, limits, leaving."""
+"""A served model over real sessions: streams, failures, limits, leaving."""
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,11 +27,13 @@ from sealift.errors import (
 from sealift.serve import clientsession
 from sealift.serve.client import connect, meet
 from sealift.serve.clientsession import UNTAKEN, ClientSession
+from sealift.serve.pending import pack_question
 from sealift.serve.protocol import InferenceRequest, send_packet, send_packet_now
+from sealift.session.frames import MessageType
+from sealift.session.handshake import Initiator
 from sealift.train.job.settings import ServingTable
 from sealift.train.output.modelform import Fields
 from tests.sim.served import FORM, POISON, Doubler, Served, greeting, rows
-from tests.worlds.tcppair import tcp_pair
 
 
 def wait_until(met: object) -> None:
@@ -129,7 +133,7 @@ def test_a_server_that_is_stopped_says_so() -> None:
 
 
 def test_a_server_that_is_gone_in_the_midst() -> None:
-    with (served := Served()).running():
+    with (served := wide_tokens()).running():  # more than the system has taken
         there: list = []
 
         def keep(transport: object) -> object:
@@ -223,6 +227,8 @@ class Deaf:
         self.over = threading.Event()
         self.line: deque[bytes] = deque()
 
+    descriptor = None  # nobody says when something came
+
     def send_now(self, message: object) -> bool:
         return False
 
@@ -259,6 +265,7 @@ def test_who_takes_nothing_is_not_read_for_ever() -> None:
     client_session = ClientSession(
         deaf, deaf, served.scheduler, served.form,
         settings=ServingTable(), clock=time.monotonic, metrics=served.metrics,
+        arrivals=served.arrivals,
     )  # fmt: skip
     thread = threading.Thread(
         target=client_session.serve, args=(greeting(served.verified),), daemon=True
@@ -272,6 +279,13 @@ def test_who_takes_nothing_is_not_read_for_ever() -> None:
     assert not thread.is_alive()
 
 
+def wide_tokens() -> Served:
+    """A model whose tokens are more than a socket takes, until somebody reads."""
+    width = 20_000
+    tokens = Fields(Schema((Field("t", "float32", (width,)),)), {"t": 3})
+    return Served(form=replace(FORM, tokens=tokens), model=Doubler(width))
+
+
 def test_answers_keep_their_order_whoever_sends_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -283,10 +297,7 @@ def test_answers_keep_their_order_whoever_sends_them(
         return at_once[-1]
 
     monkeypatch.setattr(clientsession, "send_packet_now", note)
-    width = 20_000
-    tokens = Fields(Schema((Field("t", "float32", (width,)),)), {"t": 3})
-    served = Served(form=replace(FORM, tokens=tokens), model=Doubler(width))
-    with served.running(), meet(served.dial(pair=tcp_pair), served.policy()) as client:
+    with (served := wide_tokens()).running(), served.connect() as client:
         stream = client.generate(rows(1.0))
         first = next(stream)
         wait_until(lambda: False in at_once)  # nobody reads: there is no room any more
@@ -294,6 +305,80 @@ def test_answers_keep_their_order_whoever_sends_them(
         assert found == [float(number) for number in range(1, 21)]
         assert client.predict(rows(1.0))["y"].tolist() == [[2.0, 3.0]]
     assert True in at_once
+
+
+def test_a_client_that_stops_in_the_middle_keeps_nobody_waiting() -> None:
+    """Of a frame, of a packet of two messages, of a new handshake; each in its own way."""
+    with (served := Served()).running(), served.connect() as other:
+        assert other.predict(rows(1.0))["y"].tolist() == [[2.0, 3.0]]
+        halves = [served.connect() for _ in range(3)]
+        frame, packet, handshake = (each._session for each in halves)
+        frame._transport._sock.send(b"\0\0\1\0half")
+        packet.send(struct.pack(">IQQ", 2, 900_000, 0) + b"x" * 100)
+        hello = Initiator(
+            handshake._endpoint, handshake._policy, renews=handshake.established
+        )
+        handshake._sending.send(MessageType.REKEY_HELLO, hello.hello())
+        for number in range(20):
+            answer = other.predict(rows(float(number)))["y"]
+            assert answer.tolist() == [[2.0 * number, 2.0 * number + 1.0]]
+        for each in halves:
+            each.close()
+
+
+def test_a_client_that_says_nothing_for_too_long_is_let_go() -> None:
+    served = Served(settings=ServingTable(max_delay_ms=0.0, idle_s=0.2))
+    with served.running(), served.connect() as client:
+        with pytest.raises(PeerError):
+            client._session.receive(300)
+        with pytest.raises(PeerError) as ended:
+            client.predict(rows(1.0))
+        assert ended.value.code in ("session-closed", "server-gone")
+
+
+def test_what_does_not_parse_ends_one_session_and_is_counted() -> None:
+    with (served := Served()).running(), served.connect() as other:
+        client = served.connect()
+        client._session.send(b"no packet")
+        with pytest.raises(MalformedError) as refused:
+            client.predict(rows(1.0))
+        assert refused.value.code == "bad-packet"
+        assert served.metrics.numbers()["refused_bad_packet"] == 1
+        assert other.predict(rows(1.0))["y"].tolist() == [[2.0, 3.0]]
+
+
+def test_questions_that_came_together_are_all_answered() -> None:
+    """In one piece of the system's, behind which it tells of nothing more."""
+    with (served := Served()).running(), served.connect() as client:
+        question = pack_question(rows(1.0), served.form)
+        sending, held = client._session._sending, bytearray()
+        transport = sending._transport
+        sending._transport = SimpleNamespace(
+            send=lambda frame: held.extend(len(frame).to_bytes(4, "big") + frame)
+        )
+        asked = [client._pending.ask("predict", question, pad=False) for _ in range(6)]
+        sending._transport = transport
+        transport._sock.sendall(held)
+        for each in asked:
+            assert client._pending.await_answer(each, 300).header.final
+
+
+def test_a_question_of_several_messages_is_answered() -> None:
+    width = 400_000
+    wide = Schema((Field("x", "float32", (width,)),))
+    form = replace(
+        FORM,
+        inputs=wide,
+        outputs=Fields(Schema((Field("y", "float32", (width,)),)), {"y": 3}),
+    )
+    settings = ServingTable(max_delay_ms=0.0)
+    with (
+        (served := Served(form=form, settings=settings)).running(),
+        served.connect() as client,
+    ):
+        given = np.ones((1, width), np.float32)
+        for _ in range(2):
+            assert (client.predict(given)["y"] == 2.0).all()
 
 
 def test_a_policy_and_terms_are_not_both_given() -> None:

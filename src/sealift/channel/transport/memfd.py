@@ -52,6 +52,9 @@ DEFAULT_SLOT_BYTES: Final = (1 << 20) + 64
 class MemfdTransport:
     """One end of a private memory file; make it with ``offer`` or ``accept``."""
 
+    descriptor: int | None = None
+    has_ahead = False
+
     def __init__(
         self, memory: mmap.mmap, sock: socket.socket, ends: tuple[RingEnd, RingEnd]
     ) -> None:

@@ -109,6 +109,16 @@ class TcpTransport(CopyingSlots):
         return cls(connect_socket(host, port, timeout_s=timeout_s))
 
     @property
+    def descriptor(self) -> int | None:  # type: ignore[override]
+        """Of the socket."""
+        return None if self._closed else self._sock.fileno()
+
+    @property
+    def has_ahead(self) -> bool:  # type: ignore[override]
+        """Whether bytes were received behind the last frame."""
+        return self._ahead_at < self._ahead_end
+
+    @property
     def peer_host(self) -> str:
         """See ``peer_host``."""
         return peer_host(self._sock)

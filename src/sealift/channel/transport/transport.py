@@ -25,6 +25,14 @@ class Transport(Protocol):
 
     max_frame_bytes: int
 
+    @property
+    def descriptor(self) -> int | None:
+        """What the system says of when something came; None where it cannot, or no more."""
+
+    @property
+    def has_ahead(self) -> bool:
+        """Whether something came that the system will not tell of again."""
+
     def send(self, frame: Buffer) -> None:
         """Send one frame.
 
@@ -78,6 +86,8 @@ class CopyingSlots(ABC):
     _outgoing: memoryview | None = None
     _room: bytearray | None = None
     _send_timeout_s = DEFAULT_SEND_TIMEOUT_S
+    descriptor: int | None = None
+    has_ahead = False
 
     @abstractmethod
     def send(self, frame: Buffer) -> None:
