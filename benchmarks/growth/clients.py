@@ -225,36 +225,34 @@ class HttpConnection:
 class Clients(End):
     """All clients of a measurement."""
 
-    def ask(
-        self,
-        arm: str,
-        port: int,
-        folder: str,
-        connections: int,
-        seconds: float,
-        per_s: float,
-    ) -> Answer:
-        """Keep so many connections busy; answers in all, and latencies in milliseconds.
+    def meet(self, arm: str, port: int, folder: str, connections: int) -> None:
+        """Open so many connections.
 
         Args:
             arm: Of ``ARMS``.
             port: Of its server.
             folder: With the agreement.
             connections: How many.
-            seconds: How long, beside the time to warm up.
-            per_s: Questions in a second over all connections; 0 for as many as can be.
         """
-        made: list[Connection] = [
+        self._made: list[Connection] = [
             SealedConnection(port, Path(folder))
             if arm == "sealed"
             else HttpConnection(port)
             for _ in range(connections)
         ]
+
+    def load(self, seconds: float, per_s: float) -> Answer:
+        """Ask on all connections, then close them; each answer's latency in milliseconds.
+
+        Args:
+            seconds: How long, beside the time to warm up.
+            per_s: Questions in a second over all connections; 0 for as many as can be.
+        """
         question = np.linspace(-1, 1, WIDTH, dtype=np.float32).tobytes()
         cpu_s = time.process_time()
-        spent = list(_load(made, question, seconds, per_s))
+        spent = list(_load(self._made, question, seconds, per_s))
         cpu_s = time.process_time() - cpu_s
-        for each in made:
+        for each in self._made:
             each.sock.close()
         return {"latencies": [round(each * 1e3, 3) for each in spent], "cpu_s": cpu_s}
 
@@ -311,11 +309,10 @@ def run(*, quick: bool = False) -> BenchReport:
         ports = {arm: each.ask("start")["port"] for arm, each in servers.items()}
         for many, per_s in [*loads, (MOST, PACED_PER_S)]:
             for arm, server in servers.items():
+                where = {"arm": arm, "port": ports[arm], "folder": folder}
+                clients.ask("meet", connections=many, **where)
                 before = server.ask("spent")["cpu_s"]
-                found = clients.ask(
-                    "ask", arm=arm, port=ports[arm], folder=folder,
-                    connections=many, seconds=seconds, per_s=per_s,
-                )  # fmt: skip
+                found = clients.ask("load", seconds=seconds, per_s=per_s)
                 cpu_s = server.ask("spent")["cpu_s"] - before
                 _note(report, arm, many, per_s, seconds, found, cpu_s)
     return report
@@ -331,14 +328,15 @@ def _note(
     cpu_s: float,
 ) -> None:
     answers_per_s = len(found["latencies"]) / seconds
+    all_answers = answers_per_s * (seconds + WARM_S)  # about as many while it warmed up
     row: Row = {
         "arm": arm,
         "connections": connections,
         "load": f"paced, {per_s:g}/s" if per_s else "closed",
         "answers_per_s": round(answers_per_s),
         **distribution(found["latencies"]),
-        "server_cpu_s": round(cpu_s, 2),
-        "clients_cpu_s": round(found["cpu_s"], 2),
+        "server_cpu_us": round(cpu_s * 1e6 / all_answers),
+        "clients_cpu_us": round(found["cpu_s"] * 1e6 / all_answers),
     }
     report.rows.append(row)
     prefix = "" if arm == "sealed" else f"{arm}_"

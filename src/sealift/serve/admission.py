@@ -6,6 +6,7 @@ Until a session stands, frames are short, and those who came from one address ar
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
-from sealift.errors import PeerError, SealiftError, catalogue
+from sealift.errors import PeerError, SealiftError, UnavailableError, catalogue
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer
 from sealift.serve.scheduler import ServerMetrics
@@ -30,7 +31,31 @@ LONG_FRAME_BYTES: Final = 8 << 20  # that we send: evidence
 SESSION_FRAME_BYTES: Final = MAX_MESSAGE_BYTES + 4096
 SEND_S: Final = 20.0  # a client that takes nothing for so long is gone
 ACCEPT_PAUSE_S: Final = 0.05
+OWN_FILES: Final = (
+    256  # beside one for each client: brokers, the worker, the model, logs
+)
 _REGISTER: Final = bytes([ENVELOPE_VERSION, EnvelopeKind.REGISTER])
+
+
+def demand_descriptors(settings: ServingTable) -> None:
+    """Let this process have as many open files as its clients will need.
+
+    Raises:
+        UnavailableError: code ``too-few-files``, if the system allows fewer.
+    """
+    needed = settings.max_sessions + OWN_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise UnavailableError(
+            f"the server cannot keep {settings.max_sessions:,} clients",
+            why=f"this process may open {hard:,} files; it needs {needed:,}",
+            fix=f"Set max_sessions to {max(1, hard - OWN_FILES):,} or less in the job's "
+            "[serving], or raise the limit (ulimit -n)",
+            code="too-few-files",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 class FirstFrame:

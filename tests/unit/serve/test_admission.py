@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -180,3 +182,28 @@ def test_five_hundred_clients_of_one_address_are_answered_where_that_is_allowed(
 def test_a_long_first_frame_is_refused() -> None:
     with house() as made, pytest.raises(PeerError):
         made.knock(bytes(1 << 20)).receive(60)
+
+
+def test_files_for_all_clients_are_asked_for_or_the_limit_is_named() -> None:
+    """In a process of its own, whose limits are changed."""
+    script = """
+import resource, sys
+from sealift.errors import UnavailableError
+from sealift.serve.admission import demand_descriptors
+from sealift.train.job.settings import ServingTable
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 800))
+demand_descriptors(ServingTable(max_sessions=500))
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+try:
+    demand_descriptors(ServingTable(max_sessions=4096))
+except UnavailableError as error:
+    print(f"{error} [{error.code}]")
+"""
+    command = [sys.executable, "-c", script]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    limits, *refusal = found.splitlines()
+    assert limits == "(756, 800)"
+    assert refusal[0].startswith("the server cannot keep 4,096 clients: ")
+    assert "may open 800 files; it needs 4,352" in found
+    assert "Set max_sessions to 544 or less" in found
+    assert found.endswith(" [too-few-files]\n")

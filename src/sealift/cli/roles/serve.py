@@ -16,7 +16,7 @@ from sealift.cli.roles import add_role_arguments, set_up_role
 from sealift.cli.roles.attester import add_attester_arguments, evidence_places
 from sealift.events import emit
 from sealift.release.agreement.code import load_bundle
-from sealift.serve.admission import Admission
+from sealift.serve.admission import Admission, demand_descriptors
 from sealift.serve.modelworker import overwrite_live_rooms
 from sealift.serve.server import Server, find_subject
 from sealift.session.relay.server import Relay
@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
         restart_overwriting("sealift")
     on_second_signal(overwrite_live_rooms)
     setup = set_up_role(args, "server")
+    demand_descriptors(setup.job.serving)
     subject = find_subject(setup.agreement, setup.job.serving)
     attester = open_attester(setup, evidence_places(args))
     code = setup.agreement.agreement.code
