@@ -1,0 +1,436 @@
+"""Checkpoints of ``torch.distributed.checkpoint``, sealed where they are stored.
+
+``SealedStorageWriter`` and ``SealedStorageReader`` take the place of torch's
+``FileSystemWriter`` and ``FileSystemReader``::
+
+    with owner_keys("vault.db", "north.key", passphrase_file="north.pass") as keys:
+        key = checkpoint_key(keys, "my-training")
+    dcp.save(state, storage_writer=SealedStorageWriter("saved", key, head="saved.head"))
+    dcp.load(state, storage_reader=SealedStorageReader("saved", key, head="saved.head"))
+
+Each rank seals its tensors into one file; the coordinator seals a manifest that names the
+files by the digests of their headers, which no other file has. The head file names the
+manifest in the same way. It is small and not secret. Who keeps it where nobody else writes
+notices an older checkpoint, which everything else in the folder would agree to.
+Values that are no tensors are kept in the encoding of ``objects``; nothing is unpickled.
+Not protected: names of files and their lengths; a head file that is lost or replaced.
+Source: torch 2.13, ``torch.distributed.checkpoint.storage``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.storage import (
+    StorageReader,
+    StorageWriter,
+    WriteResult,
+)
+from torch.futures import Future
+
+from sealift.channel.record.outputfile import open_output
+from sealift.channel.record.record import verify_description
+from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
+from sealift.crypto.keys import SecretKey
+from sealift.errors import (
+    IntegrityError,
+    MalformedError,
+    SealiftError,
+    StaleError,
+    UnavailableError,
+    UsageError,
+    require_kind,
+    require_value,
+)
+from sealift.ids import Buffer, Digest
+from sealift.integrations.objects import pack_object, unpack_object
+
+if TYPE_CHECKING:
+    from sealift.release.vault.vault import Vault
+
+MANIFEST: Final = "manifest.sealed"
+_SHARD: Final = re.compile(r"[0-9a-f]{16}-\d{1,6}\.sealed")
+_FORMAT: Final = "sealift checkpoint 1"
+_MANIFEST_IS: Final = b"sealift checkpoint manifest 1"
+_MOST_HEAD_BYTES: Final = 1 << 12
+Place = str | os.PathLike[str]
+
+
+def checkpoint_key(keys: Vault, name: str) -> SecretKey:
+    """The key of this name in an owner's vault, made there if there is none.
+
+    Args:
+        keys: The open vault, of ``owner_keys``.
+        name: As that of a sealed table; a name of a table is refused by the reader.
+    """
+    if name not in keys.resources():
+        keys.store_all({name: SecretKey.generate()})
+    return keys.fetch(name)
+
+
+class SealedStorageWriter(StorageWriter):  # type: ignore[misc]
+    """Seals a checkpoint's files into a folder; each save replaces the one before.
+
+    Every rank makes one, with the same key. A save that is interrupted leaves the former
+    checkpoint as it was.
+
+    Args:
+        path: The folder; it is made if there is none.
+        key: Seals all files; each has a key of its own, derived from it.
+        head: The head file, replaced at the end of a save. The coordinator's counts.
+    """
+
+    def __init__(self, path: Place, key: SecretKey, *, head: Place) -> None:
+        self._path, self._key, self._head = Path(path), key, Path(head)
+        self._number = 0
+
+    def reset(self, checkpoint_id: Place | None = None) -> None:
+        """Another save begins; ``checkpoint_id`` is another folder."""
+        if checkpoint_id is not None:
+            self._path = Path(checkpoint_id)
+
+    def set_up_storage_writer(
+        self, is_coordinator: bool, *_args: Any, **_more: Any
+    ) -> None:
+        """The coordinator counts on from the head file; one that is none is refused now."""
+        if is_coordinator:
+            self._number = _former_number(self._head) + 1
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Nothing: the coordinator names the files."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Name a file for each rank; no save uses a name again."""
+        save = secrets.token_hex(8)
+        return [
+            SavePlan(
+                plan.items, f"{save}-{rank}.sealed", plan.planner_data, plan.usable
+            )
+            for rank, plan in enumerate(plans)
+        ]
+
+    def write_data(
+        self, plan: SavePlan, planner: SavePlanner
+    ) -> Future[list[WriteResult]]:
+        """Seal this rank's items into its file, one after the other.
+
+        Raises:
+            UsageError: code ``object-refused``, for a value that the encoding has not.
+            UnavailableError: if the disk is full, or the folder cannot be written.
+        """
+        name = _require_shard(plan.storage_data)
+        self._make_folder()
+        packed = {
+            at: pack_object(_value_of(planner, item))
+            for at, item in enumerate(plan.items)
+            if item.type is WriteItemType.BYTE_IO
+        }
+        lengths = [
+            len(packed[at]) if at in packed else _tensor_bytes(item)
+            for at, item in enumerate(plan.items)
+        ]
+
+        def content() -> Iterator[Buffer]:
+            for at, item in enumerate(plan.items):
+                yield packed[at] if at in packed else _bytes_of(planner, item)
+
+        card = write_sealed_file(
+            self._path / name,
+            content(),
+            key=self._key,
+            total_bytes=sum(lengths),
+            description=_shard_is(name),
+        )
+        header = str(Digest.of(card.header.encode()))
+        done: Future[list[WriteResult]] = Future()
+        results, offset = [], 0
+        for item, length in zip(plan.items, lengths, strict=True):
+            place = {"file": name, "header": header, "offset": offset, "length": length}
+            if item.tensor_data is not None:
+                place["dtype"] = item.tensor_data.properties.dtype
+                place["shape"] = item.tensor_data.chunk.sizes
+            results.append(WriteResult(item.index, length, place))
+            offset += length
+        done.set_result(results)
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Seal the manifest, then name it in the head file, then remove the former files."""
+        places = {each.index: each.storage_data for part in results for each in part}
+        metadata.storage_data = places
+        metadata.storage_meta = StorageMeta()
+        former = self._shards()
+        manifest = pack_object({"format": _FORMAT, "metadata": metadata})
+        card = write_sealed_file(
+            self._path / MANIFEST,
+            [manifest],
+            key=self._key,
+            total_bytes=len(manifest),
+            description=_MANIFEST_IS,
+            replace=True,
+        )
+        head = {
+            "number": self._number,
+            "manifest": str(Digest.of(card.header.encode())),
+        }
+        with open_output(self._head, replace=True) as output:
+            output.write(f"{json.dumps(head)}\n".encode())
+        for name in former - {each["file"] for each in places.values()}:
+            with suppress(FileNotFoundError):
+                (self._path / name).unlink()
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Place) -> bool:
+        """Whether this could be a folder; see ``StorageWriter``."""
+        return "://" not in os.fspath(checkpoint_id)
+
+    def _make_folder(self) -> None:
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UnavailableError(
+                f"cannot write {self._path}",
+                why=error.strerror or str(error),
+                code="cannot-write",
+            ) from None
+
+    def _shards(self) -> set[str]:
+        return {each.name for each in self._path.iterdir() if _is_shard(each.name)}
+
+
+class SealedStorageReader(StorageReader):  # type: ignore[misc]
+    """Opens a checkpoint that ``SealedStorageWriter`` sealed, in a world of any size.
+
+    Args:
+        path: The folder.
+        key: The writers' key.
+        head: The head file of the last save, as this rank has kept it.
+    """
+
+    def __init__(self, path: Place, key: SecretKey, *, head: Place) -> None:
+        self._path, self._key, self._head = Path(path), key, Path(head)
+        self._places: Mapping[Any, Mapping[str, Any]] = {}
+        self._failed: SealiftError | None = None
+
+    def reset(self, checkpoint_id: Place | None = None) -> None:
+        """Another load begins; ``checkpoint_id`` is another folder."""
+        self._failed = None
+        if checkpoint_id is not None:
+            self._path = Path(checkpoint_id)
+
+    def read_metadata(self, *_args: Any, **_more: Any) -> Metadata:
+        """The manifest's, once it was held against the head file.
+
+        Torch takes whatever is raised here for a checkpoint of another form and goes on
+        to look for that: so ``set_up_storage_reader``, which comes next, raises it.
+        """
+        try:
+            return self._read_manifest()
+        except SealiftError as error:
+            self._failed = error
+            return Metadata({})
+
+    def _read_manifest(self) -> Metadata:
+        """Open the manifest, and hold it against the head file.
+
+        Raises:
+            StaleError: code ``saved-rolled-back``.
+            AuthenticationError: if it was changed, or sealed with another key.
+            UnavailableError, MalformedError: if a file is missing, or is something else.
+        """
+        number, expected = _read_head(self._head)
+        with SealedFileReader(self._path / MANIFEST, self._key) as reader:
+            verify_description(self._key, reader.header, _MANIFEST_IS)
+            if Digest.of(reader.header.encode()) != expected:
+                raise StaleError(
+                    f"{self._path} holds another checkpoint than the one that was saved last",
+                    why=f"{self._head} names checkpoint {number}; the manifest in the "
+                    "folder is an older one, or a newer one of another run",
+                    code="saved-rolled-back",
+                )
+            reader.verify()
+            found = unpack_object(reader.read(0, reader.total_bytes))
+        metadata = found.get("metadata") if isinstance(found, dict) else None
+        if not isinstance(metadata, Metadata) or found.get("format") != _FORMAT:
+            raise MalformedError(
+                f"{self._path / MANIFEST} is no manifest of a checkpoint",
+                code="bad-saved",
+            )
+        return metadata
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *_args: Any, **_more: Any
+    ) -> None:
+        """Take over where everything lies.
+
+        Raises:
+            SealiftError: why the manifest could not be used; see ``_read_manifest``.
+        """
+        if self._failed is not None:
+            raise self._failed
+        self._places = metadata.storage_data
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Nothing to prepare."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Nothing to prepare."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Open what this rank needs, and copy it to where the planner says.
+
+        Raises:
+            IntegrityError: code ``saved-mixed``, for a file of another checkpoint.
+            AuthenticationError: if a file was changed.
+        """
+        by_file: dict[str, list[ReadItem]] = {}
+        for item in plan.items:
+            name = _require_shard(self._places[item.storage_index]["file"])
+            by_file.setdefault(name, []).append(item)
+        for name, items in by_file.items():
+            with SealedFileReader(self._path / name, self._key) as reader:
+                self._require_named(reader, name, items)
+                for item in sorted(items, key=self._offset):
+                    self._load(item, reader, planner)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Place) -> bool:
+        """Whether this could be a folder; see ``StorageReader``."""
+        return "://" not in os.fspath(checkpoint_id)
+
+    def _require_named(
+        self, reader: SealedFileReader, name: str, items: list[ReadItem]
+    ) -> None:
+        """The file is the one that the manifest names, not one like it."""
+        verify_description(self._key, reader.header, _shard_is(name))
+        header = str(Digest.of(reader.header.encode()))
+        if any(self._places[each.storage_index]["header"] != header for each in items):
+            raise IntegrityError(
+                f"{self._path / name} is a file of another checkpoint",
+                code="saved-mixed",
+            )
+
+    def _offset(self, item: ReadItem) -> int:
+        offset: int = self._places[item.storage_index]["offset"]
+        return offset
+
+    def _load(
+        self, item: ReadItem, reader: SealedFileReader, planner: LoadPlanner
+    ) -> None:
+        place = self._places[item.storage_index]
+        raw = reader.read(place["offset"], place["length"])
+        if item.type is LoadItemType.BYTE_IO:
+            # A planner reads what torch.save wrote: of a plain value, here and now.
+            again = io.BytesIO()
+            torch.save(unpack_object(raw), again)
+            again.seek(0)
+            planner.load_bytes(item, again)
+            return
+        target = planner.resolve_tensor(item).detach()
+        flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8) if raw else _EMPTY
+        stored = flat.view(place["dtype"]).reshape(place["shape"])
+        for axis, (start, length) in enumerate(
+            zip(item.storage_offsets, item.lengths, strict=True)
+        ):
+            stored = stored.narrow(axis, start, length)
+        target.copy_(stored)
+        planner.commit_tensor(item, target)
+
+
+_EMPTY: Final = torch.empty(0, dtype=torch.uint8)
+
+
+def _value_of(planner: SavePlanner, item: WriteItem) -> Any:
+    """A value that is no tensor, before the planner writes it as torch.save does."""
+    lookup: Callable[[Any], Any] | None = getattr(planner, "lookup_object", None)
+    if lookup is None:
+        raise UsageError(
+            f"{type(planner).__name__} gives values as pickles, and these are not kept",
+            fix="Use torch's DefaultSavePlanner, or one that is derived from it",
+            code="object-refused",
+        )
+    return lookup(item.index)
+
+
+def _tensor_bytes(item: WriteItem) -> int:
+    data = require_value(item.tensor_data, "what is no value is a tensor")
+    shape, dtype = data.chunk.sizes, data.properties.dtype
+    count: int = torch.Size(shape).numel() * dtype.itemsize
+    return count
+
+
+def _bytes_of(planner: SavePlanner, item: WriteItem) -> Buffer:
+    found = require_kind(planner.resolve_data(item), Tensor)
+    dense = found.detach().cpu().contiguous().reshape(-1)
+    return memoryview(dense.view(torch.uint8).numpy())
+
+
+def _is_shard(name: object) -> bool:
+    return isinstance(name, str) and _SHARD.fullmatch(name) is not None
+
+
+def _require_shard(name: object) -> str:
+    """Another rank said it: it must not choose another file of this machine."""
+    if not _is_shard(name):
+        raise MalformedError(f"{name!r} is no file of a checkpoint", code="bad-saved")
+    return str(name)
+
+
+def _shard_is(name: str) -> bytes:
+    return f"sealift checkpoint file 1 {name}".encode()
+
+
+def _former_number(head: Path) -> int:
+    return _read_head(head)[0] if head.exists() else 0
+
+
+def _read_head(path: Path) -> tuple[int, Digest]:
+    """Number of the checkpoint, and digest of its manifest's header."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_HEAD_BYTES)
+    except OSError as error:
+        raise UnavailableError(
+            f"the head file {path} cannot be read",
+            why=error.strerror or str(error),
+            fix="Without it nobody can tell the last checkpoint from an older one: copy "
+            "it from where the coordinator wrote it",
+            code="cannot-read",
+        ) from None
+    try:
+        found = json.loads(raw)
+        number, manifest = found["number"], Digest.from_text(found["manifest"])
+        if type(number) is not int or number < 1:
+            raise ValueError("its number is none")
+    except (ValueError, KeyError, TypeError, SealiftError) as error:
+        raise MalformedError(
+            f"{path} is no head file of a checkpoint", why=error, code="bad-saved"
+        ) from None
+    return number, manifest
