@@ -32,7 +32,8 @@ BENCHES: Final = {
     "release": "keys by proof: a quote and a session each, many at once, renewal, loss",
     "travel": "visits beside shipping the data or the model, at several link rates",
 }
-ON_GPU: Final = {"allreduce": "deviceranks"}  # with --device cuda
+# With --device cuda.
+ON_GPU: Final = {"allreduce": "deviceranks", "outsource": "outsource.machine"}
 # Where a bench is a folder: the file that is read first.
 FIRST: Final = {
     "ddp": "iterations",
@@ -58,7 +59,8 @@ def make_parser() -> Parser:
         "--device",
         choices=("cpu", "cuda"),
         default="cpu",
-        help="allreduce: where the ranks' tensors lie (default: cpu)",
+        help="allreduce: where the ranks' tensors lie; outsource: where its servers "
+        "multiply (default: cpu)",
     )
     parser.add_file("--json", help="write the report of one bench there")
     return parser

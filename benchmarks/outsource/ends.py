@@ -6,6 +6,7 @@ Identities are made here, and everybody is one machine's: what is measured is th
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -16,28 +17,36 @@ import torch
 from benchmarks.harness import Answer, End, Peer
 from sealift.channel.transport.tcp import TcpListener
 from sealift.crypto.sign import PublicKey, SigningKey
+from sealift.errors import RefusedError
 from sealift.ids import Digest, Role
 from sealift.numeric.kernels import best_kernels
 from sealift.outsource.compute import ShareProducts
 from sealift.outsource.connections import Connections, ServerPlace
-from sealift.outsource.masked import SHARES, Share
+from sealift.outsource.masked import SHARES, MaskedProducts, Share
 from sealift.outsource.server import ShareServer
 from sealift.outsource.trace import Traces
 from sealift.session.endpoint import Endpoint, PeerPolicy
 
 AGREEMENT: Final = Digest.of(b"the servers of a measurement")
-_MOST_BYTES: Final = 8 << 30
+_MOST_BYTES: Final = 24 << 30
 _ANSWER_S: Final = 300.0
+_LEAVING_S, _PAUSE_S = 10.0, 0.02
 
 
 class ShareEnd(End):
-    """One server, on one thread of arithmetic."""
+    """One server.
 
-    def __init__(self, share: str) -> None:
-        torch.set_num_threads(1)
+    Args:
+        share: Which.
+        device: Where it multiplies.
+        cores: Threads of arithmetic.
+    """
+
+    def __init__(self, share: str, device: str, cores: str) -> None:
+        torch.set_num_threads(int(cores))
         (self._share,) = (each for each in SHARES if each == share)
-        self._identity = SigningKey.generate()
-        self._kernels = replace(best_kernels(), cores=1)
+        self._identity, self._device = SigningKey.generate(), device
+        self._kernels = replace(best_kernels(), cores=int(cores))
         self._listener = TcpListener()
 
     def open(self, instance: str) -> Answer:
@@ -54,7 +63,7 @@ class ShareEnd(End):
                 roles=frozenset({Role.ACCELERATOR}),
                 instance=PublicKey.from_text(instance),
             ),
-            products=ShareProducts("cpu", self._kernels),
+            products=ShareProducts(self._device, self._kernels),
             kernels=self._kernels,
             most_bytes=_MOST_BYTES,
         )
@@ -67,11 +76,20 @@ class ShareEnd(End):
 
 
 class ShareEnds:
-    """Three of them, started."""
+    """Three of them, started.
 
-    def __init__(self, stack: ExitStack) -> None:
-        self._instance = SigningKey.generate()
-        ends = {s: stack.enter_context(Peer.start(ShareEnd, s)) for s in SHARES}
+    Args:
+        stack: Ends them.
+        device: Where they multiply.
+        cores: Threads of arithmetic of each.
+    """
+
+    def __init__(self, stack: ExitStack, device: str = "cpu", cores: int = 1) -> None:
+        self._instance, self._asked = SigningKey.generate(), ExitStack()
+        ends = {
+            s: stack.enter_context(Peer.start(ShareEnd, s, device, cores))
+            for s in SHARES
+        }
         key = self._instance.public_key.to_text()
         self._ends = ends
         self._places = [
@@ -92,6 +110,23 @@ class ShareEnds:
         ) as found:
             found.announce(traces)
             yield found
+
+    def open(self, traces: Traces) -> MaskedProducts:
+        """As ``own.door.Reach`` has it: sessions for these steps, former ones end."""
+        self.close()
+        until_s = time.monotonic() + _LEAVING_S
+        while True:
+            try:
+                asked = self._asked.enter_context(self.asked(traces))
+                return MaskedProducts(asked, best_kernels())
+            except RefusedError:  # it may not have left the former session
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(_PAUSE_S)
+
+    def close(self) -> None:
+        """End what ``open`` opened. Idempotent."""
+        self._asked.close()
 
     def cpu_s(self) -> dict[Share, float]:
         """Processor seconds of each so far."""

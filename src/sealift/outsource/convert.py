@@ -58,12 +58,14 @@ class Route:
         through: None where they are made here.
         keeps: Whether operands are kept for gradients.
         edges: Names of the modules that are called first and last.
+        stays: Names of the modules that compute here after all.
         calls: Forward calls of this step so far.
     """
 
     through: Outsourced | None = None
     keeps: bool = False
     edges: frozenset[str] = frozenset()
+    stays: frozenset[str] = frozenset()
     calls: int = 0
     _kept: WeakSet[ModuleCall] = field(default_factory=WeakSet)
 
@@ -111,6 +113,11 @@ class ConvertedModule:
 
     name: str
     route: Route
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it computes as if it were not converted."""
+        return self.route.is_plain or self.name in self.route.stays
 
     def product(
         self, x: Tensor, w: Tensor, stride: Pair = (1, 1), padding: Pair = (0, 0)
@@ -239,7 +246,7 @@ class OutsourcedLinear(_Converted, nn.Linear):
     @torch.compiler.disable
     def forward(self, x: Tensor) -> Tensor:
         """As PyTorch's."""
-        if self._place.route.is_plain:
+        if self._place.is_plain:
             return nn.Linear.forward(self, x)
         rows = x.reshape(-1, 1, 1, x.shape[-1])
         y = self._place.product(rows, self.weight[:, None, None])
@@ -256,7 +263,7 @@ class OutsourcedConv2d(_Converted, nn.Conv2d):
     @torch.compiler.disable
     def forward(self, x: Tensor) -> Tensor:
         """As PyTorch's; memory that is ``channels_last`` is not copied."""
-        if self._place.route.is_plain:
+        if self._place.is_plain:
             return nn.Conv2d.forward(self, x)
         images = x if x.dim() == 4 else x[None]
         nhwc, kernel = (each.permute(0, 2, 3, 1) for each in (images, self.weight))

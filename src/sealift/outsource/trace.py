@@ -8,8 +8,9 @@ Source: spec/shares.md section 4.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -99,6 +100,23 @@ class Traces:
 def calls_of(trace: Trace) -> list[Forward]:
     """The calls of a step, in their order."""
     return [each for each in trace if isinstance(each, Forward)]
+
+
+def without(trace: Trace, names: Container[str]) -> Trace:
+    """A step's trace where these layers are computed elsewhere."""
+    numbers: dict[int, int] = {}  # of the calls that are left
+    found: list[Exchange] = []
+    calls = count()
+    for each in trace:
+        if isinstance(each, Backward):
+            if each.call in numbers:
+                found.append(Backward(numbers[each.call], each.wants))
+            continue
+        call = next(calls)
+        if each.layer.name not in names:
+            numbers[call] = len(numbers)
+            found.append(each)
+    return tuple(found)
 
 
 def _demand_later(exchange: Forward) -> None:

@@ -7,13 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from benchmarks.outsource import machine
 from benchmarks.outsource.accuracy import HeadRoom
 from benchmarks.outsource.models import (
     CIFAR10,
     CIFAR10_FILE,
     digits_mlp,
     read_images,
+    vgg11_layers,
 )
 from benchmarks.outsource.steps import Timed
 from sealift.errors import UsageError
@@ -74,6 +77,24 @@ def test_without_a_folder_there_are_photographs(
     found = read_images(2)
     assert (found.what, len(found.y)) == ("scikit-learn's photographs", 2)
     assert found.x.shape == (2, 3, 32, 32)
+
+
+def small_model() -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+
+
+def test_layers_and_models_are_measured_beside_own_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What runs on a GPU machine, with servers on the processor."""
+    monkeypatch.setattr(machine, "LINEAR_QUICK", ((40, 8, 1),))
+    monkeypatch.setattr(machine, "vgg11", small_model)
+    monkeypatch.setattr(machine, "vgg11_layers", lambda batch: vgg11_layers(2)[:1])
+    report = machine.run(quick=True, device="cpu")
+    layers = [row["layer"] for row in report.rows if "layer" in row]
+    assert layers == ["linear 8", "conv1"]
+    assert {row["module"] for row in report.rows if "module" in row} == {"1"}
+    assert report.ratios.keys() >= {"own_vs_ours_vgg11", "own_vs_planned_vgg11"}
 
 
 def test_head_room_is_counted_for_each_product_of_a_layer() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,6 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.numeric.kernels import portable_kernels
-from sealift.numeric.loops import U32
 from sealift.outsource.compute import ShareProducts
 from sealift.outsource.masked import SHARES
 from sealift.outsource.own.model import OutsourcedModel, outsource
@@ -92,10 +92,9 @@ def test_a_server_that_lies_is_named(
     world: OwnWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Lying(ShareProducts):
-        def product(self, *args: object) -> U32:
-            found = super().product(*args)  # type: ignore[arg-type]
-            found[0] ^= 1
-            return found
+        def make(self, *args: Any, **more: Any) -> Iterator[int]:
+            yield from super().make(*args, **more)
+            args[-1][0] ^= 1
 
     world.running["M"].products = Lying("cpu", KERNELS)
     with reached(world) as model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,6 @@ from sealift.data.schedule.visits import BufferChoice
 from sealift.errors import AuthenticationError, IntegrityError, UsageError
 from sealift.events import Event
 from sealift.numeric.kernels import SMALL_DEPTH
-from sealift.numeric.loops import U32
 from sealift.outsource.compute import ShareProducts
 from sealift.outsource.masked import MaskedProducts
 from sealift.outsource.terms import Forward, Layer
@@ -30,10 +30,9 @@ KIND = StepKind("evaluate", 2)
 
 
 class Lying(ShareProducts):
-    def product(self, *args: Any) -> U32:
-        found = super().product(*args)
-        found[0] ^= 1
-        return found
+    def make(self, *args: Any, **more: Any) -> Iterator[int]:
+        yield from super().make(*args, **more)
+        args[-1][0] ^= 1
 
 
 @pytest.mark.parametrize("kept", [True, False])

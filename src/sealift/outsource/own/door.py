@@ -7,15 +7,22 @@ its first was made, so a form that is new ends the sessions, and opens others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from sealift.errors import JobError, PeerError, SealiftError, require_value
 from sealift.numeric.kernels import Kernels
 from sealift.numeric.loops import F32
 from sealift.outsource.multiplier import Multiplier, Observe, Products
+from sealift.outsource.own.speed import (
+    LayerSpeed,
+    Seconds,
+    quickest,
+    seconds_here,
+    seconds_of_zeros,
+)
 from sealift.outsource.terms import Backward, Forward, Layer
 from sealift.outsource.trace import (
     Phase,
@@ -25,7 +32,10 @@ from sealift.outsource.trace import (
     Traces,
     calls_of,
     tabulate,
+    without,
 )
+
+PASSES: Final = 3  # steps of zeros: the first finds nothing prepared
 
 
 class Reach(Protocol):
@@ -118,14 +128,35 @@ class StepRunner:
         """A step begins; one after one that failed has the same number, and masks anew."""
         self._on_begin()
         with self._watching():
-            if self._multiplier is None:
-                products = self._reach.open(tabulate(self._traces))
-                self._multiplier = Multiplier(
-                    products, self._kernels, self._seed, self._on_rounding
-                )
             trace = self._traces[kind]
             self._layers = [each.layer for each in calls_of(trace)]
-            self._multiplier.begin(kind, self.settled, StepTrace(trace))
+            self._opened().begin(kind, self.settled, StepTrace(trace))
+
+    def measure(self, kind: StepKind) -> dict[str, LayerSpeed]:
+        """How long each layer of a form of steps takes, here and by servers.
+
+        Raises:
+            SealiftError: if a server is gone, or answers wrongly.
+        """
+        trace = self._traces[kind]
+        self._on_begin()
+        with self._watching():
+            served = quickest(self._served_zeros(kind) for _ in range(PASSES))
+        here = seconds_here(trace, PASSES)
+        return {name: LayerSpeed(here[name], served[name]) for name in here}
+
+    def leave_out(self, names: Collection[str]) -> None:
+        """Let steps of all forms be without these layers from now on."""
+        self._traces = {k: without(t, names) for k, t in self._traces.items()}
+        self._multiplier = None
+
+    def _served_zeros(self, kind: StepKind) -> Seconds:
+        trace, products = self._traces[kind], self._opened().products
+        multiplier = Multiplier(products, self._kernels, self._seed)
+        multiplier.begin(kind, self.settled, StepTrace(trace))
+        found = seconds_of_zeros(trace, multiplier)
+        multiplier.settle()
+        return found
 
     def forward(self, exchange: Forward, x: F32, w: F32) -> F32:
         """``y``."""
@@ -165,6 +196,15 @@ class StepRunner:
         """Raise what servers did wrong before, if they did."""
         if self._failed is not None:
             raise self._failed
+
+    def _opened(self) -> Multiplier:
+        """Servers that know all forms of steps."""
+        if self._multiplier is None:
+            products = self._reach.open(tabulate(self._traces))
+            self._multiplier = Multiplier(
+                products, self._kernels, self._seed, self._on_rounding
+            )
+        return self._multiplier
 
     @property
     def _begun(self) -> Multiplier:

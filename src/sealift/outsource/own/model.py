@@ -44,6 +44,7 @@ from sealift.outsource.modelstate import ModelState
 from sealift.outsource.own.door import LayerCost, Reach, StepRunner
 from sealift.outsource.own.rounding import RoundingError, RoundingWatch, describe
 from sealift.outsource.own.servers import ReachedServers, Servers
+from sealift.outsource.own.speed import LayerSpeed
 from sealift.outsource.own.steps import Steps
 from sealift.outsource.terms import Tensor as Operand
 from sealift.outsource.trace import Phase, StepKind
@@ -62,6 +63,7 @@ class ModuleReport:
         rounding: Of each operand (``x``, ``w``, ``dy``), what rounding it to integers
             changed, the last time that it was measured: at one of 64 steps.
         cost: Of its products in all steps on servers; None if there were none.
+        speed: Of a step of zeros, here and by servers; None if it was not measured.
     """
 
     name: str
@@ -70,10 +72,13 @@ class ModuleReport:
     share: float
     rounding: Mapping[Operand, RoundingError]
     cost: LayerCost | None
+    speed: LayerSpeed | None = None
 
     def __str__(self) -> str:
         where = f"on this machine: {self.stays}" if self.stays else "servers"
         parts = [f"{self.name:<32} {self.kind:<16} {self.share:6.1%}  {where}"]
+        if self.speed is not None:
+            parts.append(str(self.speed))
         if self.cost is not None:
             parts.append(str(self.cost))
         if self.rounding:
@@ -104,7 +109,13 @@ class OutsourcedState:
     """What an outsourced model has besides: its steps, and what it measured."""
 
     def __init__(
-        self, model: nn.Module, reach: Reach, kernels: Kernels, seed: int
+        self,
+        model: nn.Module,
+        reach: Reach,
+        kernels: Kernels,
+        seed: int,
+        *,
+        keep_faster: bool,
     ) -> None:
         route = Route()
         self._model, self._reach = model, reach
@@ -128,7 +139,8 @@ class OutsourcedState:
             on_failure=self._undo_step,
             on_rounding=self._rounding.note,
         )
-        self._door, self.steps = door, Steps(route, door)
+        self._door = door
+        self.steps = Steps(route, door, keep_faster=keep_faster)
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def _why_none(self) -> str:
@@ -170,14 +182,20 @@ class OutsourcedState:
             ModuleReport(
                 name,
                 kind,
-                why,
+                why or self._why_faster(name),
                 self._seconds[name] / total,
                 self._rounding.errors.get(name, {}),
                 self._door.costs.get(name),
+                self.steps.speeds.get(name),
             )
             for name, (_, kind, why) in self._leaves.items()
         )
         return ConversionReport(tuple(modules), self.steps.rehearsed, self.steps.served)
+
+    def _why_faster(self, name: str) -> str:
+        """Why it stays though servers could compute it; nothing, if it does not."""
+        speed = self.steps.speeds.get(name)
+        return "it is faster" if speed is not None and speed.stays else ""
 
     @contextmanager
     def _measured(self) -> Iterator[None]:
@@ -266,7 +284,11 @@ class OutsourcedModel(nn.Module):
 
 
 def outsource_module(
-    model: nn.Module, *, servers: Servers | str | Path, key: Identity | str | Path
+    model: nn.Module,
+    *,
+    servers: Servers | str | Path,
+    key: Identity | str | Path,
+    keep_faster: bool = False,
 ) -> OutsourcedModel:
     """Let three servers that nobody trusts make the products of ``Linear`` and ``Conv2d``.
 
@@ -279,6 +301,8 @@ def outsource_module(
         servers: Or ``servers.toml``.
         key: The client's identity, or its file; its passphrase is in
             ``SEALIFT_PASSPHRASE``.
+        keep_faster: Let modules stay here that are faster here, as few steps of zeros
+            show before the first step on servers; ``outsourced()`` says which.
 
     Raises:
         UsageError: code ``nothing-to-outsource``, ``other-key``.
@@ -290,11 +314,17 @@ def outsource_module(
         key = load_identity(Path(key), read_given_passphrase(None, os.environ) or "")
     kernels = best_kernels()
     reach = ReachedServers(servers, key, kernels)
-    return outsource(model, reach, kernels, seed=secrets.randbits(63))
+    seed = secrets.randbits(63)
+    return outsource(model, reach, kernels, seed=seed, keep_faster=keep_faster)
 
 
 def outsource(
-    model: nn.Module, reach: Reach, kernels: Kernels, *, seed: int
+    model: nn.Module,
+    reach: Reach,
+    kernels: Kernels,
+    *,
+    seed: int,
+    keep_faster: bool = False,
 ) -> OutsourcedModel:
     """As ``outsource_module``, to whoever is reached.
 
@@ -303,12 +333,13 @@ def outsource(
         reach: The servers.
         kernels: Compute.
         seed: Of the rounding.
+        keep_faster: See ``outsource_module``.
 
     Raises:
         UsageError: code ``nothing-to-outsource``.
     """
     plain = type(model)
-    own = OutsourcedState(model, reach, kernels, seed)
+    own = OutsourcedState(model, reach, kernels, seed, keep_faster=keep_faster)
     model.__dict__[STATE] = own
     name, parents = f"Outsourced{plain.__name__}", (OutsourcedModel, type(model))
     model.__class__ = type(name, parents, {"plain": plain, "__doc__": plain.__doc__})

@@ -19,6 +19,7 @@ from sealift.numeric.loops import F32
 from sealift.outsource.convert import Route
 from sealift.outsource.own.door import StepRunner
 from sealift.outsource.own.rehearsal import StepRehearsal
+from sealift.outsource.own.speed import LayerSpeed
 from sealift.outsource.terms import Backward, Exchange, Forward, Layer, Tensor
 from sealift.outsource.trace import StepKind, Trace
 
@@ -111,12 +112,22 @@ class Served:
 class Steps:
     """All steps of one model.
 
+    Args:
+        route: Of the model.
+        door: To the servers.
+        keep_faster: Whether modules stay here that are faster here.
+
     Attributes:
         rehearsed: Steps that were made here.
+        speeds: Of each module, if they were measured; some stay.
     """
 
-    def __init__(self, route: Route, door: StepRunner) -> None:
+    def __init__(
+        self, route: Route, door: StepRunner, *, keep_faster: bool = False
+    ) -> None:
         self.rehearsed = 0
+        self.speeds: dict[str, LayerSpeed] = {}
+        self._keep_faster = keep_faster
         self._route, self._door = route, door
         self._kind = StepKind("evaluate", 0)
         self._step: StepRehearsal | Served | None = None
@@ -139,6 +150,9 @@ class Steps:
         self._door.demand_sound()
         self._end_before_call(trained)
         step = self._step or self._begin(kind)
+        if step is None:
+            yield False
+            return
         if isinstance(step, StepRehearsal):
             step.begin_part()
         self._torn = True
@@ -176,6 +190,13 @@ class Steps:
         if isinstance(self._step, Served) and not self._step.over:
             raise self._step.unfinished()
 
+    def _choose(self, kind: StepKind) -> None:
+        """Let stay what is faster here, in steps of every form."""
+        self.speeds = self._door.measure(kind)
+        stay = frozenset(name for name, each in self.speeds.items() if each.stays)
+        self._route.stays = stay
+        self._door.leave_out(stay)
+
     def _end_before_call(self, trained: tuple[bool, ...]) -> None:
         """What is open goes on only where it waits for another call of the model."""
         match self._step:
@@ -196,9 +217,14 @@ class Steps:
         self._door.learn(self._kind, step.trace(self._route.edges))
         self.rehearsed += 1
 
-    def _begin(self, kind: StepKind) -> StepRehearsal | Served:
+    def _begin(self, kind: StepKind) -> StepRehearsal | Served | None:
+        """None, if all modules stay here."""
         self._route.begin()
         self._kind = kind
+        if self._keep_faster and not self.speeds and self._door.trace(kind):
+            self._choose(kind)
+        if self.speeds and all(each.stays for each in self.speeds.values()):
+            return None
         if trace := self._door.trace(kind):
             self._door.begin(kind)
             self._step = Served(self._door, trace)
