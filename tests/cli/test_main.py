@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -68,9 +69,17 @@ def test_a_bug_without_a_place_for_its_log(
 def test_out_of_memory(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    break_audit(monkeypatch, MemoryError())
+    """The line names the process, what it asked for, had, and could have had."""
+    break_audit(monkeypatch, MemoryError("Unable to allocate 7.45 GiB"))
     assert door.main(["audit"]) == 3
-    assert capsys.readouterr().err.endswith("[no-memory]\n")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "sealift: the process sealift audit ran out of memory: Unable to allocate 7.45 GiB; it had "
+    )
+    assert re.search(
+        r"it had [\d.]+ [MG]B, and [\d.]+ [MG]B are free on this machine", line
+    )
+    assert line.endswith("then start the same command again [no-memory]")
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ import errno
 import importlib
 import importlib.util
 import os
+import resource
 import secrets
 import signal
 import sys
@@ -42,6 +43,7 @@ from sealift.errors import (
     visible,
 )
 from sealift.train.job.signals import StopRequested, follow_parent, install_stop_signals
+from sealift.view.words import say_bytes
 
 
 def _record_bug(error: Exception) -> str:
@@ -210,9 +212,8 @@ def run_guarded(run: Callable[[], int], noun: Sequence[str] = ()) -> int:
     except BrokenPipeError:
         forget_stdout()
         return EXIT_PIPE
-    except MemoryError:
-        fix = "Free some memory, or use smaller buffers"
-        return _report(UnavailableError("out of memory", fix=fix, code="no-memory"))
+    except MemoryError as error:
+        return _report(_out_of_memory("".join(noun), error))
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             return _report(_without_torch("".join(noun)))
@@ -220,6 +221,22 @@ def run_guarded(run: Callable[[], int], noun: Sequence[str] = ()) -> int:
             return _report(unwritten(error))  # of a print: files are written elsewhere
         _say(_record_bug(error))
         return EXIT_BUG
+
+
+def _out_of_memory(noun: str, error: MemoryError) -> UnavailableError:
+    """Which process it was, what it had and asked for, and what there was for it."""
+    from sealift.data.schedule.memory import free_memory_bytes
+
+    had = say_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    with suppress(OSError, ValueError):  # of a machine that does not say
+        had = f"{had}, and {say_bytes(free_memory_bytes())} are free on this machine"
+    return UnavailableError(
+        f"the process sealift {noun}".rstrip() + " ran out of memory",
+        why=f"{error}; it had {had}" if str(error) else f"it had {had}",
+        fix="Free memory, or use a smaller model, smaller batches or buffers; then start "
+        "the same command again",
+        code="no-memory",
+    )
 
 
 def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:

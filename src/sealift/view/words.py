@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 def say_bytes(count: int) -> str:
-    """Bytes for people: ``79.2 kB``, ``5.1 MB``."""
-    for unit, size in (("MB", 10**6), ("kB", 10**3)):
+    """Bytes for people: ``79.2 kB``, ``5.1 MB``, ``2.0 GB``."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count} B"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from sealift.errors import JobError, PeerError, SealiftError, remedy
-from sealift.train.job.roleprocesses import Ended, RoleProcesses, RoleResult
+from sealift.train.job.roleprocesses import (
+    Ended,
+    RoleProcesses,
+    RoleResult,
+    error_said,
+)
 
 pytestmark = pytest.mark.distributed
 
@@ -38,6 +44,16 @@ def test_other_last_words_are_quoted(tmp_path: Path) -> None:
     error = failure(tmp_path, "no_such_module", [])
     assert isinstance(error, JobError)
     assert (error.code, error.why.count("no_such_module")) == ("role-ended", 1)
+
+
+def test_a_process_that_the_system_killed_is_named_with_the_likely_reason() -> None:
+    """Its last line was about something else: it could not say this."""
+    error = error_said("accelerator", "visit 7 of 12", -signal.SIGKILL)
+    assert error.code == "role-ended"
+    assert str(error).startswith(
+        "the process accelerator was killed: somebody did, or Linux did because the "
+        "machine's memory ran out. Free memory, "
+    )
 
 
 def test_results_are_told_and_the_end_as_well(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import json
 import os
 import queue
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -125,6 +126,14 @@ def error_said(
         exit_code: Not 0.
         about: What the error's line begins with.
     """
+    if exit_code == -signal.SIGKILL:  # it could not say why
+        return JobError(
+            f"the process {name} was killed",
+            why="somebody did, or Linux did because the machine's memory ran out",
+            fix="Free memory, or use a smaller model or smaller buffers; then start the "
+            "same command again",
+            code="role-ended",
+        )
     match = _ERROR_LINE.match(last)
     if match is None or exit_code not in CLASS_FOR_EXIT:
         return JobError(
