@@ -419,9 +419,8 @@ def _read_head(path: Path) -> tuple[int, Digest]:
     except OSError as error:
         raise UnavailableError(
             f"the head file {path} cannot be read",
-            why=error.strerror or str(error),
-            fix="Without it nobody can tell the last checkpoint from an older one: copy "
-            "it from where the coordinator wrote it",
+            why=f"{error.strerror or error}; without it nobody can tell the last checkpoint "
+            "from an older one, so copy it from where the coordinator wrote it",
             code="cannot-read",
         ) from None
     try:
