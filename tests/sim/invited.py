@@ -65,7 +65,13 @@ NOW_S = 1_800_000_000
 UNTIL_S = NOW_S + 3600
 RULE = ReleaseRule(max_uses=40)
 # What an owner's own program lets a plain yes sign.
-ABOVE_FLOOR = replace(OUTPUT, metric_rows=16, statistics_rows=16, min_owner_rows=16)
+ABOVE_FLOOR = replace(
+    OUTPUT,
+    metrics=(*OUTPUT.metrics, "classes_2", "scores_64", "age_regression"),
+    metric_rows=16,
+    statistics_rows=16,
+    min_owner_rows=16,
+)
 
 
 def declare(host: Identity, meeting: bytes, **changes: Any) -> Declaration:

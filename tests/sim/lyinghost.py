@@ -42,6 +42,7 @@ name = "ward"
 dtype = "int64"
 categories = ["a", "b"]
 """
+MEASURES = ("loss", "accuracy")
 JOB = "[training]\nepochs = 2\nbatch_rows = 8\n"
 YES = ("y", "y", "y")
 Lie = Callable[[str, FromHost], FromHost]
@@ -93,7 +94,7 @@ class LyingHost:
 
     def _host(self) -> ToldHost:
         invited = [*self.invitations.values()]
-        declared, files = declaration_of(self.args, invited, self.identity)
+        declared, files = declaration_of(self.args, invited, self.identity, MEASURES)
         self.book.declare(declared.digest)
         return ToldHost(
             self.book, declared, files, self.identity, wall_clock, self._next

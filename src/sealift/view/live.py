@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sealift.events import metrics_of
 from sealift.train.job.journal import BEGAN, ENDED, FINISHED, STOPPED, JournalEntry
 from sealift.train.job.sentences import sentence
+from sealift.train.loop.measures import shown_numbers
 
 MAX_KEPT: Final = 200  # lines of each list on the page
 _TROUBLE: Final = (
@@ -19,7 +20,8 @@ _TROUBLE: Final = (
     "release.missing", "role.refused", "shares.refused", "shares.wrong", "state.changed",
     "visit.again", "visit.skipped", "watch.failing",
 )  # fmt: skip
-_OF_OWNERS: Final = ("holder.measured", "slice.worked")
+_OF_OWNERS: Final = ("holder.measured", "rank.measured", "slice.worked")
+_WHOSE: Final = ("own", "joint", "alone")
 _RELEASED: Final = ("release.granted", "release.collected")
 _GATHERING: Final = ("guest.arrived", "guest.brought", "guest.agreed", "role.arrived")
 
@@ -163,6 +165,8 @@ class LiveRun:
                 self._row(told, float(fields.get("seconds", 0.0)))
             case "slice.worked":
                 self._row(told, 0.0)
+            case "rank.measured":
+                self._compare(told)
             case "holder.receipt":
                 self.receipts += 1
             case "checkpoint.sealed" | "checkpoint.committed":
@@ -211,7 +215,7 @@ class LiveRun:
     def _row(self, told: JournalEntry, seconds: float) -> None:
         fields = told.fields
         self.working_s = self.working_s or told.at_s - seconds
-        numbers = metrics_of(fields)
+        numbers = shown_numbers(metrics_of(fields))
         if told.kind == "slice.worked":  # of one's own slice, by their plain names
             numbers = {n: v for n, v in fields.items() if isinstance(v, float)}
         self.rows.append(
@@ -224,6 +228,21 @@ class LiveRun:
                 **numbers,
             }
         )
+
+    def _compare(self, told: JournalEntry) -> None:
+        """An owner's own numbers, everybody's, and those of its own rows alone: a line each."""
+        numbers = metrics_of(told.fields)
+        for each in _WHOSE:
+            own = {
+                f"metric.{name.removeprefix(f'{each}.')}": value
+                for name, value in numbers.items()
+                if name.startswith(f"{each}.")
+            }
+            plain = {n: v for n, v in told.fields.items() if n.partition(".")[1] == ""}
+            holder = plain["holder"] if each == "own" else each
+            fields = {**plain, **own, "holder": holder}
+            if own:
+                self._row(replace(told, fields=fields), 0.0)
 
 
 def replay(told: Iterable[JournalEntry], run: LiveRun | None = None) -> LiveRun:

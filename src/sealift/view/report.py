@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sealift.release.agreement import Agreement
 from sealift.train.job.settings import JobTable
+from sealift.train.output.history import shown_row
 from sealift.view.officer import Reader, SeenRun
 from sealift.view.runpage import run_page
 
@@ -38,9 +39,9 @@ def make_report(
         model_bytes: Of the model as it left; 0 without one.
     """
     metrics: Mapping[str, float] = result["metrics"]
-    level = str(result["level"])
+    level, shown = str(result["level"]), [shown_row(row) for row in rows]
     run = see_run(
-        job, agreement, rows, level, metrics=tuple(metrics), model_bytes=model_bytes
+        job, agreement, shown, level, metrics=tuple(metrics), model_bytes=model_bytes
     )
     plain = {key: str(value) for key, value in result.items() if key != "metrics"}
     return run_page(job.name, run, rows, metrics, {"plan": job.plan, **plain})

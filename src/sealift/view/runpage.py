@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sealift.attest.level import protects_nobody
 from sealift.release.agreement.explain import KEPT_OUT, count, say_list
+from sealift.train.output.history import numbers_over, shown_row
 from sealift.view.charts import Curve, plot
 from sealift.view.markup import Markup, element, facts, fold, join, section, table
 from sealift.view.officer import SeenRun, for_owners, glossary, who_gave_what
@@ -29,7 +30,7 @@ def run_page(
         job: Its name.
         run: What its owners ask about.
         rows: Its history.
-        metrics: Names of numbers, and their means over all held-out rows.
+        metrics: Names of numbers, and their values over all held-out rows.
         found: What else is known of it, for a list.
     """
     level = run.level
@@ -56,7 +57,9 @@ def run_page(
         _learnt(rows, sorted(metrics)),
         fold(
             "Details: every visit, and the run's facts",
-            section("History", "The same as history.csv.", _history(rows)),
+            section(
+                "History", "The same as history.csv.", _history([*map(shown_row, rows)])
+            ),
             section("Run", "", facts(found)),
         ),
         glossary(),
@@ -67,23 +70,21 @@ def run_page(
 def _learnt(rows: Sequence[Row], metrics: Sequence[str]) -> Markup:
     """A figure for each held-out number, over the epochs that measured it."""
     heldout = [row for row in rows if row["purpose"] == "heldout" and row["epoch"]]
+    epochs = sorted({row["epoch"] for row in heldout})
+    by_epoch = [
+        (float(epoch), numbers_over([row for row in heldout if row["epoch"] == epoch]))
+        for epoch in epochs
+    ]
     drawn = []
     for name in metrics:
-        points = list(_means([row for row in heldout if name in row], name))
+        points = [(epoch, each[name]) for epoch, each in by_epoch if name in each]
         titles = [f"epoch {epoch:g}: {value:.4g}" for epoch, value in points]
         if len(points) > 1:
             curve = Curve("all owners", points, "line-joint", titles)
             drawn += [element("h3", name), plot([curve], "epoch")]
     if not drawn:
         return join()
-    return section("Results by epoch", "Means over all held-out rows.", *drawn)
-
-
-def _means(rows: Sequence[Row], name: str) -> Iterator[tuple[float, float]]:
-    for epoch in sorted({row["epoch"] for row in rows}):
-        of = [row for row in rows if row["epoch"] == epoch]
-        total = sum(row["rows"] for row in of)
-        yield float(epoch), sum(row[name] * row["rows"] for row in of) / total
+    return section("Results by epoch", "Over all held-out rows.", *drawn)
 
 
 def _history(rows: Sequence[Row]) -> Markup:

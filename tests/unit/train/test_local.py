@@ -17,8 +17,8 @@ from sealift.errors import JobError, MalformedError, PolicyError, UsageError
 from sealift.events import Event
 from sealift.release.agreement.signed import load_verified
 from sealift.train.loop.held import read_of
+from sealift.train.loop.measures import joint_numbers
 from sealift.train.loop.slices import Slice
-from sealift.train.loop.statistics import mean_over_rows
 from sealift.train.plans import PLANS, local
 from sealift.travel.settings import JobSettings, SlicesSettings
 from tests.sim.jobworld import RECIPE, Wishes, change, fresh_world, train_here
@@ -26,16 +26,16 @@ from tests.sim.jobworld import RECIPE, Wishes, change, fresh_world, train_here
 
 def test_means_are_weighted_by_rows() -> None:
     parts = [(10, {"loss": 1.0, "accuracy": 0.5}), (30, {"loss": 2.0})]
-    assert mean_over_rows(parts, 9) == {"loss": 1.75, "accuracy": 0.5}
-    assert mean_over_rows([], 9) == {}
+    assert joint_numbers(parts, 9) == {"loss": 1.75, "accuracy": 0.5}
+    assert joint_numbers([], 9) == {}
     huge = [(10, {"loss": 1e308}), (1, {"rows": 2.0})]
-    assert mean_over_rows(huge, 9) == {"rows": 2.0}
+    assert joint_numbers(huge, 9) == {"rows": 2.0}
 
 
 def test_means_over_parts_are_rounded() -> None:
     """A mean of rounded numbers has more places than they have."""
     parts = [(10, {"loss": 0.25}), (20, {"loss": 0.5})]
-    assert mean_over_rows(parts, 2) == {"loss": 0.42}
+    assert joint_numbers(parts, 2) == {"loss": 0.42}
 
 
 def test_held_out_slices_count_by_their_rows(tmp_path: Path) -> None:

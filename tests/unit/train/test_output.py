@@ -15,7 +15,7 @@ from sealift.codec import decode, encode
 from sealift.crypto.hash import sha256
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.sign import SigningKey
-from sealift.errors import AuthenticationError, PolicyError
+from sealift.errors import AuthenticationError, JobError, PolicyError
 from sealift.ids import Digest
 from sealift.release.agreement import OutputRule
 from sealift.train.loop.held import read_of
@@ -47,7 +47,8 @@ RULE = OutputRule(
     baseline_alone=False,
     recipe_text=False,
 )
-NUMBERS = {"loss": 0.12345, "rows": 7.0, "alone.north.loss": 0.5, "accuracy": math.nan}
+NUMBERS = {"loss": 0.12345, "accuracy": math.nan}
+ALONE = {"loss": 0.12345, "alone.north.loss": 0.5}
 
 
 def out(metrics: Mapping[str, float], rule: OutputRule, rows: int = 4) -> object:
@@ -57,8 +58,31 @@ def out(metrics: Mapping[str, float], rule: OutputRule, rows: int = 4) -> object
 def test_only_named_finite_rounded_numbers_leave() -> None:
     assert out(NUMBERS, RULE) == {"loss": 0.12}
     with_baselines = replace(RULE, baseline_alone=True)
-    assert out(NUMBERS, with_baselines) == {"loss": 0.12, "alone.north.loss": 0.5}
-    assert out({"alone.north.rows": 7.0}, with_baselines) == {}
+    assert out(ALONE, with_baselines) == {"loss": 0.12, "alone.north.loss": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "rule"),
+    [
+        ({"loss": 0.5, "rows": 7.0}, RULE),
+        (ALONE, RULE),
+        ({"alone.north.rows": 7.0}, replace(RULE, baseline_alone=True)),
+        ({"accuracy[0,1]": 3.0}, RULE),
+        ({"classes_2": 3.0}, replace(RULE, metrics=("classes_2",))),
+    ],
+)
+@pytest.mark.parametrize("rows", [1, 100])
+def test_a_number_that_the_agreement_does_not_list_is_refused(
+    metrics: Mapping[str, float], rule: OutputRule, rows: int
+) -> None:
+    with pytest.raises(JobError, match="the agreement lists") as caught:
+        out(metrics, rule, rows)
+    assert caught.value.code == "measure-not-agreed"
+    assert "north" not in str(caught.value), "nothing of a recipe's own choice is said"
+
+
+def test_a_loss_that_nobody_agreed_on_stays_inside() -> None:
+    assert out({"loss": 0.5}, replace(RULE, metrics=("accuracy",))) == {}
 
 
 def test_a_number_over_few_rows_stays_inside() -> None:

@@ -31,13 +31,19 @@ from sealift.release.agreement.resources import GroupRule
 from sealift.release.log.entries import SignedTreeHead, TreeHead
 from sealift.release.log.heads import ShownHeads
 from sealift.train.job.runningjob import JobShapes
+from sealift.train.job.sentences import sentence
 from sealift.train.loop.faults import bad_row, recipe_failed
 from sealift.train.output.uses import TableUse, Uses
 from sealift.train.ranks import rank as ranks_module
 from sealift.train.ranks import rankedjob as rankedjob_module
 from sealift.train.ranks.rank import BEAT_S, Rank, agreed_settings, demand_one_level
 from sealift.train.ranks.rankedjob import LOST, RankedJob
-from sealift.train.ranks.rounds import GroupRounds, PassReport, RankIntroduction
+from sealift.train.ranks.rounds import (
+    GroupRounds,
+    PassReport,
+    RankIntroduction,
+    RankNumbers,
+)
 from sealift.travel.settings import (
     JobSettings,
     RunSettings,
@@ -598,6 +604,7 @@ def test_a_ranks_rounds_have_the_jobs_bound_and_its_owners_names() -> None:
         "_rounds",
         "_uses",
         "_used",
+        "_own",
         "_rows_before",
         "_seen",
         "_done",
@@ -616,3 +623,55 @@ def test_a_ranks_rounds_have_the_jobs_bound_and_its_owners_names() -> None:
     assert made._rounds._max_norm == 0.5
     assert made._rounds._sync == "step"
     assert made._rounds._names[0] == f"rank 0 ({agreed.agreement.data_owners[0]})"
+
+
+def heldout_part(**metrics: float) -> RankNumbers:
+    stop = Stop(0, "ada", "ada-heldout", "heldout", 0, 40)
+    return RankNumbers(stop=stop, metrics=metrics)
+
+
+def ranked(**changes: Any) -> Any:
+    """What a rank judges and compares numbers with."""
+    agreed = make_consortium(group=GroupRule(RANKS, "owner")).agreement
+    rule = replace(agreed.output_rule, baseline_alone=True, **changes)
+    agreed = replace(agreed, output=rule)
+    told: list[Event] = []
+    return SimpleNamespace(
+        agreement=SimpleNamespace(agreement=agreed), sink=told.append, told=told, rank=0
+    )
+
+
+def test_a_rank_tells_a_baseline_of_its_own_owner_alone() -> None:
+    of, own = ranked(), {"alone.ada.loss": 0.51239, "loss": 0.25}
+    found = RankedJob._judge_numbers(of, heldout_part(**own))
+    assert found.metrics == {"alone.ada.loss": 0.512, "loss": 0.25}
+    for name in ("alone.east.loss", "alone.a-row-of-somebody.loss"):
+        with pytest.raises(JobError) as refused:
+            RankedJob._judge_numbers(of, heldout_part(**{name: 0.5}))
+        assert refused.value.code == "measure-not-agreed"
+
+
+def test_an_owner_sees_its_own_numbers_beside_the_others() -> None:
+    of = ranked(metrics=("loss", "classes_2"))
+    cells = {
+        "[0,0]": 30.0,
+        "[0,1]": 16.0,
+        "[1,0]": 30.0,
+        "[1,1]": 8.0,
+        "[2,0]": 38.0,
+        "[2,1]": 8.0,
+    }
+    own = {f"classes_2{place}": value for place, value in cells.items()}
+    alone = {f"alone.ada.classes_2{place}": v for place, v in cells.items()}
+    of._own = [(46, {"loss": 0.5, **own, **alone})]
+    RankedJob._compare(of, 2, {"accuracy": 0.75, "loss": 0.4, "alone.east.loss": 0.1})
+    (event,) = of.told
+    assert event.fields["rows"] == 46
+    line = sentence(event.kind, event.fields)
+    assert line.startswith(
+        "your 46 held-out rows, after epoch 3: accuracy 0.826 (all owners 0.75, your rows "
+        "alone 0.826, most frequent class 0.652)"
+    )
+    assert "recall 0.5 (your rows alone 0.5)" in line
+    assert "loss 0.5 (all owners 0.4)" in line
+    assert "0.1" not in line, "another owner's baseline"

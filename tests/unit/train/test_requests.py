@@ -323,7 +323,7 @@ def test_numbers_of_each_part_that_was_measured(state: TrainingState) -> None:
 def test_too_many_names_and_a_buffer_that_nobody_asked_for(
     state: TrainingState,
 ) -> None:
-    many = TaskMetrics(0, 0, {f"n{number}": 1.0 for number in range(65)})
+    many = TaskMetrics(0, 0, {f"n{number}": 1.0 for number in range(2049)})
     for odd in ((many, b""), (TaskMetrics(0, 0, {}), b"x")):
         with pytest.raises(MalformedError):
             answers(HELDOUT, state).reply(*odd, Heard())

@@ -143,12 +143,15 @@ def test_rank_0_goes_on_with_a_pass_of_the_job(position: int) -> None:
 
 
 def test_numbers_of_another_rank_leave_by_the_rule_as_ones_own() -> None:
-    told = Measured(10, {"loss": 0.123456, "rows": 5.0, "accuracy": float("nan")})
+    told = Measured(10, {"loss": 0.123456})
     rule = replace(OUTPUT, metric_rows=10)
     assert RankNumbers.of(stop(1), told, rule).metrics == {"loss": 0.123}
     few = replace(told, rows=9)
     assert RankNumbers.of(stop(1, 9), few, rule).metrics == {}
     assert RankNumbers.of(stop(1), told, replace(rule, audience="owner")).metrics == {}
+    with pytest.raises(JobError) as caught:
+        RankNumbers.of(stop(1), replace(told, metrics={"rows": 5.0}), rule)
+    assert caught.value.code == "measure-not-agreed"
 
 
 READY = JobReady("development", 1, 0, why="", sandbox="")

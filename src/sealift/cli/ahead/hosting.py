@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from sealift.cli.ahead.dryrun import Checks, Unknown, show
 from sealift.cli.meeting.declared import (
     declaration_of,
     invitations_for,
+    measures_of,
     try_recipe,
 )
 from sealift.codec import parse_toml
@@ -28,6 +30,7 @@ from sealift.meet.terms import Declaration, proposed_agreement
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.explain import explain
 from sealift.train.job.settings import parse_address, parse_job
+from sealift.train.loop.tasks import LOSS
 from sealift.travel.settings import TrainingSettings
 
 STEPS: Final = 5  # of the rehearsal
@@ -85,7 +88,9 @@ class _Hosting:
         """What the recipe's folder says; raises as the command does."""
         if not self._invited:
             return Unknown("not checked: nobody is invited")
-        declared, files = declaration_of(self.args, self._invited, self._identity)
+        declared, files = declaration_of(
+            self.args, self._invited, self._identity, (LOSS,)
+        )
         plain = parse_toml(declared.job.encode(), source="job.toml")
         self._training = parse_job(plain).training
         self._declared, self._files = declared, files
@@ -99,6 +104,8 @@ class _Hosting:
         schema = load_schema(self.args.recipe / "schema.toml")
         tried = try_recipe(self._files, schema, self._training, STEPS)
         self._step_s = tried.step_s
+        output = replace(self._declared.output, metrics=measures_of(tried))
+        self._proposed = proposed_agreement(replace(self._declared, output=output), ())
         return f"{STEPS} steps on random rows"
 
     def _runs(self) -> Iterator[str]:

@@ -28,7 +28,8 @@ from sealift.release.agreement.code import measure_bundle, read_bundle
 from sealift.release.agreement.resources import OutputRule, TravelRule
 from sealift.release.agreement.training import TrainingRule, widen
 from sealift.train.job.settings import parse_job
-from sealift.train.loop.tasks import Rehearsal
+from sealift.train.loop.measures import names_of
+from sealift.train.loop.tasks import LOSS, Rehearsal
 from sealift.train.plans import PLANS
 from sealift.train.worker import trial
 from sealift.train.worker.messages import TrialOrder
@@ -95,6 +96,15 @@ def try_recipe(
     return tried
 
 
+def measures_of(tried: Rehearsal) -> tuple[str, ...]:
+    """Names of what a meeting's agreement lets out: the loss, and what ``evaluate`` returned.
+
+    Raises:
+        JobError: code ``wrong-measure``.
+    """
+    return (LOSS, *(each for each in names_of(tried.metrics) if each != LOSS))
+
+
 def invitations_for(
     args: argparse.Namespace, identity: Identity, names: list[str]
 ) -> list[Invitation]:
@@ -117,6 +127,7 @@ def declaration_of(
     args: argparse.Namespace,
     invited: Sequence[Invitation],
     identity: Identity,
+    metrics: tuple[str, ...],
     *,
     job: str = "",
 ) -> tuple[Declaration, dict[str, bytes]]:
@@ -126,6 +137,7 @@ def declaration_of(
         args: Of the command.
         invited: The parties' invitations.
         identity: The host's.
+        metrics: What may leave of what is measured; see ``measures_of``.
         job: The job that all have signed, if they have; else the folder's is declared.
 
     Raises:
@@ -150,7 +162,9 @@ def declaration_of(
         schema=schema_to_plain(schema),
         accept=(Level.DEVELOPMENT,),
         output=replace(
-            _usual_output(len(guests)), max_visits=_visits_for(parsed.settings, rule)
+            _usual_output(len(guests)),
+            metrics=metrics,
+            max_visits=_visits_for(parsed.settings, rule),
         ),
         travel=TravelRule(1, LEASE_S),
         training=rule,
@@ -219,7 +233,7 @@ def job_text(
 def _usual_output(guests: int) -> OutputRule:
     """What leaves, of every meeting."""
     return OutputRule(
-        metrics=("loss", "accuracy"),
+        metrics=(),
         digits=3,
         values_per_visit=16,
         metric_rows=_ROWS,
@@ -229,6 +243,6 @@ def _usual_output(guests: int) -> OutputRule:
         min_holders=guests,
         min_rows=_ROWS * guests,
         min_owner_rows=_ROWS,
-        baseline_alone=False,
+        baseline_alone=True,
         recipe_text=False,
     )

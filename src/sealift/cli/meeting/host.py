@@ -16,6 +16,7 @@ from sealift.cli.console import Caller, say
 from sealift.cli.meeting.declared import (
     declaration_of,
     invitations_for,
+    measures_of,
     read_recipe,
     training_of,
     try_recipe,
@@ -46,6 +47,7 @@ from sealift.release.agreement.signed import (
     save_signed,
     verify,
 )
+from sealift.release.agreement.tallies import tally_of
 from sealift.release.files import write_whole
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import STRANGERS, STRANGERS_EACH
@@ -53,6 +55,7 @@ from sealift.session.relay.server import FULL, Relay
 from sealift.train.job.journal import Journal, journal_of
 from sealift.train.job.settings import parse_address
 from sealift.train.job.talk import Talk
+from sealift.train.loop.measures import ACCURACY
 from sealift.travel.visit.messages import RUN_RECEIPT_NAME
 from sealift.view.report import REPORT_NAME
 
@@ -102,7 +105,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Meet, train, open; the exit code."""
     place = PartyFolder(Path.cwd(), HOST, args.passphrase)
-    _try_first(args, place)
+    metrics = _try_first(args, place)
     chosen = None
     if place["agreement.json"].exists():
         chosen = chosen_run(args.recipe, place)
@@ -111,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
             return 0
     book = _open_book(args, place)
     with closing(book):
-        host = _declare(args, book, place)
+        host = _declare(args, book, place, metrics)
         chosen = chosen or MeetingRun(1, host.declaration.job)
         with view_beside(place.folder, chosen.job.name, wanted=args.view):
             if chosen.number == 1:
@@ -143,8 +146,11 @@ def _open_model(place: PartyFolder, run: MeetingRun) -> int:
     return 0
 
 
-def _try_first(args: argparse.Namespace, place: PartyFolder) -> None:
+def _try_first(args: argparse.Namespace, place: PartyFolder) -> tuple[str, ...]:
     """What is wrong with the recipe is said before anybody is invited, or signs.
+
+    Returns:
+        Names of what it measures; none while nobody is invited.
 
     Raises:
         PolicyError: ``recipe-signed``: it is not the one that all have signed.
@@ -153,18 +159,31 @@ def _try_first(args: argparse.Namespace, place: PartyFolder) -> None:
     files, schema = read_recipe(args.recipe)
     place.require_own({}, files, ())
     if place["agreement.json"].exists():
-        signed = load_signed(place["agreement.json"]).agreement.code
-        if measure_bundle(files, "recipe.py").digest != signed.digest:
+        signed = load_signed(place["agreement.json"]).agreement
+        if measure_bundle(files, "recipe.py").digest != signed.code.digest:
             raise PolicyError(
                 "the recipe is not the one that all parties signed",
                 why=f"{args.recipe} was changed after that",
                 code="recipe-signed",
             )
-    elif args.invite and not place["meeting.db"].exists():
-        names = _demand_names(args)
-        training = training_of(args.recipe, names, args.address or args.listen)
-        say("testing the recipe on random rows, for two steps")
-        try_recipe(files, schema, training, TRIED_STEPS)
+        return signed.output_rule.metrics
+    names = _demand_names(args)
+    if place["meeting.db"].exists():
+        with closing(MeetingState.open(place["meeting.db"])) as book:
+            names = [each.name for each in book.seats()]
+    if not names:
+        return ()
+    training = training_of(args.recipe, names, args.address or args.listen)
+    say("testing the recipe on random rows, for two steps")
+    metrics = measures_of(try_recipe(files, schema, training, TRIED_STEPS))
+    say(f"each owner's agreement will list what it measures: {', '.join(metrics)}")
+    if ACCURACY in metrics and not any(map(tally_of, metrics)):
+        say(
+            "evaluate() returns the accuracy without counts of classes, so nobody will see how right "
+            "it is to name the most frequent class always; measures.count_classes gives them "
+            "(spec/recipe.md, section 8)"
+        )
+    return metrics
 
 
 def _open_book(args: argparse.Namespace, place: PartyFolder) -> MeetingState:
@@ -251,7 +270,12 @@ def _demand_names(args: argparse.Namespace) -> list[str]:
     return names
 
 
-def _declare(args: argparse.Namespace, book: MeetingState, place: PartyFolder) -> Host:
+def _declare(
+    args: argparse.Namespace,
+    book: MeetingState,
+    place: PartyFolder,
+    metrics: tuple[str, ...],
+) -> Host:
     """What the recipe's folder says, as a declaration; the book is told.
 
     Once all have signed it is what they signed, whatever job.toml says now.
@@ -259,7 +283,7 @@ def _declare(args: argparse.Namespace, book: MeetingState, place: PartyFolder) -
     invited, identity = [each.invitation for each in book.seats()], place.identity()
     first = read_run(place, 1) if place["agreement.json"].exists() else None
     job = first.text if first is not None else ""
-    declaration, files = declaration_of(args, invited, identity, job=job)
+    declaration, files = declaration_of(args, invited, identity, metrics, job=job)
     book.declare(declaration.digest)
     return Host(book, declaration, files, identity, wall_clock)
 

@@ -161,6 +161,8 @@ def _train_at_home(args: argparse.Namespace) -> int:
     setup = set_up_role(args, "accelerator")
     require_data_owner(setup, "rank")
     require_rows_at_home(setup)
+    name = RunName(setup.job.name, setup.agreement.digest)
+    setup = replace(setup, sink=History(args.receipts, name, setup.sink))
     attester = open_attester(setup, evidence_places(args))
     words = {**vars(args), "sealed": [args.sealed], "dial": args.direct}
     words |= {"direct": None, "direct_listen": None}

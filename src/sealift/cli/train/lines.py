@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from sealift.data.schedule.visits import plan_here, plan_job
 from sealift.events import Event, metrics_of
-from sealift.release.agreement import Agreement
+from sealift.release.agreement import MAX_DIGITS, Agreement
 from sealift.train.job.roleprocesses import RoleEvent
 from sealift.train.job.sentences import (
     say_numbers,
@@ -18,6 +19,7 @@ from sealift.train.job.sentences import (
 )
 from sealift.train.job.settings import JobTable
 from sealift.train.job.talk import Talk, TalkativeSink
+from sealift.train.loop.measures import joint_numbers
 from sealift.train.sandbox.confine import Confinement
 from sealift.travel.peers import accelerator_names
 
@@ -34,20 +36,19 @@ class _Pass:
     visits: int = 0
     rows: int = 0
     sealed_bytes: int = 0
-    sums: dict[str, float] = field(default_factory=dict)
+    parts: list[tuple[int, Mapping[str, float]]] = field(default_factory=list)
 
     def take(self, event: RoleEvent) -> None:
-        """One visit; what is let out of it are means over its rows."""
+        """One visit, and what is let out of it."""
         rows = int(event.fields["rows"])
         self.visits += 1
         self.rows += rows
         self.sealed_bytes += int(event.fields.get("sealed_bytes", 0))
-        for name, value in metrics_of(event.fields).items():
-            self.sums[name] = self.sums.get(name, 0.0) + value * rows
+        self.parts.append((rows, metrics_of(event.fields)))
 
     def say_numbers(self) -> str:
-        """Means over all rows."""
-        return say_numbers({n: sum_ / self.rows for n, sum_ in self.sums.items()})
+        """Numbers over all rows."""
+        return say_numbers(joint_numbers(self.parts, MAX_DIGITS))
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from sealift.data.schema.card import schema_of
 from sealift.data.schema.document import load_schema, schema_to_plain
 from sealift.errors import MalformedError, UsageError, quote_foreign
 from sealift.release.agreement.code import JOB_NAME, differing_files, read_bundle
+from sealift.release.agreement.tallies import tally_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,6 +167,8 @@ def _show(rehearsal: Rehearsal, *, as_json: bool) -> None:
         print(json.dumps(facts))
         return
     metrics, sums = facts.pop("metrics", {}), facts.pop("sums", {})
+    if counted := facts.pop("counted", []):  # as an agreement lists it
+        print(f"{'counted':<11} {', '.join(counted)}")
     for name, form in sums.items():
         words = " ".join(map(quote_foreign, form.split()[:2]))
         print(f"{'sum':<12}{quote_foreign(name)}: {words}")
@@ -178,7 +181,11 @@ def _show(rehearsal: Rehearsal, *, as_json: bool) -> None:
 
 
 def _facts(rehearsal: Rehearsal) -> dict[str, Any]:
+    from sealift.train.loop.measures import names_of, shown_numbers
+
     facts: dict[str, Any] = {"sums": rehearsal.sums} if rehearsal.sums else {}
+    if counted := [each for each in names_of(rehearsal.metrics) if tally_of(each)]:
+        facts["counted"] = counted
     if rehearsal.steps:
         first, last = rehearsal.losses
         facts |= {
@@ -187,7 +194,7 @@ def _facts(rehearsal: Rehearsal) -> dict[str, Any]:
             "first_loss": first,
             "last_loss": last,
             "step_ms": round(rehearsal.step_s * 1000, 3),
-            "metrics": rehearsal.metrics,
+            "metrics": shown_numbers(rehearsal.metrics),
         }
     return facts
 

@@ -43,6 +43,7 @@ from sealift.release.agreement import (
     TravelRule,
 )
 from sealift.release.agreement.phrases import say_every, say_parameter, say_range
+from sealift.release.agreement.tallies import say_numbers
 from sealift.release.agreement.terms import RollbackRule
 from sealift.release.agreement.training import Between, ParameterRule, TrainingRule
 
@@ -265,14 +266,14 @@ def _tell_numbers(subject: _Subject) -> Iterator[Sentence]:
     if not rule.metrics:
         yield Sentence(_LEAVES, "No measured numbers are shared.")
         return
-    text = (
-        f"Numbers measured on {subject.rows} are shared: {_quote_names(rule.metrics)}. Each is measured on at "
-        f"least {count(rule.metric_rows, 'row')} and rounded to {rule.digits} decimal places; a visit gives at "
-        f"most {count(rule.values_per_visit, 'value')} of each. They go to {SEEN_BY[rule.audience]}."
-    )
-    yield Sentence(
-        _LEAVES, text, "metric-rows" if rule.metric_rows < FLOOR_ROWS else None
-    )
+    few: ExceptionName | None = "metric-rows" if rule.metric_rows < FLOOR_ROWS else None
+    least, most = count(rule.metric_rows, "row"), count(rule.values_per_visit, "value")
+    seen_by = SEEN_BY[rule.audience]
+    shown = say_numbers(
+        rule.metrics, subject.rows,
+        least=least, most=most, digits=rule.digits, seen_by=seen_by,
+    )  # fmt: skip
+    yield from (Sentence(_LEAVES, text, few) for text in shown)
 
 
 def _tell_model(subject: _Subject) -> Iterator[Sentence]:
@@ -305,8 +306,9 @@ def _tell_model(subject: _Subject) -> Iterator[Sentence]:
         )
         yield Sentence(_LEAVES, text)
     if rule.baseline_alone:
+        where = ", on its owner's machine," if agreement.rows_at_home else ""
         text = (
-            "For comparison, a model is also trained on each owner's rows "
+            f"For comparison, a model is also trained{where} on each owner's rows "
             "alone. Its numbers are shared by the same rule; that model is not."
         )
         yield Sentence(_LEAVES, text)
@@ -753,10 +755,9 @@ TABLE: Final[dict[type[Any], dict[str, _Tell | str]]] = {
 
 def _quote_names(names: Iterable[str]) -> str:
     """Names that others wrote, the first ones of many."""
-    names = [*names]
-    shown = [quote_foreign(each) for each in names[:SHOWN_NAMES]]
-    more = len(names) - len(shown)
-    return say_list([*shown, f"{more} more"] if more else shown)
+    quoted = [quote_foreign(each) for each in names]
+    more = [f"{len(quoted) - SHOWN_NAMES} more"] if quoted[SHOWN_NAMES:] else []
+    return say_list([*quoted[:SHOWN_NAMES], *more])
 
 
 def _columns(table: Mapping[str, Any]) -> str:

@@ -241,7 +241,7 @@ class OutputRule:
     """What may leave the accelerator (rule H8); it enforces this itself.
 
     Attributes:
-        metrics: Names of the numbers that may leave.
+        metrics: Names of the numbers that may leave: means over rows, and tallies.
         digits: Decimal places that they are rounded to.
         values_per_visit: Most values of one metric from one visit: a slice's steps are
             cut into so many windows at most, each of ``metric_rows`` rows at least.

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sealift.data.schedule.visits import say_bytes
 from sealift.events import metrics_of
+from sealift.train.loop.measures import ACCURACY, ERROR, MAJORITY, shown_numbers
 from sealift.travel.peers import say_role
 
 Fields = Mapping[str, Any]
@@ -30,6 +31,7 @@ QUIET: Final = frozenset(
 )
 _SAID: Final = {
     "accelerator.lost": "{line}; the job waits up to {wait_s:g} s for it to come back",
+    "baseline.lost": "no model of your rows alone is trained any more: the job continues from a checkpoint, which has none",
     "broker.failed": "{peer} got no answer from its broker: {rule}",
     "broker.ready": "{broker} is waiting for accelerators to attest themselves",
     "checkpoint.committed": "checkpoint {number} of {job} was written to the log",
@@ -78,16 +80,42 @@ def sentence(kind: str, fields: Fields) -> str:
     return " ".join((kind, *shown))
 
 
-def say_numbers(metrics: Mapping[str, float], what: str = "") -> str:
-    """Format metrics, such as ``, accuracy 0.9, loss 0.31``."""
-    return "".join(f", {what}{name} {metrics[name]:.4g}" for name in sorted(metrics))
+def say_numbers(metrics: Mapping[str, float]) -> str:
+    """Format metrics, such as ``, accuracy 0.9 (most frequent class 0.6), loss 0.31``.
+
+    Measures stand for what is counted.
+    """
+    shown = shown_numbers(metrics)
+    return "".join(f", {_say_number(name, shown)}" for name in _named_once(shown))
+
+
+def _named_once(metrics: Mapping[str, float]) -> list[str]:
+    """In order; what is said beside another number is left out."""
+    beside = {name.removesuffix(ACCURACY) + MAJORITY for name in metrics}
+    beside |= {name + ERROR for name in metrics}
+    return [name for name in sorted(metrics) if name not in beside]
+
+
+def _say_number(name: str, metrics: Mapping[str, float], *others: str) -> str:
+    """A number, and beside an accuracy how right the most frequent class is always."""
+    beside = [*others]
+    majority = metrics.get(name.removesuffix(ACCURACY) + MAJORITY)
+    if majority is not None:
+        beside.append(f"most frequent class {majority:.4g}")
+    error = metrics.get(name + ERROR)
+    said = f"{name} {metrics[name]:.4g}" + (f" ±{error:.2g}" if error else "")
+    return f"{said} ({', '.join(beside)})" if beside else said
 
 
 def say_round(fields: Fields, of: str = "") -> str:
-    """Return the sentence for a round of all ranks; ``of`` is the number of epochs in words."""
+    """Return the sentence for a round of all ranks; ``of`` is the number of epochs in words.
+
+    Models of one owner's rows alone stand in the report.
+    """
+    numbers = {n: v for n, v in metrics_of(fields).items() if "." not in n}
     return (
         f"{fields['purpose']} epoch {int(fields['epoch']) + 1}{of}: {fields['rows']} rows "
-        f"in {float(fields['seconds']):.2f} s{say_numbers(metrics_of(fields), 'mean ')}"
+        f"in {float(fields['seconds']):.2f} s{say_numbers(numbers)}"
     )
 
 
@@ -166,6 +194,31 @@ def _say_worked(fields: Fields) -> str:
     return f"{fields['purpose']}, epoch {int(fields['epoch']) + 1}{numbers}"
 
 
+def _say_compared(fields: Fields) -> str:
+    """An owner's own numbers, beside everybody's and those of a model of its rows alone."""
+    numbers = metrics_of(fields)
+    whose = {
+        each: {
+            name.partition(".")[2]: value
+            for name, value in numbers.items()
+            if name.partition(".")[0] == each
+        }
+        for each in ("own", "joint", "alone")
+    }
+    said = []
+    for name in _named_once(whose["own"]):
+        others = [
+            f"{words} {whose[each][name]:.4g}"
+            for each, words in (("joint", "all owners"), ("alone", "your rows alone"))
+            if name in whose[each]
+        ]
+        said.append(_say_number(name, whose["own"], *others))
+    return (
+        f"your {int(fields['rows']):,} held-out rows, after epoch {int(fields['epoch']) + 1}: "
+        f"{', '.join(said) or 'no number of them may be shared'}"
+    )
+
+
 def _plain_numbers(fields: Fields) -> dict[str, float]:
     return {name: each for name, each in fields.items() if isinstance(each, float)}
 
@@ -188,6 +241,7 @@ _MADE: Final = {
     "host.enrolled": _say_enrolled,
     "job.gathered": _say_gathered,
     "job.limited": _say_limited,
+    "rank.measured": _say_compared,
     "relay.refused": _say_turned_away,
     "job.ready": _say_ready,
     "role.arrived": _say_arrived,

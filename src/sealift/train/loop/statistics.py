@@ -1,6 +1,7 @@
 """Numbers over rows, and which of them may leave (rule H8). Pure, and no torch.
 
-Of numbers measured on slices those leave that the output rule names, rounded. Of the sums
+Of numbers measured on slices those leave that the output rule names, rounded; a number
+that it does not name ends the job. Of the sums
 of ``prepare`` totals over everybody's rows leave, or nothing: a total may leave when the
 agreement names it and when it is made of enough rows of enough owners, each owner's table
 in it as a whole and once. Whatever covers less stays inside, and so does all that was
@@ -11,21 +12,23 @@ from __future__ import annotations
 
 import math
 import struct
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sealift.codec import MAX_INTEGER, encode
-from sealift.errors import JobError, MalformedError
+from sealift.errors import JobError, MalformedError, require_value
 from sealift.release.agreement import OutputRule, Resource
+from sealift.release.agreement.tallies import tally_of
 from sealift.train.loop.held import read_of
+from sealift.train.loop.measures import put_together, share_tally, take_apart
 from sealift.train.loop.states import (
     MAX_HEADER_BYTES,
     TensorBytes,
     pack_tensors,
     parse_tensors,
 )
+from sealift.train.loop.tasks import LOSS
 
 ALONE: Final = "alone"
 
@@ -52,19 +55,34 @@ class Measured:
 def let_out(found: Measured, rule: OutputRule) -> Measured:
     """What of the numbers may leave: those that the output rule names, rounded.
 
-    ``alone.OWNER.NAME`` needs ``baseline_alone`` besides the name. Anything else, and
-    anything that is not finite, stays inside, as does every number measured on fewer
-    rows than the rule says: a visit of one row must not tell about that row. Where the
-    loss leaves in windows, its mean is made of the rounded ones and so no further value.
+    ``alone.OWNER.NAME`` needs ``baseline_alone`` besides the name. Anything that is not
+    finite stays inside, as does every number measured on fewer rows than the rule says:
+    a visit of one row must not tell about that row; of tallies see ``share_tally``. Where
+    the loss leaves in windows, its mean is made of the rounded ones and so no further value.
+
+    Raises:
+        JobError: code ``measure-not-agreed``, if the rule does not name a number (the loss,
+            which no recipe has to name, stays inside then); ``wrong-measure``.
     """
+    means, tallies = take_apart(found.metrics)
+    _require_agreed(means, tallies, rule)
     hidden = found.shared and rule.audience == "owner"
     if found.rows < rule.metric_rows or hidden:
         return Measured(found.rows, shared=found.shared)
     metrics = {
         name: round(value, rule.digits)
-        for name, value in found.metrics.items()
-        if _named(name, rule) and math.isfinite(value)
+        for name, value in means.items()
+        if _listed_name(name) in rule.metrics and math.isfinite(value)
     }
+    for name, cells in tallies.items():
+        shared = share_tally(
+            require_value(tally_of(_listed_name(name))),
+            cells,
+            rows=found.rows,
+            least=rule.metric_rows,
+            digits=rule.digits,
+        )
+        metrics |= put_together(name, shared)
     curve = tuple(round(value, rule.digits) for value in found.curve)
     if "loss" not in metrics or len(curve) < 2 or len(curve) > rule.values_per_visit:
         return Measured(found.rows, metrics, shared=found.shared)
@@ -76,27 +94,27 @@ def let_out(found: Measured, rule: OutputRule) -> Measured:
     return Measured(found.rows, metrics, curve, found.curve_rows, found.shared)
 
 
-def _named(name: str, rule: OutputRule) -> bool:
-    if name.startswith(f"{ALONE}."):
-        return rule.baseline_alone and name.rpartition(".")[2] in rule.metrics
-    return name in rule.metrics
+def _require_agreed(
+    means: Mapping[str, float], tallies: Mapping[str, object], rule: OutputRule
+) -> None:
+    """Refuse what the agreement does not name; the error names nothing of a recipe's choice."""
+    for name in (*means, *tallies):
+        base = _listed_name(name)
+        kind_fits = (tally_of(base) is None) is (name in means)
+        known = base in rule.metrics or (base == LOSS and name in means)
+        if known and kind_fits and (rule.baseline_alone or base == name):
+            continue
+        agreed = ", ".join(rule.metrics) or "none"
+        raise JobError(
+            "evaluate() returned a measure that the agreement does not list",
+            why=f"the agreement lists {agreed}",
+            code="measure-not-agreed",
+        )
 
 
-def mean_over_rows(
-    parts: Iterable[tuple[int, Mapping[str, float]]], digits: int
-) -> dict[str, float]:
-    """Means over several held-out parts, weighted by the rows that each number covers.
-
-    A mean that is not finite is left out, as each of its parts would be.
-    """
-    sums: dict[str, float] = {}
-    rows_of: Counter[str] = Counter()
-    for rows, metrics in parts:
-        for name, value in metrics.items():
-            sums[name] = sums.get(name, 0.0) + value * rows
-            rows_of[name] += rows
-    means = {name: value / rows_of[name] for name, value in sums.items()}
-    return {n: round(mean, digits) for n, mean in means.items() if math.isfinite(mean)}
+def _listed_name(name: str) -> str:
+    """Of a baseline's number as well."""
+    return name.rpartition(".")[2] if name.startswith(f"{ALONE}.") else name
 
 
 MAX_SUMS: Final = 65_536

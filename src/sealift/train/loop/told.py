@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from sealift.channel.device.device import DeviceTensor
-from sealift.errors import require_value
+from sealift.errors import JobError, require_value
 from sealift.ids import Buffer
 from sealift.train.loop.buckets import Bucket, Trained
 from sealift.train.loop.states import Settled, TrainingState
@@ -84,13 +84,22 @@ class TaskObserver:
         return require_value(self._sums).add_up(bucket, gradient)
 
 
-def plain_names(told: Mapping[str, float]) -> dict[str, float]:
+def plain_names(told: Mapping[str, float]) -> Mapping[str, float]:
     """Metrics of a recipe's own; a dotted name would pass for a baseline's.
 
-    What stands between the dots is the recipe's choice then, and leaves as text: of a
-    name that leaves, every part is ours or the agreement's.
+    What stands between the dots would be the recipe's choice, and leave as text: of a name
+    that leaves, every part is ours or the agreement's.
+
+    Raises:
+        JobError: code ``measure-not-agreed``.
     """
-    return {name: value for name, value in told.items() if "." not in name}
+    if any("." in name for name in told):
+        raise JobError(
+            "evaluate() returned a measure with a dot in its name",
+            why="no agreement lists such a name",
+            code="measure-not-agreed",
+        )
+    return told
 
 
 class Losses:

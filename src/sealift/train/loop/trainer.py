@@ -114,15 +114,19 @@ class Trainer:
     ) -> Self:
         """The models that are trained under an agreement.
 
-        Where a job has several slices there are no baselines: an owner's own would have
-        to be shown to other ranks to be measured as the joint model is.
+        Where a job has several slices there are no baselines, but for a rank that trains
+        on its own owner's rows at home and measures on them: no other rank is shown that
+        model, so it is measured on these rows alone.
         """
-        rule = agreement.output_rule
-        alone = rule.baseline_alone and number is None
+        rule, alone = agreement.output_rule, agreement.data_owners
+        if number is not None:
+            own = alone[number : number + 1] if moves and agreement.rows_at_home else ()
+            measured = {e.owner for e in agreement.resources if e.part == "heldout"}
+            alone = tuple(each for each in own if each in measured)
         return cls(
             workplace,
             settings,
-            alone=agreement.data_owners if alone else (),
+            alone=alone if rule.baseline_alone else (),
             number=number or 0,
             moves=moves,
             values=rule.values_per_visit,
@@ -247,7 +251,7 @@ class Trainer:
             self._settled[name].verify(state)
 
     def snapshot(self) -> TrainerState:
-        """Everything to go on from.
+        """Everything to go on from; a rank's own baseline is nothing that all go on from.
 
         Raises:
             JobError: code ``state-changed``.
@@ -255,7 +259,11 @@ class Trainer:
         self.verify()
         return TrainerState(
             self._states.get(JOINT),
-            {name: state for name, state in self._states.items() if name != JOINT},
+            {
+                name: state
+                for name, state in self._states.items()
+                if name != JOINT and not self._moves
+            },
             self.rows_trained,
             self._statistics,
         )
@@ -333,9 +341,14 @@ class Trainer:
         losses = self.losses(cargo, models[_JOINT_MODEL])
         told = TaskObserver({_JOINT_MODEL: losses.watch}, sums)
         given = [self._states[name] for name in names]
-        done = self._do("train", cargo, given, models, told=told, sums=sums)
-        self._settle(dict(zip(names[1:], map(_state, done.states[1:]), strict=True)))
-        self.end_training(done.states[_JOINT_MODEL], losses.rows, told.summed)
+        alone: tuple[TrainingState | None, ...] = ()
+        if sums is not None and names[1:]:  # no baseline takes part in others' steps
+            alone = self._do("train", cargo, given[1:], models[1:]).states
+            given, models = given[:1], models[:1]
+        states = self._do("train", cargo, given, models, told=told, sums=sums).states
+        states += alone
+        self._settle(dict(zip(names[1:], map(_state, states[1:]), strict=True)))
+        self.end_training(states[_JOINT_MODEL], losses.rows, told.summed)
         return losses.found(told.of(_JOINT_MODEL))
 
     def _evaluate(self, cargo: Sequence[LoadedCargo]) -> dict[str, Measured]:
@@ -367,7 +380,7 @@ class Trainer:
             rows=[each.memory for each in cargo],
             states=states,
             statistics=self._statistics,
-            loaded=self._give_away,
+            loaded=lambda: self._give_away(states),
             device=sums.device if sums else None,
         )
         task = SliceTask(
@@ -387,9 +400,9 @@ class Trainer:
         with self.products.steps(task, given) as told.products:
             return self._workplace.do(task, given, told)
 
-    def _give_away(self) -> None:
+    def _give_away(self, states: Sequence[TrainingState | None]) -> None:
         """Of a rank: if its worker fails now, all ranks begin again from the checkpoint."""
-        if self._moves:
+        if self._moves and any(each is self._states[JOINT] for each in states):
             give_away(self._states[JOINT])
 
     def _settle(self, states: Mapping[str, TrainingState]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sealift.data.schedule.visits import Stop
-from sealift.train.loop.statistics import mean_over_rows
+from sealift.train.loop.measures import joint_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +73,4 @@ class HeldOutNumbers:
         """Over all rows, rounded."""
         found = self._slices.values()
         parts = [part for slices in found for part in slices.values()]
-        return mean_over_rows(parts, digits)
+        return joint_numbers(parts, digits)

@@ -13,18 +13,26 @@ import csv
 import io
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from sealift.errors import unreadable
 from sealift.events import Event, Sink, metrics_of
+from sealift.release.agreement import MAX_DIGITS
+from sealift.train.loop.measures import joint_numbers
 from sealift.train.output.runfolder import RunFolder, RunName
 
 LINES_NAME: Final = "history.jsonl"
 TABLE_NAME: Final = "history.csv"
-_KINDS: Final = ("visit.ended", "round.ended", "local.slice", "holder.measured")
+_KINDS: Final = (
+    "visit.ended",
+    "round.ended",
+    "local.slice",
+    "holder.measured",
+    "rank.measured",
+)
 _PLACE: Final = ("purpose", "epoch", "visit", "table", "first_row")
 _FIRST: Final = ("purpose", "epoch", "owner", "table", "rows", "seconds")
 _KNOWN: Final = frozenset((*_FIRST, *_PLACE))
@@ -79,16 +87,10 @@ class History:
         return list(self._rows)
 
     def heldout(self) -> dict[str, float]:
-        """Means over the held-out rows, as each of them was measured last."""
+        """Numbers over the held-out rows, as each of them was measured last."""
         held = (row for row in self._rows if row["purpose"] == "heldout")
         last = {(row["table"], row["first_row"]): row for row in held}
-        means = {}
-        for name in sorted({name for row in last.values() for name in row} - _KNOWN):
-            measured = [row for row in last.values() if name in row]
-            total = sum(row[name] * row["rows"] for row in measured)
-            mean = total / sum(row["rows"] for row in measured)
-            means[name] = round(mean, 6)  # numbers are let out with fewer digits
-        return means
+        return numbers_over(list(last.values()))
 
     def _take(self, row: Row) -> None:
         again = self._at.get(_place(row))
@@ -103,6 +105,21 @@ class History:
         with suppress(OSError), self._path.open("ab" if more else "wb") as file:
             file.write(_lines(rows))
             self._written = True
+
+
+def numbers_over(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Means over several rows of a history, and measures of what they count."""
+    found = [
+        (row["rows"], {n: row[n] for n in row.keys() - _KNOWN if row[n] is not None})
+        for row in rows
+    ]
+    return dict(sorted(joint_numbers(found, MAX_DIGITS).items()))
+
+
+def shown_row(row: Mapping[str, Any]) -> Row:
+    """A row for people: measures stand for what is counted."""
+    known = {name: value for name, value in row.items() if name in _KNOWN}
+    return known | numbers_over([row])
 
 
 def _row_of(event: Event) -> Row:
@@ -133,13 +150,14 @@ def _column(metric: str) -> str:
 
 def _table_of(rows: list[Row]) -> bytes:
     """As CSV, with a column for each metric of any row."""
-    metrics = sorted({name for row in rows for name in row} - _KNOWN)
+    shown = [shown_row(row) for row in rows]
+    metrics = sorted({name for row in shown for name in row} - _KNOWN)
     text = io.StringIO()
     table = csv.DictWriter(
         text, (*_FIRST, *metrics), extrasaction="ignore", lineterminator="\n"
     )
     table.writeheader()
-    table.writerows(rows)
+    table.writerows(shown)
     return text.getvalue().encode()
 
 

@@ -39,6 +39,7 @@ from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose, Resource
 from sealift.train.loop.averaging import Contribution, mean_state
 from sealift.train.loop.held import Content
+from sealift.train.loop.measures import joint_numbers
 from sealift.train.loop.products import Outsourcing, first_forms
 from sealift.train.loop.slices import (
     LendRows,
@@ -56,7 +57,6 @@ from sealift.train.loop.statistics import (
     check_totals,
     let_out,
     let_out_totals,
-    mean_over_rows,
 )
 from sealift.train.loop.tasks import Workplace
 from sealift.train.loop.told import Watch
@@ -157,7 +157,7 @@ def train_local(
         model=chain_tensors(training.state()) if trained else b"",
         weights=training.digest() if trained else None,
         steps=training.steps,
-        metrics=mean_over_rows(heldout, rule.digits),
+        metrics=joint_numbers(heldout, rule.digits),
         statistics=statistics,
         prepared=prepared,
     )

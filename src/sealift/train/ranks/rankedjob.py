@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -31,7 +31,7 @@ from sealift.errors import (
     PolicyError,
     SealiftError,
 )
-from sealift.events import Sink, emit
+from sealift.events import Sink, emit, metric_fields
 from sealift.ids import Digest, VisitId
 from sealift.release.agreement import Purpose
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -44,6 +44,7 @@ from sealift.train.job.leasekeeping import LeaseKeeper
 from sealift.train.job.releasedkeys import VISITS_OVER, ReleasedKeys
 from sealift.train.job.runningjob import JobProgress, check_cargo_rows
 from sealift.train.loop.faults import RecipeError
+from sealift.train.loop.measures import joint_numbers
 from sealift.train.loop.slices import (
     Slice,
     StepGroup,
@@ -51,7 +52,7 @@ from sealift.train.loop.slices import (
     resources_of_slice,
 )
 from sealift.train.loop.states import TrainerState
-from sealift.train.loop.statistics import Measured, let_out, mean_over_rows
+from sealift.train.loop.statistics import ALONE, Measured, let_out
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.accounts import (
     RunAccount,
@@ -139,6 +140,7 @@ class RankedJob:
     _rounds: GroupRounds = field(init=False)
     _uses: list[Uses] = field(init=False, default_factory=list)
     _used: list[list[Uses]] = field(init=False)
+    _own: list[tuple[int, Mapping[str, float]]] = field(init=False)  # of this pass
     _rows_before: int = field(init=False, default=0)  # of passes before this start
     _seen: set[Digest] = field(
         init=False, default_factory=set
@@ -301,6 +303,8 @@ class RankedJob:
         for head in own.heads:  # an owner's broker, and not who shows it to others
             demand_dated(head, self.agreement)
         seen = self._rounds.meet(own, passes)
+        if seen[0].position and self.agreement.agreement.output_rule.baseline_alone:
+            emit(self.sink, "baseline.lost")
         for rank, each in enumerate(seen):
             with self._rounds.blaming(rank):
                 self._judge_releases(rank, each)
@@ -430,7 +434,7 @@ class RankedJob:
         self._require_counted(purpose, epoch)
         if purpose != "prepare" and self.trainer.statistics:
             self.handout.check_totals()
-        rule, parts = agreement.output_rule, []
+        rule, parts, self._own = agreement.output_rule, [], []
         may_see = agreement.rows_at_home or rule.audience == "everyone"
         try:
             most = self._rounds.most_steps(epoch) if purpose == "train" else 0
@@ -438,7 +442,11 @@ class RankedJob:
                 purpose, epoch, self._beside, most=most
             ):
                 seen = let_out(found, rule).metrics if may_see else {}
-                emit(self.sink, "slice.worked", purpose=purpose, epoch=epoch, **seen)
+                self._own.append((stop.rows, seen))
+                if purpose != "heldout":
+                    emit(
+                        self.sink, "slice.worked", purpose=purpose, epoch=epoch, **seen
+                    )
                 parts.append(RankNumbers.of(stop, found, rule))
         except MalformedError as error:
             if error.code != "bad-row":
@@ -564,28 +572,70 @@ class RankedJob:
         seconds: float,
     ) -> None:
         """Rank 0 tells what all ranks' numbers come to."""
-        rule = self.agreement.agreement.output_rule
-        parts = [
-            RankNumbers.of(part.stop, Measured(part.stop.rows, part.metrics), rule)
-            for report in reports
-            for part in report.parts
-        ]
+        rule, parts = self.agreement.agreement.output_rule, []
+        for rank, report in enumerate(reports):
+            with self._rounds.blaming(rank):
+                parts += [self._judge_numbers(part) for part in report.parts]
         if purpose == "heldout":
             for part in parts:
                 self.handout.heldout.keep(part.stop, part.metrics)
-        if self.rank:
-            return
-        pairs = ((part.stop.rows, part.metrics) for part in parts)
         if self._stopped_at is not None:  # measured after the last round that there was
             epoch = self._stopped_at - 1
-        ended = RoundEnded(
-            purpose=purpose,
-            epoch=epoch,
-            rows=sum(part.stop.rows for part in parts),
-            seconds=seconds,
-            metrics=mean_over_rows(pairs, rule.digits),
+        rows = sum(part.stop.rows for part in parts)
+        pairs = [(part.stop.rows, part.metrics) for part in parts]
+        joint = joint_numbers(pairs, rule.digits)
+        if purpose == "heldout" and self._own:
+            self._compare(epoch, joint)
+        if self.rank:
+            return
+        self._tell_orchestrator(
+            RoundEnded(
+                purpose=purpose, epoch=epoch, rows=rows, seconds=seconds, metrics=joint
+            )
         )
-        self._tell_orchestrator(ended)
+
+    def _judge_numbers(self, part: RankNumbers) -> RankNumbers:
+        """What may leave of numbers that a rank told, by the same rule.
+
+        Raises:
+            JobError: code ``measure-not-agreed``, for another owner's baseline as well.
+        """
+        agreement = self.agreement.agreement
+        own = f"{ALONE}.{part.stop.holder}."
+        if any(
+            n.startswith(f"{ALONE}.") and not n.startswith(own) for n in part.metrics
+        ):
+            raise JobError(
+                "it reports a baseline of another owner", code="measure-not-agreed"
+            )
+        found = Measured(part.stop.rows, part.metrics)
+        return RankNumbers.of(part.stop, found, agreement.output_rule)
+
+    def _compare(self, epoch: int, joint: Mapping[str, float]) -> None:
+        """Tell this owner its own numbers beside everybody's, and beside those of alone."""
+        rule = self.agreement.agreement.output_rule
+        found = joint_numbers(self._own, rule.digits)
+        own = {name: each for name, each in found.items() if "." not in name}
+        alone = {
+            name.rpartition(".")[2]: each for name, each in found.items() if "." in name
+        }
+        everybody = {name: each for name, each in joint.items() if "." not in name}
+        numbers = {"own": own, "joint": everybody, "alone": alone}
+        emit(
+            self.sink,
+            "rank.measured",
+            purpose="heldout",
+            epoch=epoch,
+            holder=self.agreement.agreement.data_owners[self.rank],
+            rows=sum(rows for rows, _metrics in self._own),
+            **metric_fields(
+                {
+                    f"{whose}.{name}": value
+                    for whose, each in numbers.items()
+                    for name, value in each.items()
+                }
+            ),
+        )
 
     def _note(self, position: int) -> None:
         if self.checkpoints is None:

@@ -253,7 +253,7 @@ class Recipe:
         return loss
 
     def evaluate(self, model: nn.Module, batch: Batch) -> dict[str, float]:
-        """Sums over one batch, by metric; the caller divides by the number of rows.
+        """Sums over one batch, by metric; the caller divides what has no place by the rows.
 
         A recipe without ``evaluate`` is measured by its loss.
         """
@@ -329,5 +329,13 @@ def _plain(loss: Any) -> Any:
 def _evaluate(
     evaluate: Callable[..., Any], model: nn.Module, batch: Batch
 ) -> dict[str, float]:
-    sums = evaluate(model, batch)
-    return {str(name): float(value) for name, value in sums.items()}
+    """Numbers by name; of a tensor with dimensions by name and place, zeros left out."""
+    found: dict[str, float] = {}
+    for name, value in evaluate(model, batch).items():
+        if not isinstance(value, Tensor) or not value.dim():
+            found[str(name)] = float(value)
+            continue
+        for place in value.detach().cpu().nonzero().tolist():
+            key = f"{name}[{','.join(map(str, place))}]"
+            found[key] = float(value[tuple(place)])
+    return found

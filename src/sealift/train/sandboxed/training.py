@@ -225,7 +225,10 @@ class Training:
         clip_grad_norm_(self.model.parameters(), self._settings.clip_norm)
 
     def evaluate(self, rows: Tensor, schema: Schema) -> dict[str, float]:
-        """Means over the rows, by metric; no gradient, no random stream moves."""
+        """Means over the rows, by metric, and what is counted, by name and place.
+
+        No gradient, and no random stream moves.
+        """
         self.guard(self.model.eval)
         sums: dict[str, float] = {}
         count = self._settings.batch_rows
@@ -237,7 +240,10 @@ class Training:
                 work = partial(self._recipe.evaluate, self.model, batch)
                 for name, value in self._steps.make(work, trains=False).items():
                     sums[name] = sums.get(name, 0.0) + value
-        return {name: value / len(rows) for name, value in sums.items()}
+        return {
+            name: value if name.endswith("]") else value / len(rows)
+            for name, value in sums.items()
+        }
 
     def batches(self, rows: int, slices: Sequence[SliceId]) -> list[Tensor]:
         """Which rows each step of a group has, in their order."""

@@ -331,7 +331,7 @@ def worker_gone() -> PeerError:
     return PeerError("the recipe's process ended", code=GONE)
 
 
-MAX_METRICS: Final = 64
+MAX_METRICS: Final = 2048  # places of tallies, each a number
 
 
 class LeftArea(Protocol):
