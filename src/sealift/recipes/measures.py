@@ -15,7 +15,7 @@ or merged with others::
         }
 
 What they are called in an agreement, which measures follow, and what few rows do to them:
-spec/recipe.md section 8.
+spec/recipe.md section Measures.
 """
 
 from __future__ import annotations

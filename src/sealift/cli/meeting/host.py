@@ -181,7 +181,7 @@ def _try_first(args: argparse.Namespace, place: PartyFolder) -> tuple[str, ...]:
         say(
             "evaluate() returns the accuracy without counts of classes, so nobody will see how right "
             "it is to name the most frequent class always; measures.count_classes gives them "
-            "(spec/recipe.md, section 8)"
+            "(spec/recipe.md, section Measures)"
         )
     return metrics
 

@@ -4,7 +4,7 @@ Most names in ``output.metrics`` are means over rows, such as ``loss``. A name t
 ``classes_N``, ``scores_N`` or ``regression`` is a *tally*: counts and sums that are added
 over all owners, before any ratio is computed from them. A label may stand before it, as in
 ``tumour_classes_3``. So what leaves, and how much of it, follows from the signed name alone.
-Source: spec/recipe.md section 8.
+Source: spec/recipe.md section Measures.
 """
 
 from __future__ import annotations
