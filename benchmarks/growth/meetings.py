@@ -65,15 +65,10 @@ def names(owners: int) -> list[str]:
 
 def train(folder: Path, owners: int, rounds: int) -> float:
     """Meet, sign, train and open the model; seconds from the first command to the model."""
-    recipe = folder / "host" / "wards"
-    recipe.mkdir(parents=True)
-    (recipe / "recipe.py").write_text(RECIPE, encoding="utf-8")
-    (recipe / "schema.toml").write_text(SCHEMA, encoding="utf-8")
-    job = f"[training]\nepochs = {rounds}\nbatch_rows = {ROWS}\n"
-    (recipe / "job.toml").write_text(job, encoding="utf-8")
+    write_recipe(folder / "host" / "wards", rounds)
     for seed, name in enumerate(names(owners)):
         (folder / name).mkdir()
-        _write_table(folder / name / "train.csv", seed)
+        write_table(folder / name / "train.csv", seed, ROWS)
     with socket.create_server(("127.0.0.1", 0)) as free:
         listen = f"127.0.0.1:{free.getsockname()[1]}"
     began_s = time.monotonic()
@@ -101,8 +96,18 @@ def train(folder: Path, owners: int, rounds: int) -> float:
     return seconds
 
 
-def _write_table(path: Path, seed: int) -> None:
-    rows = np.random.default_rng(seed).normal(size=(ROWS, 2))
+def write_recipe(folder: Path, rounds: int) -> None:
+    """The host's folder: a linear model, the schema of its tables, and the job."""
+    folder.mkdir(parents=True)
+    (folder / "recipe.py").write_text(RECIPE, encoding="utf-8")
+    (folder / "schema.toml").write_text(SCHEMA, encoding="utf-8")
+    job = f"[training]\nepochs = {rounds}\nbatch_rows = {ROWS}\n"
+    (folder / "job.toml").write_text(job, encoding="utf-8")
+
+
+def write_table(path: Path, seed: int, many: int) -> None:
+    """An owner's table of so many rows."""
+    rows = np.random.default_rng(seed).normal(size=(many, 2))
     lines = [f"{age:.3f},{dose:.3f},{int(age + dose > 0)}" for age, dose in rows]
     path.write_text("\n".join(["age,dose,healed", *lines, ""]), encoding="utf-8")
 

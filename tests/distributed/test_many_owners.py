@@ -10,63 +10,15 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from benchmarks.growth.meetings import names, write_recipe, write_table
 from tests.sim.ownaddress import own_address
 from tests.sim.typed import Typed
 
 pytestmark = [pytest.mark.distributed, pytest.mark.long]
-OWNERS = tuple(f"ward-{number:02}" for number in range(16))
+OWNERS = names(16)
 YES = (("Compare?", "y"), ("Sign?", "y"), ("compare the words with", "y"))
-RECIPE = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(2, 2)
-
-    def forward(self, batch):
-        return self.layer(torch.stack([batch["age"], batch["dose"]], dim=1))
-
-    def training_step(self, batch, step):
-        return F.cross_entropy(self(batch), batch["healed"])
-
-    def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=1e-2)
-
-
-def build():
-    return Model()
-
-
-def evaluate(model, batch):
-    return {"accuracy": float((model(batch).argmax(dim=1) == batch["healed"]).sum())}
-"""
-SCHEMA = """
-[[fields]]
-name = "age"
-dtype = "float32"
-
-[[fields]]
-name = "dose"
-dtype = "float32"
-
-[[fields]]
-name = "healed"
-dtype = "int64"
-classes = 2
-"""
-
-
-def write_table(path: Path, seed: int, many: int) -> None:
-    rows = np.random.default_rng(seed).normal(size=(many, 2))
-    lines = [f"{age:.3f},{dose:.3f},{int(age + dose > 0)}" for age, dose in rows]
-    path.write_text("\n".join(["age,dose,healed", *lines, ""]))
 
 
 @pytest.fixture
@@ -78,28 +30,24 @@ def typed() -> Iterator[list[Typed]]:
             each.kill()
 
 
-def train(folder: Path, typed: list[Typed], names: Sequence[str], **job: int) -> Typed:
+def train(folder: Path, typed: list[Typed], owners: Sequence[str], **job: int) -> Typed:
     """The host's command, once all of them have ended well."""
-    recipe = folder / "host" / "wards"
-    recipe.mkdir(parents=True)
-    (recipe / "recipe.py").write_text(RECIPE)
-    (recipe / "schema.toml").write_text(SCHEMA)
-    (recipe / "job.toml").write_text(f"[training]\nepochs = {job['epochs']}\n")
-    words = ["host", "wards", "--listen", own_address(), "--invite", *names]
+    write_recipe(folder / "host" / "wards", job["epochs"])
+    words = ["host", "wards", "--listen", own_address(), "--invite", *owners]
     host = Typed(folder / "host", *words)
     typed.append(host)
     host.wait_text("send each party its line")
     invitations = re.findall(r"([\w-]+)  (sealift-invitation-[\w-]+)", host.text)
-    assert [name for name, _ in invitations] == [*names]
-    owners = []
+    assert [name for name, _ in invitations] == [*owners]
+    joined = []
     for seed, (name, line) in enumerate(invitations):
         home = folder / name
         home.mkdir()
         write_table(home / "train.csv", seed, job["rows"])
         (home / "invitation.txt").write_text(line)
-        owners.append(Typed(home, "join", "invitation.txt", "train.csv", answers=YES))
-        typed.append(owners[-1])
-    for owner in owners:
+        joined.append(Typed(home, "join", "invitation.txt", "train.csv", answers=YES))
+        typed.append(joined[-1])
+    for owner in joined:
         assert owner.end() == 0, owner.text[-3000:]
     assert host.end() == 0, host.text[-3000:]
     assert (folder / "host" / "model.safetensors").exists()
