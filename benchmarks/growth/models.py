@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.report import BenchReport, Row, start_report
+from sealift.data.schedule.memory import free_memory_bytes
 from sealift.demo.folder import World
 from sealift.demo.job import DemoTask, Plan, Schedule, make_world
 from sealift.demo.roles import run_ddp, run_local, run_travel
@@ -37,6 +38,8 @@ RECIPE: Final = Path(__file__).with_name("recipe")
 SHAPES: Final = {10: (1024, 10), 30: (1024, 29), 100: (2048, 24), 300: (2048, 72)}
 PLANS: Final[tuple[Plan, ...]] = ("local", "travel", "ddp")
 SAMPLE_S: Final = 0.1
+COUNTED_MILLIONS: Final = 100
+LARGE_BYTES: Final = 16 << 30
 _ZYGOTE: Final = "sealift.train.sandboxed.zygote"
 _COMMANDS: Final = {"local": "train", "travel": "accelerator", "ddp": "accelerator"}
 SCHEMA: Final = """\
@@ -117,10 +120,18 @@ class Sampler:
 
 
 def run(*, quick: bool = False) -> BenchReport:
-    """Measure at 100 million parameters; with ``quick`` at 10."""
+    """Measure at 10, 100 and 300 million parameters; with ``quick`` at 10.
+
+    Ratios are of 100 million. Those of 300 need ``LARGE_BYTES`` of free memory.
+    """
     report = start_report("growth")
     report.real = ["all roles as processes on this machine", "training with AdamW"]
-    for millions in (10,) if quick else (10, 100):
+    sizes = [10] if quick else [10, 100]
+    if not quick and free_memory_bytes() >= LARGE_BYTES:
+        sizes.append(300)
+    elif not quick:
+        report.real.append("no model of 300 million parameters: too little free memory")
+    for millions in sizes:
         plain = _measure_plain(millions)
         report.rows.append(plain)
         for plan in PLANS:
@@ -134,6 +145,8 @@ def run(*, quick: bool = False) -> BenchReport:
             }
             row: Row = {"plan": plan, "million_parameters": millions, **found}
             report.rows.append({**row, "seconds": round(seconds, 1)})
+            if millions > COUNTED_MILLIONS:
+                continue
             report.ratios[f"parent_models_{plan}"] = found["parent_models"]
             if plan == "ddp":
                 report.ratios["worker_models_ddp"] = found["worker_models"]
