@@ -151,6 +151,7 @@ class Owner:
         given = {
             "data": self.table, "heldout": None, "compare_if": "", "sign_if": "",
             "decline": False, "allow": (), "table": None,
+            "fields": None, "image_size": None, "image_mode": None,
         }  # fmt: skip
         self.args = argparse.Namespace(**(given | self.options))
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -55,7 +55,7 @@ def _add_schema(verbs: Any) -> None:
         nargs="+",
         help="tables with the same columns, such as train and held-out",
     )
-    _add_source_options(parser)
+    add_source_options(parser)
     parser.add_argument(
         "--vector",
         action="append",
@@ -82,7 +82,7 @@ def _add_seal(verbs: Any) -> None:
         "class, with Parquet files, or from Dataset.save_to_disk; or MODULE:DATASET",
     )
     parser.add_path("--schema", metavar="TOML", help="the table's schema")
-    _add_source_options(parser)
+    add_source_options(parser)
     parser.add_argument("--name", required=True, help="its name in the agreement")
     parser.add_argument("--part", required=True, choices=("train", "heldout"))
     parser.add_argument(
@@ -109,7 +109,8 @@ def _add_seal(verbs: Any) -> None:
     parser.add_json()
 
 
-def _add_source_options(parser: Any) -> None:
+def add_source_options(parser: Any) -> None:
+    """Add how a source is written, and what of it is read."""
     add_own_table(parser)
     parser.add_argument(
         "--fields",
@@ -157,9 +158,9 @@ def _draft(args: argparse.Namespace) -> None:
     from sealift.data.schema.document import schema_to_toml
     from sealift.data.sources.table import check_tables, draft_schema
 
-    options = _source_options(args, args.source[0])
+    options = source_options(args, args.source[0])
     for each in args.source[1:]:
-        if _source_options(args, each).own != options.own:
+        if source_options(args, each).own != options.own:
             raise UsageError(
                 f"{args.source[0]} and {each} have different table.toml files",
                 fix="Draft the schema from one of them, or name one file with --table",
@@ -199,7 +200,7 @@ def _seal(args: argparse.Namespace) -> None:
     )  # an invalid size is refused before any work
     check_cell_rows(args.cell_rows)
     names = [args.name] if count is None else shard_names(args.name, count)
-    options = _source_options(args, args.source)
+    options = source_options(args, args.source)
     given = None if args.schema is None else load_schema(args.schema)
     vault = OwnersVault(args.vault, _identity(args))
     if cards := _finished(args, vault, names, given):
@@ -295,7 +296,13 @@ def _said_schema(args: argparse.Namespace, options: SourceOptions) -> Schema:
     return schema
 
 
-def _source_options(args: argparse.Namespace, source: str) -> SourceOptions:
+def source_options(args: argparse.Namespace, source: str | Path) -> SourceOptions:
+    """What the command line says of a source, and the table.toml of a text file.
+
+    Raises:
+        UsageError: an option is written wrongly.
+        UnavailableError, MalformedError: as ``load_own_table``.
+    """
     from sealift.data.schema.owntable import AS_IT_LOOKS, own_table_of
     from sealift.data.sources.source import SourceOptions
     from sealift.data.sources.table import is_text
@@ -321,7 +328,7 @@ def _source_options(args: argparse.Namespace, source: str) -> SourceOptions:
             raise UsageError(f"--vector {pair} is not NAME=COLUMNS, like genes='ENSG*'")
         vectors.append((name, pattern))
     own = AS_IT_LOOKS
-    if args.table is not None or is_text(source):
+    if args.table is not None or is_text(str(source)):
         own = own_table_of(source, args.table)
     return SourceOptions(tuple(fields), size, args.image_mode, tuple(vectors), own)
 

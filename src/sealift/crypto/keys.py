@@ -131,6 +131,7 @@ class Label(StrEnum):
     # data at rest (spec/record.md, rules C5 and C9)
     CONTENT_COMMITMENT = "sealift v1 content commitment"
     RESOURCE_KEY = "sealift v1 resource key commitment"
+    HELDOUT_SPLIT = "sealift v1 held-out split"
     # sessions (spec/handshake.md)
     EVIDENCE = "sealift evidence"
     DEVICE_EVIDENCE = "sealift v1 device evidence"

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 from PIL import Image, ImageFile
 
-from sealift.data.schema.schema import Field
+from sealift.data.schema.cells import CellRules
+from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.source import SourceOptions
 from sealift.data.sources.table import infer_schema
 from sealift.errors import MalformedError
@@ -31,7 +32,7 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
         "image", "uint8", (3, 4, 5), description="RGB, as stored"
     )
     assert schema.fields[1].classes == 2
-    assert schema.fields[1].description == "0 cat, 1 dog"
+    assert schema.fields[1].cells.categories == ("cat", "dog")
     found = read(str(place), schema)
     assert found["label"].tolist() == [0, 0, 0, 1, 1, 1]
     last = np.asarray(Image.open(place / "dog" / "2.png"))
@@ -83,7 +84,7 @@ def test_images_in_a_saved_dataset(tmp_path: Path) -> None:
     schema = infer_schema(saved)
     assert schema.fields[0].shape == (3, 4, 5)
     assert schema.fields[1] == Field(
-        "label", "int64", classes=2, description="0 cat, 1 dog"
+        "label", "int64", classes=2, cells=CellRules(categories=("cat", "dog"))
     )
     whole = infer_schema(str(place))
     np.testing.assert_array_equal(
@@ -152,3 +153,32 @@ def test_a_class_whose_name_is_no_text(tmp_path: Path) -> None:
     with pytest.raises(MalformedError, match=r"a folder's name is not UTF-8") as caught:
         infer_schema(str(place))
     assert caught.value.code == "no-schema"
+
+
+def test_an_owner_that_lacks_a_class_has_the_others_numbers(tmp_path: Path) -> None:
+    place = pictures(tmp_path)
+    schema = infer_schema(str(place))
+    for each in (place / "cat").iterdir():
+        each.unlink()
+    (place / "cat").rmdir()
+    assert read(str(place), schema)["label"].tolist() == [1, 1, 1]
+    (place / "dog").rename(place / "Dog")
+    with pytest.raises(MalformedError, match=r"'Dog' is no category of label.*dog"):
+        read(str(place), schema)
+
+
+def test_numbers_without_names_need_every_class(tmp_path: Path) -> None:
+    place = pictures(tmp_path)
+    image = infer_schema(str(place)).fields[0]
+    schema = Schema((image, Field("label", "int64", classes=3)))
+    with pytest.raises(MalformedError, match=r"has 2 classes, and label has 3"):
+        read(str(place), schema)
+
+
+def test_a_folder_without_an_image(tmp_path: Path) -> None:
+    place = pictures(tmp_path)
+    schema = infer_schema(str(place))
+    for each in place.glob("*/*.png"):
+        each.unlink()
+    with pytest.raises(MalformedError, match="has no images"):
+        read(str(place), schema)

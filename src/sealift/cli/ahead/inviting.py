@@ -9,17 +9,20 @@ from sealift.channel.record.outputfile import open_output
 from sealift.cli.ahead import looks
 from sealift.cli.ahead.dryrun import Checks
 from sealift.cli.ahead.network import Network
+from sealift.cli.data import source_options
+from sealift.cli.meeting.brought import percent_of
 from sealift.cli.meeting.guest import read_kept
 from sealift.cli.meeting.place import PartyFolder, read_invitation
 from sealift.data.schema.document import schema_from_plain
-from sealift.data.schema.owntable import FILE, load_own_table, own_table_of
+from sealift.data.schema.owntable import FILE, load_own_table
 from sealift.data.sources.csvfiles.owndraft import draft_own_table
 from sealift.data.sources.csvfiles.structure import look_at
 from sealift.data.sources.problems import Problems
+from sealift.data.sources.table import infer_schema, is_text, open_table
 from sealift.errors import UnavailableError
 from sealift.events import wall_clock
 from sealift.meet.invitation import Invitation
-from sealift.release.agreement.explain import say_time
+from sealift.release.agreement.explain import count, say_time
 from sealift.train.job.settings import parse_address
 
 
@@ -29,9 +32,11 @@ def check(args: argparse.Namespace) -> int:
     checks = Checks()
     checks.look("invitation", lambda: _look_at(invitation))
     checks.look("keys", lambda: _look_at_key(invitation.name))
-    for table in filter(None, (args.data, args.heldout)):
-        checks.look("data", lambda table=table: _look_at_table(table, args.table))  # type: ignore[misc]
-    checks.look("table.toml", lambda: _draft(args, invitation))
+    split = args.heldout is not None and percent_of(args.heldout) is not None
+    for table in filter(None, (args.data, None if split else args.heldout)):
+        checks.look("data", lambda table=table: _look_at_table(table, args))  # type: ignore[misc]
+    if is_text(str(args.data)):
+        checks.look("table.toml", lambda: _draft(args, invitation))
     checks.look("torch", looks.look_at_torch)
     for address in invitation.addresses:
         network = Network(parse_address(address))
@@ -54,11 +59,16 @@ def _look_at_key(name: str) -> str:
     return f"{place.key.name} opens"
 
 
-def _look_at_table(path: Path, stated: Path | None) -> str:
-    if not path.is_file():
-        raise UnavailableError(f"the file {path} does not exist", code="cannot-read")
+def _look_at_table(path: Path, args: argparse.Namespace) -> str:
+    if not path.exists():
+        raise UnavailableError(f"{path} does not exist", code="cannot-read")
+    options = source_options(args, path)
+    if not is_text(str(path)):
+        schema = infer_schema(path, options)
+        table = open_table(path, schema, options)
+        return f"{path.name}: {count(len(schema.fields), 'field')}, {count(table.rows, 'row')}"
     problems = Problems(path.name)
-    structure = look_at(path, problems, own_table_of(path, stated))
+    structure = look_at(path, problems, options.own)
     problems.demand_none()
     columns = len(structure.header)
     return f"{path.name}: {columns:,} columns, {structure.words}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealift.cli.console import YES, Caller, ask_afresh, has_terminal, say
-from sealift.cli.data import add_own_table
+from sealift.cli.meeting.brought import (
+    Brought,
+    add_table_arguments,
+    brought_by,
+    percent_of,
+)
 from sealift.cli.meeting.place import (
     PartyFolder,
     add_ask_argument,
@@ -33,12 +38,10 @@ from sealift.crypto.keys import SecretKey
 from sealift.data.ownersvault import OwnersVault
 from sealift.data.schema.card import CARD_SUFFIX, read_card
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
-from sealift.data.schema.owntable import AS_IT_LOOKS, own_table_of
 from sealift.data.schema.schema import Schema
 from sealift.data.sealing import DEFAULT_CELL_ROWS, seal_table
 from sealift.data.sources.csvfiles.unlisted import unlisted_texts
-from sealift.data.sources.source import SourceOptions
-from sealift.data.sources.table import open_table
+from sealift.data.sources.table import is_text
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,
@@ -144,11 +147,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="INVITATION",
         help="a file with the invitation; - reads it from standard input",
     )
-    parser.add_path("data", metavar="DATA", help="a .csv file with your rows")
-    parser.add_path(
-        "--heldout", metavar="FILE", help="rows to measure on, not to train on"
-    )
-    add_own_table(parser)
+    add_table_arguments(parser)
     add_view_argument(parser)
     add_ask_argument(parser)
     parser.add_argument(
@@ -182,9 +181,11 @@ def run(args: argparse.Namespace) -> int:
         invitation.require_in_time(wall_clock())
         if not args.decline and find_spec("torch") is None:
             raise ModuleNotFoundError(name="torch")  # rows will train here, at home
-        for each in filter(None, (args.data, args.heldout)):
-            if not each.is_file():
-                raise UsageError(f"the file {each} does not exist", code="cannot-read")
+        heldout = args.heldout
+        split = heldout is not None and percent_of(heldout) is not None
+        for each in (args.data, *([] if split or not heldout else [heldout])):
+            if not each.exists():
+                raise UsageError(f"{each} does not exist", code="cannot-read")
         meeting = OwnerMeeting(args, invitation, place, kept)
         meeting.ask = ask_afresh if has_terminal() else None
         kept = meeting.attend()
@@ -251,6 +252,7 @@ class OwnerMeeting:
     def __post_init__(self) -> None:
         self._identity = self.place.identity()
         self._guest = Guest(self.invitation, self._identity)
+        self._tables = brought_by(self.args, self._identity)
         self._talk = Talk(sys.stderr)
         self._warned = False
         self._last: FromGuest | None = None  # before this party leaves
@@ -459,7 +461,7 @@ class OwnerMeeting:
             UsageError: nobody can answer, or ``--compare-if`` names another one.
         """
         self._talk.wait_for("")
-        names = [each.name for each in self._tables()]
+        names = [each.name for each in self._tables]
         rows = dict(zip(names, fewest, strict=False))
         lines = [*tell_comparison(declared, schema, rows, self.kept.declarations)]
         for line in lines:
@@ -501,37 +503,32 @@ class OwnerMeeting:
             SealiftError: for which the table cannot be used.
         """
         began_s = self.clock()
-        error = self._misfit(schema, fewest)
+        counted: list[int] = []
+        error = self._misfit(schema, fewest, counted)
         self.sleep(answer_delay_s(self.clock() - began_s))
         if error is None:
+            for each, rows in zip(self._tables, counted, strict=True):
+                self._talk.say(f"{each.name}: {rows:,} rows fit")
             return
         proposed: dict[str, tuple[str, ...]] = {}
-        for each in self._tables() if self.ask is not None else ():
-            if each.suffix == ".csv" and not proposed:
+        for each in self._tables if self.ask is not None else ():
+            if is_text(str(each.source)) and not proposed:
                 with suppress(MalformedError):  # it is no table at all
-                    own = own_table_of(each, self.args.table)
-                    proposed = ask_categories(unlisted_texts(each, schema, own))
+                    own = each.options.own
+                    proposed = ask_categories(unlisted_texts(each.source, schema, own))
         self._last = Propose(proposed) if proposed else Decline("columns-differ")
         raise error
 
-    def _misfit(self, schema: Schema, fewest: tuple[int, int]) -> SealiftError | None:
-        """The first thing for which a table cannot be used."""
+    def _misfit(
+        self, schema: Schema, fewest: tuple[int, int], counted: list[int]
+    ) -> SealiftError | None:
+        """The first thing for which a table cannot be used; ``counted`` gets rows."""
         try:
-            for each, rows in zip(self._tables(), fewest, strict=False):
-                table = open_table(each, schema, self._options(each))
-                _require_rows(each, table.rows, rows)
+            for each, rows in zip(self._tables, fewest, strict=False):
+                counted.append(each.count_rows(schema, rows))
         except SealiftError as error:
             return error
         return None
-
-    def _options(self, source: Path) -> SourceOptions:
-        """How the owner says that its own file is written."""
-        return SourceOptions(own=own_table_of(source, self.args.table))
-
-    def _tables(self) -> Iterator[Path]:
-        yield self.args.data
-        if self.args.heldout is not None:
-            yield self.args.heldout
 
     def _read(self, terms: Terms) -> FromGuest:
         kept, card = self.kept, self._brought
@@ -603,20 +600,18 @@ class OwnerMeeting:
         vault = OwnersVault(self.place["vault.db"], self._identity)
         found = []
         cell_rows = max(DEFAULT_CELL_ROWS, declared.output.metric_rows)
-        for part, source, fewest in zip(
-            ("train", "heldout"), self._tables(), _fewest_rows(declared), strict=False
-        ):
-            name = self._name_of(part, source, schema, cell_rows)
+        for each, fewest in zip(self._tables, _fewest_rows(declared), strict=False):
+            name = self._name_of(each, schema, cell_rows)
             card = self.place["sealed"] / f"{name}{CARD_SUFFIX}"
             if not card.exists():
                 key = SecretKey.generate()
-                self._talk.say(f"sealing {source.name}")
+                self._talk.say(f"sealing {each.name}")
                 seal_table(
-                    source,
+                    each.source,
                     schema,
-                    options=self._options(source),
+                    options=each.options,
                     name=name,
-                    part=part,  # type: ignore[arg-type]
+                    part=each.part,
                     owner=self.place.name,
                     key=key,
                     out_dir=self.place["sealed"],
@@ -625,26 +620,22 @@ class OwnerMeeting:
                     kept=vault.kept,
                 )
             resource = read_card(card).resource
-            _require_rows(source, resource.rows, fewest)
+            each.require_rows(resource.rows, fewest)
             found.append(replace(resource, rule=rule))
         work = PlannedWork.of(_require_allowed_job(declared).settings, found)
         work.require_visits(declared.output)
         return tuple(found)
 
-    def _name_of(self, part: str, source: Path, schema: Schema, cell_rows: int) -> str:
+    def _name_of(self, table: Brought, schema: Schema, cell_rows: int) -> str:
         """The name of this table as it is now: another one for each that was sealed before."""
-        now = source.stat()
-        stamp = f"{now.st_size} {now.st_mtime_ns}"
-        if (own := self._options(source).own) != AS_IT_LOOKS:
-            stamp += f" {Digest.of(repr(own).encode()).to_text()}"
-        agreed = schema_to_plain(schema.agreed)
-        name, number = f"{self.place.name}-{part}", 1
+        stamp, agreed = table.stamp, schema_to_plain(schema.agreed)
+        name, number = f"{self.place.name}-{table.part}", 1
         while (path := self.place["sealed"] / f"{name}{CARD_SUFFIX}").exists():
             there, made_of = read_card(path).resource, self.kept.sealed.get(name)
             if (made_of, there.schema, there.cell_rows) == (stamp, agreed, cell_rows):
                 return name
             number += 1
-            name = f"{self.place.name}-{part}-{number}"
+            name = f"{self.place.name}-{table.part}-{number}"
         self._keep(sealed={**self.kept.sealed, name: stamp})
         return name
 
@@ -701,20 +692,6 @@ def _require_allowed_job(declared: Declaration) -> JobTable:
     job = parse_job(parse_toml(declared.job.encode(), source="the host's job.toml"))
     PLANS[job.plan].check_terms(job.settings, proposed_agreement(declared, ()))
     return job
-
-
-def _require_rows(table: Path, rows: int, fewest: int) -> None:
-    """Refuse a table that is too small for what the host declares.
-
-    Raises:
-        MalformedError: ``too-few-rows``.
-    """
-    if rows < fewest:
-        raise MalformedError(
-            f"{table.name} has {rows:,} rows",
-            why=f"the host's terms need at least {fewest:,}",
-            code="too-few-rows",
-        )
 
 
 def _replaced(what: str) -> PolicyError:

@@ -97,7 +97,7 @@ def check_names(names: list[str], schema: Schema, *, source: str) -> None:
     if extra:
         raise bad_table(
             f"{source} has an array {extra[0][:80]!r} that is not in the schema",
-            fix="Remove it, or add it to the schema",
+            fix="Name those that are read with --fields, or add it to the schema",
         )
 
 

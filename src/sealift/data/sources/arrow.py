@@ -71,7 +71,7 @@ def field_of_type(name: str, column: str, kind: Any, source: str) -> Field:
     return made_field(name, dtype, tuple(shape), source)
 
 
-def _to_array(column: Any, field: Field, *, source: str, first_row: int) -> Array:
+def to_array(column: Any, field: Field, *, source: str, first_row: int) -> Array:
     """An Arrow array as an array of shape ``(rows, *field.shape)``.
 
     Args:
@@ -247,7 +247,7 @@ class ArrowTable:
         column = batch.column(self.options.column(spec.name))
         if spec.name in self.convert:
             return self.convert[spec.name](column, spec, first_row)
-        return _to_array(column, spec, source=self.name, first_row=first_row)
+        return to_array(column, spec, source=self.name, first_row=first_row)
 
 
 class reading:  # noqa: N801 - used as a context manager, like contextlib's

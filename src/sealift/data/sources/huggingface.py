@@ -23,8 +23,15 @@ from sealift.data.sources.arrow import (
     check_columns,
     field_of_type,
     reading,
+    to_array,
 )
-from sealift.data.sources.images import decode, first_form, form_of
+from sealift.data.sources.images import (
+    class_field,
+    class_numbers,
+    decode,
+    first_form,
+    form_of,
+)
 from sealift.data.sources.source import (
     SourceOptions,
     TableSource,
@@ -78,6 +85,12 @@ def _open(place: str, schema: Schema, options: SourceOptions) -> ArrowTable:
         for field in schema.fields
         if saved.feature(options.column(field.name), "Image")
     }
+    for field in schema.fields:
+        if found := saved.feature(options.column(field.name), "ClassLabel"):
+            names = [str(each) for each in found.get("names") or ()]
+            numbers = class_numbers(names, field, saved.name)
+            if numbers != [*range(len(names))]:
+                convert[field.name] = _renumber(np.array(numbers), saved.name)
     return ArrowTable(saved.name, schema, rows, batches, options, convert)
 
 
@@ -95,10 +108,9 @@ def _infer(place: str, options: SourceOptions) -> Schema:
 
 def _field(saved: _Saved, name: str, column: str, options: SourceOptions) -> Field:
     if found := saved.feature(column, "ClassLabel"):
-        names = found.get("names") or []
-        named = ", ".join(f"{label} {each}" for label, each in enumerate(names))
-        more = {"classes": len(names) or None, "description": named[:2000]}
-        return made_field(name, "int64", (), saved.name, **more)
+        if names := [str(each) for each in found.get("names") or ()]:
+            return class_field(name, names, saved.name)
+        return made_field(name, "int64", (), saved.name)
     for axes in range(2, 6):
         if found := saved.feature(column, f"Array{axes}D"):
             shape = tuple(int(length) for length in found["shape"])
@@ -118,6 +130,22 @@ def _field(saved: _Saved, name: str, column: str, options: SourceOptions) -> Fie
         form = first_form(raw, options, f"{saved.name}, row 0")
         return made_field(name, "uint8", form.shape, saved.name, description=form.mode)
     return field_of_type(name, column, saved.kinds.field(column).type, saved.name)
+
+
+def _renumber(numbers: Array, source: str) -> Convert:
+    """Labels as the agreed schema numbers their names."""
+
+    def read(column: Any, spec: Field, first_row: int) -> Array:
+        labels = to_array(column, spec, source=source, first_row=first_row)
+        wrong = np.flatnonzero((labels < 0) | (labels >= len(numbers)))
+        if len(wrong):
+            raise bad_table(
+                f"{source}, row {first_row + wrong[0]}, column {spec.name}: "
+                f"{labels[wrong[0]]} is no class of it"
+            )
+        return numbers[labels].astype(labels.dtype)
+
+    return read
 
 
 def _image_reader(field: Field, source: str, options: SourceOptions) -> Convert:

@@ -1,8 +1,10 @@
 """Images to arrays, and a folder with one subfolder of images per class.
 
-The folder is as torchvision's ImageFolder reads it. Fields: ``image``, uint8 ``[channels, height, width]``, and ``label``, int64: the
-subfolder's number in the order of names. The names go into the schema's description,
-which stands in the agreement.
+The folder is as torchvision's ImageFolder reads it. Fields: ``image``, uint8
+``[channels, height, width]``, and ``label``, int64: the subfolder's name is one of its
+categories, which stand in the agreement, so a number means the same class at every owner,
+also at one that lacks a class. Of a schema without categories the label is the subfolder's
+number in the order of names, and there must be one for each class.
 
 Size and colours are never changed unless the user said so: an image of another size or
 mode is refused with its name, before it is decoded. Formats are those listed here, by
@@ -23,10 +25,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from sealift.data.schema.cells import CellRules
 from sealift.data.schema.rows import Array, Columns, Locate, bad_table, check_names
 from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.source import SourceOptions, TableSource, require, unclear
-from sealift.errors import MalformedError, UsageError
+from sealift.errors import MalformedError, UsageError, nearest
 
 CHANNELS = {"RGB": 3, "L": 1}
 FORMATS: Final = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
@@ -207,7 +210,12 @@ def _open(place: str, schema: Schema, options: SourceOptions) -> ImageFolder:
     check_names(list(NAMES), schema, source=path.name)
     fields = {field.name: field for field in schema.fields}
     form = form_of(fields["image"], path.name)
-    return ImageFolder(path, form, tuple(_images(path)), options)
+    names = [each.name for each in _classes(path)]
+    numbers = class_numbers(names, fields["label"], path.name)
+    images = tuple((image, numbers[label]) for image, label in _images(path))
+    if not images:
+        raise bad_table(f"{path.name} has no images")
+    return ImageFolder(path, form, images, options)
 
 
 def _infer(place: str, options: SourceOptions) -> Schema:
@@ -219,10 +227,51 @@ def _infer(place: str, options: SourceOptions) -> Schema:
     first = images[0][0]
     form = first_form(first.read_bytes(), options, first.relative_to(path).as_posix())
     classes = [_text(folder.name) for folder in _classes(path)]
-    named = ", ".join(f"{label} {name}" for label, name in enumerate(classes))
     image = Field("image", "uint8", form.shape, description=f"{form.mode}, as stored")
-    label = Field("label", "int64", classes=len(classes), description=named[:2000])
-    return Schema((image, label))
+    return Schema((image, class_field("label", classes, path.name)))
+
+
+def class_field(name: str, classes: list[str], source: str) -> Field:
+    """A field of labels whose numbers have names.
+
+    Raises:
+        MalformedError: ``no-schema``, if these cannot be categories.
+    """
+    rules = CellRules(categories=tuple(classes))
+    try:
+        return Field(name, "int64", classes=len(classes), cells=rules)
+    except MalformedError as error:
+        raise unclear(
+            f"{source}: the names of its {len(classes):,} classes cannot be categories",
+            why=error.what,
+            fix="Rename them, or write a schema with classes = the number of classes",
+        ) from None
+
+
+def class_numbers(names: list[str], field: Field, source: str) -> list[int]:
+    """Which number each class of a source has in the agreed schema.
+
+    Raises:
+        MalformedError: names a class that is in no schema; or numbers without names
+            could mean other classes.
+    """
+    known = field.cells.categories
+    if not known:
+        if field.classes is not None and len(names) != field.classes:
+            raise bad_table(
+                f"{source} has {len(names):,} classes, and {field.name} has {field.classes:,}",
+                why="the schema does not name them, so their numbers could mean others",
+                fix="List the names as categories in the schema",
+            )
+        return [*range(len(names))]
+    for name in names:
+        if name not in known:
+            raise bad_table(
+                f"{source}: {name[:80]!r} is no category of {field.name}",
+                fix=nearest(name, known)
+                or f"Known categories: {', '.join(known[:20])}",
+            )
+    return [known.index(name) for name in names]
 
 
 def _images(folder: Path) -> Iterator[tuple[Path, int]]:

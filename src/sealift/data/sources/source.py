@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from sealift.data.schema.owntable import AS_IT_LOOKS, OwnTable
 from sealift.data.schema.rows import Columns, Locate, bad_table
 from sealift.data.schema.schema import Field, Schema
+from sealift.data.schema.split import Split
 from sealift.errors import MalformedError, UnavailableError, UsageError
 from sealift.events import Sink
 
@@ -47,6 +48,7 @@ class SourceOptions:
         vectors: Pairs of a field's name and what its columns are called: ``x*``, or
             ``x..y`` for those from x to y; for drafts of text tables.
         own: What the owner's ``table.toml`` says of a text table.
+        split: Which of its rows are read; None: all.
     """
 
     fields: tuple[tuple[str, str], ...] = ()
@@ -54,6 +56,7 @@ class SourceOptions:
     image_mode: str | None = None
     vectors: tuple[tuple[str, str], ...] = ()
     own: OwnTable = AS_IT_LOOKS
+    split: Split | None = None
 
     def column(self, field: str) -> str:
         """The column that a field is in."""

@@ -8,7 +8,7 @@ row and column. A file that changes while it is read is refused as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from sealift.data.schema.owntable import AS_IT_LOOKS, OwnTable
 from sealift.data.schema.rows import bad_table, pack
 from sealift.data.schema.schema import Schema
+from sealift.data.schema.split import Split
 from sealift.data.sources import arrayfiles, arrow, huggingface, images, mapstyle
 from sealift.data.sources.csvfiles.structure import Structure, look_at
 from sealift.data.sources.problems import Problems
@@ -65,18 +66,20 @@ Stamp = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Table:
-    """An opened table; ``blocks`` reads it once from the start at every call."""
+    """An opened table; ``blocks`` reads it once from the start at every call.
+
+    Attributes:
+        rows: Rows that it yields: at least 1, but for a side of a split.
+        split: Which rows of the source these are; None: all.
+    """
 
     name: str
     schema: Schema
     reader: TableReader
     place: Path
     stamp: Stamp | None  # of a file, when it was opened
-
-    @property
-    def rows(self) -> int:
-        """Rows in the table, at least 1."""
-        return self.reader.rows
+    rows: int
+    split: Split | None = None
 
     @property
     def total_bytes(self) -> int:
@@ -93,22 +96,29 @@ class Table:
             MalformedError: at the first row that does not fit the schema, or when
                 the file has other rows than when it was opened.
         """
-        per_block = max(1, block_bytes // self.schema.row_bytes)
-        done = 0
+        row_bytes, split = self.schema.row_bytes, self.split
+        per_block = max(1, block_bytes // row_bytes)
+        done = kept = 0
         try:
             for columns in self.reader.columns(per_block):
                 locate = self.reader.locate(done)
                 block = pack(columns, self.schema, source=self.name, locate=locate)
-                done += len(block) // self.schema.row_bytes
+                done += len(block) // row_bytes
+                block = split.of_block(block, row_bytes) if split else block
+                kept += len(block) // row_bytes
                 yield block
         except OSError as error:
             raise unreadable(Path(error.filename or self.name), error) from error
         except MalformedError:
             self._demand_unchanged()
             raise
-        if done != self.rows:
-            raise self._changed(f"it had {self.rows:,} rows first, and {done:,} now")
+        if done != self.reader.rows:
+            raise self._changed(
+                f"it had {self.reader.rows:,} rows first, and {done:,} now"
+            )
         self._demand_unchanged()
+        if kept != self.rows:
+            raise self._changed("other rows stand in it now")
 
     def _demand_unchanged(self) -> None:
         if _stamp(self.place) != self.stamp:
@@ -166,7 +176,12 @@ def open_table(
     if checked and kind.check is not None:
         check = kind.check
         _readable(place, lambda: check(reader, sink))
-    return Table(path.name, schema, reader, path, stamp)
+    table = Table(path.name, schema, reader, path, stamp, reader.rows)
+    if (split := options.split) is None:
+        return table
+    sides = (split.of_block(each, schema.row_bytes) for each in table.blocks())
+    rows = sum(map(len, sides)) // schema.row_bytes
+    return replace(table, rows=rows, split=split)
 
 
 def _source_of(place: str) -> TableSource:
