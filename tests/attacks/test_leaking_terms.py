@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sealift.cli.meeting import declared, guest
+from sealift.cli.meeting import brought, declared, guest
 from sealift.errors import PolicyError
 from sealift.meet.messages import BringCard, Over
 from sealift.release.agreement import Between
