@@ -48,7 +48,7 @@ def test_all_that_leaks_is_shown_and_a_yes_to_everything_does_not_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     opened: list[Path] = []
-    monkeypatch.setattr(guest, "open_table", opened.append)
+    monkeypatch.setattr(brought, "open_table", opened.append)
     north = host.owner("north").begin()
     error = north.refused()
     assert (type(error), error.code, error.exit_code) == (PolicyError, "below-floor", 5)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import sealift.meet.door as door
-from sealift.cli.meeting import guest
+from sealift.cli.meeting import brought, guest
 from sealift.cli.meeting.guest import MAX_DECLARATIONS, answer_delay_s
 from sealift.cli.meeting.host import _line
 from sealift.cli.meeting.place import PartyFolder
@@ -120,13 +120,13 @@ def test_nothing_is_compared_before_a_yes(
     host: LyingHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[Path] = []
-    real = guest.open_table
+    real = brought.open_table
 
     def open_table(source: Path, *how: Any) -> Any:
         compared.append(source)
         return real(source, *how)
 
-    monkeypatch.setattr(guest, "open_table", open_table)
+    monkeypatch.setattr(brought, "open_table", open_table)
     host.lie = once(host, host.host.declaration)
     north = host.owner("north", answers=("n",)).begin()
     assert north.refused().code == "meeting-declined"
