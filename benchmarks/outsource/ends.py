@@ -45,8 +45,9 @@ class ShareEnd(End):
     def __init__(self, share: str, device: str, cores: str) -> None:
         torch.set_num_threads(int(cores))
         (self._share,) = (each for each in SHARES if each == share)
-        self._identity, self._device = SigningKey.generate(), device
+        self._identity = SigningKey.generate()
         self._kernels = replace(best_kernels(), cores=int(cores))
+        self._products = ShareProducts(device, self._kernels)
         self._listener = TcpListener()
 
     def open(self, instance: str) -> Answer:
@@ -63,7 +64,7 @@ class ShareEnd(End):
                 roles=frozenset({Role.ACCELERATOR}),
                 instance=PublicKey.from_text(instance),
             ),
-            products=ShareProducts(self._device, self._kernels),
+            products=self._products,
             kernels=self._kernels,
             most_bytes=_MOST_BYTES,
         )

@@ -41,6 +41,14 @@ def _peak_bits(words: Any) -> Any:
     return most
 
 
+def _row_peaks(words: Any, out: Any) -> None:
+    for row in range(words.shape[0]):
+        most, some = u32(0), words[row]
+        for i in range(some.size):
+            most = max(most, u32(some[i] & u32(0x7FFFFFFF)))
+        out[row] = most
+
+
 def _column_peaks(words: Any, out: Any) -> None:
     """Of each table (rows, columns)."""
     out[:] = 0
@@ -221,6 +229,7 @@ def _small_product(a: Any, b: Any, modulus: Any, out: Any) -> None:
 
 _SHARES: Final[dict[Any, tuple[str, ...]]] = {
     _peak_bits: ("uint32(uint32[::1])",),
+    _row_peaks: ("void(uint32[:,::1], uint32[::1])",),
     _column_peaks: ("void(uint32[:,:,::1], uint32[:,::1])",),
     _quantize: (
         "void(float32[::1], float32, float32, UniTuple(uint32, 2), int16[::1])",

@@ -111,11 +111,18 @@ class Kernels:
 
         return _total(self._in_parts(q.shape[0], q.size, some))
 
-    def column_peaks(self, x: F32) -> F32:
-        """The largest ``|x|`` of each column of each table of ``x`` (tables, rows, columns).
+    def row_peaks(self, x: F32) -> F32:
+        """The largest ``|x|`` of each row of ``x`` (rows, depth); see ``peak``."""
+        out, words = np.empty(x.shape[0], np.uint32), x.view(np.uint32)
 
-        Infinity or NaN where any of its numbers is (NaN before infinity).
-        """
+        def some(here: slice) -> None:
+            self.loops.row_peaks(words[here], out[here])
+
+        self._in_parts(x.shape[0], x.size, some)
+        return out.view(np.float32)
+
+    def column_peaks(self, x: F32) -> F32:
+        """The largest ``|x|`` of each column of each table (tables, rows, columns)."""
         out = np.empty((x.shape[0], x.shape[2]), np.uint32)
         words = x.view(np.uint32)
 

@@ -45,6 +45,7 @@ class Loops:
 
     name: str
     peak_bits: Callable[[U32], int]
+    row_peaks: Callable[[U32, U32], None]
     column_peaks: Callable[[U32, U32], None]
     quantize: Callable[[F32, float, float, Noise, I16], None]
     row_squares: Callable[[I16, I64], None]

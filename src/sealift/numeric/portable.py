@@ -37,6 +37,10 @@ def _peak_bits(words: U32) -> int:
     return int((words & 0x7FFFFFFF).max(initial=0))
 
 
+def _row_peaks(words: U32, out: U32) -> None:
+    out[:] = (words & 0x7FFFFFFF).max(axis=1, initial=0)
+
+
 def _column_peaks(words: U32, out: U32) -> None:
     out[:] = (words & 0x7FFFFFFF).max(axis=1, initial=0)
 
@@ -166,6 +170,7 @@ def loops() -> Loops:
     return Loops(
         name="portable",
         peak_bits=_peak_bits,
+        row_peaks=_row_peaks,
         column_peaks=_column_peaks,
         quantize=_quantize,
         row_squares=_row_squares,

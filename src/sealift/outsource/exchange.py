@@ -69,8 +69,8 @@ class Opening:
         scale: float,
         kernels: Kernels,
     ) -> None:
-        self.ints: I32 = np.zeros(shape, np.int32)
-        self.floats: F32 = np.zeros(shape, np.float32)
+        self.ints: I32 = np.empty(shape, np.int32)
+        self.floats: F32 = np.empty(shape, np.float32)
         self.are_shares = True
         self._basis, self._scale = basis, scale
         self._kernels = replace(kernels, cores=1)

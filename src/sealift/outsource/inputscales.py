@@ -46,12 +46,14 @@ class InputScales:
             kernels: Compute.
             has_slope: Whether its gradient will be asked for.
         """
-        peaks = kernels.column_peaks(x.reshape(len(x), -1, x.shape[-1]))
-        if not np.isfinite(peaks).all():
+        row_peaks = kernels.row_peaks(x.reshape(len(x), -1))
+        if not np.isfinite(row_peaks).all():
             return None
-        rows = _bits_below(peaks.max(axis=1)) // (2 if has_slope else 1)
-        columns = _bits_below(np.ldexp(peaks, rows[:, None]).max(axis=0))
-        columns = np.zeros_like(columns) if has_slope else columns // 2
+        rows = _bits_below(row_peaks) // (2 if has_slope else 1)
+        columns = np.zeros(x.shape[-1], np.int32)
+        if not has_slope:
+            peaks = kernels.column_peaks(x.reshape(len(x), -1, x.shape[-1]))
+            columns = _bits_below(np.ldexp(peaks, rows[:, None]).max(axis=0)) // 2
         if not rows.any() and not columns.any():
             return None
         one = np.float32(1)

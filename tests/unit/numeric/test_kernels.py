@@ -320,7 +320,9 @@ def test_several_threads_make_what_one_makes(compiled: Kernels, cores: int) -> N
         r = numbers(np.int32, 6, (3, 11))
         sums = [kernels.batch_sums(table, rho), kernels.channel_dots(table, r)]
         sums += [kernels.row_squares(table), kernels.column_squares(table)]
-        peaks = kernels.column_peaks(x[: size // 99 * 99].reshape(-1, 9, 11))
+        cells = x[: size // 99 * 99]
+        sums.append(kernels.row_peaks(cells.reshape(-1, 99)))
+        peaks = kernels.column_peaks(cells.reshape(-1, 9, 11))
         ahead = [np.empty(size, np.uint32) for _ in range(2)]
         _, parts = kernels.mask_ahead(q, MaskSeed(bytes(32), basis), *ahead)
         assert len(parts) == -(-size // PART)
