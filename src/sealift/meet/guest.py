@@ -27,6 +27,7 @@ from sealift.meet.terms import (
     agreement_of,
 )
 from sealift.release.agreement import Agreement
+from sealift.release.agreement.code import ASSETS, require_asset
 from sealift.release.agreement.signed import VerifiedAgreement, sign, verify
 from sealift.session.endpoint import Endpoint, PeerPolicy
 
@@ -96,6 +97,7 @@ class Guest:
 
         Raises:
             PolicyError: code ``meeting-terms``.
+            MalformedError: ``bad-asset``.
         """
         invitation = self._invitation
         if (declared.meeting, declared.host.sign) != (
@@ -106,10 +108,13 @@ class Guest:
         if invitation.name not in declared.guests:
             raise _unfit("the host's declaration does not list this party")
         found = {path: Digest.of(content) for path, content in files.items()}
-        if found != declared.code.files:
+        code = declared.code.files
+        if found != {n: each for n, each in code.items() if not n.startswith(ASSETS)}:
             raise _unfit("the recipe's files do not match the declared digests")
-        folders = {str(each) for path in files for each in PurePosixPath(path).parents}
-        if not all(map(_stays_below, files)) or folders & files.keys():
+        for name in code.keys() - files.keys():
+            require_asset(name)
+        folders = {str(each) for path in code for each in PurePosixPath(path).parents}
+        if not all(map(_stays_below, code)) or folders & code.keys():
             raise _unfit("a path in the recipe leads out of its folder, or is too long")
 
     def read(self, terms: Terms, declared: Declaration, own: SignedCard) -> Terms:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from sealift.codec import encode
@@ -19,14 +20,18 @@ from sealift.errors import (
     MalformedError,
     SealiftError,
     require_value,
+    unreadable,
 )
 from sealift.meet.book import InvitedParty, MeetingState
 from sealift.meet.messages import (
+    ASSET_PIECE_BYTES,
     MAX_WHY,
     REASONS,
     Agree,
     Arrive,
+    AskAsset,
     AskRun,
+    AssetPiece,
     Bring,
     BringCard,
     Check,
@@ -69,6 +74,7 @@ class Host:
         identity: The host's.
         clock: Seconds since 1970.
         run: That was begun, once all have signed.
+        assets: Where the recipe's weights and texts lie, by their path in it.
     """
 
     book: MeetingState
@@ -77,6 +83,7 @@ class Host:
     identity: Identity
     clock: Callable[[], float]
     run: Run | None = field(default=None, kw_only=True)
+    assets: Mapping[str, Path] = field(default_factory=dict, kw_only=True)
 
     def terms(self) -> Terms | None:
         """Once every party has brought a card about this declaration that fits."""
@@ -154,6 +161,12 @@ class Host:
             return Check(terms, consents)
         return _wait(seat, signed.missing) if signed.missing else Signed(signed)
 
+    def beside(self, name: str, message: AskRun | AskAsset) -> FromHost:
+        """What a party asks for that changes nothing in the book."""
+        if isinstance(message, AskRun):
+            return self.next_run(name, message.after)
+        return self.piece_of(message)
+
     def next_run(self, name: str, after: int) -> FromHost:
         """The run that was begun after another one, for a party that has signed."""
         told = self.next_for(name)
@@ -162,6 +175,25 @@ class Host:
         if self.run is not None and self.run.number > after:
             return self.run
         return Wait((), contested=False)
+
+    def piece_of(self, asked: AskAsset) -> AssetPiece:
+        """Bytes of a declared asset; which they are is compared by who gets them.
+
+        Raises:
+            MalformedError: ``bad-message``: there is no such asset, or no such place in it.
+            UnavailableError: it cannot be read.
+        """
+        path = self.assets.get(asked.name)
+        if path is None:
+            raise _out_of_place("the guest asked for an asset that is not declared")
+        try:
+            with path.open("rb") as file:
+                total = path.stat().st_size
+                file.seek(asked.start)
+                content = file.read(ASSET_PIECE_BYTES)
+        except OSError as error:
+            raise unreadable(path, error) from None
+        return AssetPiece(asked.name, asked.start, total, content)
 
     def _too_small(self, consents: Mapping[str, SignedConsent]) -> str:
         """The first party with too few rows for an agreement, if that is why there is none."""
@@ -214,6 +246,8 @@ class Reception:
         if not self._name:
             raise _out_of_place("the guest has not proved its invitation")
         book, name = self._host.book, self._name
+        if isinstance(message, AskRun | AskAsset):
+            return self._host.beside(name, message)
         match message:
             case Propose():  # what is proposed is the host's own to declare
                 if self._proposed:
@@ -227,8 +261,6 @@ class Reception:
                 book.decline(name, REASONS[message.code])
             case Sign():
                 self._sign(message.signature)
-            case AskRun():
-                return self._host.next_run(name, message.after)
         return self._host.next_for(name)
 
     def _arrive(self, message: Arrive) -> FromHost:

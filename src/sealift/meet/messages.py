@@ -36,6 +36,7 @@ REASONS: Final[Mapping[str, str]] = {
     "meeting-terms": "the documents that the host sent contradict each other",
 }
 MAX_PROPOSED: Final = 200
+ASSET_PIECE_BYTES: Final = 512 << 10
 MAX_FILES_BYTES: Final = 512 << 10  # of a recipe: a message has 1 MiB
 
 
@@ -116,7 +117,24 @@ class AskRun:
     after: int
 
 
-FromGuest = Arrive | Ask | Bring | Agree | Decline | Sign | Propose | AskRun
+@dataclass(frozen=True, slots=True)
+class AskAsset:
+    """Bytes of a file of the recipe's ``assets/``, which the declaration names.
+
+    Attributes:
+        name: Its path in the recipe.
+        start: Of the first byte.
+    """
+
+    name: str
+    start: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= MAX_INTEGER:
+            raise _malformed("there is no such place", "start")
+
+
+FromGuest = Arrive | Ask | Bring | Agree | Decline | Sign | Propose | AskRun | AskAsset
 FROM_GUEST: Final[tuple[type, ...]] = get_args(FromGuest)
 
 
@@ -222,7 +240,26 @@ class Run:
             raise _malformed("the number or the job is too large", "run")
 
 
-FromHost = Welcome | Wait | BringCard | Read | Check | Signed | Over | Run
+@dataclass(frozen=True, slots=True)
+class AssetPiece:
+    """Bytes of an asset, fewer than asked for at its end.
+
+    Attributes:
+        total: Bytes of the whole file.
+    """
+
+    name: str
+    start: int
+    total: int
+    content: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        end = self.start + len(self.content)
+        if self.start < 0 or not end <= self.total <= MAX_INTEGER:
+            raise _malformed("the piece does not lie in its file", "content")
+
+
+FromHost = Welcome | Wait | BringCard | Read | Check | Signed | Over | Run | AssetPiece
 FROM_HOST: Final[tuple[type, ...]] = get_args(FromHost)
 
 

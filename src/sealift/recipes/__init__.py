@@ -1,4 +1,4 @@
-"""Sums for a recipe's ``prepare``, and what can be read off their totals.
+"""What a recipe may use: its assets, and sums for its ``prepare``.
 
 Whatever ``prepare`` returns is added over all rows of all owners, so everything here is a
 sum: parts add up to the whole, in whatever slices the rows come. Each maker returns a
@@ -24,6 +24,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 import torch
+from safetensors.torch import load
 from torch import Tensor
 
 
@@ -147,6 +148,48 @@ def quantile(counts: Any, edges: Sequence[float], q: float) -> float:
     low, high = edges[place - 1], edges[place]
     before = float(reached[place - 1])
     return float(low + (high - low) * (wanted - before) / float(per_interval[place]))
+
+
+_given: dict[str, memoryview] = {}
+
+
+def asset(name: str) -> memoryview:
+    """The bytes of a file of the recipe's ``assets/``, to read; they are not copied.
+
+    Args:
+        name: Its path below ``assets/``: ``tokenizer.json``.
+
+    Raises:
+        FileNotFoundError: if the agreement names no such file.
+    """
+    try:
+        return _given[f"assets/{name}"]
+    except KeyError:
+        raise FileNotFoundError(f"the recipe has no assets/{name}") from None
+
+
+def weights(name: str) -> dict[str, Tensor]:
+    """The tensors of a safetensors file of the recipe's ``assets/``; copies.
+
+    Args:
+        name: Its path below ``assets/``: ``model.safetensors``.
+
+    Raises:
+        FileNotFoundError: as ``asset``.
+        safetensors.SafetensorError: it is no such file.
+    """
+    return load(bytes(asset(name)))
+
+
+def has_assets() -> bool:
+    """Whether the recipe that runs here has any."""
+    return bool(_given)
+
+
+def provide_assets(files: Mapping[str, memoryview]) -> None:
+    """Have ``asset`` return these, by their paths in the bundle; what runs recipes calls it."""
+    _given.clear()
+    _given.update(files)
 
 
 _LABEL: Final = b"sealift vocabulary sketch "

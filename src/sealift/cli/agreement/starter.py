@@ -25,7 +25,7 @@ from sealift.data.schema.alike import demand_alike
 from sealift.data.schema.card import ResourceCard, read_card
 from sealift.errors import MalformedError, UsageError
 from sealift.release.agreement import About
-from sealift.release.agreement.code import measure_bundle, read_bundle
+from sealift.release.agreement.code import measure_assets, measure_bundle, read_bundle
 from sealift.release.agreement.signed import load_signed
 from sealift.release.agreement.starter import MAX_USES, Starter
 from sealift.release.files import read_whole
@@ -114,7 +114,7 @@ def _write_starter(args: argparse.Namespace) -> None:
     """Write the document; refuse what could not become an agreement."""
     _complete(args)
     starter = _starter(args)
-    measure_bundle(read_bundle(args.code), args.entry)
+    measure_bundle(read_bundle(args.code), args.entry, measure_assets(args.code))
     with open_output(args.out) as output:
         output.write(starter.to_toml().encode())
     say(f"edit {args.out}, then `sealift agreement check {args.out}`")

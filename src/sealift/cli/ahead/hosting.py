@@ -102,7 +102,7 @@ class _Hosting:
         if self._declared is None or find_spec("torch") is None:
             return Unknown("not tested")
         schema = load_schema(self.args.recipe / "schema.toml")
-        tried = try_recipe(self._files, schema, self._training, STEPS)
+        tried = try_recipe(self.args.recipe, self._files, schema, self._training, STEPS)
         self._step_s = tried.step_s
         output = replace(self._declared.output, metrics=measures_of(tried))
         self._proposed = proposed_agreement(replace(self._declared, output=output), ())

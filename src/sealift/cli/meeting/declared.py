@@ -24,7 +24,12 @@ from sealift.ids import check_name
 from sealift.meet.invitation import MEETING_BYTES, Invitation
 from sealift.meet.messages import MAX_FILES_BYTES
 from sealift.meet.terms import Declaration, proposed_agreement
-from sealift.release.agreement.code import measure_bundle, read_bundle
+from sealift.release.agreement.code import (
+    load_assets,
+    measure_assets,
+    measure_bundle,
+    read_bundle,
+)
 from sealift.release.agreement.resources import OutputRule, TravelRule
 from sealift.release.agreement.training import TrainingRule, widen
 from sealift.train.job.settings import parse_job
@@ -75,9 +80,13 @@ def training_of(folder: Path, names: Sequence[str], address: str) -> TrainingSet
 
 
 def try_recipe(
-    files: dict[str, bytes], schema: Schema, training: TrainingSettings, steps: int
+    folder: Path,
+    files: dict[str, bytes],
+    schema: Schema,
+    training: TrainingSettings,
+    steps: int,
 ) -> Rehearsal:
-    """Make steps with the recipe, in its sandbox, on random rows.
+    """Make steps with the recipe in a folder, in its sandbox, on random rows.
 
     Raises:
         JobError: as `sealift try`, which shows the traceback.
@@ -92,7 +101,14 @@ def try_recipe(
         inputs={},
         outputs={},
     )
-    (tried,) = trial.try_recipe(files, order.entry, [order], text=sys.stderr, tell=say)
+    (tried,) = trial.try_recipe(
+        files,
+        order.entry,
+        [order],
+        text=sys.stderr,
+        tell=say,
+        assets=load_assets(folder, measure_assets(folder)),
+    )
     return tried
 
 
@@ -157,7 +173,7 @@ def declaration_of(
         name=check_name(name, what="the recipe's folder's name"),
         host=identity.card,
         guests=guests,
-        code=measure_bundle(files, "recipe.py"),
+        code=measure_bundle(files, "recipe.py", measure_assets(folder)),
         job=job,
         schema=schema_to_plain(schema),
         accept=(Level.DEVELOPMENT,),

@@ -19,6 +19,7 @@ from sealift.cli.meeting.brought import (
     brought_by,
     percent_of,
 )
+from sealift.cli.meeting.fetching import AssetFetcher
 from sealift.cli.meeting.place import (
     PartyFolder,
     add_ask_argument,
@@ -62,6 +63,8 @@ from sealift.meet.messages import (
     REASONS,
     Agree,
     Ask,
+    AskAsset,
+    AssetPiece,
     Bring,
     BringCard,
     Check,
@@ -256,6 +259,8 @@ class OwnerMeeting:
         self._talk = Talk(sys.stderr)
         self._warned = False
         self._last: FromGuest | None = None  # before this party leaves
+        self._fetcher: AssetFetcher | None = None  # of the last declaration
+        self._asked: AskAsset | None = None
 
     def attend(self) -> MeetingProgress:
         """Talk with the host until the signed agreement lies in the folder.
@@ -338,6 +343,8 @@ class OwnerMeeting:
                 return self._read(terms)
             case Check():
                 return self._sign(told)
+            case AssetPiece():
+                return self._take_piece(told)
             case Signed():
                 self._keep_signed(told)
                 return None
@@ -376,8 +383,8 @@ class OwnerMeeting:
         fewest = _fewest_rows(declared)
         if declared != self.kept.declaration:
             self._take_declaration(declared)
-        if self.kept.card is not None:
-            return Bring(self.kept.card)  # it was asked, before a restart
+        if self.kept.card is not None:  # it was asked, before a restart, or a fetch
+            return self._fetch(declared) or Bring(self.kept.card)
         self._write_recipe(declared, files)
         try:
             self._require_allowed(proposed_agreement(declared, ()))
@@ -402,8 +409,28 @@ class OwnerMeeting:
             rule=rule,
         )
         self._keep(card=sign_card(body, self._identity), terms=None, consent=None)
+        if asked := self._fetch(declared):
+            return asked
         self._talk.say("telling the host your name, your keys and that your table fits")
         return Bring(self._brought)
+
+    def _fetch(self, declared: Declaration) -> AskAsset | None:
+        """What to ask for of the recipe's weights and texts; None once they are there."""
+        if self._fetcher is None:
+            files, written = declared.code.files, self.kept.written
+            self._fetcher = AssetFetcher(self.place, files, written, self._talk.say)
+        self._asked = self._fetcher.next()
+        return self._asked
+
+    def _take_piece(self, told: AssetPiece) -> FromGuest:
+        if self._fetcher is None or self._asked is None:
+            raise MalformedError(
+                "the host sent a file that this party did not ask for",
+                code="bad-message",
+            )
+        self._fetcher.take(self._asked, told)
+        self._asked = self._fetcher.next()
+        return self._asked or Ask()
 
     @property
     def _brought(self) -> SignedCard:
@@ -433,6 +460,7 @@ class OwnerMeeting:
                 why="each comparison tells it something about your table",
                 code="declared-too-often",
             )
+        self._fetcher = None
         self._keep(
             declaration=declared,
             declarations=self.kept.declarations + 1,
@@ -445,6 +473,7 @@ class OwnerMeeting:
         """Recipe and job, to be read; nothing that this command did not write is replaced."""
         job = declared.job.encode()
         shown = {Digest.of(each) for each in (job, *files.values())}
+        shown.update(declared.code.files.values())
         before = self.kept.written
         self.place.require_own({"job.toml": job}, files, before)
         self._keep(written=tuple({*before, *shown}))

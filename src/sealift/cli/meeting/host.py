@@ -40,7 +40,7 @@ from sealift.meet.door import MeetingListener, places
 from sealift.meet.host import Host
 from sealift.meet.invitation import HOST
 from sealift.meet.messages import Run
-from sealift.release.agreement.code import measure_bundle
+from sealift.release.agreement.code import find_assets, measure_assets, measure_bundle
 from sealift.release.agreement.signed import (
     SignedAgreement,
     load_signed,
@@ -160,7 +160,8 @@ def _try_first(args: argparse.Namespace, place: PartyFolder) -> tuple[str, ...]:
     place.require_own({}, files, ())
     if place["agreement.json"].exists():
         signed = load_signed(place["agreement.json"]).agreement
-        if measure_bundle(files, "recipe.py").digest != signed.code.digest:
+        assets = measure_assets(args.recipe)
+        if measure_bundle(files, "recipe.py", assets).digest != signed.code.digest:
             raise PolicyError(
                 "the recipe is not the one that all parties signed",
                 why=f"{args.recipe} was changed after that",
@@ -175,7 +176,7 @@ def _try_first(args: argparse.Namespace, place: PartyFolder) -> tuple[str, ...]:
         return ()
     training = training_of(args.recipe, names, args.address or args.listen)
     say("testing the recipe on random rows, for two steps")
-    metrics = measures_of(try_recipe(files, schema, training, TRIED_STEPS))
+    metrics = measures_of(try_recipe(args.recipe, files, schema, training, TRIED_STEPS))
     say(f"each owner's agreement will list what it measures: {', '.join(metrics)}")
     if ACCURACY in metrics and not any(map(tally_of, metrics)):
         say(
@@ -285,7 +286,8 @@ def _declare(
     job = first.text if first is not None else ""
     declaration, files = declaration_of(args, invited, identity, metrics, job=job)
     book.declare(declaration.digest)
-    return Host(book, declaration, files, identity, wall_clock)
+    assets = find_assets(args.recipe)
+    return Host(book, declaration, files, identity, wall_clock, assets=assets)
 
 
 def _meet(args: argparse.Namespace, book: MeetingState, host: Host) -> SignedAgreement:

@@ -18,7 +18,7 @@ from sealift.cli.roles import (
 )
 from sealift.cli.roles.attester import add_attester_arguments, evidence_places
 from sealift.cli.roles.rank import add_rank_arguments, run_rank
-from sealift.release.agreement.code import load_bundle
+from sealift.release.agreement.code import load_assets, load_bundle
 from sealift.session.directhost import DirectHost
 from sealift.session.relay.client import RelayClient
 from sealift.train.job.accelerator import Accelerator
@@ -80,7 +80,12 @@ def run(args: argparse.Namespace) -> int:
             args.state or setup.folder / "state" / setup.job.name
         ) as folder,
         RecipeExecutor(
-            files, entry, text=text, tell=say, measure=measuring(attester)
+            files,
+            entry,
+            text=text,
+            tell=say,
+            measure=measuring(attester),
+            assets=load_assets(Path(setup.job.bundle), agreement.code.files),
         ) as executor,
         direct_host_of(args, setup.sink) as direct_host,
     ):

@@ -15,7 +15,7 @@ from sealift.cli.console import print_result, say
 from sealift.cli.roles import add_role_arguments, set_up_role
 from sealift.cli.roles.attester import add_attester_arguments, evidence_places
 from sealift.events import emit
-from sealift.release.agreement.code import load_bundle
+from sealift.release.agreement.code import load_assets, load_bundle
 from sealift.serve.admission import Admission, demand_descriptors
 from sealift.serve.modelworker import overwrite_live_rooms
 from sealift.serve.server import Server, find_subject
@@ -69,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
             overwrite_freed=True,  # so that no client's rows are left for the next
             tell=say,
             measure=measuring(attester),
+            assets=load_assets(Path(setup.job.bundle), code.files),
         ) as executor,
         relay.local_client(name) as client,
         closing(TcpListener(*address)) as listener,

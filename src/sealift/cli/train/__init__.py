@@ -33,7 +33,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.errors import PolicyError, UsageError
 from sealift.events import Event, wall_clock
 from sealift.release.agreement import Agreement
-from sealift.release.agreement.code import load_bundle
+from sealift.release.agreement.code import load_assets, load_bundle
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.broker.stores import opened_vault
 from sealift.release.decision import require_visits
@@ -261,6 +261,7 @@ def _executor(
         text=text,
         limits=most,
         tell=say,
+        assets=load_assets(Path(job.bundle), agreement.agreement.code.files),
     )
 
 

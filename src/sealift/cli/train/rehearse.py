@@ -19,7 +19,13 @@ from sealift.data.schema.alike import demand_alike
 from sealift.data.schema.card import schema_of
 from sealift.data.schema.document import load_schema, schema_to_plain
 from sealift.errors import MalformedError, UsageError, quote_foreign
-from sealift.release.agreement.code import JOB_NAME, differing_files, read_bundle
+from sealift.release.agreement.code import (
+    JOB_NAME,
+    differing_files,
+    load_assets,
+    measure_assets,
+    read_bundle,
+)
 from sealift.release.agreement.tallies import tally_of
 
 if TYPE_CHECKING:
@@ -100,7 +106,15 @@ def run(args: argparse.Namespace) -> int:
         )
         for each in schemas
     ]
-    tried = try_recipe(files, entry, orders, text=sys.stderr, tell=say, accept=accept)
+    tried = try_recipe(
+        files,
+        entry,
+        orders,
+        text=sys.stderr,
+        tell=say,
+        accept=accept,
+        assets=load_assets(args.bundle, measure_assets(args.bundle)),
+    )
     _show(tried[0], as_json=args.json)
     return 0
 

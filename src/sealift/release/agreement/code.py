@@ -4,14 +4,19 @@ Files are read once and stay in memory, so the measured bytes are the bytes that
 Symbolic links and special files are refused; ``__pycache__`` is left out. An owner who
 approves code sees every file, whether it was added, removed or changed, and a diff. A
 ``job.toml`` beside the code is no part of it: settings are agreed on by themselves.
+
+Below ``assets/`` lie weights and texts of any size. Their digests stand beside the code's;
+their bytes are read in pieces, once, by who uses them, and compared as they are read.
 """
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,11 +32,120 @@ JOB_NAME: Final = (
 )
 SKIPPED_FOLDERS: Final = frozenset({"__pycache__"})
 NO_LINE_END: Final = "\\ No newline at end of file"
+ASSETS: Final = "assets/"
+ASSET_KINDS: Final = (
+    ".safetensors",
+    ".json",
+    ".txt",
+)  # nothing that would be unpickled
+PIECE_BYTES: Final = 1 << 20
 Files = Mapping[str, bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file below ``assets/``.
+
+    Attributes:
+        name: Its path in the bundle.
+        path: Where it lies.
+        size: In bytes.
+        digest: That was agreed on.
+    """
+
+    name: str
+    path: Path
+    size: int
+    digest: Digest
+
+    def pieces(self) -> Iterator[bytes]:
+        """Its bytes, as many as ``size``, compared with the digest at the end.
+
+        Raises:
+            IntegrityError: ``code-bundle-differs``; then no piece of it may be used.
+            UnavailableError: it cannot be read.
+        """
+        left, hasher = self.size, hashlib.sha256()
+        try:
+            with self.path.open("rb") as file:
+                while left and (piece := file.read(min(left, PIECE_BYTES))):
+                    hasher.update(piece)
+                    left -= len(piece)
+                    yield piece
+                more = file.read(1)
+        except OSError as error:
+            raise unreadable(self.path, error) from None
+        if left or more or hasher.digest() != self.digest.raw:
+            raise _differs(self.name)
+
+
+def find_assets(folder: Path) -> dict[str, Path]:
+    """The files below ``assets/``, by their path in the bundle.
+
+    Raises:
+        UnavailableError: if the folder cannot be read.
+        MalformedError: ``bad-asset``, for a kind of file that is not allowed; as
+            ``read_bundle``.
+    """
+    try:
+        found = {n: path for path, n in _walk(folder) if n.startswith(ASSETS)}
+    except OSError as error:
+        raise unreadable(folder, error) from None
+    for name in found:
+        require_asset(name)
+    return dict(sorted(found.items()))
+
+
+def require_asset(name: str) -> None:
+    """Refuse a kind of file that somebody might unpickle, or run; raises ``bad-asset``."""
+    if not name.endswith(ASSET_KINDS):
+        raise MalformedError(
+            f"{visible(name)[:200]} cannot be an asset of a recipe",
+            why=f"assets end in {', '.join(ASSET_KINDS)}: files of other kinds could run code",
+            fix="Save weights with safetensors, and other data as JSON or text",
+            code="bad-asset",
+        )
+
+
+def measure_assets(folder: Path) -> dict[str, Digest]:
+    """Their digests; each file is read in pieces.
+
+    Raises:
+        SealiftError: as ``find_assets``.
+    """
+    found: dict[str, Digest] = {}
+    for name, path in find_assets(folder).items():
+        try:
+            with path.open("rb") as file:
+                found[name] = Digest(hashlib.file_digest(file, "sha256").digest())
+        except OSError as error:
+            raise unreadable(path, error) from None
+    return found
+
+
+def load_assets(folder: Path, agreed: Mapping[str, Digest]) -> tuple[Asset, ...]:
+    """The agreed assets, to be read and compared.
+
+    Args:
+        folder: Of the bundle.
+        agreed: Digests of all its files, by path.
+
+    Raises:
+        IntegrityError: ``code-bundle-differs``: one is missing, or not agreed on.
+        SealiftError: as ``find_assets``.
+    """
+    there = find_assets(folder)
+    wanted = {name for name in agreed if name.startswith(ASSETS)}
+    for name in sorted(there.keys() ^ wanted):
+        raise _differs(name)
+    return tuple(
+        Asset(name, path, path.stat().st_size, agreed[name])
+        for name, path in there.items()
+    )
+
+
 def read_bundle(folder: Path) -> dict[str, bytes]:
-    """The bytes of every file by its path in the bundle, in the order of paths.
+    """The bytes of every file but the assets by its path in the bundle, in their order.
 
     Raises:
         UnavailableError: if the folder cannot be read.
@@ -41,6 +155,8 @@ def read_bundle(folder: Path) -> dict[str, bytes]:
     left_bytes = MAX_BUNDLE_BYTES
     try:
         for path, name in sorted(_walk(folder), key=lambda entry: entry[1]):
+            if name.startswith(ASSETS):
+                continue
             files[name] = _read(path, name, left_bytes)
             left_bytes -= len(files[name])
     except OSError as error:
@@ -50,27 +166,29 @@ def read_bundle(folder: Path) -> dict[str, bytes]:
     return files
 
 
-def measure_bundle(files: Files, entry: str) -> CodeBundle:
-    """The digests of these files, in the form that an agreement has them."""
+def measure_bundle(
+    files: Files, entry: str, assets: Mapping[str, Digest] | None = None
+) -> CodeBundle:
+    """The digests of these files and assets, in the form that an agreement has them."""
     digests = {name: Digest.of(content) for name, content in files.items()}
+    digests |= assets or {}
     return CodeBundle(bundle_digest(digests), entry, digests)
 
 
 def load_bundle(folder: Path, agreed: CodeBundle) -> dict[str, bytes]:
     """Read a bundle and return its files if they are the agreed ones.
 
+    Assets are compared by who reads them (``load_assets``).
+
     Raises:
         IntegrityError: ``code-bundle-differs``, naming the first file that differs.
     """
     files = read_bundle(folder)
     digests = {name: Digest.of(content) for name, content in files.items()}
-    differing = differing_files(agreed.files, digests)
+    code = {n: each for n, each in agreed.files.items() if not n.startswith(ASSETS)}
+    differing = differing_files(code, digests)
     if differing:
-        raise IntegrityError(
-            "the code differs from the agreed code",
-            why=f"{differing[0]} differs",
-            code="code-bundle-differs",
-        )
+        raise _differs(differing[0])
     return files
 
 
@@ -139,6 +257,14 @@ def _read(path: Path, name: str, limit_bytes: int) -> bytes:
     if len(content) > limit_bytes:
         raise _bad(name, f"a code bundle may have at most {MAX_BUNDLE_BYTES:,} bytes")
     return content
+
+
+def _differs(name: str) -> IntegrityError:
+    return IntegrityError(
+        "the code differs from the agreed code",
+        why=f"{visible(name)} differs",
+        code="code-bundle-differs",
+    )
 
 
 def _raise(error: OSError) -> None:

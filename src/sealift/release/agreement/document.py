@@ -32,6 +32,7 @@ from sealift.release.agreement import (
     About,
     Agreement,
     Board,
+    CodeBundle,
     GroupRule,
     OutputRule,
     Party,
@@ -43,7 +44,7 @@ from sealift.release.agreement import (
     TrainingRule,
     TravelRule,
 )
-from sealift.release.agreement.code import measure_bundle, read_bundle
+from sealift.release.agreement.code import measure_assets, measure_bundle, read_bundle
 from sealift.release.agreement.signed import SignedAgreement, load_signed
 from sealift.release.agreement.successors import require_follows
 from sealift.release.agreement.training import read_training
@@ -130,7 +131,7 @@ def _assemble(
     read = {
         "predecessor": predecessor,
         "parties": tuple(_party(folder, entry) for entry in document.parties),
-        "code": measure_bundle(read_bundle(folder / code.bundle), code.entry),
+        "code": _measure(folder / code.bundle, code.entry),
         "resources": tuple(
             _resource(folder, entry, read_resource) for entry in document.resources
         ),
@@ -244,3 +245,7 @@ def _resource(
     """The card's resource; a rule in the document takes the place of the card's."""
     resource = read_resource(folder / entry.card)
     return replace(resource, rule=entry.rule) if entry.rule else resource
+
+
+def _measure(folder: Path, entry: str) -> CodeBundle:
+    return measure_bundle(read_bundle(folder), entry, measure_assets(folder))

@@ -53,6 +53,11 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
         "Return one torch.optim.Optimizer, alone, as (optimizer, schedulers), or in a dict "
         'with "optimizer" and "lr_scheduler"; several optimizers are not supported',
     ),
+    "frozen": (
+        "a parameter was frozen, or freed, while the model was trained",
+        "Set requires_grad in build(): what is frozen there comes from the recipe's assets in "
+        "every process, and is in no state",
+    ),
     "no-scheduler": (
         "configure_optimizers() returns something that is not a scheduler of its optimizer",
         "Return schedulers of torch.optim.lr_scheduler, or dicts with scheduler, interval "

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sealift.attest.evidence import Attester, measuring
 from sealift.errors import PolicyError, UsageError
-from sealift.release.agreement.code import load_bundle
+from sealift.release.agreement.code import load_assets, load_bundle
 from sealift.release.files import make_folder
 from sealift.session.direct import PathDialler
 from sealift.session.directhost import DirectHost
@@ -190,6 +190,7 @@ def open_rank(
             text=text,
             tell=tell,
             measure=measuring(attester),
+            assets=load_assets(Path(setup.job.bundle), agreement.code.files),
         ) as executor,
     ):
         yield RankProcess(

@@ -183,9 +183,9 @@ class WorkerEnd:
         return Head._make(HEAD.unpack_from(self._whole, self._talk_at + PARENT_AT))
 
 
-def map_shared(descriptor: int, length: int) -> memoryview:
+def map_shared(descriptor: int, length: int, start: int = 0) -> memoryview:
     """Bytes to read; what the parent writes later is seen here. A write is fatal."""
-    return _map(descriptor, length, _READ, mmap.MAP_SHARED).toreadonly()
+    return _map(descriptor, length, _READ, mmap.MAP_SHARED, start).toreadonly()
 
 
 def map_copy(descriptor: int, length: int, start: int = 0) -> memoryview:

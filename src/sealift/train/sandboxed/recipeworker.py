@@ -22,12 +22,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sealift import recipes
 from sealift.channel.cuda.bindings import driver_bindings
 from sealift.channel.device.device import DeviceTensor
 from sealift.data.loader.rowtensors import batch_from_rows
@@ -63,7 +65,8 @@ from sealift.train.sandboxed.receiver import TaskReceiver
 from sealift.train.sandboxed.recipe import Containment, Recipe, let_through
 from sealift.train.sandboxed.rehearsal import Asked, rehearse
 from sealift.train.sandboxed.shelf import AreaShelf
-from sealift.train.sandboxed.torchstate import as_tensors
+from sealift.train.sandboxed.torchstate import as_tensors, carried_tensors
+from sealift.train.worker.bundle import LENGTH_BYTES, assets_at
 from sealift.train.worker.messages import (
     AddUp,
     Assignment,
@@ -161,8 +164,16 @@ def _map_gradients(descriptor: int, nbytes: int, placement: DevicePlacement) -> 
 
 
 def _bundle_files(descriptor: int, length: int) -> dict[str, bytes]:
-    """The files of a bundle that ``executor.pack_bundle`` packed."""
+    """The files of a bundle as ``worker.bundle`` has it; recipes may read its assets."""
     blob = parse_tensors(map_copy(descriptor, length))
+    start, end = assets_at(length), os.fstat(descriptor).st_size
+    if start < end:
+        whole = map_shared(descriptor, end - start, start)
+        size = int.from_bytes(whole[:LENGTH_BYTES], "little")
+        found = parse_tensors(whole[LENGTH_BYTES : LENGTH_BYTES + size])
+        recipes.provide_assets(
+            {n: require_kind(e.content, memoryview) for n, e in found.items()}
+        )
     return {n: read_of(each.content, 0, each.elements) for n, each in blob.items()}
 
 
@@ -616,11 +627,12 @@ class ServedModel:
 
 
 def _give(recipe: Recipe, model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    own = recipe.guard(model.state_dict)
+    own = carried_tensors(model, recipe.guard)
     forms = {name: (each.dtype, tuple(each.shape)) for name, each in own.items()}
     if forms != {name: (e.dtype, tuple(e.shape)) for name, e in state.items()}:
         raise unfit("model-differs")
-    recipe.guard(model.load_state_dict, dict(state))
+    strict = not recipes.has_assets()
+    recipe.guard(partial(model.load_state_dict, dict(state), strict=strict))
     recipe.guard(model.eval)
 
 

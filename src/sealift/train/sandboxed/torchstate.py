@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sealift import recipes
 from sealift.codec import MAX_INTEGER
 from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.schema import Schema
@@ -74,7 +76,7 @@ def take_state(
     Raises:
         JobError: code ``bad-recipe``, if it holds something that cannot be carried.
     """
-    own = _model_tensors(guard(model.state_dict))
+    own = carried_tensors(model, guard)
     tree, kept = flatten(guard(optimizer.state_dict))
     tensors = {MODEL + name: each for name, each in own.items()} | kept
     return TrainingState(step, pack(tensors), tree)
@@ -124,9 +126,31 @@ def _load_weights(model: nn.Module, found: Mapping[str, Tensor], guard: Guard) -
         for name, each in found.items()
         if name.startswith(MODEL)
     }
-    if _forms(own) != _forms(_model_tensors(guard(model.state_dict))):
+    if _forms(own) != _forms(carried_tensors(model, guard)):
         raise unfit("restore")
-    guard(model.load_state_dict, own)
+    guard(partial(model.load_state_dict, own, strict=not recipes.has_assets()))
+
+
+def frozen_names(model: nn.Module, guard: Guard) -> frozenset[str]:
+    """Parameters that came with the recipe and are not trained; none without assets.
+
+    Every process builds them alike, so they are in no state, no mean and no model that
+    leaves.
+    """
+    if not recipes.has_assets():
+        return frozenset()
+    named = guard(lambda: list(model.named_parameters(remove_duplicate=False)))
+    return frozenset(name for name, each in named if not each.requires_grad)
+
+
+def carried_tensors(model: nn.Module, guard: Guard) -> dict[str, Tensor]:
+    """What of a model goes on: its state, but for what is frozen and came with the recipe.
+
+    Raises:
+        JobError: code ``bad-recipe``.
+    """
+    own, frozen = _model_tensors(guard(model.state_dict)), frozen_names(model, guard)
+    return {name: each for name, each in own.items() if name not in frozen}
 
 
 def _model_tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:

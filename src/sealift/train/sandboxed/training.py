@@ -23,7 +23,7 @@ from torch.nn.utils import clip_grad_norm_
 from sealift.crypto.hash import labelled
 from sealift.data.loader.rowtensors import batch_order, column_views, split_order
 from sealift.data.schema.schema import Schema
-from sealift.train.loop.faults import not_finite
+from sealift.train.loop.faults import not_finite, unfit
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import (
     SliceId,
@@ -31,7 +31,12 @@ from sealift.train.loop.tasks import (
 from sealift.train.sandboxed.placement import HERE, DevicePlacement
 from sealift.train.sandboxed.recipe import Recipe
 from sealift.train.sandboxed.shelf import COPIES, Shelf
-from sealift.train.sandboxed.torchstate import give_state, give_weights, take_state
+from sealift.train.sandboxed.torchstate import (
+    frozen_names,
+    give_state,
+    give_weights,
+    take_state,
+)
 from sealift.travel.settings import TrainingSettings
 
 T = TypeVar("T")
@@ -142,6 +147,7 @@ class Training:
         self.placement = placement
         placement.put(self.model, self.guard)
         self._steps = convert(self.model)
+        self._frozen = frozen_names(self.model, self.guard)
         self._optimization = recipe.optimization(self.model)
         self.optimizer = self._optimization.optimizer
         self.step = 0
@@ -277,6 +283,8 @@ class Training:
         Raises:
             JobError: if they hold something that cannot be carried to the next slice.
         """
+        if frozen_names(self.model, self.guard) != self._frozen:
+            raise unfit("frozen")
         if used_up:
             parameters = self.guard(lambda: list(self.model.parameters()))
             self._shelf.drop_gradients(parameters)

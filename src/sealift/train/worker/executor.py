@@ -22,7 +22,6 @@ from typing import Final, TextIO
 
 from sealift.attest.evidence import Measure, unmeasured
 from sealift.channel.device.device import SummingEngine
-from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import (
     JobError,
     UnavailableError,
@@ -31,8 +30,8 @@ from sealift.errors import (
     visible,
 )
 from sealift.ids import Digest
+from sealift.release.agreement.code import Asset
 from sealift.release.receipt import ScrubSummary
-from sealift.train.loop.states import TensorBytes, pack_tensors
 from sealift.train.loop.tasks import (
     SliceTask,
     StepForm,
@@ -42,6 +41,7 @@ from sealift.train.loop.tasks import (
 )
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.sandbox.inventory import SCRATCH
+from sealift.train.worker.bundle import BundleMemory
 from sealift.train.worker.devices import (
     CPU,
     MAX_WHY,
@@ -114,6 +114,7 @@ class RecipeExecutor:
             than on the CPU, or do not although a GPU is there.
         measure: Gets the event of each of the bundle's modules before it first runs.
         clock: Monotonic seconds.
+        assets: What the recipe may read, beside its code.
     """
 
     def __init__(
@@ -128,9 +129,11 @@ class RecipeExecutor:
         tell: Callable[[str], None] = lambda line: None,
         measure: Measure = unmeasured,
         clock: Callable[[], float] = time.monotonic,
+        assets: Sequence[Asset] = (),
     ) -> None:
-        bundle = SharedBuffer.of(pack_bundle(files))
-        self._measured = Digest.of(bytes(bundle.view))
+        bundle = BundleMemory(files, assets)
+        self._measured = Digest.of(bytes(bundle.code))
+        self._assets = assets
         self.limits = limits
         self._equipment = TaskEquipment(
             files, entry, bundle, ModuleLog(files, measure), text, clock
@@ -333,6 +336,7 @@ class RecipeExecutor:
             overwrite_freed=self._overwrites,
             wanted=self._wanted,
             clock=mine.clock,
+            assets=self._assets,
         )
 
     def has_loaded(self) -> bool:
@@ -424,7 +428,7 @@ class RecipeExecutor:
 
     def _verify_bundle(self) -> None:
         """Each worker loads the code that was measured (rule H1)."""
-        if Digest.of(bytes(self._equipment.bundle.view)) != self._measured:
+        if Digest.of(bytes(self._equipment.bundle.code)) != self._measured:
             raise JobError(
                 "the recipe changed in the accelerator's memory",
                 why="no code of Sealift changes it",
@@ -476,16 +480,6 @@ class RecipeExecutor:
             )
         self._gpus, self._no_gpu = told.gpus, told.no_gpu
         return Confinement.parse(told.sandbox).word
-
-
-def pack_bundle(files: Mapping[str, bytes]) -> bytes:
-    """A bundle as one blob."""
-    return pack_tensors(
-        {
-            path: TensorBytes("U8", (len(content),), memoryview(content))
-            for path, content in files.items()
-        }
-    )
 
 
 def _environment(*, overwrite_freed: bool) -> dict[str, str]:

@@ -23,11 +23,11 @@ from typing import Final, TextIO
 
 from sealift.attest.evidence import Measure
 from sealift.attest.runtimelog import module_event
-from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import JobError, MalformedError, PeerError, require_kind
 from sealift.ids import Buffer, Digest
 from sealift.train.loop.faults import MOST_ROOM, NOT_OVERWRITTEN
 from sealift.train.loop.tasks import DeviceScrub
+from sealift.train.worker.bundle import BundleMemory
 from sealift.train.worker.devices import CPU, Gpu
 from sealift.train.worker.messages import (
     GONE,
@@ -155,7 +155,7 @@ class TaskEquipment:
     Attributes:
         files: The code bundle.
         entry: Path of the recipe inside it.
-        bundle: The same files as one blob that a worker maps.
+        bundle: The same files in memory that a worker maps, with the assets.
         modules: Measures what of the bundle is imported.
         text: Where a recipe's prints go; None for nowhere.
         clock: Monotonic seconds.
@@ -164,7 +164,7 @@ class TaskEquipment:
 
     files: Mapping[str, bytes]
     entry: str
-    bundle: SharedBuffer
+    bundle: BundleMemory
     modules: ModuleLog
     text: TextIO | None
     clock: Callable[[], float]

@@ -212,7 +212,7 @@ class Standby:
 
     def _make_ready(self) -> None:
         control, equipment = self._lane()
-        self._measured = Digest.of(bytes(equipment.bundle.view))
+        self._measured = Digest.of(bytes(equipment.bundle.code))
         stack = self._stack
         if self._share is not None:
             self.gradients = self._share.make()

@@ -15,6 +15,7 @@ from typing import Final, TextIO
 from sealift.attest.level import Level
 from sealift.data.schedule.memory import free_memory_bytes
 from sealift.errors import JobError, MalformedError, PeerError, SealiftError, visible
+from sealift.release.agreement.code import Asset
 from sealift.train.loop.faults import Fault, believable, explain
 from sealift.train.loop.tasks import ONE_ROW, Rehearsal
 from sealift.train.sandbox.confine import Confinement
@@ -43,6 +44,7 @@ def try_recipe(
     text: TextIO,
     tell: Callable[[str], None],
     accept: Sequence[Level] = (Level.DEVELOPMENT,),
+    assets: Sequence[Asset] = (),
 ) -> list[Rehearsal]:
     """Try a recipe on the rows of each order.
 
@@ -53,6 +55,7 @@ def try_recipe(
         text: Where its prints and its traceback go.
         tell: Gets a line if nothing keeps the recipe in.
         accept: Levels of the agreement; by default there is none yet.
+        assets: What the recipe may read, beside its code.
 
     Raises:
         JobError: ``recipe-error``, ``foreign-file``, and whatever is wrong with the recipe.
@@ -62,7 +65,7 @@ def try_recipe(
     if entry not in files or not entry.endswith(".py"):
         what = f"entry {entry!r} is not in the code bundle"
         raise MalformedError(what, code="bad-entry")
-    with RecipeExecutor(files, entry, text=text) as executor:
+    with RecipeExecutor(files, entry, text=text, assets=assets) as executor:
         confinement = Confinement.parse(executor.sandbox)
         confinement.require(accept)
         if not confinement.holds:

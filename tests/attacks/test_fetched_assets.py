@@ -1,0 +1,167 @@
+"""A host that sends other weights than it declared, and what an owner's folder has of them."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sealift.cli.meeting import fetching
+from sealift.cli.meeting.fetching import PARTIAL, AssetFetcher
+from sealift.cli.meeting.place import PartyFolder
+from sealift.errors import SealiftError, UsageError
+from sealift.ids import Digest
+from sealift.meet.host import Host
+from sealift.meet.messages import ASSET_PIECE_BYTES, AskAsset, AssetPiece
+from sealift.release.agreement.code import measure_bundle
+from tests.sim.lyinghost import LyingHost, lying_host
+
+NAME = "assets/base.safetensors"
+CONTENT = bytes(range(256)) * 5000  # three pieces
+
+
+class Fetching:
+    """An owner that fetches one file of a host's."""
+
+    def __init__(self, folder: Path, written: tuple[Digest, ...] = ()) -> None:
+        (folder / "host").mkdir(exist_ok=True)
+        self.source = folder / "host" / "base.safetensors"
+        self.source.write_bytes(CONTENT)
+        self.place = PartyFolder(folder, "north")
+        self.path = folder / "recipe" / NAME
+        self.lines: list[str] = []
+        files = {NAME: Digest.of(CONTENT), "recipe.py": Digest.of(b"")}
+        self.fetcher = AssetFetcher(self.place, files, written, self.lines.append)
+
+    def piece(self, asked: AskAsset) -> AssetPiece:
+        host: Any = SimpleNamespace(assets={NAME: self.source})
+        return Host.piece_of(host, asked)
+
+    def fetch(self, most: int = 100) -> int:
+        """How many pieces came."""
+        for number in range(most):
+            asked = self.fetcher.next()
+            if asked is None:
+                return number
+            self.fetcher.take(asked, self.piece(asked))
+        return most
+
+
+def test_a_file_is_fetched_in_pieces_and_compared(tmp_path: Path) -> None:
+    made = Fetching(tmp_path)
+    assert made.fetch() == -(-len(CONTENT) // ASSET_PIECE_BYTES)
+    assert made.path.read_bytes() == CONTENT
+    assert made.lines[-1] == "fetching base.safetensors: 100 % of 1,280,000 bytes"
+    assert not (tmp_path / PARTIAL).exists()
+    assert Fetching(tmp_path).fetch() == 0
+
+
+def test_a_fetch_that_was_cut_goes_on(tmp_path: Path) -> None:
+    Fetching(tmp_path).fetch(most=1)
+    made = Fetching(tmp_path)
+    asked = made.fetcher.next()
+    assert asked == AskAsset(NAME, ASSET_PIECE_BYTES)
+    assert made.fetch() == 2
+    assert made.path.read_bytes() == CONTENT
+
+
+def test_another_file_is_refused_and_removed(tmp_path: Path) -> None:
+    made = Fetching(tmp_path)
+    made.source.write_bytes(CONTENT[:-1] + b"x")
+    with pytest.raises(SealiftError) as caught:
+        made.fetch()
+    assert caught.value.code == "asset-differs"
+    assert not made.path.exists()
+    assert not any((tmp_path / PARTIAL).iterdir())
+    made.source.write_bytes(CONTENT)
+    assert Fetching(tmp_path).fetch() == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "assets/other.json"},
+        {"start": 1},
+        {"content": b""},
+    ],
+)
+def test_another_piece_than_was_asked_for_is_refused(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    made = Fetching(tmp_path)
+    asked = made.fetcher.next()
+    assert asked is not None
+    told = replace(made.piece(asked), **other)
+    with pytest.raises(SealiftError) as caught:
+        made.fetcher.take(asked, told)
+    assert caught.value.code == "bad-message"
+
+
+def test_an_owners_own_file_is_not_replaced(tmp_path: Path) -> None:
+    made = Fetching(tmp_path)
+    made.path.parent.mkdir(parents=True)
+    made.path.write_bytes(b"mine")
+    with pytest.raises(UsageError) as caught:
+        made.fetch()
+    assert caught.value.code == "file-in-the-way"
+    assert made.path.read_bytes() == b"mine"
+    assert (
+        Fetching(tmp_path, (Digest.of(b"mine"),)).fetch() == 3
+    )  # of a former declaration
+
+
+def test_a_full_disk_is_said_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: usage)
+    made = Fetching(tmp_path)
+    with pytest.raises(SealiftError, match="needs 1,280,000 more bytes") as caught:
+        made.fetch()
+    assert caught.value.code == "disk-full"
+
+
+def test_a_host_sends_declared_assets_alone(tmp_path: Path) -> None:
+    made = Fetching(tmp_path)
+    for name in ("assets/other.json", "../host/base.safetensors", "recipe.py"):
+        with pytest.raises(SealiftError) as caught:
+            made.piece(AskAsset(name, 0))
+        assert caught.value.code == "bad-message"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Any:
+    with lying_host(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("assets/model.bin", "bad-asset"),
+        ("assets/model.pt", "bad-asset"),
+        ("assets/../../x.json", "meeting-terms"),
+    ],
+)
+def test_an_owner_fetches_nothing_that_could_be_unpickled(
+    host: LyingHost, name: str, code: str
+) -> None:
+    files = dict(host.host.files)
+    declared = host.declare(
+        code=measure_bundle(files, "recipe.py", {name: Digest.of(b"x")})
+    )
+    host.lie = lambda party, told: (
+        replace(told, declaration=declared) if hasattr(told, "files") else told
+    )
+    error = host.owner("north").begin().refused()
+    assert error.code == code
+    assert not (host.folder / "north" / PARTIAL).exists()
+
+
+def test_a_piece_that_nobody_asked_for_ends_the_meeting(host: LyingHost) -> None:
+    host.lie = lambda party, told: AssetPiece(NAME, 0, 1, b"x")
+    assert host.owner("north").begin().refused().code == "bad-message"
