@@ -33,6 +33,7 @@ MOST_AT_ONCE: Final = 16  # so many such pieces, as each costs calls
 _RECOMBINED: Final = 1 << 23  # numbers at a time, of 64 bits on a device
 _EXTREME: Final = 127
 _ALIGNMENT: Final = 8  # of the sides of a product on CUDA
+_BEGINNING: Final = 256  # bytes that divide where a matrix begins on CUDA
 _FEWEST_ROWS: Final = 17
 # Of a linear layer that costs calls, not work: so many multiplications at most.
 SMALL_PRODUCT: Final = 1 << 20
@@ -353,21 +354,30 @@ def _multiply_bytes(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def multiply_aligned_bytes(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """The same where sides must be multiples of 8, rows many, and columns lie together."""
+    """The same where sides must be multiples of 8, rows many, and columns lie together.
+
+    What is that already is not copied, if it also begins where a block of memory may: what
+    multiplies is free to take for granted that it does.
+    """
     (rows, depth), columns = a.shape, b.shape[1]
     more = max(_FEWEST_ROWS, rows) - rows
     tail, wider = -depth % _ALIGNMENT, -columns % _ALIGNMENT
-    ours, theirs, aligned = a, b.t(), not (tail or wider or more)
-    if not aligned:
-        ours = functional.pad(ours, (0, tail, 0, more))
-        theirs = functional.pad(theirs, (0, tail, 0, wider))
-    ours, theirs = ours.contiguous(), theirs.contiguous()
-    found = out
-    if not aligned:
+    ours, theirs, found = a, b.t(), out
+    if tail or wider or more:
+        ours = functional.pad(a, (0, tail, 0, more))
+        theirs = functional.pad(b.t(), (0, tail, 0, wider))
         found = ours.new_empty((len(ours), len(theirs)), dtype=torch.int32)
-    _multiply_bytes(ours, theirs.t(), found)
-    if not aligned:
+    elif out.data_ptr() % _BEGINNING:
+        found = torch.empty_like(out)
+    _multiply_bytes(_begun_well(ours), _begun_well(theirs).t(), found)
+    if found is not out:
         out.copy_(found[:rows, :columns])
+
+
+def _begun_well(matrix: Tensor) -> Tensor:
+    """Contiguous, in memory that begins at a multiple of ``_BEGINNING``."""
+    found = matrix.contiguous()
+    return found.clone() if found.data_ptr() % _BEGINNING else found
 
 
 def multiply_exactly(a: Tensor, b: Tensor, out: Tensor) -> None:
