@@ -334,8 +334,9 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._average(tensor, op)
 
     def _average(self, tensor: Tensor, op: Any) -> None:
-        if op == dist.ReduceOp.AVG:
-            tensor /= self.size()
+        if op == dist.ReduceOp.AVG:  # of whole numbers as NCCL does, towards zero
+            whole = not (tensor.is_floating_point() or tensor.is_complex())
+            tensor.div_(self.size(), rounding_mode="trunc" if whole else None)
 
     def _add_sparse(self, tensor: Tensor, op: Any) -> None:
         """All ranks' elements, added in the order of ranks.

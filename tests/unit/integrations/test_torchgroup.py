@@ -91,6 +91,9 @@ def calls(rank: int) -> dict[str, Any]:
     found["sum"] = total.tolist()
     dist.all_reduce(mean := mine.clone(), op=dist.ReduceOp.AVG)
     found["mean"] = mean.tolist()
+    counts = torch.tensor([rank**2, -(rank**2)])
+    dist.all_reduce(counts, op=dist.ReduceOp.AVG)  # Lightning averages whole numbers
+    found["mean of whole numbers"] = counts.tolist()
     dist.all_reduce(most := mine.to(torch.bfloat16), op=dist.ReduceOp.MAX)
     found["max of bfloat16"] = most.tolist()
     gathered = [torch.empty(2, 2) for _ in range(WORLD)]
@@ -150,6 +153,7 @@ def test_torchs_collectives() -> None:
     for rank, found in enumerate(on_ranks(WORLD, calls)):
         assert found["sum"] == [[6.0, 6.0], [6.0, 6.0]]
         assert found["mean"] == [[2.0, 2.0], [2.0, 2.0]]
+        assert found["mean of whole numbers"] == [1, -1]
         assert found["max of bfloat16"] == [[3.0, 3.0], [3.0, 3.0]]
         assert found["gathered"] == [1.0, 2.0, 3.0]
         assert found["whole"] == [1.0] * 4 + [2.0] * 4 + [3.0] * 4

@@ -163,6 +163,21 @@ class SealedDataLoader:
         return self._plan.drop_last
 
     @property
+    def rank(self) -> int:
+        """Which part of each epoch this is, of ``world_size``."""
+        return self._plan.order.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many loaders share each epoch."""
+        return self._plan.order.world_size
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the last batch of the epoch was handed out."""
+        return self._position >= self._plan.end
+
+    @property
     def num_workers(self) -> int:
         """Who opens records besides the thread that iterates."""
         return self._memory_options.num_workers
