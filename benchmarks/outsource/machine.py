@@ -7,6 +7,7 @@ process and the lines between them share the machine; lines are loopback TCP.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn.functional import conv2d, cross_entropy
 from torch.nn.grad import conv2d_input, conv2d_weight
 
@@ -33,9 +35,14 @@ from sealift.outsource.trace import StepKind, StepTrace, Trace, tabulate
 
 BOTH: Final[tuple[Direction, ...]] = ("input", "weight")
 # Rows and width of linear layers, and how often each is timed.
-LINEAR: Final = ((4096, 4096, 5), (8192, 4096, 4), (8192, 8192, 3))
+LINEAR: Final = ((4096, 4096, 3), (8192, 4096, 3), (8192, 8192, 2))
 LINEAR_QUICK: Final = ((256, 512, 2),)
 BATCH: Final = 128
+MODEL_REPEATS: Final = 5
+FORMATS: Final = {
+    "NCHW": torch.contiguous_format,
+    "channels_last": torch.channels_last,
+}
 SERVER_CORES: Final = 4
 THREADS: Final = (8, 16)
 Work = Callable[[], object]
@@ -58,8 +65,9 @@ def run(*, quick: bool = False, device: str = "cuda") -> BenchReport:
             _measure_layer(report, ends, layer, threads[-1:], repeats)
         for number, layer in enumerate(vgg11_layers(16 if quick else BATCH)):
             wants = BOTH if number else BOTH[1:]
-            _measure_layer(report, ends, layer, threads, 2 if quick else 7, wants)
-        _measure_model(report, ends, threads, 16 if quick else BATCH, 2 if quick else 9)
+            _measure_layer(report, ends, layer, threads, 2 if quick else 5, wants)
+        batch = 16 if quick else BATCH
+        _measure_models(report, ends, threads, batch, MODEL_REPEATS)
     return report
 
 
@@ -101,7 +109,8 @@ def _measure_layer(
         servers_s = [s - before[n] for n, s in ends.cpu_s().items()]
     own = {n: _own(layer, wants, n, (x, w, dy), repeats) for n in threads}
     numbers = sum(s.size for each in plan_step(trace) for s in each.sent)
-    report.rows.append(
+    _keep(
+        report,
         {
             "layer": layer.name,
             "rows": layer.depth("weight"),
@@ -114,7 +123,7 @@ def _measure_layer(
             "masked_mb": round(numbers * 4e-6, 1),
             **{f"own_{n}_threads_ms": _ms(each) for n, each in own.items()},
             "own_vs_ours": round(min(own.values()) / ours_s, 2),
-        }
+        },
     )
     name = layer.name.replace(" ", "_")
     report.ratios[f"own_vs_ours_{name}_{layer.batch}"] = round(
@@ -153,44 +162,53 @@ def _own(
         return _timed(linear if layer.is_linear else convolution, repeats)[0]
 
 
-def _measure_model(
+def _measure_models(
     report: BenchReport, ends: ShareEnds, threads: list[int], batch: int, repeats: int
 ) -> None:
-    """A step of VGG-11: all of its layers on servers, and none."""
-    torch.manual_seed(0)
-    x, y = torch.rand(batch, 3, 32, 32), torch.randint(10, (batch,))
-    step, kernels = Timed(vgg11(), x, y), best_kernels()
-    with ends.asked(tabulate({step.kind: step.trace})) as servers:
-        multiplier = Multiplier(MaskedProducts(servers, kernels), kernels, 0)
-        ours_s, cpu_s = _timed(partial(step.step, multiplier), repeats)
-        products_s = median(step.products_s[-repeats:])
-    own: dict[int, float] = {}
-    for each in threads:
-        with _on_threads(each):
-            own[each] = _timed(step.fp32, repeats)[0]
-    planned_s, stays = _planned(ends, x, y, repeats)
-    report.rows += stays
-    report.rows.append(
-        {
-            "model": f"VGG-11, batch {batch}",
-            "ours_ms": _ms(ours_s),
-            "planned_ms": _ms(planned_s),
-            "products_ms": _ms(products_s),
-            "here_cpu_ms": _ms(cpu_s),
-            **{f"own_{n}_threads_ms": _ms(each) for n, each in own.items()},
-            "images_per_h": round(batch / ours_s * 3600),
-        }
-    )
-    report.ratios["own_vs_ours_vgg11"] = round(min(own.values()) / ours_s, 2)
-    report.ratios["own_vs_planned_vgg11"] = round(min(own.values()) / planned_s, 2)
+    """A step of VGG-11 in both of PyTorch's memory formats; the quickest is the ratio."""
+    own, ours, planned = list[float](), list[float](), list[float]()
+    for name, form in FORMATS.items():
+        torch.manual_seed(0)
+        x = torch.rand(batch, 3, 32, 32).contiguous(memory_format=form)
+        y, kernels = torch.randint(10, (batch,)), best_kernels()
+        step = Timed(vgg11().to(memory_format=form), x, y)
+        with ends.asked(tabulate({step.kind: step.trace})) as servers:
+            multiplier = Multiplier(MaskedProducts(servers, kernels), kernels, 0)
+            ours_s, cpu_s = _timed(partial(step.step, multiplier), repeats)
+            products_s = median(step.products_s[-repeats:])
+        alone: dict[int, float] = {}
+        for each in threads:
+            with _on_threads(each):
+                alone[each] = _timed(step.fp32, repeats)[0]
+        planned_s, modules = _planned(ends, vgg11().to(memory_format=form), (x, y))
+        for module in modules:
+            _keep(report, module)
+        _keep(
+            report,
+            {
+                "model": f"VGG-11, batch {batch}",
+                "memory": name,
+                "ours_ms": _ms(ours_s),
+                "planned_ms": _ms(planned_s),
+                "products_ms": _ms(products_s),
+                "here_cpu_ms": _ms(cpu_s),
+                **{f"own_{n}_threads_ms": _ms(each) for n, each in alone.items()},
+                "images_per_h": round(batch / min(ours_s, planned_s) * 3600),
+            },
+        )
+        own += alone.values()
+        ours.append(ours_s)
+        planned.append(planned_s)
+    report.ratios["own_vs_ours_vgg11"] = round(min(own) / min(ours), 2)
+    report.ratios["own_vs_planned_vgg11"] = round(min(own) / min(planned), 2)
 
 
 def _planned(
-    ends: ShareEnds, x: torch.Tensor, y: torch.Tensor, repeats: int
+    ends: ShareEnds, plain: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]
 ) -> tuple[float, list[Row]]:
     """A step where modules that are faster here stay, and what was measured of each."""
-    kernels = best_kernels()
-    with outsource(vgg11(), ends, kernels, seed=0, keep_faster=True) as model:
+    kernels, (x, y) = best_kernels(), batch
+    with outsource(plain, ends, kernels, seed=0, keep_faster=True) as model:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
         def step() -> None:
@@ -200,7 +218,7 @@ def _planned(
 
         for _ in range(2):  # a rehearsal; zeros, and the first one on servers
             step()
-        planned_s, _ = _timed(step, repeats)
+        planned_s, _ = _timed(step, MODEL_REPEATS)
         modules = model.outsourced().modules
     return planned_s, [
         {
@@ -214,6 +232,12 @@ def _planned(
         for each in modules
         if each.speed is not None
     ]
+
+
+def _keep(report: BenchReport, row: Row) -> None:
+    """Show it at once, too: a borrowed machine may be taken away."""
+    report.rows.append(row)
+    print("  ".join(f"{name}={value}" for name, value in row.items()), file=sys.stderr)
 
 
 def _timed(work: Work, repeats: int) -> tuple[float, float]:

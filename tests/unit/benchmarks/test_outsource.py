@@ -87,6 +87,7 @@ def test_layers_and_models_are_measured_beside_own_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What runs on a GPU machine, with servers on the processor."""
+    monkeypatch.setattr(machine, "MODEL_REPEATS", 1)
     monkeypatch.setattr(machine, "LINEAR_QUICK", ((40, 8, 1),))
     monkeypatch.setattr(machine, "vgg11", small_model)
     monkeypatch.setattr(machine, "vgg11_layers", lambda batch: vgg11_layers(2)[:1])
