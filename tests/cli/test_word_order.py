@@ -50,7 +50,6 @@ def test_a_word_that_is_left_out_stays_out() -> None:
     [
         (["predict", "server:1", "--agreement", "a", "r.npz", "q.npz"], "q.npz"),
         (["predict", "--agreement", "a"], "HOST:PORT"),
-        (["predict", "server:1", "r.npz"], "--agreement"),
         (["predict", "server:1", "--agreement", "a", "--nosuch", "r.npz"], "--nosuch"),
         (["predict", "server:1", "--timeout", "-1", "--agreement", "a"], "timeout"),
     ],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,11 +23,14 @@ OWNERS = ("north", "east", "south")
 YES = (("Compare?", "y"), ("Sign?", "y"), ("compare the words with", "n"))
 
 
+def boxes(kind: str) -> list[str]:
+    """All of a kind."""
+    return re.findall(rf"^```{kind}\n(.*?)^```$", TOGETHER, re.M | re.S)
+
+
 def box(kind: str) -> str:
     """The first one of a kind."""
-    found = re.search(rf"^```{kind}\n(.*?)^```$", TOGETHER, re.M | re.S)
-    assert found is not None, kind
-    return found[1]
+    return boxes(kind)[0]
 
 
 def command(verb: str) -> list[str]:
@@ -78,11 +83,40 @@ def test_four_commands_from_the_readme(tmp_path: Path, typed: list[Typed]) -> No
     there = Typed(tmp_path / "host", *command("receipt verify"))
     assert there.end() == 0, there.text
     assert "model.safetensors is the file" in there.text
+    use_the_model(tmp_path / "host")
     here = Typed(
         tmp_path / "east", "receipt", "verify", "receipt.json", "--with-log", "audit.db"
     )
     assert here.end() == 0, here.text
     assert re.search(r"parties compared +no", here.text)
+
+
+def use_the_model(home: Path) -> None:
+    """A card, predictions from a table without labels, and the same in plain PyTorch."""
+    card = Typed(home, "model", "card", "model.safetensors")
+    assert card.end() == 0, card.text
+    assert "trained by  east, north and south" in card.text
+    (home / "new.csv").write_text("age,dose\n1.5,-0.5\n-0.25,2.0\n")
+    predict = Typed(home, *command("predict"))
+    assert predict.end() == 0, predict.text
+    name, *found = (home / "predictions.csv").read_text().split()
+    asked = (
+        'import torch\nrows = {"age": torch.tensor([1.5, -0.25]), "dose": torch.tensor([-0.5, 2.0])}\n'
+        "print(*model(rows).softmax(1)[:, 1].tolist())\n"
+    )
+    lines = next(each for each in boxes("python") if "load_file" in each) + asked
+    ran = subprocess.run(
+        [sys.executable, "-c", lines],
+        check=False,
+        cwd=home,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert name == "healed"
+    assert [*map(float, found)] == pytest.approx(
+        [*map(float, ran.stdout.split())], abs=2e-6
+    )
 
 
 def test_a_recipe_that_cannot_run_costs_nobodys_signature(

@@ -109,7 +109,7 @@ NOUNS: Final[dict[str, str]] = {
     "key": "create, back up and restore an identity key",
     "orchestrator": "coordinate a job: connect its parties, renew leases, report progress",
     "output": "approve the release of a run's model, or open the model as its owner",
-    "predict": "send input to a served model, after verifying its server",
+    "predict": "predict with a model's file here, or with a server that is verified first",
     "receipt": "verify the receipt of a run, or of visits",
     "resume": "continue a job from its last checkpoint",
     "share-server": "compute on secret shares, of which one alone tells nothing",

@@ -53,12 +53,13 @@ from sealift.release.receipt import (
     receipts_in,
     verify_receipt,
 )
-from sealift.train.job.checkpointfile import file_digest
 from sealift.train.output.accounts import own_parties
 from sealift.train.output.manifest import head_of, prove_releases
+from sealift.train.output.modelfacts import demand_made
 from sealift.train.output.runreceipt import Line, RunReceipt, open_run, verify_run
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 
+MAX_MODEL_BYTES: Final = 1 << 40
 _ENVELOPE: Final = b'{"payload":'
 
 
@@ -202,13 +203,7 @@ def _run_lines(
 
 
 def _same_model(path: Path, receipt: RunReceipt) -> str:
-    digest = file_digest(path)
-    if digest != receipt.subject:
-        raise IntegrityError(
-            f"{path} is not the file that the run made",
-            why=f"its digest is {digest}, the receipt's is {receipt.subject}",
-            code="weights-differ",
-        )
+    demand_made(read_whole(path, MAX_MODEL_BYTES), str(path), receipt)
     return f"{path} is the file that the run made"
 
 

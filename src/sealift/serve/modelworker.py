@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Final
@@ -34,6 +34,7 @@ from sealift.errors import (
 )
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer
+from sealift.release.agreement.training import Parameter
 from sealift.train.job.settings import ServingTable
 from sealift.train.loop.faults import Fault, believable, explain
 from sealift.train.output.modelform import Fields, ModelForm
@@ -104,6 +105,7 @@ class ModelWorker:
         lost: Told what went wrong when no worker can be had any more.
         clock: Monotonic seconds.
         sink: Gets ``serve.restarted`` and ``serve.unscrubbed``.
+        parameters: Of the recipe's ``build``.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class ModelWorker:
         lost: Callable[[SealiftError], None] = lambda error: None,
         clock: Callable[[], float] = time.monotonic,
         sink: Sink = discard,
+        parameters: Mapping[str, Parameter] | None = None,
     ) -> None:
         self._executor = executor
         self._form = form
@@ -129,7 +132,7 @@ class ModelWorker:
         rows = max(settings.max_batch_rows, form.max_rows)
         self._room = SharedBuffer(rows * form.inputs.row_bytes)
         area_bytes = rows * max(each.schema.row_bytes for each in found)
-        self._terms = _Terms(form, self._room, area_bytes, settings)
+        self._terms = _Terms(form, self._room, area_bytes, settings, parameters or {})
         _LIVE.add(self)
 
     def start(self) -> None:
@@ -152,6 +155,15 @@ class ModelWorker:
         self._fill(parts)
         self._do(ServeStep(work="predict", rows=rows), rows)
         return self._take(require_value(self._form.outputs), rows)
+
+    def describe(self, parts: Sequence[Buffer], rows: int) -> dict[str, str]:
+        """What answers to rows hold, by name: ``float32 2x3``; raises like ``predict``.
+
+        Nothing of an answer leaves but this, and nobody has checked it.
+        """
+        self._fill(parts)
+        step = ServeStep(work="describe", rows=rows)
+        return require_value(self._worker).ask(step, (0,)).fields
 
     def begin(self, stream: int, payload: Buffer, rows: int) -> None:
         """Begin to generate from rows; raises like ``predict``."""
@@ -235,6 +247,7 @@ class _Terms:
     room: SharedBuffer
     area_bytes: int
     settings: ServingTable
+    parameters: Mapping[str, Parameter]
 
     def order(self, equipment: TaskEquipment, model: SharedBuffer) -> ServeOrder:
         return ServeOrder(
@@ -245,6 +258,7 @@ class _Terms:
             form=self.form.to_plain(),
             room=self.room.length,
             threads=self.settings.threads,
+            parameters=dict(self.parameters),
         )
 
 
@@ -281,6 +295,10 @@ class _Worker:
         Raises:
             JobError: see ``ModelWorker.predict``.
         """
+        return self.ask(step, expected).rows
+
+    def ask(self, step: ServeStep, expected: Sequence[int]) -> ServeAnswer:
+        """The same; the whole answer."""
         return self._converse(step, expected, self._settings.work_s)
 
     def copy(self, length: int) -> bytearray:
@@ -309,7 +327,9 @@ class _Worker:
         if left := self._process.left:
             emit(sink, "serve.unscrubbed", device=self._equipment.device, line=left)
 
-    def _converse(self, order: object, expected: Sequence[int], within_s: float) -> int:
+    def _converse(
+        self, order: object, expected: Sequence[int], within_s: float
+    ) -> ServeAnswer:
         self._process.allow(within_s)
         try:
             self._process.tell(order)
@@ -323,7 +343,7 @@ class _Worker:
         found = require_kind(found, ServeAnswer)
         if found.rows not in expected:
             raise garbled()
-        return found.rows
+        return found
 
     def _explain(self, fault: Fault) -> SealiftError:
         files = self._equipment.files

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -158,7 +160,8 @@ def test_whoever_kills_it_often_is_stopped_for_a_while_and_not_for_ever(
 @pytest.mark.parametrize("more", [b"", b"def prepare(batch): return {}\n"])
 def test_a_model_built_of_sums_cannot_be_served_and_says_why(more: bytes) -> None:
     build = b"def build(sums): return torch.nn.Linear(int(sums['rows']), 1)\n"
-    served = ServedModel.__new__(ServedModel)
+    served: Any = ServedModel.__new__(ServedModel)
+    served._order = SimpleNamespace(parameters={})
     served._recipe = Recipe({"r.py": b"import torch\n" + build + more}, "r.py")
     with pytest.raises(JobError, match=r"sums of prepare\(\)") as caught:
         served._build()

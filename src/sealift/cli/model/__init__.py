@@ -1,30 +1,45 @@
-"""`sealift model`: seal a model that is to be served."""
+"""`sealift model`: what a model's file says of itself; seal a model that is to be served."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift import codec
+from sealift.attest.level import Level
 from sealift.cli.console import say, show, unlock
 from sealift.cli.judging import add_judging_arguments, load_equipped
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.ownersvault import OwnersVault
-from sealift.errors import UsageError
+from sealift.errors import UsageError, ascii_only, quote_foreign
+from sealift.release.agreement.explain import KEPT_OUT, say_list
 from sealift.release.files import make_folder, read_whole
 
 if TYPE_CHECKING:
     from sealift.data.schema.card import ResourceCard
+    from sealift.data.schema.schema import Field
+    from sealift.train.output.modelfacts import ModelFacts
     from sealift.train.output.modelform import ModelForm
 
 MAX_MODEL_BYTES = 1 << 40
+SHOWN = 12  # categories of a column
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `model`."""
     verbs = subparsers.add_parser("model").add_verbs()
+    parser = verbs.add_parser(
+        "card",
+        run=_show_card,
+        help="show who trained a model, on how many rows, with which measures and limits",
+        description="Prints what the header of a model.safetensors says. Anybody can write a header: "
+        "`sealift receipt verify receipt.json --model FILE` compares it with the run's receipt.",
+    )
+    parser.add_path("model", metavar="MODEL", help="a model.safetensors of a run")
+    parser.add_json()
     parser = verbs.add_parser(
         "seal",
         run=run,
@@ -44,6 +59,77 @@ def add_parser(subparsers: Any) -> None:
     parser.add_json()
     add_judging_arguments(parser)
     parser.add_passphrase()
+
+
+def _show_card(args: argparse.Namespace) -> int:
+    """What a model's file says; the exit code."""
+    from sealift.train.output.modelfacts import read_facts
+
+    facts = read_facts(args.model)
+    if args.json:
+        print(codec.encode(facts).decode())
+        return 0
+    for name, line in card_lines(facts):
+        print(f"{name:<12}{ascii_only(line)}")
+    say(
+        "these are the file's own words; `sealift receipt verify receipt.json --model FILE` compares them with the run's receipt"
+    )
+    return 0
+
+
+def card_lines(facts: ModelFacts) -> Iterator[tuple[str, str]]:
+    """A model's card, heading by heading."""
+    from sealift.data.schema.document import schema_from_plain
+
+    yield (
+        "trained by",
+        f"{say_list(sorted(facts.train))}, in the run {quote_foreign(facts.job)}",
+    )
+    train = [f"{name} {rows:,}" for name, rows in sorted(facts.train.items())]
+    yield "rows", f"{sum(facts.train.values()):,} to train on ({', '.join(train)})"
+    heldout = [f"{name} {rows:,}" for name, rows in sorted(facts.heldout.items())]
+    yield (
+        "",
+        f"{sum(facts.heldout.values()):,} held out ({', '.join(heldout) or 'none'})",
+    )
+    yield "steps", f"{facts.steps:,}, on {facts.rows:,} rows, repeats included"
+    for number, spec in enumerate(schema_from_plain(facts.schema).fields):
+        yield "" if number else "columns", _say_field(spec)
+    for number, name in enumerate(facts.measures):
+        said = f"{quote_foreign(name)} {facts.measures[name]:.4g}"
+        yield "" if number else "measures", said
+    if not facts.measures:
+        yield "measures", "none"
+    for name in facts.statistics:
+        yield "sums", f"{quote_foreign(name)}, in the file's header"
+    yield "agreement", f"{facts.agreement}, number {facts.number}, {facts.digest}"
+    yield "recipe", f"{facts.code.digest}, starts in {quote_foreign(facts.code.entry)}"
+    if facts.parameters:
+        named = (f"{quote_foreign(n)} {v}" for n, v in facts.parameters.items())
+        yield "parameters", ", ".join(named)
+    yield "weights", str(facts.weights)
+    yield "level", facts.level
+    bare = Level(facts.level.split(" ", 1)[0])
+    yield "limits", f"the level {KEPT_OUT[bare]}"
+    yield "", "the model may remember single rows: there is no differential privacy"
+    yield (
+        "",
+        "measures are of these owners' held-out rows; other rows may differ from them",
+    )
+
+
+def _say_field(spec: Field) -> str:
+    shape = "x".join(map(str, spec.shape))
+    said = f"{spec.name} {spec.dtype}{f' {shape}' if shape else ''}"
+    if spec.classes and not spec.cells.categories:
+        said += f", a label of {spec.classes} classes"
+    if spec.cells.categories:
+        said += (
+            f", one of {', '.join(map(quote_foreign, spec.cells.categories[:SHOWN]))}"
+        )
+        if more := len(spec.cells.categories) - SHOWN:
+            said += f" and {more} more" if more > 0 else ""
+    return said
 
 
 def run(args: argparse.Namespace) -> int:

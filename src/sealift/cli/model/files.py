@@ -10,6 +10,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from sealift.data.schema.card import schema_of
 from sealift.data.schema.cells import NO_RULES
 from sealift.data.schema.owntable import AS_IT_LOOKS, OwnTable
 from sealift.data.schema.schema import Field, Schema
+from sealift.data.sources.source import SourceOptions
 from sealift.errors import MalformedError, UnavailableError, UsageError
 from sealift.release.agreement import Resource
 from sealift.release.files import read_whole, write_whole
@@ -67,6 +69,49 @@ def read_columns(
         raise MalformedError(
             f"{path.name} does not fit the model's inputs", why=why, code="bad-request"
         ) from None
+
+
+def read_inputs(
+    source: Path, schema: Schema, options: SourceOptions
+) -> tuple[Columns, Schema]:
+    """Rows to predict from, of any kind that `sealift data seal` reads, and what they hold.
+
+    Fields that the table does not have are left out, such as labels.
+
+    Raises:
+        UsageError, UnavailableError, MalformedError: as ``open_table``.
+    """
+    from sealift.data.sources.csvfiles.reader import column_names, read_rows
+    from sealift.data.sources.csvfiles.structure import look_at
+    from sealift.data.sources.problems import Problems
+    from sealift.data.sources.table import infer_schema, is_text, open_table
+
+    schema = replace(schema, leave_out=())
+    if is_text(str(source)) and source.is_file():
+        header = look_at(source, Problems(source.name), options.own).header
+        here = options.own.schema_here(schema)
+        there = {
+            spec.name
+            for spec in here.fields
+            if set(column_names(spec, header, options.own)) <= set(header)
+        }
+        kept = [each for each in schema.fields if each.name in there]
+        if not kept:
+            raise MalformedError(
+                f"{source.name} has none of the model's columns",
+                why=f"they are {', '.join(each.name for each in schema.fields)}; the file has {', '.join(header)[:200]}",
+                code="bad-request",
+            )
+        inputs = replace(schema, fields=tuple(kept))
+        return read_rows(source, inputs, options.own), inputs
+    with suppress(MalformedError):  # of a source that does not say what it has
+        there = {each.name for each in infer_schema(source, options).fields}
+        kept = [each for each in schema.fields if each.name in there]
+        schema = replace(schema, fields=tuple(kept or schema.fields))
+    table = open_table(source, schema, options)
+    blocks = [*table.reader.columns(table.rows)]
+    names = [each.name for each in schema.fields]
+    return {n: np.concatenate([block[n] for block in blocks]) for n in names}, schema
 
 
 def with_known_cells(inputs: Schema, resources: Sequence[Resource]) -> Schema:

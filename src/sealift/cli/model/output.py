@@ -27,6 +27,7 @@ from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES, RUN_RECEIPT_NAM
 if TYPE_CHECKING:
     from sealift.train.output.manifest import RunManifest
     from sealift.train.output.opening import OpenedModel
+    from sealift.train.output.runreceipt import RunReceipt
 
 
 def _add_approve_parser(verbs: Any) -> None:
@@ -153,13 +154,21 @@ def _open(args: argparse.Namespace) -> str:
     owner = unlock(args, args.key)
     if args.folder.is_file():
         return _show_fault(open_fault(args.folder, owner, verified), as_json=args.json)
+    from sealift.train.output.modelfacts import facts_of, write_facts
     from sealift.train.output.opening import (
         open_output,  # imports torch, so only after all other checks
     )
 
     opened = open_output(args.folder, owner, verified)
-    write_whole(args.output, opened.content)
-    manifest = opened.manifest
+    manifest, receipt, refused = opened.manifest, None, None
+    try:
+        receipt = _read_receipt(args, opened, verified)
+    except SealiftError as error:
+        error.fix = f"{args.output} was written; do not use {args.folder / RUN_RECEIPT_NAME} as its receipt"
+        refused = error
+    parameters = receipt.settings.training.parameters if receipt else None
+    described = facts_of(verified.agreement, manifest, parameters)
+    write_whole(args.output, b"".join(write_facts(opened.content, described).pieces()))
     facts = {
         "file": str(args.output),
         "weights": opened.weights.to_text(),
@@ -169,29 +178,26 @@ def _open(args: argparse.Namespace) -> str:
         "metrics": manifest.metrics,
     }
     show(facts, as_json=args.json, width=10)
-    _demand_receipt(args, opened, verified)
+    if refused is not None:
+        raise refused
     return manifest.level
 
 
-def _demand_receipt(
+def _read_receipt(
     args: argparse.Namespace, opened: OpenedModel, verified: VerifiedAgreement
-) -> None:
-    """The receipt of the run, where it lies beside the model, names this very model.
+) -> RunReceipt | None:
+    """The receipt of the run, where it lies beside the model and names this very model.
 
     Raises:
-        SealiftError: as ``demand_of``; the model stays where it was written.
+        SealiftError: as ``demand_of``.
     """
-    from sealift.train.output.runreceipt import demand_of
+    from sealift.train.output.runreceipt import demand_of, open_run
 
     place = args.folder / RUN_RECEIPT_NAME
     if not place.exists():
-        return
+        return None
     raw, own = read_whole(place, MAX_RUN_RECEIPT_BYTES), Digest.of(opened.content)
-    try:
-        demand_of(raw, verified, manifest=opened.manifest, subject=own)
-    except SealiftError as error:
-        error.fix = f"{args.output} was written; do not use {place} as its receipt"
-        raise
+    return open_run(demand_of(raw, verified, manifest=opened.manifest, subject=own))
 
 
 def _show_fault(found: OpenedFault, *, as_json: bool) -> str:

@@ -1,20 +1,24 @@
-"""``sealift predict``: judge a server, ask its model, write the answer."""
+"""``sealift predict``: ask a model's file here, or a server that was judged first."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift.attest.level import Level, protects_nobody
 from sealift.cli.console import print_result, say, unlock
-from sealift.cli.data import add_own_table
+from sealift.cli.data import add_source_options, source_options
 from sealift.cli.judging import add_judging_arguments, load_equipped
 from sealift.codec import to_plain
-from sealift.errors import UsageError, visible
+from sealift.errors import JobError, UsageError, visible
+from sealift.release.files import read_whole
 
 MAX_SECONDS = 7 * 86_400.0
+MAX_MODEL_BYTES = 1 << 40
 if TYPE_CHECKING:
     from sealift.serve.client import Client
     from sealift.serve.clientpolicy import ClientPolicy
@@ -25,15 +29,29 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "predict",
         run=run,
-        description="Verifies the server's evidence against the agreement, shows the result, and "
+        description="With a model.safetensors of a run it predicts on this machine, in the sandbox, "
+        "from any table that `sealift data seal` reads; nothing has to be sealed, and labels may be "
+        "missing. It needs the recipe that trained the model (--bundle). With HOST:PORT it "
+        "verifies the server's evidence against the agreement, shows the result, and "
         "only then sends the input: .npz, .json (an array for each name), or .csv or .tsv, which "
         "are read as `sealift data seal` reads them. Output: .npz, .json, .csv, or JSON lines on standard output. The "
         "server's operator sees which client sends how much, and when.",
     )
-    parser.add_argument("address", metavar="HOST:PORT", help="where the server listens")
-    parser.add_path("input", nargs="?", help="rows: .npz, .json, .csv or .tsv")
-    add_own_table(parser)
-    parser.add_file("--agreement", required=True, help="the signed agreement")
+    parser.add_argument(
+        "address",
+        metavar="MODEL|HOST:PORT",
+        help="a model's file, or where a server listens",
+    )
+    parser.add_path(
+        "input", nargs="?", help="rows; for a server: .npz, .json, .csv or .tsv"
+    )
+    add_source_options(parser)
+    parser.add_path(
+        "--bundle",
+        metavar="DIR",
+        help="the recipe that trained the model; default: recipe beside the model",
+    )
+    parser.add_file("--agreement", help="the signed agreement; needed for a server")
     parser.add_argument(
         "--owner",
         metavar="CARD",
@@ -85,6 +103,14 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge, ask, write; the exit code."""
+    if Path(args.address).is_file() or args.address.endswith(".safetensors"):
+        return _predict_here(args, Path(args.address))
+    if args.agreement is None:
+        raise UsageError(
+            "a server needs the agreement that it is judged by, and a model's file must exist",
+            why=f"{args.address} is no file",
+            fix="Add --agreement FILE, or name a model.safetensors",
+        )
     from sealift.cli.model.files import (
         read_columns,
         require_writable,
@@ -121,6 +147,46 @@ def run(args: argparse.Namespace) -> int:
             _stream(args, model, rows)
         else:
             _predict(args, model, rows)
+    return 0
+
+
+def _predict_here(args: argparse.Namespace, path: Path) -> int:
+    """Predict from a model's file; the exit code."""
+    from sealift.cli.model.files import read_inputs, require_writable, write_columns
+    from sealift.data.schema.document import schema_from_plain
+    from sealift.serve.ownmodel import predict_table
+    from sealift.train.output.modelfacts import read_facts
+
+    facts = read_facts(path)
+    schema = schema_from_plain(facts.schema, source=str(path))
+    if facts.parameters is None:
+        raise UsageError(
+            f"{path} does not say which parameters its recipe was built with",
+            fix="Open the run again where its receipt.json lies beside the model",
+        )
+    if args.input is None:
+        raise UsageError("the input rows are missing", fix="Name a file with rows")
+    require_writable(args.output)
+    options = source_options(args, str(args.input))
+    columns, inputs = read_inputs(args.input, schema, options)
+    there = {each.name for each in inputs.fields}
+    if absent := [each.name for each in schema.fields if each.name not in there]:
+        say(f"{args.input.name} has no {', '.join(absent)}: predicting without")
+    try:
+        found = predict_table(
+            facts,
+            read_whole(path, MAX_MODEL_BYTES),
+            args.bundle or path.parent / "recipe",
+            columns,
+            inputs,
+            text=sys.stderr,
+            tell=say,
+        )
+    except JobError as error:
+        if absent:
+            error.fix = f"The recipe may need {', '.join(absent)}, which {args.input.name} does not have"
+        raise
+    write_columns(args.output, found)
     return 0
 
 

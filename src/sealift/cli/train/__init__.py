@@ -47,6 +47,7 @@ from sealift.train.job.talk import Talk
 from sealift.train.loop.slices import plan_slice
 from sealift.train.loop.statistics import STATISTICS_NAME, totals_file
 from sealift.train.output.history import History
+from sealift.train.output.modelfacts import describe_model, write_facts
 from sealift.train.output.runfolder import RunFolder, RunName
 from sealift.train.plans import PLANS, Plan
 from sealift.train.plans.local import LocalRun, opened_tables, train_local
@@ -226,7 +227,20 @@ def _train_locally(
         lines.say_pass()
         talk.wait_for("")
         if len(ran.model):
-            folder.add(MODEL_NAME, ran.model)
+            facts = describe_model(
+                agreement.agreement,
+                agreement.digest,
+                job.settings.training.parameters,
+                job=job.name,
+                level=Level.DEVELOPMENT.value,
+                plan="local",
+                steps=ran.steps,
+                rows=ran.rows,
+                metrics=ran.metrics,
+                statistics=ran.statistics,
+                weights=ran.weights,
+            )
+            folder.add(MODEL_NAME, write_facts(ran.model, facts))
         if ran.statistics:
             folder.add(STATISTICS_NAME, totals_file(ran.statistics, ran.prepared))
         result = {

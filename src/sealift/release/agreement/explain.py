@@ -284,7 +284,8 @@ def _tell_model(subject: _Subject) -> Iterator[Sentence]:
     getters = agreement.model_to
     text = (
         f"The trained model goes to {subject.names(getters)}, with what it memorised "
-        f"of {subject.rows}: single rows can sometimes be extracted from a model."
+        f"of {subject.rows}: single rows can sometimes be extracted from a model. Its file also says who trained it on "
+        "how many rows, with which results, and the columns with their categories."
     )
     yield Sentence(_LEAVES, text)
     if others := [each for each in getters if each not in (owner, subject.asked)]:

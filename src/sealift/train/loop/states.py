@@ -87,16 +87,20 @@ def pack_tensors(tensors: Mapping[str, TensorBytes]) -> bytes:
     return b"".join(chain_tensors(tensors).pieces())
 
 
-def chain_tensors(tensors: Mapping[str, TensorBytes]) -> Chain:
-    """The same blob, by reference."""
-    head, order = head_of(tensors)
+def chain_tensors(
+    tensors: Mapping[str, TensorBytes], metadata: Mapping[str, str] | None = None
+) -> Chain:
+    """The same blob, by reference; with texts in its header, if there are any."""
+    head, order = head_of(tensors, metadata)
     return Chain(head, *(tensors[name].content for name in order))
 
 
-def head_of(tensors: Mapping[str, TensorBytes]) -> tuple[bytes, list[str]]:
+def head_of(
+    tensors: Mapping[str, TensorBytes], metadata: Mapping[str, str] | None = None
+) -> tuple[bytes, list[str]]:
     """What a blob begins with, and the order of the tensors behind; no content is read."""
     order = sorted(tensors, key=lambda name: (-ELEMENTS[tensors[name].dtype][0], name))
-    header: dict[str, Any] = {}
+    header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
     end = 0
     for name in order:
         tensor, start = tensors[name], end
@@ -119,7 +123,7 @@ def parse_tensors(blob: Content) -> dict[str, TensorBytes]:
     """
     whole = memoryview(blob) if isinstance(blob, bytes | bytearray) else blob
     header, start = _read_header(whole)
-    header.pop(_METADATA, None)  # a note for people, which nothing here reads
+    header.pop(_METADATA, None)  # see ``read_metadata``
     entries = sorted(
         ((name, *_read_entry(name, each)) for name, each in header.items()),
         key=lambda entry: (entry[3], entry[4]),
@@ -136,6 +140,21 @@ def parse_tensors(blob: Content) -> dict[str, TensorBytes]:
         at = end
     if start + at != len(whole):
         _refuse("the data is longer or shorter than the tensors")
+    return found
+
+
+def read_metadata(blob: bytes) -> dict[str, str]:
+    """The texts in a blob's header, by name; empty without any.
+
+    Raises:
+        MalformedError: code ``bad-tensors``.
+    """
+    header, _start = _read_header(memoryview(blob))
+    found = header.get(_METADATA, {})
+    if not isinstance(found, dict) or any(
+        not isinstance(each, str) for each in found.values()
+    ):
+        _refuse("the metadata is not text by name")
     return found
 
 

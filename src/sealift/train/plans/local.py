@@ -74,6 +74,7 @@ class LocalRun:
         model: As safetensors; empty where statistics alone were made.
         weights: Digest of the model's state; None without a model.
         steps: Optimizer steps.
+        rows: Rows trained on, with repetition.
         metrics: Means over all held-out rows, by the output rule.
         statistics: Totals of ``prepare``, by the output rule.
         prepared: Rows that they are made of, by data owner.
@@ -82,6 +83,7 @@ class LocalRun:
     model: Content
     weights: Digest | None
     steps: int
+    rows: int
     metrics: dict[str, float]
     statistics: dict[str, Statistic] = field(default_factory=dict)
     prepared: dict[str, int] = field(default_factory=dict)
@@ -157,6 +159,7 @@ def train_local(
         model=chain_tensors(training.state()) if trained else b"",
         weights=training.digest() if trained else None,
         steps=training.steps,
+        rows=sum(each.trainer.rows_trained for each in slices),
         metrics=joint_numbers(heldout, rule.digits),
         statistics=statistics,
         prepared=prepared,

@@ -34,6 +34,26 @@ def pack_answer(found: Any, schema: Schema, rows: int) -> Tensor:
     return packed
 
 
+def describe_answer(found: Any, rows: int) -> dict[str, str]:
+    """Element type and sizes of what a model answers, by name; ``prediction`` for one tensor.
+
+    Raises:
+        JobError: code ``bad-recipe``, if it is not tensors with a row for each row.
+    """
+    if isinstance(found, Tensor):
+        found = {"prediction": found}
+    if not isinstance(found, Mapping):
+        raise unfit("answer")
+    said = {}
+    for name, each in found.items():
+        if type(each) is not Tensor or each.dim() < 1 or len(each) != rows:
+            raise unfit("answer")
+        dtype = str(each.dtype).removeprefix("torch.")
+        sizes = "x".join(map(str, each.shape[1:]))
+        said[str(name)] = f"{dtype} {sizes}"
+    return said
+
+
 def _column(found: Any, field: Field, rows: int) -> Tensor:
     """The field's elements, one row each; kinds of numbers are never mixed up."""
     wanted = getattr(torch, field.dtype)

@@ -274,12 +274,13 @@ class Recipe:
     def predict(self, model: nn.Module, batch: Batch) -> Any:
         """Whatever answers one batch: tensors by name, or one; the caller checks.
 
-        Without ``predict`` the model is called with the batch's fields by name.
+        Without ``predict`` the model is called with those of the batch's fields that its
+        ``forward`` names, or with the batch, if that has one argument of another name.
         """
         predict = getattr(self._module, "predict", None)
         if predict is not None:
             return self.guard(predict, model, batch)
-        return self.guard(lambda: model(**batch))
+        return self.guard(_call, model, batch)
 
     def generate(self, model: nn.Module, batch: Batch) -> Iterator[Any]:
         """Whatever the recipe's generator makes of one batch, step by step."""
@@ -320,6 +321,16 @@ def _arguments(build: Callable[..., Any]) -> tuple[str, set[str], set[str]]:
 def _exact(value: Parameter) -> Parameter:
     """The same value in every process: what crosses between them has no 1.0 beside 1."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _call(model: nn.Module, batch: Batch) -> Any:
+    names = inspect.signature(model.forward).parameters
+    if len(names) == 1 and not names.keys() & batch.keys():
+        return model(batch)
+    kinds = {each.kind for each in names.values()}
+    if inspect.Parameter.VAR_KEYWORD in kinds:
+        return model(**batch)
+    return model(**{name: each for name, each in batch.items() if name in names})
 
 
 def _plain(loss: Any) -> Any:

@@ -50,7 +50,7 @@ from sealift.train.loop.tasks import Rehearsal, TaskDone, TaskInputs
 from sealift.train.output.modelform import Fields, form_from_plain
 from sealift.train.sandbox.confine import Confinement, confine_worker, keep_descriptors
 from sealift.train.sandbox.inventory import NVIDIA, TALK
-from sealift.train.sandboxed.answers import pack_answer
+from sealift.train.sandboxed.answers import describe_answer, pack_answer
 from sealift.train.sandboxed.carryout import carry_out, rehearse_beforehand
 from sealift.train.sandboxed.imports import Notice
 from sealift.train.sandboxed.parentpipe import (
@@ -569,7 +569,7 @@ class ServedModel:
 
     def _build(self) -> nn.Module:
         try:
-            return self._recipe.build()
+            return self._recipe.build(parameters=self._order.parameters)
         except SealiftError:
             if self._recipe.takes_statistics:
                 raise unfit("no-statistics") from None
@@ -579,6 +579,9 @@ class ServedModel:
         try:
             step = require_kind(step, ServeStep)
             with torch.inference_mode():
+                if step.work == "describe":
+                    found = self._recipe.predict(self._model, self._batch(step.rows))
+                    return ServeAnswer(0, describe_answer(found, step.rows))
                 return ServeAnswer(self._step(step))
         except BaseException as error:
             return _fault(error, self._placement)

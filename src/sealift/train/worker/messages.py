@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final, Literal, Protocol
 
@@ -19,6 +19,7 @@ from sealift.codec import encode_named, from_plain, parse_named
 from sealift.errors import MalformedError, PeerError, require_kind
 from sealift.ids import Buffer
 from sealift.outsource.terms import Backward, Forward
+from sealift.release.agreement.training import Parameter
 from sealift.train.loop.buckets import Bucket, Trained, cut_buckets
 from sealift.train.loop.faults import Fault, believable
 from sealift.train.loop.held import PAGE_BYTES, Content, Held, part_of, read_of
@@ -174,6 +175,7 @@ class ServeOrder:
         form: Of the model, in its plain form.
         room: Bytes of the memory that questions come in.
         threads: Of torch.
+        parameters: Of the recipe's ``build``.
     """
 
     entry: str
@@ -183,6 +185,7 @@ class ServeOrder:
     form: dict[str, Any]
     room: int
     threads: int
+    parameters: dict[str, Parameter] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,23 +193,29 @@ class ServeStep:
     """One thing to do with the model.
 
     Attributes:
-        work: ``predict`` the rows in the room, ``begin`` to generate from them, make
+        work: ``predict`` the rows in the room, ``describe`` what that gives, ``begin`` to generate from them, make
             the ``next`` step of a generation, or ``drop`` it; ``prove`` that the device
             still computes.
         stream: Number of the generation.
         rows: Rows in the room.
     """
 
-    work: Literal["predict", "begin", "next", "drop", "prove"]
+    work: Literal["predict", "describe", "begin", "next", "drop", "prove"]
     stream: int = 0
     rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ServeAnswer:
-    """It is done; the rows lie in the area, none if a generation has ended."""
+    """It is done; the rows lie in the area, none if a generation has ended.
+
+    Attributes:
+        rows: In the area.
+        fields: What was described: element type and sizes, by name.
+    """
 
     rows: int
+    fields: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
