@@ -110,12 +110,8 @@ def _add_seal(verbs: Any) -> None:
 
 
 def add_source_options(parser: Any) -> None:
-<<<<<<< HEAD
     """Add how a source is written, and what of it is read."""
-=======
-    """Add what an owner says of its own table."""
->>>>>>> 8fff69c2 (model: a file says who trained it; predictions at home from any table; a card)
-    add_own_table(parser)
+    _add_own_table(parser)
     parser.add_argument(
         "--fields",
         metavar="NAME[=COLUMN],...",
@@ -130,7 +126,7 @@ def add_source_options(parser: Any) -> None:
     )
 
 
-def add_own_table(parser: Any) -> None:
+def _add_own_table(parser: Any) -> None:
     """Add ``--table``."""
     parser.add_path(
         "--table",
@@ -300,7 +296,6 @@ def _said_schema(args: argparse.Namespace, options: SourceOptions) -> Schema:
     return schema
 
 
-<<<<<<< HEAD
 def source_options(args: argparse.Namespace, source: str | Path) -> SourceOptions:
     """What the command line says of a source, and the table.toml of a text file.
 
@@ -308,10 +303,6 @@ def source_options(args: argparse.Namespace, source: str | Path) -> SourceOption
         UsageError: an option is written wrongly.
         UnavailableError, MalformedError: as ``load_own_table``.
     """
-=======
-def source_options(args: argparse.Namespace, source: str) -> SourceOptions:
-    """What the command line and table.toml say of a table."""
->>>>>>> 8fff69c2 (model: a file says who trained it; predictions at home from any table; a card)
     from sealift.data.schema.owntable import AS_IT_LOOKS, own_table_of
     from sealift.data.sources.source import SourceOptions
     from sealift.data.sources.table import is_text

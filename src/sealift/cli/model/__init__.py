@@ -69,7 +69,7 @@ def _show_card(args: argparse.Namespace) -> int:
     if args.json:
         print(codec.encode(facts).decode())
         return 0
-    for name, line in card_lines(facts):
+    for name, line in _card_lines(facts):
         print(f"{name:<12}{ascii_only(line)}")
     say(
         "these are the file's own words; `sealift receipt verify receipt.json --model FILE` compares them with the run's receipt"
@@ -77,7 +77,7 @@ def _show_card(args: argparse.Namespace) -> int:
     return 0
 
 
-def card_lines(facts: ModelFacts) -> Iterator[tuple[str, str]]:
+def _card_lines(facts: ModelFacts) -> Iterator[tuple[str, str]]:
     """A model's card, heading by heading."""
     from sealift.data.schema.document import schema_from_plain
 
