@@ -11,6 +11,8 @@ import pytest
 from sealift.demo.folder import World
 from sealift.demo.tasks.digits import ROW_BYTES
 from sealift.release.agreement.signed import load_signed, verify
+from sealift.train.loop.states import chain_tensors, parse_tensors
+from sealift.train.output.modelfacts import read_facts
 from sealift.train.output.opening import open_output
 from sealift.train.plans.local import LocalRun
 from tests.sim.jobrun import Running, job_run
@@ -68,7 +70,9 @@ def test_train_locally_by_command(tmp_path: Path) -> None:
         found = summary(run.start("train", *words))
     local = here(world, wishes)
     assert found["weights"] == local.weights.to_text()
-    assert (world.run / "model.safetensors").read_bytes() == local.model
+    made = (world.run / "model.safetensors").read_bytes()
+    assert b"".join(chain_tensors(parse_tensors(made)).pieces()) == local.model
+    assert read_facts(world.run / "model.safetensors").measures == local.metrics
     result = json.loads((world.run / "result.json").read_text())
     assert result["metrics"] == local.metrics
     assert result["level"] == "development"
