@@ -185,9 +185,12 @@ def _write_float(value: float) -> str:
     size = abs(value)
     if size <= _PLAIN_FLOATS[1] and value == (whole := int(value)):
         return str(whole)
-    if not _PLAIN_FLOATS[0] <= size <= _PLAIN_FLOATS[1]:
-        raise _UnusualError
-    return repr(value)
+    if _PLAIN_FLOATS[0] <= size <= _PLAIN_FLOATS[1]:
+        return repr(value)
+    try:
+        return rfc8785.dumps(value).decode()  # this number alone: messages have few
+    except rfc8785.CanonicalizationError:
+        raise _UnusualError from None
 
 
 def _write_rarely(value: object) -> str:
