@@ -280,9 +280,27 @@ def test_what_cannot_end_well_is_not_travelled(least: int) -> None:
 
     job = Job(accelerator(), asked=job_settings(epochs=9), hopes=hopes)
     job.live.leave(job.holders["cleo"])  # type: ignore[arg-type]
-    wait_for = job.live.wait_for
-    job.live.wait_for = lambda role, name, _: wait_for(role, name, 0.0)  # type: ignore[method-assign]
+    job.live.gather = lambda wanted, quiet_s: None  # type: ignore[method-assign]
     job.run()  # an accelerator that does not decide lets its output go
     offered = [s for s in job.accelerators[0].said if isinstance(s, OfferVisit)]
     assert bool(offered) is (least == 1)
     assert [s for s in job.accelerators[0].said if isinstance(s, FinishJob)]
+
+
+def test_the_output_of_a_large_model_is_waited_for_as_long_as_work_is() -> None:
+    """The accelerator seals the last checkpoint before it, which takes minutes."""
+
+    class Patient(ScriptedAccelerator):
+        waited: list[float | None]
+
+        def receive(self, timeout_s: float | None = None) -> bytes:
+            if any(isinstance(each, FinishJob) for each in self.said):
+                self.waited.append(timeout_s)
+            return super().receive(timeout_s)
+
+    only = Patient(FakeClock(), position=0, dies_after=-1, buffer_bytes=SIZE)
+    only.waited = []
+    Job(only).run()
+    assert only.waited
+    assert only.waited[0] is not None
+    assert only.waited[0] >= ASKED.run.work_s

@@ -215,7 +215,8 @@ class Orchestrator:
 
     def _start(self, accelerator: Session, start: StartJob) -> JobReady:
         send_message(accelerator, start)
-        limit_s = self._settings.run.brokers_s + ANSWER_WAIT_S
+        run = self._settings.run  # it may open a checkpoint first
+        limit_s = run.brokers_s + run.work_s + ANSWER_WAIT_S
         with named_errors():
             ready = receive_message(accelerator, JobReady, timeout_s=limit_s)
         emit(
@@ -304,10 +305,12 @@ class Orchestrator:
         outputs.clear()
         receipt = bytearray()
         model = self._settings.training.epochs > 0
+        # A checkpoint of the last visit is sealed first, which takes long of a large model.
+        limit_s = self._settings.run.work_s + ANSWER_WAIT_S
         send_message(accelerator, FinishJob(self._job, model=model))
         while True:
             with named_errors():
-                told = _next_output(accelerator)
+                told = _next_output(accelerator, limit_s)
             if isinstance(told, JobFinished):
                 break
             outputs.write(told)
@@ -349,10 +352,10 @@ def _say_causes(tally: Tally, absent: Sequence[str]) -> str:
     return "; ".join(f"{name} was skipped: {c.line} [{c.code}]" for name, c in causes)
 
 
-def _next_output(accelerator: Session) -> Output | JobFinished:
+def _next_output(accelerator: Session, limit_s: float) -> Output | JobFinished:
     """Whoever leaves now, its rows were worked on before."""
     while True:
-        raw = accelerator.receive(ANSWER_WAIT_S)
+        raw = accelerator.receive(limit_s)
         told = parse_message(raw, (Output, JobFinished, Departed, Failed))
         if isinstance(told, Failed):
             raise FailedError(told)
