@@ -487,7 +487,7 @@ def test_a_state_of_other_rows_than_planned_is_refused(seen: int) -> None:
     assert world.named() == [("untrue-report", (0,))] * 2
 
 
-KNOWN = {"rows": 8, "statistics": 0, "joint": 64}
+KNOWN = {"best": 0, "rows": 8, "statistics": 0, "joint": 64}
 
 
 @pytest.mark.parametrize(

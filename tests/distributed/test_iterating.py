@@ -50,6 +50,10 @@ epochs = {epochs}
 batch_rows = 32
 seed = 7
 clip_norm = 1.0
+evaluate_every = 1
+measure = "accuracy"
+keep = "best"
+stop_after = 4
 
 [parameters]
 hidden = 16

@@ -52,6 +52,9 @@ class TrainingSettings:
         digest_every: Steps after which the state is handed over within a slice; 0 for
             at its end alone.
         clip_norm: Largest norm of a step's gradient; 0 bounds nothing.
+        measure: Name of a held-out measure that chooses; ``-NAME`` is best where lowest.
+        stop_after: End after so many evaluations in turn that are no better; 0 never.
+        keep: Hand out the last state, or the best of those that were evaluated.
         parameters: Of the recipe's ``build``, by name; ``[parameters]`` in a file.
     """
 
@@ -66,6 +69,9 @@ class TrainingSettings:
     evaluate_every: Annotated[int, Interval(ge=0, le=MAX_INTEGER)] = 0
     digest_every: Annotated[int, Interval(ge=0, le=MAX_INTEGER)] = 0
     clip_norm: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
+    measure: str = ""
+    stop_after: Count = 0
+    keep: Literal["last", "best"] = "last"
     parameters: dict[str, Parameter] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -249,11 +255,14 @@ class JobSettings:
             "epochs": training.epochs,
             "evaluate_every": training.evaluate_every,
             "parameters": training.parameters,
+            "keep": training.keep,
+            "measure": training.measure,
             "mixed": travel.mixed,
             "order": travel.order,
             "prepare": training.prepare,
             "seed": training.seed,
             "slices": to_plain(slices),
+            "stop_after": training.stop_after,
             "threads": training.threads,
         }
         return Digest.of(encode(plain))

@@ -610,6 +610,7 @@ def test_a_ranks_rounds_have_the_jobs_bound_and_its_owners_names() -> None:
         "_done",
         "_counted",
         "_refused",
+        "_best",
         "_stopped_at",
     ):
         given.pop(name)

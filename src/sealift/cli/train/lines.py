@@ -78,6 +78,7 @@ _SHOWN: Final = frozenset(
         "job.gathered",
         "job.limited",
         "job.ready",
+        "job.stopped",
         "orchestrator.listening",
         "release.missing",
         "role.arrived",

@@ -45,6 +45,7 @@ LIMITS: Final[dict[str, tuple[int | float, int | float]]] = {
     "slices": (1, MAX_RANKS),
     "max_norm": (0, 1e300),
     "clip_norm": (0, 1e300),
+    "stop_after": (0, 100_000),
     "buffer_bytes": (0, 1 << 40),
     "attempts": (1, 1000),
     "redo": (0, 1024),
@@ -61,6 +62,9 @@ SETTINGS: Final = {
     "evaluate_every": "training.evaluate_every",
     "digest_every": "training.digest_every",
     "clip_norm": "training.clip_norm",
+    "measure": "training.measure",
+    "stop_after": "training.stop_after",
+    "keep": "training.keep",
     "seed": "training.seed",
     "threads": "training.threads",
     "device": "run.device",
@@ -102,6 +106,9 @@ class RunTerms:
     sync: Literal["round", "step"] = "round"
     max_norm: float = 0.0
     clip_norm: float = 0.0
+    measure: str = ""
+    stop_after: int = 0
+    keep: Literal["last", "best"] = "last"
     order: Literal["round-robin", "by-size"] = "round-robin"
     buffer_bytes: int = 0
     on_missing: Literal["skip", "wait"] = "skip"
@@ -209,6 +216,9 @@ class TrainingRule:
         rows: What a part is made of: one owner's rows, or a share of everybody's.
         sync: Whether parts come together after each round, or in every step.
         clip_norm: Largest norm of a step's gradient; 0 bounds nothing.
+        measure: Held-out measures that may choose a state, or end training.
+        stop_after: Evaluations in turn without a better one after which training ends.
+        keep: Which state may be handed out: the last one, or the best that was evaluated.
         max_norm: Largest norm of what a part changes in a round. Where ``max`` is 0 a job
             need not bound it.
         order: Orders in which holders may be visited.
@@ -236,6 +246,9 @@ class TrainingRule:
     sync: tuple[Literal["round", "step"], ...] = ("round",)
     max_norm: Between = Between(0, 0)
     clip_norm: Between = Between(0, 0)
+    measure: tuple[str, ...] = ("",)
+    stop_after: Between = Between(0, 0)
+    keep: tuple[Literal["last", "best"], ...] = ("last",)
     order: tuple[Literal["round-robin", "by-size"], ...] = ("round-robin",)
     buffer_bytes: Between = Between(0, 0)
     on_missing: tuple[Literal["skip", "wait"], ...] = ("skip",)

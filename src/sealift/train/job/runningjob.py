@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sealift.data.schedule.memory import free_memory_bytes
@@ -147,6 +147,7 @@ class JobProgress:
         measured: Held-out numbers.
         uses: What rows were used for.
         resumed: How often the job went on from a checkpoint.
+        best: Held-out numbers of the state that would be handed out.
     """
 
     buffer_bytes: int
@@ -154,6 +155,7 @@ class JobProgress:
     measured: HeldOut
     uses: Uses
     resumed: int = 0
+    best: HeldOut = field(default_factory=HeldOut)
 
 
 @dataclass(slots=True, kw_only=True)

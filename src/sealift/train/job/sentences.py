@@ -230,6 +230,10 @@ def _say_limited(fields: Fields) -> str:
     return f"a limit of the agreement was reached: {fields['line']}; {follows}"
 
 
+def _say_stopped(fields: Fields) -> str:
+    return f"training ends after epoch {int(fields['epoch']) + 1}: {fields['line']}"
+
+
 def _say_turned_away(fields: Fields) -> str:
     number = int(fields.get("connections", 1))
     who = "a connection was" if number == 1 else f"{number:,} connections were"
@@ -241,6 +245,7 @@ _MADE: Final = {
     "host.enrolled": _say_enrolled,
     "job.gathered": _say_gathered,
     "job.limited": _say_limited,
+    "job.stopped": _say_stopped,
     "rank.measured": _say_compared,
     "relay.refused": _say_turned_away,
     "job.ready": _say_ready,

@@ -213,6 +213,7 @@ MAX_TREE_BYTES: Final = 16 << 20
 _HEAD: Final = struct.Struct(">QQ")  # steps made, bytes of the tree
 _COUNT: Final = struct.Struct(">Q")
 _JOINT, _ALONE, _ROWS, _STATISTICS = "joint", "alone.", "rows", "statistics"
+_BEST: Final = "best"
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,20 +272,23 @@ class TrainerState:
         alone: One of each owner alone; empty if the rule has no baselines.
         rows_trained: Rows trained on so far, with repetition.
         statistics: Blob of the sums of ``prepare``; empty without.
+        best: The state that would be handed out, and how good it is; empty without.
     """
 
     joint: TrainingState | None
     alone: Mapping[str, TrainingState] = field(default_factory=dict)
     rows_trained: int = 0
     statistics: bytes = b""
+    best: Content = b""
 
     def to_parts(self) -> dict[str, Content]:
         """Bytes by name, for a checkpoint; states by reference."""
-        alone = {_ALONE + owner: _join(each) for owner, each in self.alone.items()}
+        alone = {_ALONE + owner: join_state(each) for owner, each in self.alone.items()}
         return {
-            _JOINT: _join(self.joint) if self.joint is not None else b"",
+            _JOINT: join_state(self.joint) if self.joint is not None else b"",
             _ROWS: _COUNT.pack(self.rows_trained),
             _STATISTICS: self.statistics,
+            _BEST: self.best,
             **alone,
         }
 
@@ -297,14 +301,15 @@ class TrainerState:
         """
         try:
             return cls(
-                joint=_split(parts[_JOINT]) if parts[_JOINT] else None,
+                joint=split_state(parts[_JOINT]) if parts[_JOINT] else None,
                 alone={
-                    name.removeprefix(_ALONE): _split(each)
+                    name.removeprefix(_ALONE): split_state(each)
                     for name, each in parts.items()
                     if name.startswith(_ALONE)
                 },
                 rows_trained=_COUNT.unpack(_whole(parts[_ROWS]))[0],
                 statistics=_whole(parts[_STATISTICS]),
+                best=parts[_BEST],
             )
         except (KeyError, struct.error):
             raise _no_state() from None
@@ -327,13 +332,15 @@ def check_state(state: TrainingState) -> None:
         _refuse("the tensors are in another order")
 
 
-def _join(state: TrainingState) -> Content:
+def join_state(state: TrainingState) -> Content:
+    """A state's bytes, by reference."""
     head = _HEAD.pack(state.step, len(state.tree)) + state.tree
     joined = Chain(head, state.tensors)
     return joined.read(0, len(joined)) if type(state.tensors) is bytes else joined
 
 
-def _split(raw: Content) -> TrainingState:
+def split_state(raw: Content) -> TrainingState:
+    """What ``join_state`` made; raises ``bad-tensors`` for anything else."""
     step, length = _HEAD.unpack(read_of(raw, 0, _HEAD.size))
     middle = _HEAD.size + length
     if length > MAX_TREE_BYTES or middle > len(raw):

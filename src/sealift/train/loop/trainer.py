@@ -18,6 +18,7 @@ from sealift.data.schema.alike import demand_alike
 from sealift.errors import MalformedError, require_value
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose
+from sealift.train.loop.choice import BestState
 from sealift.train.loop.faults import unfit
 from sealift.train.loop.products import Outsourcing, step_forms
 from sealift.train.loop.states import (
@@ -69,6 +70,7 @@ class Trainer:
         settings: As given.
         rows_trained: Rows trained on so far, with repetition.
         summed: Names of tensors that the last training added up gradients for.
+        best: Which state is handed out, if a measure chooses.
         epoch: That is trained in.
         until: Steps at which the round ends, if the next training is its last; 0 else.
     """
@@ -99,6 +101,7 @@ class Trainer:
         self.rows_trained = 0
         self.summed: frozenset[str] = frozenset()
         self.epoch = self.until = 0
+        self.best = BestState(settings)
 
     @classmethod
     def under(
@@ -266,6 +269,7 @@ class Trainer:
             },
             self.rows_trained,
             self._statistics,
+            self.best.to_bytes(),
         )
 
     def restore(self, state: TrainerState) -> None:
@@ -275,6 +279,7 @@ class Trainer:
             self._settle({JOINT: state.joint, **state.alone})
             self._owners = tuple(state.alone)
         self.rows_trained = state.rows_trained
+        self.best.restore(state.best)
         self._keep_sums(state.statistics)
 
     @property

@@ -19,7 +19,7 @@ from sealift.data.schedule.visits import (
     check_length,
     plan_job,
 )
-from sealift.errors import PolicyError, UsageError
+from sealift.errors import PolicyError, UsageError, quote_foreign
 from sealift.release.agreement import (
     About,
     Agreement,
@@ -28,7 +28,7 @@ from sealift.release.agreement import (
     Resource,
 )
 from sealift.travel.accelerator.rules import check_cargo
-from sealift.travel.settings import JobSettings, require_agreed
+from sealift.travel.settings import JobSettings, TrainingSettings, require_agreed
 from sealift.travel.visit.lease import check_seconds
 
 PlanName = Literal["local", "travel", "ddp", "outsource", "group", "serve"]
@@ -83,11 +83,40 @@ def _check_training(
             why="it has no epochs, and the agreement allows no statistics",
             code="nothing-to-make",
         )
+    _check_choice(training, agreement, plan)
     if travel.asked_bytes:
         check_buffer(agreement.resources, travel.asked_bytes)
     check_seconds(settings.run.lease_s, agreement.travel_rule.lease_s)
     check_cargo(travel, agreement.travel_rule)
     require_planned(settings, agreement)
+
+
+def _check_choice(
+    training: TrainingSettings, agreement: Agreement, plan: PlanName
+) -> None:
+    """What chooses a state must be measured on the way, by an agreed measure.
+
+    Raises:
+        UsageError: ``bad-choice``.
+    """
+    asks = training.keep == "best" or training.stop_after > 0
+    name, why = training.measure.removeprefix("-"), ""
+    if not asks and not name:
+        return
+    if not name:
+        why = "training.measure names none"
+    elif not asks:
+        why = 'neither training.stop_after nor training.keep = "best" uses it'
+    elif name not in agreement.output_rule.metrics:
+        why = f"the agreement has no measure {quote_foreign(name)}"
+    elif not training.evaluate_every:
+        why = "training.evaluate_every is 0, so that only the last state is measured"
+    elif plan not in ("local", "ddp"):
+        why = f"the plan {plan} hands out the last state alone"
+    if why:
+        raise UsageError(
+            "a held-out measure cannot choose the model", why=why, code="bad-choice"
+        )
 
 
 def _check_local(settings: JobSettings, agreement: Agreement) -> None:

@@ -135,20 +135,7 @@ def train_local(
         agreement, settings, workplace, lend_rows, watch, products=products
     )
     slices[0].trainer.rehearse(slices[0].plan, agreement)
-    heldout: list[tuple[int, Mapping[str, float]]] = []
-    for purpose, epoch in settings.visits.passes():
-        averaged = purpose == "train" and len(slices) > 1
-        before = slices[0].trainer.joint if averaged else None
-        began = Settled(before) if before else None
-        told = list(_work(slices, purpose, epoch, workplace, settings))
-        heldout = [(stop.rows, let_out(found, rule).metrics) for stop, found in told]
-        for (stop, _found), (_rows, out) in zip(told, heldout, strict=True):
-            _tell_slice(sink, stop, out)
-        if purpose == "prepare":
-            _join_sums(slices)
-        if before and began:
-            began.verify(before)
-            _join_states(slices, before, epoch, settings.slices.max_norm)
+    heldout = _train_passes(agreement, settings, workplace, slices, sink)
     stops = [s for each in slices for group in each.plan for s in group.stops]
     training = slices[0].trainer
     if trained:
@@ -164,6 +151,45 @@ def train_local(
         statistics=statistics,
         prepared=prepared,
     )
+
+
+Measures = list[tuple[int, Mapping[str, float]]]  # rows, and what may leave of them
+
+
+def _train_passes(
+    agreement: Agreement,
+    settings: JobSettings,
+    workplace: Workplace,
+    slices: Sequence[Slice],
+    sink: Sink,
+) -> Measures:
+    """All passes, or fewer where no better state comes; the last measures of what is handed out."""
+    rule, best = agreement.output_rule, slices[0].trainer.best
+    heldout, kept = Measures(), Measures()
+    for purpose, epoch in settings.visits.passes():
+        if best.is_over:
+            break
+        averaged = purpose == "train" and len(slices) > 1
+        before = slices[0].trainer.joint if averaged else None
+        began = Settled(before) if before else None
+        told = list(_work(slices, purpose, epoch, workplace, settings))
+        heldout = [(stop.rows, let_out(found, rule).metrics) for stop, found in told]
+        for (stop, _found), (_rows, out) in zip(told, heldout, strict=True):
+            _tell_slice(sink, stop, out)
+        if purpose == "prepare":
+            _join_sums(slices)
+        if before and began:
+            began.verify(before)
+            _join_states(slices, before, epoch, settings.slices.max_norm)
+        if purpose == "heldout" and settings.training.measure:
+            joint = joint_numbers(heldout, rule.digits)
+            if best.take(epoch, joint, slices[0].trainer.joint):
+                kept = heldout
+    if best.state is None:
+        return heldout
+    for each in slices:
+        each.trainer.join(best.state)
+    return kept
 
 
 def _slices(

@@ -60,6 +60,7 @@ from sealift.train.output.accounts import (
     verify_accounts,
 )
 from sealift.train.output.handout import Handout
+from sealift.train.output.heldout import HeldOut
 from sealift.train.output.runreceipt import NO_RELEASE, demand_of, demand_release
 from sealift.train.output.uses import TableUse, Uses, join_uses, wrong_uses
 from sealift.train.plans.local import SealedTables
@@ -148,6 +149,7 @@ class RankedJob:
     _done: list[Pass] = field(init=False, default_factory=list)  # in this start
     _counted: Pass | None = field(init=False, default=None)
     _refused: SealiftError | None = field(init=False, default=None)
+    _best: HeldOut = field(init=False, default_factory=HeldOut)
     _stopped_at: int | None = field(init=False, default=None)  # a limit's first round
 
     def __post_init__(self) -> None:
@@ -224,6 +226,7 @@ class RankedJob:
             RefusedError: what a rank signed, or the receipt, is not what we found.
         """
         self.trainer.verify()
+        self._take_best()
         with as_lost():
             accounts = self._exchange_accounts(position)
         receipt = self._hand_out(accounts)
@@ -423,6 +426,7 @@ class RankedJob:
         progress = found.progress
         self.handout.restore(progress.measured, progress.resumed + 1, progress.uses)
         self._seen.update(progress.uses.receipts)
+        self._best = progress.best
         self.trainer.restore(TrainerState.from_parts(found.states))
         return found.position
 
@@ -584,6 +588,8 @@ class RankedJob:
         rows = sum(part.stop.rows for part in parts)
         pairs = [(part.stop.rows, part.metrics) for part in parts]
         joint = joint_numbers(pairs, rule.digits)
+        if purpose == "heldout" and self.settings.training.measure:
+            self._choose(epoch, joint)
         if purpose == "heldout" and self._own:
             self._compare(epoch, joint)
         if self.rank:
@@ -593,6 +599,24 @@ class RankedJob:
                 purpose=purpose, epoch=epoch, rows=rows, seconds=seconds, metrics=joint
             )
         )
+
+    def _choose(self, epoch: int, joint: Mapping[str, float]) -> None:
+        """Keep the best state, and end training if it is not bettered any more."""
+        best = self.trainer.best
+        if best.take(epoch, joint, self.trainer.joint):
+            self._best = self.handout.heldout.measured()
+        planned = self.settings.training.epochs
+        if best.is_over and self._stopped_at is None and epoch + 1 < planned:
+            self._stopped_at = epoch + 1
+            line = f"{self.settings.training.measure} was best after epoch {best.epoch + 1}"
+            emit(self.sink, "job.stopped", epoch=epoch, line=line)
+
+    def _take_best(self) -> None:
+        """Hand out the best state, with what was measured of it."""
+        best = self.trainer.best
+        if best.state is not None:
+            self.trainer.join(best.state)
+            self.handout.heldout.restore(self._best)
 
     def _judge_numbers(self, part: RankNumbers) -> RankNumbers:
         """What may leave of numbers that a rank told, by the same rule.
@@ -651,6 +675,7 @@ class RankedJob:
             measured=self.handout.heldout.measured(),
             uses=self.handout.uses(),
             resumed=self.handout.resumed,
+            best=self._best,
         )
 
     def _hand_out(self, accounts: tuple[SignedAccount, ...]) -> bytes:

@@ -63,6 +63,7 @@ _LENGTH: Final = struct.Struct(">Q")
 _HEAD: Final = struct.Struct(">QQQ")  # steps, and how long tensors and tree are
 # Of the states that rank 0 hands out.
 _STATES: Final[Mapping[str, int]] = {
+    "best": 0,
     "joint": 0,  # as long as a state may be that a recipe's process hands over
     "rows": 8,
     "statistics": MAX_SUMS_BYTES,

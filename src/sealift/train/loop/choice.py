@@ -1,0 +1,105 @@
+"""Which of the states that were measured is handed out, and when training ends before its time.
+
+Both follow from one held-out number, as the output rule lets it out: every slice knows it, and
+so decides alike. The state to hand out goes on with a checkpoint.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+from sealift.errors import JobError, MalformedError
+from sealift.train.loop.held import Content, part_of, read_of
+from sealift.train.loop.states import (
+    MODEL,
+    TrainingState,
+    chain_tensors,
+    join_state,
+    parse_tensors,
+    split_state,
+)
+from sealift.travel.settings import TrainingSettings
+
+_HEAD: Final = struct.Struct(">dQQ")  # the best value, its epoch, measures since
+_LOWEST: Final = ("loss", "-")  # names of what is best where it is lowest
+
+
+class BestState:
+    """The best state so far.
+
+    Args:
+        settings: Of training; without ``measure`` nothing is chosen.
+
+    Attributes:
+        epoch: After which it was measured; -1 before the first.
+        state: To be handed out; None while the last one is.
+    """
+
+    def __init__(self, settings: TrainingSettings) -> None:
+        self._settings = settings
+        self._value, self._since = 0.0, 0
+        self.epoch = -1
+        self.state: TrainingState | None = None
+
+    def take(
+        self, epoch: int, measured: Mapping[str, float], state: TrainingState
+    ) -> bool:
+        """Look at an evaluation; whether it is the best so far.
+
+        Args:
+            epoch: That ended before.
+            measured: Means over everybody's held-out rows.
+            state: That was measured.
+
+        Raises:
+            JobError: ``measure-missing``.
+        """
+        named = self._settings.measure
+        name = named.removeprefix("-")
+        if name not in measured:
+            raise JobError(
+                f"no held-out rows were measured by {name}",
+                why=f"there are: {', '.join(sorted(measured)) or 'none'}",
+                code="measure-missing",
+            )
+        value = -measured[name] if named.startswith(_LOWEST) else measured[name]
+        if self.epoch >= 0 and value <= self._value:
+            self._since += 1
+            return False
+        self._value, self._since, self.epoch = value, 0, epoch
+        if self._settings.keep == "best":  # what trains on is not handed out
+            own = parse_tensors(state.tensors)
+            model = {n: each for n, each in own.items() if n.startswith(MODEL)}
+            self.state = TrainingState(state.step, chain_tensors(model), b"")
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether training ends: as many evaluations in turn brought nothing better."""
+        return 0 < self._settings.stop_after <= self._since
+
+    def to_bytes(self) -> Content:
+        """For a checkpoint; nothing before the first evaluation."""
+        if self.epoch < 0:
+            return b""
+        head = _HEAD.pack(self._value, self.epoch, self._since)
+        if self.state is None:
+            return head
+        joined = join_state(self.state)
+        return head + read_of(joined, 0, len(joined))
+
+    def restore(self, raw: Content) -> None:
+        """Go on from what ``to_bytes`` made.
+
+        Raises:
+            MalformedError: ``bad-tensors``, if it is something else.
+        """
+        if not len(raw):
+            return
+        if len(raw) < _HEAD.size:
+            raise MalformedError("the bytes are no choice", code="bad-tensors")
+        self._value, self.epoch, self._since = _HEAD.unpack(read_of(raw, 0, _HEAD.size))
+        rest = part_of(raw, _HEAD.size, len(raw) - _HEAD.size)
+        self.state = split_state(rest) if len(rest) else None
