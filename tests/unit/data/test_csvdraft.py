@@ -40,6 +40,7 @@ def cells(*texts: str, times: int = 20) -> list[str]:
         (("1.0", "2"), {"dtype": "int64"}),
         (("1.5", "2"), {"dtype": "float32"}),
         (("1,5", "2"), {"dtype": "float32"}),
+        (("1", *["2"] * 18, "97.5"), {"dtype": "float32"}),
         (("1e300", "2.5"), {"dtype": "float64"}),
         (("true", "False"), {"dtype": "bool"}),
         (("m", "w"), {"dtype": "int64", "categories": ["m", "w"]}),
@@ -53,11 +54,17 @@ def cells(*texts: str, times: int = 20) -> list[str]:
     ],
 )
 def test_a_column_is_what_its_cells_are(
-    tmp_path: Path, texts: tuple[str, str], field: dict[str, object]
+    tmp_path: Path, texts: tuple[str, ...], field: dict[str, object]
 ) -> None:
-    found = draft(tmp_path, x=cells(*texts), z=cells("1", "2")).schema
+    column = cells(*texts)
+    found = draft(tmp_path, x=column, z=["1"] * len(column)).schema
     assert plain(found)[0] == {"name": "x", **field}
-    assert open_table(tmp_path / "t.csv", found).rows == 40
+    assert open_table(tmp_path / "t.csv", found).rows == len(column)
+
+
+def test_what_sas_writes_where_nothing_is(tmp_path: Path) -> None:
+    found = draft(tmp_path, x=cells("1", "."), y=cells("a", "b")).schema
+    assert plain(found)[0] == {"name": "x", "dtype": "int64", "empty": 0}
 
 
 @pytest.mark.parametrize(

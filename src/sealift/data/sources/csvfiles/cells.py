@@ -27,7 +27,8 @@ NUMBER: Final = (
 INTEGER: Final = r"^[+-]?\d+([.,]0{1,2})?$"
 PERHAPS_THOUSANDS: Final = r"^[+-]?[1-9]\d{0,2}[.,]\d{3}$"
 _HALF_A_SECOND: Final = 0.5 / 86400
-NOTHING: Final = ("", "na", "n/a", "null")  # as programs write that there is no value
+# As programs write that there is no value: R, spreadsheets, databases; SAS and Stata.
+NOTHING: Final = ("", "na", "n/a", "null", ".")
 _TRUTH: Final = ("0", "false", "1", "true")
 _WORDS: Final = {"float": "a number", "int": "a whole number"}
 

@@ -228,7 +228,8 @@ class _Column:
         most = 0.9 * self.filled
         if self.filled and self.truths >= most:
             return "bool", NO_RULES
-        if self.filled and self.integers >= most and not self.codes:
+        whole = self.integers >= most and self.integers == self.numbers
+        if self.filled and whole and not self.codes:
             return "int64", NO_RULES
         if self.filled and self.numbers >= most and not self.codes:
             return "float64" if self.wide else "float32", NO_RULES
