@@ -330,6 +330,7 @@ def test_sums_over_few_rows_of_ones_own_are_below_the_floor() -> None:
     sums = changed(agreement, training=changed(TRAINING, prepare=(True,)))
     assert below(sums) == ["statistics", *updates]
     assert below(sums, "bern") == []
+    assert below(changed(sums, group=None)) == ["statistics"]
     quiet = changed(agreement, output=replace(OUTPUT, statistics=()))
     assert below(quiet) == updates
     prepares = changed(quiet, training=changed(TRAINING, prepare=(True,)))
