@@ -110,6 +110,23 @@ def test_nobody_is_invited(folder: Path, host: Host) -> None:
     assert (code, refused(out)) == (2, ["nobody-invited"])
 
 
+def test_an_address_that_means_every_one_is_in_no_invitation(
+    folder: Path, host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for listen in ("0.0.0.0:7420", "[::]:7420"):
+        words = ["host", "recipe", "--invite", "north", "east", "--listen", listen]
+        assert main(words) == 2
+        said = capsys.readouterr()
+        assert "[no-address]" in said.err
+        assert "--address" in said.err
+        assert said.out == ""
+        assert (
+            refused(host("--invite", "north", "east", *words[-2:])[1])[0]
+            == "no-address"
+        )
+    assert [each.name for each in folder.iterdir()] == ["recipe"]
+
+
 def test_one_owner_is_no_group(folder: Path, host: Host) -> None:
     """What could never be signed is refused before anybody is invited."""
     code, out = host("--invite", "north")

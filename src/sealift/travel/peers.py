@@ -43,6 +43,14 @@ def say_ranks(agreement: Agreement) -> tuple[str, ...]:
     return tuple(f"rank {number}" for number in range(agreement.ranks))
 
 
+def rank_names(agreement: Agreement) -> dict[str, str]:
+    """What people call the ranks of owners' machines, by their names on the relay."""
+    if not agreement.rows_at_home:
+        return {}
+    names = accelerator_names(agreement.ranks)
+    return dict(zip(names, say_ranks(agreement), strict=True))
+
+
 def _say_several(people: Sequence[str]) -> str:
     """Names for one line, however many there are: ``a, b, c and 57 more``."""
     few = ", ".join(people[:_NAMED])
@@ -79,7 +87,7 @@ def registry_of(agreement: VerifiedAgreement) -> Registry:
 
 def say_role(role: str, name: str) -> str:
     """A role for people: ``holder north``, ``the accelerator``."""
-    return f"the {role}" if name in (role, f"{role}-0") else f"{role} {name}"
+    return f"the {role}" if name in (role, f"{role}-0") else f"{role} {name}".lstrip()
 
 
 def expect_orchestrator(agreement: VerifiedAgreement) -> PeerPolicy:

@@ -115,6 +115,23 @@ def test_who_is_missing_is_named() -> None:
     assert "waiting for north (" in lines[-1]
 
 
+def test_ranks_are_called_by_their_owners() -> None:
+    stream = io.StringIO()
+    people = {"accelerator-0": "rank 0 (north)", "accelerator-1": "rank 1 (east)"}
+    sink = TalkativeSink(Talk(stream, silence_s=0.02), people)
+    listening: dict[str, Any] = {"host": "h", "port": 1}
+    listening["awaits"] = "accelerator-0, accelerator-1"
+    sink(Event("orchestrator.listening", listening))
+    sink(Event("role.arrived", {"role": "accelerator", "name": "accelerator-0"}))
+    granted = {"resource": "east-train", "peer": "accelerator-1"}
+    sink(Event("release.granted", granted))
+    said = stream.getvalue()
+    assert "for rank 0 (north), rank 1 (east)" in said
+    assert "sealift: rank 0 (north) connected" in said
+    assert "released to rank 1 (east)" in said
+    assert "accelerator-" not in said
+
+
 def test_on_a_terminal_the_count_stays_in_its_line() -> None:
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as terminal:

@@ -14,6 +14,7 @@ from sealift.cli.ahead import looks, planned
 from sealift.cli.ahead.dryrun import Checks, Unknown, show
 from sealift.cli.meeting.declared import (
     declaration_of,
+    demand_dialable,
     invitations_for,
     measures_of,
     try_recipe,
@@ -69,7 +70,7 @@ class _Hosting:
         """Those of the command line, or of the meeting that lies here.
 
         Raises:
-            UsageError: ``nobody-invited``.
+            UsageError: ``nobody-invited``, ``no-address``.
             RefusedError: ``invitation-expired``.
         """
         names = [check_name(each, what="party name") for each in self.args.invite]
@@ -80,6 +81,7 @@ class _Hosting:
         elif not names:
             raise UsageError("nobody is invited", code="nobody-invited")
         else:
+            demand_dialable(self.args.address or self.args.listen)
             self._invited = invitations_for(self.args, self._identity, names)
         self._invited[0].require_in_time(wall_clock())
         return ", ".join(each.name for each in self._invited)

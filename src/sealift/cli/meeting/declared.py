@@ -18,7 +18,7 @@ from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.document import load_schema, schema_to_plain
 from sealift.data.schema.schema import Schema
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, UsageError
 from sealift.events import wall_clock
 from sealift.ids import check_name
 from sealift.meet.invitation import MEETING_BYTES, Invitation
@@ -32,7 +32,7 @@ from sealift.release.agreement.code import (
 )
 from sealift.release.agreement.resources import OutputRule, TravelRule
 from sealift.release.agreement.training import TrainingRule, widen
-from sealift.train.job.settings import parse_job
+from sealift.train.job.settings import parse_address, parse_job
 from sealift.train.loop.measures import names_of
 from sealift.train.loop.tasks import LOSS, Rehearsal
 from sealift.train.plans import PLANS
@@ -119,6 +119,23 @@ def measures_of(tried: Rehearsal) -> tuple[str, ...]:
         JobError: code ``wrong-measure``.
     """
     return (LOSS, *(each for each in names_of(tried.metrics) if each != LOSS))
+
+
+def demand_dialable(address: str) -> None:
+    """Demand an address that leads each party to this machine.
+
+    Raises:
+        UsageError: ``no-address``, or it is no address.
+    """
+    host, port = parse_address(address)
+    if host.strip("[]") in ("", "0.0.0.0", "::"):  # noqa: S104 - compared
+        raise UsageError(
+            f"no party can connect to {address}",
+            why="it means every address of this machine, and the invitations name one",
+            fix="Add --address with the name or address at which the parties reach this "
+            f"machine, like --address host.example:{port}",
+            code="no-address",
+        )
 
 
 def invitations_for(

@@ -15,6 +15,7 @@ from typing import Any, Final
 from sealift.cli.console import Caller, say
 from sealift.cli.meeting.declared import (
     declaration_of,
+    demand_dialable,
     invitations_for,
     measures_of,
     read_recipe,
@@ -253,7 +254,7 @@ def _demand_names(args: argparse.Namespace) -> list[str]:
     """
     names = [check_name(each, what="party name") for each in args.invite]
     parse_address(args.listen)
-    parse_address(args.address or args.listen)
+    demand_dialable(args.address or args.listen)
     twice = [each for each in names if names.count(each) > 1]
     if twice or HOST in names:
         raise UsageError(

@@ -22,6 +22,7 @@ from sealift.train.job.talk import open_events
 from sealift.train.output.runreceipt import demand_of
 from sealift.train.plans import PlanRole
 from sealift.travel.holder.jobs import keep_run
+from sealift.travel.peers import rank_names
 
 
 def add_role_arguments(parser: Parser) -> None:
@@ -56,7 +57,7 @@ def set_up_role(args: argparse.Namespace, role: PlanRole) -> RoleSetup:
     job, agreement = read_role(args.job, role, clock=wall_clock)
     address = parse_address(args.orchestrator) if args.orchestrator else job.address
     identity = unlock(args, args.key)
-    sink = open_events(args.events)
+    sink = open_events(args.events, rank_names(agreement.agreement))
     agreement = equip_from(args, agreement, own_enroller(agreement, identity))
     folder = args.job.resolve().parent
     journal = Journal(journal_of(folder, job.name), role, sink, wall_clock)

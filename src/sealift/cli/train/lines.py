@@ -21,7 +21,7 @@ from sealift.train.job.settings import JobTable
 from sealift.train.job.talk import Talk, TalkativeSink
 from sealift.train.loop.measures import joint_numbers
 from sealift.train.sandbox.confine import Confinement
-from sealift.travel.peers import accelerator_names
+from sealift.travel.peers import accelerator_names, rank_names
 
 SHORT_S: Final = 2.0  # a shorter rest is not worth a word
 LONG_S: Final = 180.0
@@ -104,7 +104,8 @@ class TrainLines:
     ) -> None:
         self._epochs = job.training.epochs
         self._watch = watch
-        self._talk, self._sink = talk, TalkativeSink(talk)
+        self._talk = talk
+        self._sink = TalkativeSink(talk, rank_names(agreement))
         self._job, self._agreement = job, agreement
         self._pass = _Pass("", -1)
         self._ahead: _Ahead | None = None
@@ -113,8 +114,9 @@ class TrainLines:
     def take(self, event: RoleEvent) -> None:
         """Say what a person wants to know of an event."""
         self._now_s = event.t_s
+        said = self._sink.for_people(Event(event.kind, event.fields))
         if event.kind in _SHOWN:
-            self.say(sentence(event.kind, event.fields))
+            self.say(sentence(said.kind, said.fields))
         match event.kind:
             case "job.ready":
                 self.say(Confinement.parse(event.text("sandbox")).say())
@@ -124,7 +126,7 @@ class TrainLines:
             case "visit.ended" | "local.slice":
                 self._take_visit(event)
         if event.process not in accelerator_names(self._agreement.ranks):
-            self._sink.expect(Event(event.kind, event.fields))
+            self._sink.expect(said)
 
     def begin_here(self, t_s: float) -> None:
         """All slices of a plan of one process lie ahead."""

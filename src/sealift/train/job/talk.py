@@ -7,6 +7,7 @@ rarely in a file, or with a count that goes on in place on a terminal.
 from __future__ import annotations
 
 import math
+import re
 import sys
 import threading
 import time
@@ -25,14 +26,18 @@ _TICK_S: Final = 1.0
 _CLEAR: Final = "\x1b[K"  # to the end of the line
 
 
-def open_events(place: str) -> Sink:
+def open_events(place: str, people: Mapping[str, str] | None = None) -> Sink:
     """A sink that writes to ``place``; people get short lines on stderr without one.
+
+    Args:
+        place: A file, or ``-`` for standard output.
+        people: What people call processes, by their names (``rank_names``).
 
     Raises:
         UnavailableError: if the file cannot be written.
     """
     if not place:
-        return TalkativeSink(Talk(sys.stderr))
+        return TalkativeSink(Talk(sys.stderr), people)
     if place == "-":
         return EventLines(sys.stdout)
     try:
@@ -104,6 +109,7 @@ class Talk:
         self._stream.flush()
 
 
+_PROCESS: Final = re.compile(r"accelerator-[0-9]+")
 _BEGINNING: Final = "the start of the job"
 _AWAITED: Final[Mapping[str, str]] = {
     "broker.ready": "an accelerator that asks for keys",
@@ -136,18 +142,35 @@ class TalkativeSink:
 
     Args:
         talk: Prints lines, and what is waited for.
+        people: What people call processes, by their names (``rank_names``).
     """
 
-    def __init__(self, talk: Talk) -> None:
-        self._talk = talk
+    def __init__(self, talk: Talk, people: Mapping[str, str] | None = None) -> None:
+        self._talk, self._people = talk, people or {}
         self._missing: list[str] = []
         talk.wait_for(_BEGINNING)
 
     def __call__(self, event: Event) -> None:
         """Print the event's sentence, if it has one, and note what is waited for next."""
+        event = self.for_people(event)
         if line := sentence(event.kind, event.fields):
             self._talk.say(line)
         self.expect(event)
+
+    def for_people(self, event: Event) -> Event:
+        """The same event, with processes as people call them."""
+        if not self._people:
+            return event
+        fields = {
+            key: _PROCESS.sub(self._person, value) if isinstance(value, str) else value
+            for key, value in event.fields.items()
+        }
+        if event.kind == "role.arrived" and fields["name"] != event.fields["name"]:
+            fields["role"] = ""  # the name says it
+        return Event(event.kind, fields)
+
+    def _person(self, found: re.Match[str]) -> str:
+        return self._people.get(found[0], found[0])
 
     def expect(self, event: Event) -> None:
         """Note what the role waits for after this event."""
