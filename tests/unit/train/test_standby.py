@@ -233,9 +233,10 @@ def test_whoever_ends_the_work_ends_it_too(
 
 def test_it_serves_one_task() -> None:
     with standing_by() as (executor, _told):
-        worker = worker_of(executor)
+        first, worker = next_of(executor), worker_of(executor)
         Trainer(executor, SETTINGS).build()
         assert worker not in family(executor._process.pid)
+        assert next_of(executor) is not first
 
 
 def test_a_worker_that_waits_does_not_run() -> None:
