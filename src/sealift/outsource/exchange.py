@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -54,7 +54,7 @@ class Opening:
         shape: Of the product.
         basis: Its modulus.
         scale: Of the numbers that leave.
-        kernels: Compute.
+        kernels: Compute, each call on one core.
 
     Attributes:
         ints: The product.
@@ -73,7 +73,7 @@ class Opening:
         self.floats: F32 = np.empty(shape, np.float32)
         self.are_shares = True
         self._basis, self._scale = basis, scale
-        self._kernels = replace(kernels, cores=1)
+        self._kernels = kernels
         self._parts: list[Future[None]] = []
 
     def take(self, here: slice, answers: Answers) -> None:
@@ -122,8 +122,11 @@ class Rooms:
 
     def give(self, *taken: U32) -> None:
         """Nobody uses them any more."""
+        large = [each for each in taken if each.base is not None]
+        if not large:
+            return
         with self._lock:
-            for each in taken:
+            for each in large:
                 room = self._lent.pop(id(each.base), None)
                 if room is not None:
                     self._free.append(room)

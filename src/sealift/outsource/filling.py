@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Final
 
 
 class Filling:
@@ -31,7 +32,13 @@ class Filling:
 
     def wait(self, numbers: int) -> None:
         """Until so many are there."""
+        if self._there >= numbers:
+            return
         with self._changed:
             self._changed.wait_for(lambda: self._there >= numbers or self._failed)
             if self._there < numbers and self._failed is not None:
                 raise self._failed
+
+
+FULL: Final = Filling(1 << 62)
+"""Of arrays that are there already."""

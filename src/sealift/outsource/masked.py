@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal, Protocol
 
@@ -138,6 +138,7 @@ class MaskedProducts:
     def __init__(self, servers: AnsweringServers, kernels: Kernels) -> None:
         self.asked_s, self.crossed_bytes = 0.0, 0
         self._servers, self._kernels = servers, kernels
+        self._one_core = replace(kernels, cores=1)
         self._masks, self._rooms = MaskSource(), Rooms()
         self._checker = ThreadPoolExecutor(1, "check")
         self.wrong: list[WrongAnswer] = []
@@ -145,7 +146,7 @@ class MaskedProducts:
     def begin(self, kind: StepKind, step: int) -> None:
         """A step begins, or begins again."""
         self._calls: list[_Call] = []
-        self._checks: list[Future[_Wrong | None]] = []
+        self._checks: list[Callable[[], _Wrong | None]] = []
         self._step = step
         self._seeds = StepSeeds(self._masks)
         self._servers.begin(kind, step, self._seeds)
@@ -176,7 +177,7 @@ class MaskedProducts:
             MalformedError: code ``bad-share``, which names it, too.
         """
         self._servers.finish()
-        checked = [each.result() for each in self._checks]
+        checked = [verdict() for verdict in self._checks]
         self._calls, self._checks = [], []
         for found in filter(None, checked):
             told = self._blame(found)
@@ -193,7 +194,7 @@ class MaskedProducts:
         """The products of an exchange, each times its scale; they are checked later."""
         layer, began_s = call.layer, time.perf_counter()
         opened = [
-            Opening(layer.result(each), layer.basis(each), scale, self._kernels)
+            Opening(layer.result(each), layer.basis(each), scale, self._one_core)
             for each, scale in asked.items()
         ]
 
@@ -235,21 +236,20 @@ class MaskedProducts:
         self, call: _Call, direction: Direction, opened: Opening, answers: Answers
     ) -> None:
         """Look at answers, those of a large product while the step goes on."""
+        found: _Wrong | None
         a, b = (call.tensors[each].ints for each in OPERANDS[direction])
         claim = Claim(
             layer=call.layer, direction=direction, a=a, b=b, c=opened.ints
         )  # fmt: skip
-        verdict: Future[_Wrong | None]
-        if opened.are_shares and max(a.size, b.size, claim.c.size) > PART:
-            verdict = self._checker.submit(self._judged, call, claim, answers)
+        if not opened.are_shares:
+            found = _no_shares(call, claim, answers)
+        elif max(a.size, b.size, claim.c.size) > PART:
+            judging = self._checker.submit(self._judged, call, claim, answers)
+            self._checks.append(judging.result)
+            return
         else:
-            verdict = Future()
-            verdict.set_result(
-                self._judged(call, claim, answers)
-                if opened.are_shares
-                else _no_shares(call, claim, answers)
-            )
-        self._checks.append(verdict)
+            found = self._judged(call, claim, answers)
+        self._checks.append(lambda: found)
 
     def _judged(self, call: _Call, claim: Claim, answers: Answers) -> _Wrong | None:
         """What of it is wrong; of what is right nothing is kept."""

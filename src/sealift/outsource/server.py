@@ -43,7 +43,7 @@ from sealift.outsource.compute import (
     require_share,
     small_product,
 )
-from sealift.outsource.filling import Filling
+from sealift.outsource.filling import FULL, Filling
 from sealift.outsource.masked import Share
 from sealift.outsource.messages import (
     BEGIN_BYTES,
@@ -335,7 +335,7 @@ class ServedJob:
             masks = [self._products.room(size) for size in planned.sizes]
             for each, mask in zip(planned.sent, masks, strict=True):
                 self._server.kernels.uniform(next(seed), each.basis, mask)
-            there = [(mask, Filling(mask.size)) for mask in masks]
+            there = [(mask, FULL) for mask in masks]
             self._answer(planned, self._operands(planned, there), answers)
         if answers:
             self._send(answers)
@@ -343,11 +343,11 @@ class ServedJob:
     def _coming(self, planned: Planned) -> list[tuple[U32, Filling]]:
         """The operands of an exchange; large ones are received while others are used."""
         arrays, messages = room_for(planned.sizes, self._products.room)
-        filled = [Filling() for _ in arrays]
         if len(messages) == 1:
-            self._receive(messages, filled)
-        else:
-            self._receiver.submit(self._receive, messages, filled)
+            self._pipe.receive_into(messages[0].bytes)
+            return [(each, FULL) for each in arrays]
+        filled = [Filling() for _ in arrays]
+        self._receiver.submit(self._receive, messages, filled)
         return list(zip(arrays, filled, strict=True))
 
     def _receive(self, messages: Sequence[Message], filled: Sequence[Filling]) -> None:
@@ -386,16 +386,20 @@ class ServedJob:
             for direction in planned.asked:
                 self._send_as_made(planned.layer, direction, operands)
             return
-        products = []
-        for direction, size in zip(planned.asked, planned.answered, strict=True):
-            out = new_room(size)
-            for _ in self._made(planned.layer, direction, operands, out):
-                pass
-            products.append(out)
+        layer = planned.layer
+        products = [self._whole(layer, each, operands) for each in planned.asked]
         if later is None:
             self._send(products)
         else:
             later += products
+
+    def _whole(self, layer: Layer, direction: Direction, operands: Kept) -> U32:
+        """A product, made in one piece."""
+        a, b = (operands[each] for each in OPERANDS[direction])
+        if isinstance(a, ComingOperand) and isinstance(b, ComingOperand):
+            return self._products.product(layer, direction, a.whole(), b.whole())
+        ours, theirs = (require_kind(each, np.ndarray) for each in (a, b))
+        return small_product(self._server.kernels, layer, direction, ours, theirs)
 
     def _made(
         self, layer: Layer, direction: Direction, operands: Kept, out: U32
@@ -407,12 +411,9 @@ class ServedJob:
             yield from self._products.make(
                 layer, direction, a.residues, b.whole(), shaped, until=a.until
             )
-            return
-        kernels = self._server.kernels
-        ours, theirs = (require_kind(each, np.ndarray) for each in (a, b))
-        found = small_product(kernels, layer, direction, ours, theirs)
-        out[:] = found.reshape(-1)
-        yield out.size
+        else:
+            out[:] = self._whole(layer, direction, operands).reshape(-1)
+            yield out.size
 
     def _send_as_made(self, layer: Layer, direction: Direction, operands: Kept) -> None:
         out, made = self._products.room(math.prod(layer.result(direction))), Filling()

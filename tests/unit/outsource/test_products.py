@@ -302,8 +302,8 @@ def test_naming_a_server_takes_little_memory(
     multiplier.begin(StepKind("train", layer.batch), 0, Recorder())
     multiplier.forward(Forward(layer, BOTH), x, w)
     multiplier.backward(Backward(0, BOTH), dy)
-    for check in products._checks:
-        check.result()
+    for verdict in products._checks:
+        verdict()
     tracemalloc.start()
     try:
         with pytest.raises(IntegrityError, match=r"^Z .cloud-z. sent"):
