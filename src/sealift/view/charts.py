@@ -18,6 +18,7 @@ UNITS: Final = 1000.0  # a figure's width and height in its own units
 PLOT_PX: Final = 240
 LABEL_PX: Final = 19  # between two words that must not touch
 MOST_NAMED: Final = 12
+WORD_UNITS: Final = 60.0  # of a figure's width, for a word below it
 THINNEST: Final = 2.0  # units; what is shorter would vanish
 ROUND: Final = (1, 2, 5, 10)
 LARGEST: Final = 1e300  # beyond it nothing is drawn
@@ -64,6 +65,13 @@ class Curve:
     titles: Sequence[str]
 
 
+def say_number(value: float) -> str:
+    """A number on an axis: thousands are separated, and short ones stay short."""
+    if abs(value) >= 1000 and float(value).is_integer() and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    return f"{value:g}"
+
+
 def bars(rows: Iterable[Bar]) -> Markup:
     """Horizontal bars on one scale; a share of 1 is full."""
     return element("div", [_bar(row) for row in rows], class_="bars")
@@ -105,7 +113,7 @@ def plot(
     label: str,
     *,
     floor: float | None = None,
-    say: Callable[[float], str] = "{:g}".format,
+    say: Callable[[float], str] = say_number,
 ) -> Markup:
     """Lines over numbered points.
 
@@ -222,9 +230,14 @@ def _y_words(box: _Box, say: Callable[[float], str]) -> Iterator[Markup]:
 def _x_words(box: _Box, points: Sequence[float]) -> Iterator[Markup]:
     """Numbers at the points themselves if they are few, else round ones."""
     few, ticks = sorted(set(points)), _ticks(box.left, box.right, most=12)
+    free = 0.0  # from here on no word is touched
     for value in few if len(few) <= MOST_NAMED else ticks:
-        left = _percent(box.x(value) / UNITS)
-        yield element("span", f"{value:g}", class_="x", style=f"left:{left}")
+        x = box.x(value)
+        if x < free:
+            continue
+        free = x + WORD_UNITS
+        left = _percent(x / UNITS)
+        yield element("span", say_number(value), class_="x", style=f"left:{left}")
 
 
 def _end_words(curves: Sequence[Curve], box: _Box) -> Iterator[Markup]:

@@ -21,7 +21,7 @@ _TROUBLE: Final = (
     "visit.again", "visit.skipped", "watch.failing",
 )  # fmt: skip
 _OF_OWNERS: Final = ("holder.measured", "rank.measured", "slice.worked")
-_WHOSE: Final = ("own", "joint", "alone")
+WHOSE: Final = ("own", "joint", "alone")
 _RELEASED: Final = ("release.granted", "release.collected")
 _GATHERING: Final = ("guest.arrived", "guest.brought", "guest.agreed", "role.arrived")
 
@@ -232,7 +232,7 @@ class LiveRun:
     def _compare(self, told: JournalEntry) -> None:
         """An owner's own numbers, everybody's, and those of its own rows alone: a line each."""
         numbers = metrics_of(told.fields)
-        for each in _WHOSE:
+        for each in WHOSE:
             own = {
                 f"metric.{name.removeprefix(f'{each}.')}": value
                 for name, value in numbers.items()

@@ -17,7 +17,7 @@ from sealift.attest.verifier import AppraisalCheck
 from sealift.release.agreement.explain import KEPT_OUT, count, say_list
 from sealift.train.job.journal import FINISHED
 from sealift.view.charts import LARGEST, BarPart, Curve, legend, plot, stack
-from sealift.view.live import LiveRun
+from sealift.view.live import WHOSE, LiveRun
 from sealift.view.markup import (
     Child,
     Markup,
@@ -116,8 +116,26 @@ def _status(run: LiveRun, kept: RunFiles, now_s: float) -> Markup:
     said = element("p", _say_state(run, kept, now_s), class_="state", role="status")
     return join(
         eyebrow, element("h1", run.job or "The run has not started"), said,
-        _progress(run, kept),
+        _progress(run, kept), _first_tiles(run),
     )  # fmt: skip
+
+
+def _first_tiles(run: LiveRun) -> Markup:
+    """Outcome, rows and time, for whoever reads no further."""
+    if not run.working_s:
+        return join()
+    own = [row for row in run.rows if row["owner"] not in WHOSE]
+    trained = [row for row in own if row["purpose"] == "train"]
+    last = max((row["epoch"] or 0 for row in trained), default=0)
+    rows = sum(row["rows"] for row in trained if (row["epoch"] or 0) == last)
+    outcome = run.outcome or "running"
+    found = [
+        (outcome, "outcome", ""),
+        (_say_left(run.last_s - run.began_s), "time", ""),
+    ]
+    if rows:
+        found.insert(1, (f"{rows:,}", f"rows in epoch {last:,}", ""))
+    return tiles(found)
 
 
 def _say_state(run: LiveRun, kept: RunFiles, now_s: float) -> str:
@@ -205,7 +223,10 @@ def _curves(
 ) -> Iterator[Curve]:
     of = (r for r in rows if r["purpose"] == purpose and r["epoch"] and name in r)
     found = [row for row in of if abs(float(row[name])) < LARGEST]  # so no NaN either
-    owners = sorted({row["owner"] for row in found})
+    # An owner's own numbers come before those of all, and of a model of its rows alone.
+    owners = sorted(
+        {row["owner"] for row in found}, key=lambda each: (each in WHOSE, each)
+    )
     for number, owner in enumerate(owners):
         points = list(_means([r for r in found if r["owner"] == owner], name))
         titles = [f"epoch {epoch:g}: {value:.4g}" for epoch, value in points]
@@ -311,9 +332,9 @@ def _costs(run: LiveRun) -> Markup:
     if run.scrubbed_bytes:
         found.append((say_bytes(run.scrubbed_bytes), "overwritten and read back", ""))
     if run.receipts:
-        found.append((str(run.receipts), "receipts kept", ""))
+        found.append((f"{run.receipts:,}", "receipts kept", ""))
     if run.checkpoints:
-        found.append((str(run.checkpoints), "checkpoints", ""))
+        found.append((f"{run.checkpoints:,}", "checkpoints", ""))
     phases = {n: s for n, s in run.phases_s.items() if s > 0}
     if not found and not phases:
         return join()

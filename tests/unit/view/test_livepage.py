@@ -38,6 +38,23 @@ def test_a_run_that_goes_on() -> None:
     assert "2.0 kB" in found["costs"]
 
 
+def test_outcome_rows_and_time_stand_first() -> None:
+    def row(holder: str, epoch: int) -> Any:
+        return told(
+            12, "local.slice", purpose="train", epoch=epoch, holder=holder,
+            rows=1500, **{"metric.loss": 0.5},
+        )  # fmt: skip
+
+    rows = [row(each, epoch) for epoch in (0, 1) for each in ("north", "joint")]
+    run = replay([began(0), told(10, "rank.ready", **READY), *rows[:3]])
+    status = drawn(run)["status"]
+    assert "running" in status
+    assert "1,500" in status
+    assert "12 s" in status
+    numbers = drawn(replay(rows, run))["numbers"]
+    assert numbers.index("north") < numbers.index("joint")
+
+
 def test_what_is_not_known_is_not_said() -> None:
     found = drawn(replay([began(0), told(10, "job.ready", **READY), visit(12, 0)]))
     assert "<progress" not in found["status"]

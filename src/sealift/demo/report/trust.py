@@ -82,6 +82,13 @@ PROMISED: Final = (
 )
 
 
+def _heading(outcome: Outcome) -> str:
+    """These were staged, so that they are refused is how it has to be."""
+    if all(map(was_refused, outcome.attacks)):
+        return "Attacks, refused as they must be"
+    return "Attacks, some of which were not refused"
+
+
 def refused(outcome: Outcome) -> Markup:
     """What was refused: attacks, keys that a broker kept back, visits that failed."""
     told = SERVER_CHEATED if outcome.plan == "outsource" else HOLDER_ATTACKED
@@ -103,6 +110,7 @@ def refused(outcome: Outcome) -> Markup:
     return section(
         "What was refused",
         lead if attacks else "Nobody attacked.",
+        element("h3", _heading(outcome)) if attacks else "",
         table(headings, attacks, numbers_from=4, prose=True) if attacks else "",
         element("h3", "Other refusals") if others else "",
         table(["what", "rule", "reason"], others, prose=True)
