@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from sealift.codec import decode, encode
+from sealift.crypto.hash import sha256_of
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
 from sealift.errors import IntegrityError, MalformedError, unreadable
 from sealift.ids import Digest
@@ -180,12 +181,13 @@ def demand_made(content: bytes, name: str, receipt: RunReceipt) -> None:
     if Digest.of(content) == receipt.subject:
         return  # as it left the accelerator, without facts
     why = f"its digest is {Digest.of(content)}, the receipt's is {receipt.subject}"
+    bare: Digest | None = None
     try:
-        bare = b"".join(chain_tensors(parse_tensors(content)).pieces())
+        bare = Digest(sha256_of(chain_tensors(parse_tensors(content)).pieces()))
         said = read_metadata(content)
     except MalformedError:
-        bare, said = b"", {}
-    if not bare or Digest.of(bare) != receipt.subject:
+        said = {}
+    if bare != receipt.subject:
         raise IntegrityError(
             f"{name} is not the file that the run made", why=why, code="weights-differ"
         )
