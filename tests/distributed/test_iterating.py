@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
 
 from tests.distributed.test_meeting import OWNERS, YES, Parties
 from tests.sim.typed import Typed
@@ -139,3 +140,42 @@ def test_owners_stay_and_the_host_changes_its_job(parties: Parties) -> None:
     assert fourth.end() == 5
     assert "[too-many-runs]" in fourth.text
     assert all(each.process.poll() is None for each in owners.values())
+
+
+def test_a_run_that_was_cut_off_hands_out_the_best_epoch_of_a_calm_one(
+    parties: Parties,
+) -> None:
+    """A rank and the host are killed in turn: schedulers and the best state go on."""
+
+    def ask(stop_after: int) -> None:
+        ask_for(parties, epochs=6)
+        job = parties.folder / "host" / "digits" / "job.toml"
+        text = job.read_text().replace("stop_after = 4", f"stop_after = {stop_after}")
+        text = text.replace("[agreed]", "[agreed]\nstop_after = { max = 99 }")
+        kept = "[run]\ncheckpoint_every = 1\ngather_s = 600\nrejoin_s = 600\n"
+        job.write_text(f"{kept}{text}")
+
+    def join(name: str, answers: tuple[tuple[str, str], ...] = ()) -> Typed:
+        parties.save(name)
+        words = ["join", "invitation.txt", "train.csv", "--heldout", "heldout.csv"]
+        return parties.type(name, *words, "--stay", answers=answers)
+
+    ask(98)
+    host = parties.host("--invite", *OWNERS)
+    owners = {name: join(name, YES) for name in OWNERS}
+    host.wait_text("train epoch 2")
+    owners["east"].kill()
+    owners["east"] = join("east")
+    host.wait_text("train epoch 4")
+    host.kill()
+    host = again(parties)
+    assert host.end() == 0, host.text[-3000:]
+    ask(99)  # an end that does not come either: the same bits
+    calm = again(parties)
+    assert calm.end() == 0, calm.text[-3000:]
+    home = parties.folder / "host"
+    cut_off = load_file(home / "model.safetensors")
+    wanted = load_file(home / "model-2.safetensors")
+    assert {n: each.tobytes() for n, each in cut_off.items()} == {
+        n: each.tobytes() for n, each in wanted.items()
+    }

@@ -136,7 +136,10 @@ def chosen_run(recipe: Path, place: PartyFolder) -> MeetingRun:
         say(f"run {last.number} did not end; what it had computed is not used")
     _require_agreed_run(asked, first, load_verified(place["agreement.json"]).agreement)
     write_whole(place[asked.file], asked.text.encode())
-    say(f"run {asked.number}: other settings than before, as all parties agreed")
+    say(
+        f"run {asked.number}: other settings than before, within what all parties agreed; "
+        "owners take part whose command has --stay"
+    )
     return asked
 
 
