@@ -62,6 +62,15 @@ def test_a_column_is_what_its_cells_are(
     assert open_table(tmp_path / "t.csv", found).rows == len(column)
 
 
+def test_a_column_with_one_text_is_noted(tmp_path: Path) -> None:
+    found = draft(tmp_path, x=cells("a", "a"), y=cells("b", "c"), z=cells("d", ""))
+    assert plain(found.schema)[0]["categories"] == ["a"]
+    noted = [each for each in found.notes if "the same text in every row" in each]
+    assert len(noted) == 1
+    assert noted[0].startswith("x: ")
+    assert open_table(tmp_path / "t.csv", found.schema).rows == 40
+
+
 def test_what_sas_writes_where_nothing_is(tmp_path: Path) -> None:
     found = draft(tmp_path, x=cells("1", "."), y=cells("a", "b")).schema
     assert plain(found)[0] == {"name": "x", "dtype": "int64", "empty": 0}

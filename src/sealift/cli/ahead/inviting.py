@@ -35,7 +35,7 @@ def check(args: argparse.Namespace) -> int:
     split = args.heldout is not None and percent_of(args.heldout) is not None
     for table in filter(None, (args.data, None if split else args.heldout)):
         checks.look("data", lambda table=table: _look_at_table(table, args))  # type: ignore[misc]
-    if is_text(str(args.data)):
+    if is_text(str(args.data)) and args.data.exists():
         checks.look("table.toml", lambda: _draft(args, invitation))
     checks.look("torch", looks.look_at_torch)
     for address in invitation.addresses:

@@ -189,6 +189,7 @@ def _source_of(place: str) -> TableSource:
 
     Raises:
         UsageError: code ``unknown-source``, if it is none.
+        MalformedError: if it is a folder with nothing in it.
         UnavailableError: if there is nothing of that name.
     """
     for source in SOURCES:
@@ -200,6 +201,8 @@ def _source_of(place: str) -> TableSource:
             why="there is no such file, and it is not a MODULE:ATTRIBUTE",
             code="cannot-read",
         )
+    if Path(place).is_dir() and not any(Path(place).iterdir()):
+        raise bad_table(f"{place} is an empty folder")
     raise UsageError(
         f"{place} is not a kind of table that can be sealed",
         fix=f"Use one of: {'; '.join(source.name for source in SOURCES)}",

@@ -318,6 +318,11 @@ def draft_from_texts(
                 f"{column.name}: looks like an identifier, because its values are all "
                 "different; if it is one, add it to leave_out"
             )
+        if len(rules.categories) == 1 and not column.empty:
+            said.append(
+                f"{column.name}: the same text in every row, from which nothing is learned; "
+                "list the other categories if other owners have some, or leave it out"
+            )
         plain &= column.fits(dtype, rules)
         fields += _with_empty(column, dtype, rules, taken)
         taken.update(each.name for each in fields[-2:])

@@ -1,0 +1,61 @@
+"""`sealift join INVITATION DATA --check`, of each kind of table and of what is none."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sealift.cli.main import main
+from sealift.cli.meeting.declared import invitations_for
+from sealift.crypto.identity import create_identity
+from tests.sim.ownaddress import own_address
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An owner's, with an invitation of a host that is away, and tables."""
+    monkeypatch.chdir(tmp_path)
+    args = argparse.Namespace(days=2, address="", listen=own_address())
+    (invited,) = invitations_for(args, create_identity("host"), ["north"])
+    (tmp_path / "invitation.txt").write_text(invited.to_text())
+    for kind in ("ant", "bee"):
+        (tmp_path / "images" / kind).mkdir(parents=True)
+        for row in range(5):
+            Image.new("RGB", (8, 6)).save(tmp_path / "images" / kind / f"{row}.png")
+    np.savez(tmp_path / "t.npz", x=np.zeros((5, 2), np.float32))
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["images", "--heldout", "20%"], "images: 2 fields, 10 rows"),
+        (["t.npz"], "t.npz: 1 field, 5 rows"),
+        (["t.npz", "--fields", "a=b"], "the source has no column 'b'"),
+        (["empty"], "empty is an empty folder"),
+        (["nothing.csv"], "nothing.csv does not exist"),
+        (["images", "--image-size", "8"], "is not HEIGHTxWIDTH"),
+    ],
+)
+def test_the_table_is_looked_at(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    main(["join", "invitation.txt", *words, "--check"])
+    shown = capsys.readouterr()
+    assert said in " ".join(shown.out.split())
+    assert "a bug in sealift" not in shown.err
+
+
+def test_a_broken_image_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "images" / "ant" / "0.png").write_bytes(b"\x89PNG")
+    assert main(["join", "invitation.txt", "images", "--check"]) == 6
+    assert "ant/0.png cannot be read as an image" in " ".join(
+        capsys.readouterr().out.split()
+    )
