@@ -84,6 +84,29 @@ def test_a_message_goes_out_now_where_nobody_need_be_waited_for(cast: Cast) -> N
         there.send_now(b"after the end")
 
 
+def test_a_wish_for_new_keys_is_left_to_who_can_wait(cast: Cast) -> None:
+    """``receive_now`` finds it and does nothing; ``receive`` answers it."""
+    here, there = cast.sessions(tcp_pair())
+    with closing(here), closing(there):
+        assert there.receive_now() is None
+        assert not there.must_wait
+        renewal = threading.Thread(target=here.rekey)
+        renewal.start()
+        while not there.must_wait and renewal.is_alive():
+            assert there.receive_now() is None
+        assert (there.must_wait, there.key_epoch) == (True, 0)
+        receiving = threading.Thread(target=lambda: there.receive(300))
+        receiving.start()
+        renewal.join(300)
+        here.send(b"under new keys")
+        receiving.join(300)
+        assert (here.key_epoch, there.key_epoch, there.must_wait) == (1, 1, False)
+        here.send(b"at once")
+        while (found := there.receive_now()) is None:
+            pass
+        assert found == b"at once"
+
+
 def test_records_of_the_codec_cross(pair: Pair) -> None:
     here, there = pair
     here.send_message(Note("hello", 7))

@@ -136,6 +136,7 @@ class Coming:
         return self._now_s
 
     def _wait(self, seconds: float) -> None:
+        assert self._now_s < 1000, "it waits for ever"
         if not self._later or seconds < 4.0:
             self._now_s += seconds
             return
