@@ -121,7 +121,7 @@ class TrainLines:
             case "job.ready":
                 self.say(Confinement.parse(event.text("sandbox")).say())
                 self._ahead = self._plan_from(event)
-            case "round.ended":
+            case "round.ended" if event.fields["rows"]:  # else nobody holds rows out
                 self.say(say_round(event.fields, f" of {self._epochs}"))
             case "visit.ended" | "local.slice":
                 self._take_visit(event)

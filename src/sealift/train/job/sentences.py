@@ -114,7 +114,7 @@ def say_round(fields: Fields, of: str = "") -> str:
     """
     numbers = {n: v for n, v in metrics_of(fields).items() if "." not in n}
     return (
-        f"{fields['purpose']} epoch {int(fields['epoch']) + 1}{of}: {fields['rows']} rows "
+        f"{fields['purpose']} epoch {int(fields['epoch']) + 1}{of}: {int(fields['rows']):,} rows "
         f"in {float(fields['seconds']):.2f} s{say_numbers(numbers)}"
     )
 
@@ -127,7 +127,7 @@ def say_visit(fields: Fields) -> str:
     seconds = sum(float(each) for name, each in fields.items() if name.endswith("_s"))
     return (
         f"visit {fields['number']} {fields['holder']} {fields['purpose']}: "
-        f"{fields['rows']} rows in {seconds:.2f} s{say_numbers(metrics_of(fields))}"
+        f"{int(fields['rows']):,} rows in {seconds:.2f} s{say_numbers(metrics_of(fields))}"
     )
 
 
