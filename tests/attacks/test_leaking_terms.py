@@ -95,7 +95,7 @@ def test_who_declines_needs_no_names(host: LyingHost) -> None:
 
 # No number leaves, so none is over too few rows; and all owners together have enough.
 FEW: dict[str, Any] = {
-    "metrics": (), "metric_rows": 1, "min_owner_rows": 1, "min_rows": 32,
+    "metric_rows": 1, "min_owner_rows": 1, "min_rows": 32,
 }  # fmt: skip
 
 
@@ -106,6 +106,7 @@ def test_three_rows_are_not_added_up_by_a_yes(
     """What a rank shows of its own rows is over as few as the terms take."""
     job = f"[training]\nepochs = 1\nprepare = {str(prepare).lower()}\n"
     monkeypatch.setattr(lyinghost, "JOB", job)
+    monkeypatch.setattr(lyinghost, "MEASURES", ())
     usual = declared._usual_output
     monkeypatch.setattr(
         declared, "_usual_output", lambda guests: replace(usual(guests), **FEW)

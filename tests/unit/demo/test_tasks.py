@@ -71,7 +71,7 @@ def test_its_recipe_learns_and_measures(task: Task, tmp_path: Path) -> None:
     torch.manual_seed(0)
     recipe = recipe_of(task)
     model = recipe.build()
-    optimizer = recipe.optimizer(model)
+    optimizer = recipe.optimization(model).optimizer
     batch = batch_from_rows(rows[: task.schedule.batch_rows], schema)
     before = measured(recipe, model, batch)
     for step in range(40):
