@@ -129,6 +129,8 @@ def test_a_bit_that_changes_beside_the_training_is_in_no_mean(
     def work(slices: Sequence[Slice], *rest: Any) -> Iterator[Any]:
         began = slices[0].trainer.joint
         yield from train(slices, *rest)
+        if rest[0] != "train":  # what changes later is found before the model leaves
+            return
         state = (began, slices[1].trainer.joint)[place]
         tensors = bytearray(read_of(state.tensors, 0, len(state.tensors)))
         tensors[-1] ^= 1
