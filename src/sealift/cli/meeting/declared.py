@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -51,6 +52,11 @@ _ROWS: Final = 16  # at least so many of each owner, and behind each number that
 _OWN: Final = (
     "name", "agreement", "bundle", "output", "orchestrator", "plan", "slices",
 )  # fmt: skip
+# What a meeting's job has where its author says nothing.
+_USUAL: Final[Mapping[str, Mapping[str, float]]] = {
+    "training": {"epochs": 10},
+    "run": {"gather_s": AWAY_S, "rejoin_s": AWAY_S},
+}
 
 
 def read_recipe(folder: Path) -> tuple[dict[str, bytes], Schema]:
@@ -243,7 +249,7 @@ def job_text(
         MalformedError: if a field does not fit.
     """
     given = folder / "job.toml"
-    text = given.read_text("utf-8") if given.is_file() else "[training]\nepochs = 10\n"
+    text = given.read_text("utf-8") if given.is_file() else ""
     plain = parse_toml(text.encode(), source="job.toml")
     if own := [each for each in _OWN if each in plain]:
         raise MalformedError(
@@ -252,15 +258,35 @@ def job_text(
             fix="Remove it from that file",
             code="bad-field",
         )
-    run = "" if "run" in plain else f"[run]\ngather_s = {AWAY_S}\nrejoin_s = {AWAY_S}\n"
+    for table, usual in _USUAL.items():
+        if isinstance(own := plain.get(table, {}), dict):
+            missing = {key: each for key, each in usual.items() if key not in own}
+            text = _filled(text, table, missing, is_there=table in plain)
     suffix = f"-{number}" if number > 1 else ""
     job = (
         f'name = "{name}{suffix}"\nagreement = "agreement.json"\nbundle = "recipe"\n'
         f'output = "run{suffix}"\norchestrator = "{address}"\nplan = "ddp"\n\n{text}\n'
-        f'[slices]\ncount = {guests}\nrows = "owner"\n{run}'
+        f'[slices]\ncount = {guests}\nrows = "owner"\n'
     )
     parse_job(parse_toml(job.encode(), source="job.toml"), name="job.toml")
     return job
+
+
+def _filled(
+    text: str, table: str, values: Mapping[str, float], *, is_there: bool
+) -> str:
+    """A job's text with these keys in a table; the rest stays as its author wrote it."""
+    lines = "".join(f"{key} = {value}\n" for key, value in values.items())
+    if not lines:
+        return text
+    if not is_there:
+        return f"{text}\n[{table}]\n{lines}"
+    header = re.search(rf"(?m)^[ \t]*\[[ \t]*{table}[ \t]*\][^\n]*$", text)
+    if header is None:  # written in braces, in one line
+        return text
+    return (
+        f"{text[: header.end()]}\n{lines}{text[header.end() :].removeprefix(chr(10))}"
+    )
 
 
 def _usual_output(guests: int) -> OutputRule:

@@ -542,10 +542,16 @@ def _tell_settings(subject: _Subject) -> Iterator[Sentence]:
         text = f"A run may set these parameters, whose use is in the recipe: {say_list(said)}."
         yield Sentence(_COMPUTES, text)
     missing = {"skip": "continues without it", "wait": "waits for it"}
+    absent = f"the run {say_list([missing[each] for each in rule.on_missing], 'or')}"
+    if subject.agreement.group is not None:  # nobody else has its rows
+        absent = (
+            "training waits for it, and stops if it does not come back in time; the job goes "
+            "on when all have started their commands again"
+        )
     text = (
         f"Held-out rows measure the model at the end, and before that {say_every(rule.evaluate_every, 'rounds')}. "
         f"Encrypted checkpoints are saved {say_every(rule.checkpoint_every, 'groups of visits')}. When an owner is "
-        f"missing, the run {say_list([missing[each] for each in rule.on_missing], 'or')}."
+        f"missing, {absent}."
     )
     yield Sentence(_COMPUTES, text)
     if rule.slices.max > 1 and subject.agreement.group is None:
