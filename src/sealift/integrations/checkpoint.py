@@ -26,6 +26,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,8 +70,8 @@ from sealift.integrations.objects import pack_object, unpack_object
 if TYPE_CHECKING:
     from sealift.release.vault.vault import Vault
 
-MANIFEST: Final = "manifest.sealed"
 _SHARD: Final = re.compile(r"[0-9a-f]{16}-\d{1,6}\.sealed")
+_MANIFEST: Final = re.compile(r"[0-9a-f]{16}-manifest\.sealed")
 _FORMAT: Final = "sealift checkpoint 1"
 _MANIFEST_IS: Final = b"sealift checkpoint manifest 1"
 _MOST_HEAD_BYTES: Final = 1 << 12
@@ -103,7 +104,7 @@ class SealedStorageWriter(StorageWriter):  # type: ignore[misc]
 
     def __init__(self, path: Place, key: SecretKey, *, head: Place) -> None:
         self._path, self._key, self._head = Path(path), key, Path(head)
-        self._number = 0
+        self._number, self._save = 0, ""
 
     def reset(self, checkpoint_id: Place | None = None) -> None:
         """Another save begins; ``checkpoint_id`` is another folder."""
@@ -123,10 +124,13 @@ class SealedStorageWriter(StorageWriter):  # type: ignore[misc]
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Name a file for each rank; no save uses a name again."""
-        save = secrets.token_hex(8)
+        self._save = secrets.token_hex(8)
         return [
             SavePlan(
-                plan.items, f"{save}-{rank}.sealed", plan.planner_data, plan.usable
+                plan.items,
+                f"{self._save}-{rank}.sealed",
+                plan.planner_data,
+                plan.usable,
             )
             for rank, plan in enumerate(plans)
         ]
@@ -177,29 +181,29 @@ class SealedStorageWriter(StorageWriter):  # type: ignore[misc]
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Seal the manifest, then name it in the head file, then remove the former files."""
+        """Seal the manifest, then name it in the head file, then remove the former files.
+
+        Until the head file is replaced, it names the former checkpoint, which is whole.
+        """
         places = {each.index: each.storage_data for part in results for each in part}
         metadata.storage_data = places
         metadata.storage_meta = StorageMeta()
-        former = self._shards()
+        name, former = f"{self._save}-manifest.sealed", self._files()
         manifest = pack_object({"format": _FORMAT, "metadata": metadata})
         card = write_sealed_file(
-            self._path / MANIFEST,
+            self._path / name,
             [manifest],
             key=self._key,
             total_bytes=len(manifest),
             description=_MANIFEST_IS,
-            replace=True,
         )
-        head = {
-            "number": self._number,
-            "manifest": str(Digest.of(card.header.encode())),
-        }
+        header = str(Digest.of(card.header.encode()))
+        head = {"number": self._number, "manifest": name, "header": header}
         with open_output(self._head, replace=True) as output:
             output.write(f"{json.dumps(head)}\n".encode())
-        for name in former - {each["file"] for each in places.values()}:
+        for each in former - {each["file"] for each in places.values()}:
             with suppress(FileNotFoundError):
-                (self._path / name).unlink()
+                (self._path / each).unlink()
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Place) -> bool:
@@ -216,8 +220,9 @@ class SealedStorageWriter(StorageWriter):  # type: ignore[misc]
                 code="cannot-write",
             ) from None
 
-    def _shards(self) -> set[str]:
-        return {each.name for each in self._path.iterdir() if _is_shard(each.name)}
+    def _files(self) -> set[str]:
+        names = {each.name for each in self._path.iterdir()}
+        return {each for each in names if _is_shard(each) or _MANIFEST.fullmatch(each)}
 
 
 class SealedStorageReader(StorageReader):  # type: ignore[misc]
@@ -260,22 +265,27 @@ class SealedStorageReader(StorageReader):  # type: ignore[misc]
             AuthenticationError: if it was changed, or sealed with another key.
             UnavailableError, MalformedError: if a file is missing, or is something else.
         """
-        number, expected = _read_head(self._head)
-        with SealedFileReader(self._path / MANIFEST, self._key) as reader:
+        head = _read_head(self._head)
+        place = self._path / head.manifest
+        if self._path.is_dir() and not place.exists():
+            raise StaleError(
+                f"{self._path} holds another checkpoint than the one that was saved last",
+                why=f"{self._head} names checkpoint {head.number}, whose manifest "
+                f"{head.manifest} is not in the folder",
+                code="saved-rolled-back",
+            )
+        with SealedFileReader(place, self._key) as reader:
             verify_description(self._key, reader.header, _MANIFEST_IS)
-            if Digest.of(reader.header.encode()) != expected:
-                raise StaleError(
-                    f"{self._path} holds another checkpoint than the one that was saved last",
-                    why=f"{self._head} names checkpoint {number}; the manifest in the "
-                    "folder is an older one, or a newer one of another run",
-                    code="saved-rolled-back",
+            if Digest.of(reader.header.encode()) != head.header:
+                raise IntegrityError(
+                    f"{place} is the manifest of another checkpoint", code="saved-mixed"
                 )
             reader.verify()
             found = unpack_object(reader.read(0, reader.total_bytes))
         metadata = found.get("metadata") if isinstance(found, dict) else None
         if not isinstance(metadata, Metadata) or found.get("format") != _FORMAT:
             raise MalformedError(
-                f"{self._path / MANIFEST} is no manifest of a checkpoint",
+                f"{place} is no manifest of a checkpoint",
                 code="bad-saved",
             )
         return metadata
@@ -407,12 +417,26 @@ def _shard_is(name: str) -> bytes:
     return f"sealift checkpoint file 1 {name}".encode()
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What a head file says: the checkpoint's number, its manifest, the digest of that's header."""
+
+    number: int
+    manifest: str
+    header: Digest
+
+    def __post_init__(self) -> None:
+        if type(self.number) is not int or self.number < 1:
+            raise ValueError("its number is none")
+        if not _MANIFEST.fullmatch(self.manifest):
+            raise ValueError("it names no manifest")
+
+
 def _former_number(head: Path) -> int:
-    return _read_head(head)[0] if head.exists() else 0
+    return _read_head(head).number if head.exists() else 0
 
 
-def _read_head(path: Path) -> tuple[int, Digest]:
-    """Number of the checkpoint, and digest of its manifest's header."""
+def _read_head(path: Path) -> _Head:
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_HEAD_BYTES)
@@ -425,11 +449,10 @@ def _read_head(path: Path) -> tuple[int, Digest]:
         ) from None
     try:
         found = json.loads(raw)
-        number, manifest = found["number"], Digest.from_text(found["manifest"])
-        if type(number) is not int or number < 1:
-            raise ValueError("its number is none")
+        return _Head(
+            found["number"], found["manifest"], Digest.from_text(found["header"])
+        )
     except (ValueError, KeyError, TypeError, SealiftError) as error:
         raise MalformedError(
             f"{path} is no head file of a checkpoint", why=error, code="bad-saved"
         ) from None
-    return number, manifest

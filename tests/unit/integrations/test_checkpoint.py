@@ -20,8 +20,8 @@ from torch.distributed.fsdp import fully_shard
 
 from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError, UnavailableError
+from sealift.integrations import checkpoint
 from sealift.integrations.checkpoint import (
-    MANIFEST,
     SealedStorageReader,
     SealedStorageWriter,
     checkpoint_key,
@@ -76,7 +76,11 @@ class Place:
         dcp.load(state, storage_reader=reader)
 
     def shard(self) -> Path:
-        (found,) = (each for each in self.folder.iterdir() if each.name != MANIFEST)
+        (found,) = set(self.folder.iterdir()) - {self.manifest()}
+        return found
+
+    def manifest(self) -> Path:
+        (found,) = self.folder.glob("*-manifest.sealed")
         return found
 
 
@@ -183,7 +187,7 @@ def test_a_file_of_another_save_under_this_ones_name_is_refused(place: Place) ->
 @pytest.mark.parametrize("which", ["shard", "manifest"])
 def test_a_changed_byte_is_refused(place: Place, which: str) -> None:
     place.save(state_of(*made(1)))
-    path = place.shard() if which == "shard" else place.folder / MANIFEST
+    path = place.shard() if which == "shard" else place.manifest()
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
     path.write_bytes(raw)
@@ -195,12 +199,32 @@ def test_another_key_is_refused(place: Place) -> None:
     assert refused(place, bytes(32)).exit_code == 5
 
 
-@pytest.mark.parametrize("what", ["head", "manifest", "shard"])
+def test_a_save_that_is_cut_off_at_its_end_leaves_the_former_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.save({"x": torch.ones(2)})
+
+    def full(*_args: Any, **_more: Any) -> None:
+        raise UnavailableError("the disk is full", code="disk-full")
+
+    monkeypatch.setattr(checkpoint, "open_output", full)
+    with pytest.raises(CheckpointException):
+        place.save({"x": torch.zeros(2)})
+    found = {"x": torch.zeros(2)}
+    place.load(found)
+    assert found["x"].tolist() == [1, 1]
+    monkeypatch.undo()
+    place.save({"x": torch.full((2,), 7.0)})
+    assert len(list(place.folder.iterdir())) == 2  # what was left is removed
+    place.load(found)
+    assert found["x"].tolist() == [7, 7]
+
+
+@pytest.mark.parametrize("what", ["head", "shard"])
 def test_what_is_missing_is_named(place: Place, what: str) -> None:
     place.save(state_of(*made(1)))
     path = {
         "head": place.head,
-        "manifest": place.folder / MANIFEST,
         "shard": place.shard(),
     }[what]
     path.unlink()
@@ -210,7 +234,14 @@ def test_what_is_missing_is_named(place: Place, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"[]", b'{"number": 0}', b'{"number": 1, "manifest": 4}']
+    "raw",
+    [
+        b"",
+        b"[]",
+        b'{"number": 0}',
+        b'{"number": 1, "manifest": 4, "header": 4}',
+        b'{"number": 1, "manifest": "../x", "header": "sha256:%s"}' % (b"0" * 64),
+    ],
 )
 def test_a_head_file_that_is_none(place: Place, raw: bytes) -> None:
     place.save(state_of(*made(1)))
@@ -324,3 +355,15 @@ def test_the_key_is_kept_in_the_owners_vault(tmp_path: Path) -> None:
     keys: Any = Keys()
     assert checkpoint_key(keys, "a") is checkpoint_key(keys, "a")
     assert checkpoint_key(keys, "b") is not checkpoint_key(keys, "a")
+
+
+def test_another_manifest_under_its_name_is_refused(place: Place) -> None:
+    """Of the same form, by somebody with the key: only its header tells the two apart."""
+    place.save({"x": torch.ones(2)})
+    name, head = place.manifest(), place.head.read_bytes()
+    place.save({"x": torch.zeros(2)})
+    place.manifest().rename(name)
+    place.head.write_bytes(head)
+    with pytest.raises(CheckpointException) as caught:
+        place.load({"x": torch.zeros(2)})
+    assert caught.value.failures[0][0].code == "saved-mixed"

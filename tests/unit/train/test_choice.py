@@ -100,6 +100,17 @@ def test_what_cannot_choose_is_refused_before_anything_starts(
     assert caught.value.code == "bad-choice"
 
 
+@pytest.mark.parametrize("name", ["accuracy", "auc", "-mae", "site_f1", "r2", "loss"])
+def test_what_agreed_tables_give_may_choose(name: str) -> None:
+    agreement = make_consortium().agreement
+    listed = ("classes_2", "loss", "regression", "scores_64", "site_classes_2")
+    rule = replace(agreement.output_rule, metrics=listed)
+    agreed = replace(agreement, output=rule)
+    _check_choice(replace(BEST, measure=name), agreed, "ddp")
+    with pytest.raises(UsageError, match="macro_f1"):  # of three classes and more
+        _check_choice(replace(BEST, measure="macro_f1"), agreed, "ddp")
+
+
 SEEN = RECIPE.replace(
     "        self.layers = ",
     "        self.register_buffer('seen', torch.zeros(()))\n        self.layers = ",

@@ -27,6 +27,7 @@ from sealift.release.agreement import (
     Purpose,
     Resource,
 )
+from sealift.train.loop.measures import numbers_of
 from sealift.travel.accelerator.rules import check_cargo
 from sealift.travel.settings import JobSettings, TrainingSettings, require_agreed
 from sealift.travel.visit.lease import check_seconds
@@ -107,8 +108,8 @@ def _check_choice(
         why = "training.measure names none"
     elif not asks:
         why = 'neither training.stop_after nor training.keep = "best" uses it'
-    elif name not in agreement.output_rule.metrics:
-        why = f"the agreement has no measure {quote_foreign(name)}"
+    elif name not in (known := numbers_of(agreement.output_rule.metrics)):
+        why = f"the agreement has no measure {quote_foreign(name)}; it has {', '.join(sorted(known))}"
     elif not training.evaluate_every:
         why = "training.evaluate_every is 0, so that only the last state is measured"
     elif plan not in ("local", "ddp"):
