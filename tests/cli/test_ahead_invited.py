@@ -11,7 +11,11 @@ from PIL import Image
 
 from sealift.cli.main import main
 from sealift.cli.meeting.declared import invitations_for
+from sealift.cli.meeting.guest import MeetingProgress
+from sealift.codec import encode
 from sealift.crypto.identity import create_identity
+from sealift.meet.invitation import parse_invitation
+from tests.sim.invited import declare
 from tests.sim.ownaddress import own_address
 
 
@@ -59,3 +63,23 @@ def test_a_broken_image_is_named(
     assert "ant/0.png cannot be read as an image" in " ".join(
         capsys.readouterr().out.split()
     )
+
+
+def test_what_numbers_mean_is_said_once_the_hosts_schema_is_known(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(folder / "t.npz", label=np.array([1, 0]))
+    text = (folder / "invitation.txt").read_text()
+    field = {"name": "label", "dtype": "int64", "categories": ["cat", "dog"]}
+    declared = declare(
+        create_identity("host"),
+        parse_invitation(text).meeting,
+        schema={"fields": [field | {"classes": 2}]},
+    )
+    kept = MeetingProgress(invitation=text.strip(), declaration=declared)
+    main(["join", "invitation.txt", "t.npz", "--check"])
+    assert "the schema numbers" not in capsys.readouterr().out
+    (folder / "meeting.json").write_bytes(encode(kept))
+    main(["join", "invitation.txt", "t.npz", "--check"])
+    said = "ok  labels      label: 0 = cat, 1 = dog, as the schema numbers them"
+    assert said in capsys.readouterr().out.splitlines()

@@ -132,3 +132,16 @@ def test_the_owners_module_is_found_in_this_folder(home: Path) -> None:
     )
     seal("mine_for_a_test:rows")
     assert load_schema(home / "n.schema.toml").fields[1].dtype == "int64"
+
+
+def test_numbers_under_a_schema_with_categories_are_said(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        '[[fields]]\nname = "x"\ndtype = "float32"\nshape = [3]\n',
+        '[[fields]]\nname = "label"\ndtype = "int64"\ncategories = ["a", "b", "c"]\n',
+    ]
+    (home / "s.toml").write_text("\n".join(rows))
+    seal("t.npz", "--fields", "x,label=Label", "--schema", "s.toml")
+    said = capsys.readouterr().err
+    assert "sealift: label: 0 = a, 1 = b, 2 = c, as the schema numbers them\n" in said

@@ -116,10 +116,13 @@ def test_what_others_wrote_cannot_draw_on_the_screen(terms: Terms) -> None:
     fields = [{"name": "age", "dtype": "int64", **texts}]
     schema = schema_from_plain({"fields": fields})
     declared = replace(terms.declaration, schema=schema_to_plain(schema))
-    asked = tell_comparison(declared, schema, {HOSTILE: 3}, number=2)
+    asked = tell_comparison(
+        declared, schema, {HOSTILE: 3}, number=2, numbers=["age: 0 = a"]
+    )
     shown = "\n".join((screen(replace(terms, declaration=declared)), *asked))
     assert not [c for c in shown if ord(c) < 32 and c != "\n"]
     assert "\u202e" not in shown
+    assert "\n  age: 0 = a\n" in shown
     assert "sealift: " not in shown
     assert max(map(len, shown.splitlines())) < 120
 

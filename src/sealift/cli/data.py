@@ -192,6 +192,7 @@ def _seal(args: argparse.Namespace) -> None:
         seal_shards,
         shard_names,
     )
+    from sealift.data.sources.table import tell_numbers
 
     count = args.shards
     check_name(args.name, what="resource name")
@@ -209,6 +210,8 @@ def _seal(args: argparse.Namespace) -> None:
     vault.demand_free(names, args.out)
     keys = {name: SecretKey.generate() for name in names}
     schema = given or _said_schema(args, options)
+    for line in tell_numbers(args.source, schema, options):
+        say(line)
     make_folder(args.out)
     with _progress(f"sealing {Path(args.source).name}") as sink:
         cards = seal_shards(

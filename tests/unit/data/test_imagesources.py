@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageFile
 
 from sealift.data.schema.cells import CellRules
 from sealift.data.schema.schema import Field, Schema
-from sealift.data.sources.source import SourceOptions
-from sealift.data.sources.table import infer_schema
+from sealift.data.sources.source import NO_OPTIONS, SourceOptions
+from sealift.data.sources.table import infer_schema, tell_numbers
 from sealift.errors import MalformedError
 from tests.unit.data.sourcefiles import (
     pictures,
@@ -165,6 +166,46 @@ def test_an_owner_that_lacks_a_class_has_the_others_numbers(tmp_path: Path) -> N
     (place / "dog").rename(place / "Dog")
     with pytest.raises(MalformedError, match=r"'Dog' is no category of label.*dog"):
         read(str(place), schema)
+
+
+def test_classes_without_names_are_not_the_categories_of_a_schema(
+    tmp_path: Path,
+) -> None:
+    """Their numbers could be swapped, and nothing would show it."""
+    table = pa.table({"label": pa.array([0, 1, 1])})
+    features = {"label": {"names": ["dog", "cat"], "_type": "ClassLabel"}}
+    rules = CellRules(categories=("cat", "dog"))
+    schema = Schema((Field("label", "int64", classes=2, cells=rules),))
+    named = save_to_disk(tmp_path / "named", table, features)
+    assert read(named, schema)["label"].tolist() == [1, 0, 0]
+    assert tell_numbers(named, schema, NO_OPTIONS) == []
+    features["label"].pop("names")
+    nameless = save_to_disk(tmp_path / "nameless", table, features)
+    with pytest.raises(MalformedError, match=r"nameless has no names .* of label"):
+        read(nameless, schema)
+
+
+def test_a_column_of_plain_numbers_is_said_to_mean_the_schemas_categories(
+    tmp_path: Path,
+) -> None:
+    rules = CellRules(categories=("cat", "a dog"))
+    schema = Schema((Field("label", "int64", classes=2, cells=rules),))
+    labels = np.array([1, 0])
+    np.savez(tmp_path / "t.npz", label=labels)
+    np.save(tmp_path / "t.npy", labels)
+    table = pa.table({"label": labels})
+    pq.write_table(table, tmp_path / "t.parquet")
+    plain = {"label": {"dtype": "int64", "_type": "Value"}}
+    saved = save_to_disk(tmp_path / "saved", table, plain)
+    line = 'label: 0 = cat, 1 = "a dog", as the schema numbers them'
+    for place in (*sorted(tmp_path.glob("t.*")), saved):
+        assert tell_numbers(place, schema, NO_OPTIONS) == [line]
+    (tmp_path / "t.csv").write_text("label\ncat\n")
+    assert tell_numbers(tmp_path / "t.csv", schema, NO_OPTIONS) == []
+    many = CellRules(categories=tuple(f"c{n}" for n in range(1_500)))
+    wide = Schema((Field("label", "int64", classes=1_500, cells=many),))
+    (long,) = tell_numbers(tmp_path / "t.npz", wide, NO_OPTIONS)
+    assert long.endswith("19 = c19, and 1,480 more, as the schema numbers them")
 
 
 def test_numbers_without_names_need_every_class(tmp_path: Path) -> None:

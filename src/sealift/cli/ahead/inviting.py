@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 
 from sealift.channel.record.outputfile import open_output
@@ -15,11 +16,12 @@ from sealift.cli.meeting.guest import read_kept
 from sealift.cli.meeting.place import PartyFolder, read_invitation
 from sealift.data.schema.document import schema_from_plain
 from sealift.data.schema.owntable import FILE, load_own_table
+from sealift.data.schema.schema import Schema
 from sealift.data.sources.csvfiles.owndraft import draft_own_table
 from sealift.data.sources.csvfiles.structure import look_at
 from sealift.data.sources.problems import Problems
-from sealift.data.sources.table import infer_schema, is_text, open_table
-from sealift.errors import UnavailableError
+from sealift.data.sources.table import infer_schema, is_text, open_table, tell_numbers
+from sealift.errors import SealiftError, UnavailableError
 from sealift.events import wall_clock
 from sealift.meet.invitation import Invitation
 from sealift.release.agreement.explain import count, say_time
@@ -35,6 +37,8 @@ def check(args: argparse.Namespace) -> int:
     split = args.heldout is not None and percent_of(args.heldout) is not None
     for table in filter(None, (args.data, None if split else args.heldout)):
         checks.look("data", lambda table=table: _look_at_table(table, args))  # type: ignore[misc]
+    for line in _said_numbers(args, invitation):
+        checks.look("labels", lambda line=line: line)  # type: ignore[misc]
     if is_text(str(args.data)) and args.data.exists():
         checks.look("table.toml", lambda: _draft(args, invitation))
     checks.look("torch", looks.look_at_torch)
@@ -74,19 +78,31 @@ def _look_at_table(path: Path, args: argparse.Namespace) -> str:
     return f"{path.name}: {columns:,} columns, {structure.words}"
 
 
+def _declared_schema(invitation: Invitation) -> Schema | None:
+    """The host's, once it has shown one."""
+    place = PartyFolder(Path.cwd(), invitation.name)
+    if not place["meeting.json"].exists():
+        return None
+    declared = read_kept(place, invitation).declaration
+    if declared is None:
+        return None
+    return schema_from_plain(declared.schema, source="the host's schema")
+
+
+def _said_numbers(args: argparse.Namespace, invitation: Invitation) -> list[str]:
+    with suppress(SealiftError):  # a check of its own says what is wrong
+        if schema := _declared_schema(invitation):
+            return tell_numbers(args.data, schema, source_options(args, args.data))
+    return []
+
+
 def _draft(args: argparse.Namespace, invitation: Invitation) -> str:
     """Write a table.toml beside the table, where the owner has none."""
     path = args.table or args.data.parent / FILE
     if path.exists():
         load_own_table(path)
         return f"{path.name} says how your file is written"
-    place = PartyFolder(Path.cwd(), invitation.name)
-    declared = None
-    if place["meeting.json"].exists():
-        declared = read_kept(place, invitation).declaration
-    schema = None
-    if declared is not None:
-        schema = schema_from_plain(declared.schema, source="the host's schema")
+    schema = _declared_schema(invitation)
     structure = look_at(args.data, Problems(args.data.name))
     with open_output(path) as output:
         output.write(draft_own_table(structure, schema).encode())

@@ -16,6 +16,8 @@ from sealift.cli.roles import require_data_owner
 from sealift.cli.roles.attester import evidence_places
 from sealift.cli.roles.held import check_keys, load_held
 from sealift.cli.roles.join import require_passphrase_file, require_rows_at_home
+from sealift.data.schema.card import schema_of
+from sealift.data.schema.schema import say_categories
 from sealift.events import discard, wall_clock
 from sealift.release.agreement.signed import load_verified
 from sealift.train.job.rolesetup import RoleSetup, own_enroller, require_role
@@ -56,6 +58,7 @@ class _Owner:
         self.address = parse_address(given) if given else self.job.address
         self.checks = Checks()
         self._setup: RoleSetup | None = None
+        self._categories: dict[str, None] = {}  # lines, each once
 
     def look_at_home(self) -> None:
         """All that is known without asking anybody."""
@@ -64,6 +67,8 @@ class _Owner:
         look("job", self._look_at_job)
         look("keys", self._look_at_keys)
         look("data", self._look_at_tables)
+        for line in self._categories:
+            look("labels", lambda line=line: line)  # type: ignore[misc]
         look("code", self._look_at_code)
         look("evidence", self._look_at_evidence)
         if self.role == "accelerator":
@@ -95,6 +100,9 @@ class _Owner:
             held = load_held(self._setup, self.args.sealed, stack)
             if not self.args.holder_only:
                 check_keys(self._setup, self.args.vault, held)
+        fields = [f for each in held.values() for f in schema_of(each.resource).fields]
+        numbered = (each for each in fields if each.cells.categories)
+        self._categories = dict.fromkeys(map(say_categories, numbered))
         return f"{', '.join(held)}: their cards are the agreed ones, and the vault has the keys"
 
     def _look_at_code(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +16,8 @@ from sealift.crypto.keys import Label
 from sealift.data.schema.schema import Schema
 from sealift.data.schema.split import Split
 from sealift.data.sources.source import NO_OPTIONS, SourceOptions
-from sealift.data.sources.table import open_table
-from sealift.errors import MalformedError, UsageError
+from sealift.data.sources.table import open_table, tell_numbers
+from sealift.errors import MalformedError, SealiftError, UsageError
 from sealift.ids import Digest
 
 _PERCENT = re.compile(r"([0-9]+) ?%")
@@ -90,6 +91,12 @@ class Brought:
         table = open_table(self.source, schema, self.options)
         self.require_rows(table.rows, fewest)
         return table.rows
+
+    def tell_numbers(self, schema: Schema) -> list[str]:
+        """See ``table.tell_numbers``; none of a table that cannot be looked at."""
+        with suppress(SealiftError):  # the comparison tells it, if its owner allows one
+            return tell_numbers(self.source, schema, self.options)
+        return []
 
     def require_rows(self, rows: int, fewest: int) -> None:
         """Refuse a table that is too small for what the host declares.

@@ -492,7 +492,9 @@ class OwnerMeeting:
         self._talk.wait_for("")
         names = [each.name for each in self._tables]
         rows = dict(zip(names, fewest, strict=False))
-        lines = [*tell_comparison(declared, schema, rows, self.kept.declarations)]
+        said = dict.fromkeys(x for t in self._tables for x in t.tell_numbers(schema))
+        times = self.kept.declarations
+        lines = [*tell_comparison(declared, schema, rows, times, numbers=said)]
         for line in lines:
             say(line)
         if self.args.decline:

@@ -7,7 +7,7 @@ cannot draw on the screen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from sealift.cli.console import YES, ask_afresh, say
@@ -51,7 +51,12 @@ def _tell(agreement: Agreement, name: str, colour: bool) -> Iterator[str]:
 
 
 def tell_comparison(
-    declared: Declaration, schema: Schema, fewest: Mapping[str, int], number: int
+    declared: Declaration,
+    schema: Schema,
+    fewest: Mapping[str, int],
+    number: int,
+    *,
+    numbers: Iterable[str],
 ) -> Iterator[str]:
     """Lines that say what a party's tables are to be compared with, and who hears the result.
 
@@ -60,6 +65,7 @@ def tell_comparison(
         schema: Its own, with every rule that a cell must fit.
         fewest: Rows that each of the party's files must have, by the file's name.
         number: How many different declarations the host has shown by now.
+        numbers: Lines of columns whose numbers only the schema's categories explain.
     """
     names = " and ".join(map(quote_foreign, fewest))
     model = quote_foreign(declared.name)
@@ -68,6 +74,7 @@ def tell_comparison(
         yield from _tell_field(field_to_plain(each))
     for name, rows in fewest.items():
         yield f"  {quote_foreign(name)}: at least {count(rows, 'row')}"
+    yield from (f"  {line}" for line in numbers)
     yield "  If you say yes, the host learns some seconds later your name, your keys, and whether"
     yield "  all of this fits, and so whether your table has values outside of these limits."
     if number > 1:

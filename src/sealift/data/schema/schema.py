@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Final
 
 from sealift.data.schema.cells import NO_RULES, CellRules, check_cells
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, quote_foreign
 
 ALIGNMENT_BYTES: Final = 8
 MAX_FIELDS: Final = 256
@@ -29,6 +29,7 @@ MAX_DIMENSIONS: Final = 8
 MAX_ROW_BYTES: Final = 16 << 20
 MAX_EXACT_INTEGER: Final = 2**53 - 1  # what canonical JSON carries exactly
 
+_MAX_SAID: Final = 20  # categories on a line
 _FIELD_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -195,6 +196,15 @@ class Schema:
     def row_bytes(self) -> int:
         """Size of a row in bytes; a multiple of 8."""
         return aligned(self.offsets[-1] + self.fields[-1].size_bytes)
+
+
+def say_categories(field: Field) -> str:
+    """Which number stands for which category, for the owner of a table of numbers."""
+    texts = field.cells.categories
+    said = [f"{n} = {quote_foreign(text)}" for n, text in enumerate(texts[:_MAX_SAID])]
+    if more := len(texts) - len(said):
+        said.append(f"and {more:,} more")
+    return f"{field.name}: {', '.join(said)}, as the schema numbers them"
 
 
 def is_field_name(name: str) -> bool:

@@ -260,4 +260,10 @@ def _plain_name(entry: Any) -> str:
     return name
 
 
-SOURCE = TableSource("folder of Dataset.save_to_disk", _claims, _open, _infer)
+def _has_names(place: str, column: str) -> bool:
+    return _look(Path(place)).feature(column, "ClassLabel") is not None
+
+
+SOURCE = TableSource(
+    "folder of Dataset.save_to_disk", _claims, _open, _infer, has_names=_has_names
+)

@@ -264,6 +264,12 @@ def class_numbers(names: list[str], field: Field, source: str) -> list[int]:
                 fix="List the names as categories in the schema",
             )
         return [*range(len(names))]
+    if not names:
+        raise bad_table(
+            f"{source} has no names for the classes of {field.name}",
+            why="the schema numbers classes by their names, so these numbers could mean others",
+            fix="Save the dataset with names: ClassLabel(names=[...])",
+        )
     for name in names:
         if name not in known:
             raise bad_table(
@@ -315,5 +321,9 @@ def _refuse_fields(options: SourceOptions) -> None:
 
 
 SOURCE = TableSource(
-    "folder with a subfolder of images per class", _claims, _open, _infer
+    "folder with a subfolder of images per class",
+    _claims,
+    _open,
+    _infer,
+    has_names=lambda place, column: True,
 )

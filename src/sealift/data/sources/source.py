@@ -108,6 +108,8 @@ class TableSource:
         infer: Its schema as it says it itself; None if it does not.
         check: Looks at every row of an opened one, and says all that is wrong; None if
             rows are looked at as they are read.
+        has_names: Whether a column of a place names its classes, so that their numbers
+            become the schema's; else its numbers are taken as they are.
     """
 
     name: str
@@ -115,6 +117,7 @@ class TableSource:
     open: Callable[[str, Schema, SourceOptions], TableReader]
     infer: Callable[[str, SourceOptions], Schema] | None = None
     check: Callable[[Any, Sink], None] | None = None
+    has_names: Callable[[str, str], bool] = lambda place, column: False
 
 
 def with_suffix(*suffixes: str) -> Callable[[str], bool]:

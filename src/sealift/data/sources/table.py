@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from sealift.data.schema.owntable import AS_IT_LOOKS, OwnTable
 from sealift.data.schema.rows import bad_table, pack
-from sealift.data.schema.schema import Schema
+from sealift.data.schema.schema import Field, Schema, say_categories
 from sealift.data.schema.split import Split
 from sealift.data.sources import arrayfiles, arrow, huggingface, images, mapstyle
 from sealift.data.sources.csvfiles.structure import Structure, look_at
@@ -49,7 +49,13 @@ def _check_csv(reader: Any, sink: Sink) -> None:
 
 # The first that claims a place gets it: folders with files of their own before images.
 SOURCES: Final[tuple[TableSource, ...]] = (
-    TableSource(".csv or .tsv file", is_text, _open_csv, check=_check_csv),
+    TableSource(
+        ".csv or .tsv file",
+        is_text,
+        _open_csv,
+        check=_check_csv,
+        has_names=lambda place, column: True,
+    ),
     arrayfiles.NPY,
     arrayfiles.NPZ,
     arrayfiles.SAFETENSORS,
@@ -208,6 +214,26 @@ def _source_of(place: str) -> TableSource:
         fix=f"Use one of: {'; '.join(source.name for source in SOURCES)}",
         code="unknown-source",
     )
+
+
+def tell_numbers(
+    source: Path | str, schema: Schema, options: SourceOptions
+) -> list[str]:
+    """A line for each column of plain numbers whose meaning only the schema's categories say.
+
+    Raises:
+        SealiftError: as ``open_table``, if the source cannot be looked at.
+    """
+    place = str(source)
+    named = [each for each in schema.fields if each.cells.categories]
+    if not named:
+        return []
+    kind = _readable(place, lambda: _source_of(place))
+
+    def is_plain(field: Field) -> bool:
+        return not kind.has_names(place, options.column(field.name))
+
+    return _readable(place, lambda: [say_categories(f) for f in named if is_plain(f)])
 
 
 def infer_schema(source: Path | str, options: SourceOptions = NO_OPTIONS) -> Schema:
