@@ -126,7 +126,7 @@ SPELLING = PLAIN + (
 def spelled() -> set[str]:
     """Names of the numbers that leave of a recipe that spells rows in names."""
     rule = replace(RULE, baseline_alone=True)
-    training = joint(SPELLING, alone=("north",))
+    training = joint(SPELLING)
     found = training.work([cargo("north", 8, part="heldout")], "heldout")
     return set(let_out(found["north-heldout"], rule).metrics)
 

@@ -67,7 +67,9 @@ def test_only_named_finite_rounded_numbers_leave() -> None:
         ({"loss": 0.5, "rows": 7.0}, RULE),
         (ALONE, RULE),
         ({"alone.north.rows": 7.0}, replace(RULE, baseline_alone=True)),
+        ({"alone.north.a row.loss": 7.0}, replace(RULE, baseline_alone=True)),
         ({"accuracy[0,1]": 3.0}, RULE),
+        ({"loss": 0.5, "loss[0]": 3.0}, RULE),
         ({"classes_2": 3.0}, replace(RULE, metrics=("classes_2",))),
     ],
 )

@@ -646,10 +646,14 @@ def test_a_rank_tells_a_baseline_of_its_own_owner_alone() -> None:
     of, own = ranked(), {"alone.ada.loss": 0.51239, "loss": 0.25}
     found = RankedJob._judge_numbers(of, heldout_part(**own))
     assert found.metrics == {"alone.ada.loss": 0.512, "loss": 0.25}
-    for name in ("alone.east.loss", "alone.a-row-of-somebody.loss"):
+    texts = ("alone.a-row-of-somebody.loss", "alone.ada.a-row-of-somebody.loss")
+    for name in ("alone.east.loss", "alone.loss", *texts):
         with pytest.raises(JobError) as refused:
             RankedJob._judge_numbers(of, heldout_part(**{name: 0.5}))
         assert refused.value.code == "measure-not-agreed"
+    twice = {"loss": 0.5, "loss[0]": 3.0}  # an error, for which its rank can be named
+    with pytest.raises(JobError, match="the agreement lists"):
+        RankedJob._judge_numbers(of, heldout_part(**twice))
 
 
 def test_an_owner_sees_its_own_numbers_beside_the_others() -> None:

@@ -98,10 +98,11 @@ def _require_agreed(
     means: Mapping[str, float], tallies: Mapping[str, object], rule: OutputRule
 ) -> None:
     """Refuse what the agreement does not name; the error names nothing of a recipe's choice."""
-    for name in (*means, *tallies):
+    told = [*((name, False) for name in means), *((name, True) for name in tallies)]
+    for name, counted in told:  # one name may be told as both
         base = _listed_name(name)
-        kind_fits = (tally_of(base) is None) is (name in means)
-        known = base in rule.metrics or (base == LOSS and name in means)
+        kind_fits = (tally_of(base) is not None) is counted
+        known = base in rule.metrics or (base == LOSS and not counted)
         if known and kind_fits and (rule.baseline_alone or base == name):
             continue
         agreed = ", ".join(rule.metrics) or "none"
@@ -113,8 +114,8 @@ def _require_agreed(
 
 
 def _listed_name(name: str) -> str:
-    """Of a baseline's number as well."""
-    return name.rpartition(".")[2] if name.startswith(f"{ALONE}.") else name
+    """Of ``alone.OWNER.NAME`` as well; with more between the dots it is in no list."""
+    return name.split(".", 2)[-1] if name.startswith(f"{ALONE}.") else name
 
 
 MAX_SUMS: Final = 65_536
