@@ -37,6 +37,7 @@ from sealift.train.ranks.orchestrator import (
     GroupOrchestrator,
     RankWords,
     _first_cause,
+    _numbers_told,
 )
 from sealift.train.ranks.rank import BEAT_S, Rank
 from sealift.train.ranks.rounds import (
@@ -178,6 +179,25 @@ def test_the_result_is_rank_0s(rank: int, said: object) -> None:
         assert isinstance(heard[2], MalformedError)
     else:
         assert heard[2] == said
+
+
+@pytest.mark.parametrize(
+    "name", ["regression[1]", "classes_2", "alone.east.loss", "alone.ada.x.loss", "r2"]
+)
+def test_rank_0_tells_numbers_that_the_agreement_lists(name: str) -> None:
+    rule = replace(OUTPUT, metrics=("loss", "classes_2"), baseline_alone=True)
+    agreed = replace(make_consortium().agreement, output=rule)
+    told = {"loss": 0.5, "majority": 0.5, "alone.ada.accuracy": 0.5}
+    words = [replace(ENDED, metrics=told), replace(ENDED, metrics={name: 1.0})]
+    raw = [encode_named(message_name(type(each)), each) for each in reversed(words)]
+    heard: list[Any] = []
+    session: Any = SimpleNamespace(receive=lambda timeout_s: raw.pop())
+    names = _numbers_told(agreed)
+    RankWords(0, NAMES, passes=2, numbers=names).hear(session, heard.append)
+    assert heard[0] == words[0]
+    assert heard[1].code == "bad-message"
+    assert heard[1].ranks == (0,)
+    assert heard[1].what.startswith(NAMES[0])
 
 
 @pytest.mark.parametrize(("said", "passes"), [(READY, 9), (ENDED, 2)])

@@ -116,7 +116,8 @@ def joint_numbers(
     """Numbers over several parts: means weighted by rows, and measures of added tallies.
 
     A number that is not finite is left out, as each of its parts would be; a measure as
-    well that is not defined (no rows of a class), or that an owner's share is missing of.
+    well that is not defined (no rows of a class), that an owner's share is missing of, or
+    that somebody told impossible counts for: this never raises, whatever others tell.
     """
     sums, rows_of = dict[str, float](), Counter[str]()
     tallies = dict[str, dict[Cell, float]]()
@@ -133,11 +134,11 @@ def joint_numbers(
     for name, total in tallies.items():
         prefix, dot, base = name.rpartition(".")
         tally = tally_of(base)
-        if tally is None or () in total:
+        if tally is None or not _are_possible(tally, total):
             continue
         for measure, value in _measures(tally, total):
             found[f"{prefix}{dot}{tally.label}{measure}"] = value
-    found |= {name: value / rows_of[name] for name, value in sums.items()}
+    found |= {n: value / rows_of[n] for n, value in sums.items() if rows_of[n]}
     return {n: round(each, digits) for n, each in found.items() if math.isfinite(each)}
 
 
@@ -169,6 +170,32 @@ _FULL: Final[Mapping[str, Callable[[Tally], Cells]]] = {
 def shown_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
     """Numbers of one part for people: measures stand for what is counted."""
     return joint_numbers([(1, metrics)], MAX_DIGITS)
+
+
+# Of each kind: how many sums, of which so many first are counts, of them so many of rows.
+_SUMS: Final = {"classes": (3, 3, 1), "scores": (3, 2, 2), "regression": (5, 1, 1)}
+_PLACES: Final = {"classes": 1, "scores": 2, "regression": 0}
+
+
+def _are_possible(tally: Tally, cells: Cells) -> bool:
+    """Whether places and values may be added-up shares of what the name says, with rows."""
+    sums, counts, of_rows = _SUMS[tally.kind]
+    for cell, value in cells.items():
+        if len(cell) != 1 + _PLACES[tally.kind]:  # or a share is missing
+            return False
+        which, *places = cell
+        if (
+            which >= sums
+            or places != sorted(places)
+            or max(cell[1:], default=0) >= tally.size
+        ):
+            return False
+        signed = (tally.kind, which) == ("regression", 1)
+        if not math.isfinite(value) or (value < 0 and not signed):
+            return False
+        if which < counts and value % 1:
+            return False
+    return any(value for cell, value in cells.items() if cell[0] < of_rows)
 
 
 def _measures(tally: Tally, cells: Cells) -> Iterator[tuple[str, float]]:

@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -28,8 +28,11 @@ from sealift.errors import (
 )
 from sealift.events import Sink, emit, metric_fields
 from sealift.ids import Role
+from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement.tallies import tally_of
 from sealift.session.session import Session
+from sealift.train.loop.statistics import ALONE
 from sealift.train.loop.stepsums import FAILED
 from sealift.train.ranks.rankedjob import LOST, ON_AGAIN
 from sealift.travel.orchestrator.job import (
@@ -136,7 +139,13 @@ class GroupOrchestrator:
             for session in ranks:
                 send_message(session, start)
             for rank, session in enumerate(ranks):
-                words = RankWords(rank, self._people, text=self._text, passes=passes)
+                words = RankWords(
+                    rank,
+                    self._people,
+                    text=self._text,
+                    passes=passes,
+                    numbers=_numbers_told(self._agreement.agreement),
+                )
                 threading.Thread(
                     target=words.hear, args=(session, told.put), daemon=True
                 ).start()
@@ -210,12 +219,14 @@ class RankWords:
         names: Of all ranks, for people.
         text: Whether the agreement lets a recipe's text out.
         passes: How many there are in the job; each is told once.
+        numbers: Names of those that may be told of a pass.
     """
 
     rank: int
     names: Sequence[str]
     text: bool = False
     passes: int = 1
+    numbers: Set[str] = frozenset()
 
     def hear(self, session: Session, tell: Callable[[object], None]) -> None:
         """Pass on what it says until its session, or what it may say, ends.
@@ -232,6 +243,12 @@ class RankWords:
                 heard[type(message)] += 1
                 if heard[JobReady] > 1 or heard[RoundEnded] > self.passes:
                     what = "it reports two beginnings, or more passes than the plan has"
+                    raise MalformedError(what, code="bad-message")
+                if (
+                    isinstance(message, RoundEnded)
+                    and message.metrics.keys() - self.numbers
+                ):
+                    what = "it tells numbers that the agreement does not list"
                     raise MalformedError(what, code="bad-message")
                 if self.rank:
                     _demand_its_own(self.rank, message)
@@ -271,6 +288,17 @@ def _last_word(error: SealiftError) -> Failed:
     if isinstance(error, PeerError):
         return Failed(LOST, "", error.ranks)
     return Failed(error.code if meaning(error.code) else FAILED, "", error.ranks)
+
+
+def _numbers_told(agreement: Agreement) -> frozenset[str]:
+    """Names of numbers over all ranks that leave by the agreement; no counts are among them."""
+    rule, names = agreement.output_rule, set[str]()
+    for each in rule.metrics:
+        tally = tally_of(each)
+        names.update((each,) if tally is None else tally.measures)
+    owners = agreement.data_owners if rule.baseline_alone else ()
+    alone = {f"{ALONE}.{owner}.{name}" for owner in owners for name in names}
+    return frozenset(names | alone)
 
 
 def _demand_its_own(rank: int, message: object) -> None:
