@@ -17,7 +17,7 @@ from sealift.errors import SealiftError, UsageError
 from sealift.ids import Digest
 from sealift.meet.host import Host
 from sealift.meet.messages import ASSET_PIECE_BYTES, AskAsset, AssetPiece
-from sealift.release.agreement.code import measure_bundle
+from sealift.release.agreement.code import Asset, measure_bundle
 from tests.sim.lyinghost import LyingHost, lying_host
 
 NAME = "assets/base.safetensors"
@@ -27,15 +27,22 @@ CONTENT = bytes(range(256)) * 5000  # three pieces
 class Fetching:
     """An owner that fetches one file of a host's."""
 
-    def __init__(self, folder: Path, written: tuple[Digest, ...] = ()) -> None:
+    def __init__(self, folder: Path, fetched: dict[str, Digest] | None = None) -> None:
         (folder / "host").mkdir(exist_ok=True)
         self.source = folder / "host" / "base.safetensors"
         self.source.write_bytes(CONTENT)
         self.place = PartyFolder(folder, "north")
         self.path = folder / "recipe" / NAME
         self.lines: list[str] = []
-        files = {NAME: Digest.of(CONTENT), "recipe.py": Digest.of(b"")}
-        self.fetcher = AssetFetcher(self.place, files, written, self.lines.append)
+        self.kept: dict[str, Digest] = {}
+        asset = Asset(NAME, self.path, len(CONTENT), Digest.of(CONTENT))
+        self.fetcher = AssetFetcher(
+            self.place,
+            [asset],
+            fetched or {},
+            self.kept.__setitem__,
+            self.lines.append,
+        )
 
     def piece(self, asked: AskAsset) -> AssetPiece:
         host: Any = SimpleNamespace(assets={NAME: self.source})
@@ -57,6 +64,7 @@ def test_a_file_is_fetched_in_pieces_and_compared(tmp_path: Path) -> None:
     assert made.path.read_bytes() == CONTENT
     assert made.lines[-1] == "fetching base.safetensors: 100 % of 1,280,000 bytes"
     assert not (tmp_path / PARTIAL).exists()
+    assert made.kept == {NAME: Digest.of(CONTENT)}
     assert Fetching(tmp_path).fetch() == 0
 
 
@@ -87,6 +95,8 @@ def test_another_file_is_refused_and_removed(tmp_path: Path) -> None:
         {"name": "assets/other.json"},
         {"start": 1},
         {"content": b""},
+        {"content": CONTENT[: ASSET_PIECE_BYTES - 1]},  # so it would never end
+        {"total": len(CONTENT) + 1},  # another size than was declared
     ],
 )
 def test_another_piece_than_was_asked_for_is_refused(
@@ -102,16 +112,50 @@ def test_another_piece_than_was_asked_for_is_refused(
 
 
 def test_an_owners_own_file_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "recipe" / NAME
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"mine")
+    with pytest.raises(UsageError) as caught:
+        Fetching(tmp_path)
+    assert caught.value.code == "file-in-the-way"
+    assert path.read_bytes() == b"mine"
+    with pytest.raises(UsageError):  # another file with these bytes was fetched
+        Fetching(tmp_path, {"assets/other.json": Digest.of(b"mine")})
+    made = Fetching(tmp_path, {NAME: Digest.of(b"mine")})  # of a former declaration
+    assert made.fetch() == 3
+
+
+def test_nor_is_one_that_appears_during_the_fetch(tmp_path: Path) -> None:
     made = Fetching(tmp_path)
+    made.fetch(most=2)
     made.path.parent.mkdir(parents=True)
     made.path.write_bytes(b"mine")
     with pytest.raises(UsageError) as caught:
         made.fetch()
     assert caught.value.code == "file-in-the-way"
     assert made.path.read_bytes() == b"mine"
-    assert (
-        Fetching(tmp_path, (Digest.of(b"mine"),)).fetch() == 3
-    )  # of a former declaration
+
+
+def test_a_file_that_is_not_declared_is_said_before_anything_is_signed(
+    tmp_path: Path,
+) -> None:
+    stray = tmp_path / "recipe" / "assets" / "renamed.safetensors"
+    stray.parent.mkdir(parents=True)
+    stray.write_bytes(CONTENT)
+    with pytest.raises(UsageError) as caught:
+        Fetching(tmp_path)
+    assert caught.value.code == "file-in-the-way"
+    Fetching(tmp_path, {"assets/renamed.safetensors": Digest.of(CONTENT)})
+    assert not stray.exists()  # a former declaration had it
+
+
+def test_a_partial_file_that_is_too_long_is_begun_anew(tmp_path: Path) -> None:
+    made = Fetching(tmp_path)
+    partial = tmp_path / PARTIAL / Digest.of(CONTENT).raw.hex()
+    partial.parent.mkdir()
+    partial.write_bytes(CONTENT + b"more")
+    assert made.fetch() == 3
+    assert made.path.read_bytes() == CONTENT
 
 
 def test_a_full_disk_is_said_before_anything_is_written(
@@ -119,9 +163,8 @@ def test_a_full_disk_is_said_before_anything_is_written(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: usage)
-    made = Fetching(tmp_path)
-    with pytest.raises(SealiftError, match="needs 1,280,000 more bytes") as caught:
-        made.fetch()
+    with pytest.raises(SealiftError, match="need 1,280,000 more bytes") as caught:
+        Fetching(tmp_path)
     assert caught.value.code == "disk-full"
 
 
@@ -152,7 +195,8 @@ def test_an_owner_fetches_nothing_that_could_be_unpickled(
 ) -> None:
     files = dict(host.host.files)
     declared = host.declare(
-        code=measure_bundle(files, "recipe.py", {name: Digest.of(b"x")})
+        code=measure_bundle(files, "recipe.py", {name: Digest.of(b"x")}),
+        assets={name: 1},
     )
     host.lie = lambda party, told: (
         replace(told, declaration=declared) if hasattr(told, "files") else told
@@ -160,6 +204,29 @@ def test_an_owner_fetches_nothing_that_could_be_unpickled(
     error = host.owner("north").begin().refused()
     assert error.code == code
     assert not (host.folder / "north" / PARTIAL).exists()
+
+
+def test_a_declared_digest_has_no_file_of_an_owners_deleted(host: LyingHost) -> None:
+    mine = host.folder / "north" / "recipe" / "assets" / "mine.json"
+
+    def say(content: bytes) -> None:
+        digests = {"assets/mine.json": Digest.of(content)}
+        declared = host.declare(
+            code=measure_bundle(dict(host.host.files), "recipe.py", digests),
+            assets={"assets/mine.json": len(content)},
+        )
+        host.lie = lambda party, told: (
+            replace(told, declaration=declared) if hasattr(told, "files") else told
+        )
+
+    say(b"{}")
+    error = host.owner("north", answers=None).begin().refused()  # nothing is fetched
+    assert error.code == "not-confirmed"
+    mine.parent.mkdir()
+    mine.write_bytes(b"{}")
+    say(b"[]")
+    assert host.owner("north").begin().refused().code == "file-in-the-way"
+    assert mine.read_bytes() == b"{}"
 
 
 def test_a_piece_that_nobody_asked_for_ends_the_meeting(host: LyingHost) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from sealift.attest.level import Level
-from sealift.codec import encode
+from sealift.codec import MAX_INTEGER, encode
 from sealift.crypto.hash import labelled
 from sealift.crypto.identity import Card, Identity, create_identity
 from sealift.crypto.keys import Label
@@ -26,6 +26,7 @@ from sealift.errors import MalformedError, PolicyError
 from sealift.ids import DIGEST_BYTES, MAX_RANKS, Digest
 from sealift.meet.invitation import HOST, MEETING_BYTES
 from sealift.release.agreement import Agreement, TrainingRule
+from sealift.release.agreement.code import ASSETS
 from sealift.release.agreement.resources import (
     GroupRule,
     OutputRule,
@@ -54,6 +55,7 @@ class Declaration:
         host: The host's card: model owner, code owner and operator.
         guests: Invited parties, each a data owner, in the order of their ranks.
         code: The recipe's files by their digests.
+        assets: Bytes of each of those that lie below ``assets/``, by its path.
         job: The job file, as all parties will have it.
         schema: What every table must fit, in its plain form (spec/table.md).
         accept: Accepted levels.
@@ -72,6 +74,7 @@ class Declaration:
     host: Card
     guests: tuple[str, ...]
     code: CodeBundle
+    assets: dict[str, int] = field(default_factory=dict)
     job: str
     schema: dict[str, Any]
     accept: tuple[Level, ...]
@@ -91,6 +94,11 @@ class Declaration:
             raise _other("guests")
         if HOST in self.guests or len(self.job.encode()) > MAX_JOB_BYTES:
             raise _other("job")
+        sizes, below = self.assets, {n for n in self.code.files if n.startswith(ASSETS)}
+        if sizes.keys() != below or not all(
+            0 <= n <= MAX_INTEGER for n in sizes.values()
+        ):
+            raise _other("assets")
         guests, columns = len(self.guests), len(encode(sorted(self.columns)))
         each = self.consent_bytes + _PARTY_BYTES + 2 * columns
         if len(encode(self)) + guests * each > MAX_TERMS_BYTES:

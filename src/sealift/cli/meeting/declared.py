@@ -184,6 +184,8 @@ def declaration_of(
     """
     folder: Path = args.recipe
     files, schema = read_recipe(folder)
+    assets = load_assets(folder, measure_assets(folder))
+    digests = {each.name: each.digest for each in assets}
     first = invited[0]
     guests = tuple(each.name for each in invited)
     name = folder.resolve().name
@@ -196,7 +198,8 @@ def declaration_of(
         name=check_name(name, what="the recipe's folder's name"),
         host=identity.card,
         guests=guests,
-        code=measure_bundle(files, "recipe.py", measure_assets(folder)),
+        code=measure_bundle(files, "recipe.py", digests),
+        assets={each.name: each.size for each in assets},
         job=job,
         schema=schema_to_plain(schema),
         accept=(Level.DEVELOPMENT,),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
-from sealift.cli.meeting.place import PartyFolder, file_exists
-from sealift.errors import IntegrityError, MalformedError, UnavailableError, unreadable
+from sealift.cli.meeting.place import PartyFolder, digest_of, file_exists
+from sealift.errors import IntegrityError, MalformedError, UnavailableError
 from sealift.ids import Digest
-from sealift.meet.messages import AskAsset, AssetPiece
-from sealift.release.agreement.code import ASSETS, PIECE_BYTES
+from sealift.meet.messages import ASSET_PIECE_BYTES, AskAsset, AssetPiece
+from sealift.release.agreement.code import ASSETS, PIECE_BYTES, Asset
 from sealift.release.files import make_folder
 
 PARTIAL: Final = ".assets"  # what was fetched of a file, under its digest's name
@@ -22,68 +21,75 @@ PARTIAL: Final = ".assets"  # what was fetched of a file, under its digest's nam
 class AssetFetcher:
     """Fetches what a declaration names, and has nothing of it that does not fit its digest.
 
+    What a declaration before brought, and this one does not, is removed.
+
     Args:
         place: The party's folder.
-        files: Digests of the recipe's files, by path.
-        written: Digests of what the command wrote before.
+        assets: What is declared, and where it is to lie.
+        fetched: Digests of what the command fetched before, by path in the recipe.
+        keep: Gets path and digest of what it has fetched.
         tell: Gets a line with the progress.
+
+    Raises:
+        UsageError: ``file-in-the-way``: another file lies below recipe/assets/.
+        UnavailableError: ``disk-full``, for all that is left to fetch; a file cannot be
+            read.
     """
 
     def __init__(
         self,
         place: PartyFolder,
-        files: Mapping[str, Digest],
-        written: Collection[Digest],
+        assets: Collection[Asset],
+        fetched: Mapping[str, Digest],
+        keep: Callable[[str, Digest], None],
         tell: Callable[[str], None],
     ) -> None:
-        self._place, self._tell = place, tell
-        self._written = frozenset(written)
-        self._left = {n: each for n, each in files.items() if n.startswith(ASSETS)}
+        self._place, self._keep, self._tell = place, keep, tell
+        declared = {each.name: each.digest for each in assets}
+        for path in place.require_own_assets(declared, fetched):
+            path.unlink()
+        self._left = {each.name: each for each in assets if not each.path.exists()}
         self._told = -1
+        left = self._left.values()
+        if nbytes := sum(each.size - self._start_of(each) for each in left):
+            _require_room(place.folder, nbytes)
 
     def next(self) -> AskAsset | None:
-        """What to ask for; None once all files are there.
-
-        Raises:
-            UsageError: ``file-in-the-way``: another file lies where one has to be.
-            UnavailableError: a file cannot be read.
-        """
-        for name, digest in [*self._left.items()]:
-            path = self._path(name)
-            if not path.exists():
-                partial = self._partial(digest)
-                return AskAsset(name, partial.stat().st_size if partial.exists() else 0)
-            found = _digest_of(path)
-            if found != digest and found not in self._written:
-                raise file_exists(f"recipe/{name}")
-            if found != digest:  # of a declaration before
-                path.unlink()
-                return self.next()
-            del self._left[name]
+        """What to ask for; None once all files are there."""
+        for name, asset in self._left.items():
+            return AskAsset(name, self._start_of(asset))
         return None
+
+    def _start_of(self, asset: Asset) -> int:
+        """Bytes that are there; none where they are more than the file is to have."""
+        partial = self._partial(asset.digest)
+        there = partial.stat().st_size if partial.exists() else 0
+        return there if there <= asset.size else 0
 
     def take(self, asked: AskAsset, told: AssetPiece) -> None:
         """Write a piece behind what is there; the last one makes the file, if it fits.
 
         Raises:
-            MalformedError: ``bad-message``: it is not the piece that was asked for.
+            MalformedError: ``bad-message``: it is not the piece that was asked for, of
+                the file that was declared; every piece but the last is a whole one.
             IntegrityError: ``asset-differs``: what was fetched is not the declared file;
                 it is removed.
-            UnavailableError: ``disk-full``, ``cannot-write``.
+            UnavailableError: ``cannot-write``.
+            UsageError: ``file-in-the-way``.
         """
-        end = told.start + len(told.content)
-        due = (told.name, told.start) == (asked.name, asked.start)
-        if not due or (not told.content and end < told.total):
+        asset = self._left[asked.name]
+        due_bytes = min(ASSET_PIECE_BYTES, asset.size - asked.start)
+        due = (asked.name, asked.start, asset.size, due_bytes)
+        if (told.name, told.start, told.total, len(told.content)) != due:
             raise MalformedError(
                 "the host sent another piece of an asset than this party asked for",
                 code="bad-message",
             )
-        digest = self._left[told.name]
-        partial = self._partial(digest)
+        end = told.start + len(told.content)
+        partial = self._partial(asset.digest)
         make_folder(partial.parent)
-        _require_room(partial.parent, told.total - told.start)
         try:
-            with partial.open("ab") as file:
+            with partial.open("ab" if told.start else "wb") as file:
                 file.write(told.content)
         except OSError as error:
             raise UnavailableError(
@@ -95,43 +101,35 @@ class AssetFetcher:
             name = told.name.removeprefix(ASSETS)
             self._tell(f"fetching {name}: {share} % of {told.total:,} bytes")
         if end == told.total:
-            self._finish(told.name, digest, partial)
+            self._finish(asset, partial)
 
-    def _finish(self, name: str, digest: Digest, partial: Path) -> None:
-        if _digest_of(partial) != digest:
+    def _finish(self, asset: Asset, partial: Path) -> None:
+        if digest_of(partial) != asset.digest:
             partial.unlink()
             raise IntegrityError(
-                f"the host sent another file than it declared: {name}",
+                f"the host sent another file than it declared: {asset.name}",
                 why="its digest differs from the declared one",
                 code="asset-differs",
             )
-        path = self._path(name)
-        make_folder(path.parent)
-        os.replace(partial, path)
-        del self._left[name]
+        make_folder(asset.path.parent)
+        if os.path.lexists(asset.path):  # since the fetch began
+            raise file_exists(f"recipe/{asset.name}")
+        os.replace(partial, asset.path)
+        self._keep(asset.name, asset.digest)
+        del self._left[asset.name]
         if not any(partial.parent.iterdir()):
             partial.parent.rmdir()
 
-    def _path(self, name: str) -> Path:
-        return self._place["recipe"] / name
-
     def _partial(self, digest: Digest) -> Path:
         return self._place[PARTIAL] / digest.raw.hex()
-
-
-def _digest_of(path: Path) -> Digest:
-    try:
-        with path.open("rb") as file:
-            return Digest(hashlib.file_digest(file, "sha256").digest())
-    except OSError as error:
-        raise unreadable(path, error) from None
 
 
 def _require_room(folder: Path, nbytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if nbytes + PIECE_BYTES > free:
         raise UnavailableError(
-            f"an asset of the recipe needs {nbytes:,} more bytes in {folder}",
+            f"assets of the recipe need {nbytes:,} more bytes in {folder}",
             why=f"{free:,} bytes are free on that disk",
+            fix="Free some space and type the same command again; what was fetched is kept",
             code="disk-full",
         )

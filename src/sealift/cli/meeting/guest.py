@@ -91,6 +91,7 @@ from sealift.meet.terms import (
 )
 from sealift.meet.words import words_of
 from sealift.release.agreement import Agreement
+from sealift.release.agreement.code import Asset
 from sealift.release.agreement.floor import require_allowed
 from sealift.release.agreement.resources import ROWS_LEASE, ReleaseRule, Resource
 from sealift.release.agreement.signed import save_signed
@@ -121,6 +122,7 @@ class MeetingProgress:
         terms: What it said yes to.
         agreement: What it signed; from then on nothing here changes.
         written: Digests of what this command wrote to recipe/ and job.toml.
+        fetched: Digests of the recipe's weights and texts that it fetched, by path.
         sealed: Size and time of the file that a sealed table was made of, by its name.
     """
 
@@ -132,6 +134,7 @@ class MeetingProgress:
     consent: SignedConsent | None = None
     agreement: Agreement | None = None
     written: tuple[Digest, ...] = ()
+    fetched: dict[str, Digest] = field(default_factory=dict)
     sealed: dict[str, str] = field(default_factory=dict)
 
 
@@ -417,10 +420,21 @@ class OwnerMeeting:
     def _fetch(self, declared: Declaration) -> AskAsset | None:
         """What to ask for of the recipe's weights and texts; None once they are there."""
         if self._fetcher is None:
-            files, written = declared.code.files, self.kept.written
-            self._fetcher = AssetFetcher(self.place, files, written, self._talk.say)
+            self._fetcher = AssetFetcher(
+                self.place,
+                [
+                    Asset(n, self.place["recipe"] / n, size, declared.code.files[n])
+                    for n, size in declared.assets.items()
+                ],
+                self.kept.fetched,
+                self._keep_fetched,
+                self._talk.say,
+            )
         self._asked = self._fetcher.next()
         return self._asked
+
+    def _keep_fetched(self, name: str, digest: Digest) -> None:
+        self._keep(fetched={**self.kept.fetched, name: digest})
 
     def _take_piece(self, told: AssetPiece) -> FromGuest:
         if self._fetcher is None or self._asked is None:
@@ -473,7 +487,6 @@ class OwnerMeeting:
         """Recipe and job, to be read; nothing that this command did not write is replaced."""
         job = declared.job.encode()
         shown = {Digest.of(each) for each in (job, *files.values())}
-        shown.update(declared.code.files.values())
         before = self.kept.written
         self.place.require_own({"job.toml": job}, files, before)
         self._keep(written=tuple({*before, *shown}))

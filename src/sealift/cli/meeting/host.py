@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sys
 import threading
 import time
@@ -49,7 +51,7 @@ from sealift.release.agreement.signed import (
     verify,
 )
 from sealift.release.agreement.tallies import tally_of
-from sealift.release.files import write_whole
+from sealift.release.files import make_folder, write_whole
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import STRANGERS, STRANGERS_EACH
 from sealift.session.relay.server import FULL, Relay
@@ -159,9 +161,10 @@ def _try_first(args: argparse.Namespace, place: PartyFolder) -> tuple[str, ...]:
     """
     files, schema = read_recipe(args.recipe)
     place.require_own({}, files, ())
+    assets = measure_assets(args.recipe)
+    place.require_own_assets(assets, {})
     if place["agreement.json"].exists():
         signed = load_signed(place["agreement.json"]).agreement
-        assets = measure_assets(args.recipe)
         if measure_bundle(files, "recipe.py", assets).digest != signed.code.digest:
             raise PolicyError(
                 "the recipe is not the one that all parties signed",
@@ -425,7 +428,23 @@ def _write(place: PartyFolder, host: Host, signed: SignedAgreement) -> None:
     verify(signed)
     write_whole(place["job.toml"], host.declaration.job.encode())
     place.write_recipe(dict(host.files))
+    for name, path in host.assets.items():
+        _put_beside(path, place, name)
     save_signed(signed, place["agreement.json"])
+
+
+def _put_beside(asset: Path, place: PartyFolder, name: str) -> None:
+    """A recipe's asset in the folder of the signed code; a second name where that can be."""
+    path = place["recipe"] / name
+    if path.exists():
+        return  # it was compared as the command began
+    make_folder(path.parent)
+    try:
+        os.link(asset, path)
+    except OSError:  # another disk
+        part = place[".asset.part"]
+        shutil.copyfile(asset, part)
+        os.replace(part, path)
 
 
 def _train(args: argparse.Namespace, place: PartyFolder, host: Host) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Collection, Mapping
@@ -18,10 +19,10 @@ from sealift.crypto.identity import (
     load_identity,
     save_identity,
 )
-from sealift.errors import UsageError
+from sealift.errors import UsageError, unreadable
 from sealift.ids import Digest
 from sealift.meet.invitation import PREFIX, Invitation, parse_invitation
-from sealift.release.agreement.code import read_bundle
+from sealift.release.agreement.code import ASSETS, read_bundle
 from sealift.release.files import (
     make_folder,
     read_secret_line,
@@ -160,6 +161,35 @@ class PartyFolder:
             return {}
         return read_bundle(folder)
 
+    def require_own_assets(
+        self, declared: Mapping[str, Digest], fetched: Mapping[str, Digest]
+    ) -> list[Path]:
+        """Below recipe/assets/ lies nothing but what is declared, or was fetched before.
+
+        Args:
+            declared: Digests of what is to lie there, by path in the recipe.
+            fetched: Digests of what this command itself put there, by path.
+
+        Returns:
+            What it put there and is declared no more.
+
+        Raises:
+            UsageError: ``file-in-the-way``, with the file's name.
+            UnavailableError: a file cannot be read.
+        """
+        gone = []
+        for path in sorted((self["recipe"] / ASSETS).rglob("*")):
+            if path.is_dir() and not path.is_symlink():
+                continue
+            name = path.relative_to(self["recipe"]).as_posix()
+            plain = path.is_file() and not path.is_symlink()
+            found = digest_of(path) if plain else None
+            if found is None or found not in (declared.get(name), fetched.get(name)):
+                raise file_exists(f"recipe/{name}")
+            if found != declared.get(name):
+                gone.append(path)
+        return gone
+
     def write_recipe(
         self, files: Mapping[str, bytes], written: Collection[Digest] = ()
     ) -> None:
@@ -184,6 +214,15 @@ def file_exists(name: str) -> UsageError:
         f"{name} exists and was not written by this meeting",
         code="file-in-the-way",
     )
+
+
+def digest_of(path: Path) -> Digest:
+    """A file's, read in pieces; raises ``UnavailableError`` if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return Digest(hashlib.file_digest(file, "sha256").digest())
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 def _hold(passphrase: str) -> str:

@@ -35,6 +35,7 @@ def tell_terms(terms: Terms, name: str, *, colour: bool) -> Iterator[str]:
     """
     cards = [each.body for each in terms.cards]
     yield from _tell(proposed_agreement(terms.declaration, cards), name, colour)
+    yield from _tell_assets(terms.declaration)
     yield "This program cannot check whether the host invented parties, or shows other terms to"
     yield "other parties. Compare the words below with another party, by telephone."
 
@@ -77,8 +78,18 @@ def tell_comparison(
     yield from (f"  {line}" for line in numbers)
     yield "  If you say yes, the host learns some seconds later your name, your keys, and whether"
     yield "  all of this fits, and so whether your table has values outside of these limits."
+    yield from _tell_assets(declared)
     if number > 1:
         yield f"  The host changed its declaration: this is number {number} of at most 3."
+
+
+def _tell_assets(declared: Declaration) -> Iterator[str]:
+    """What a yes to the comparison puts on the owner's disk."""
+    if sizes := declared.assets:
+        total = f"{sum(sizes.values()):,} bytes in all"
+        yield f"  The recipe brings {count(len(sizes), 'file')}, {total}, which this machine fetches:"
+    for name, size in sizes.items():
+        yield f"    {quote_foreign(name)}: {size:,} bytes"
 
 
 def _tell_field(rules: dict[str, Any]) -> Iterator[str]:
