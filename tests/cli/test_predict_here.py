@@ -171,6 +171,20 @@ def test_parameters_that_nobody_knows_are_not_guessed(
     assert "which parameters" in capsys.readouterr().err
 
 
+def test_a_card_quotes_what_a_file_says(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(folder, parameters={"width": 2, "kind": "x, depth 9 " + "y" * 999})
+    assert main(["model", "card", "model.safetensors"]) == 0
+    (line,) = (
+        each
+        for each in capsys.readouterr().out.splitlines()
+        if each.startswith("parameters")
+    )
+    assert 'kind "x, depth 9 yyy' in line
+    assert len(line) < 120
+
+
 def test_the_card(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", "card", "model.safetensors"]) == 0
     shown = capsys.readouterr()

@@ -12,7 +12,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from sealift.codec import encode
+from sealift.codec import encode, to_plain
 from sealift.errors import IntegrityError, MalformedError
 from sealift.ids import Digest
 from sealift.train.loop.states import chain_tensors, parse_tensors
@@ -82,6 +82,40 @@ def test_a_file_without_facts_is_named(tmp_path: Path) -> None:
         place.write_bytes(broken)
         with pytest.raises(MalformedError):
             read_facts(place)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("level", "no-level-at-all"),
+        ("level", "development (and none other)"),
+        ("plan", "a plan\x1b[2J"),
+        ("job", "a job of\nmany lines"),
+        ("agreement", "a" * 10_000),
+        ("train", {"ada\x1b[2J": 9}),
+        ("train", {f"owner-{n}": 9 for n in range(65)}),
+        ("train", {"ada": -9}),
+        ("heldout", {"ada, who is trusted by all": 9}),
+        ("parameters", {"width 2, depth": 3}),
+        ("measures", {"accuracy 1.0\nlevel": 0.5}),
+        ("measures", {"a" * 101: 0.5}),
+        ("statistics", {"a sum": {"shape": [], "values": [1.0]}}),
+        ("steps", -1),
+        ("schema", {"fields": []}),
+    ],
+)
+def test_facts_that_cannot_be_are_refused(
+    tmp_path: Path, name: str, said: object
+) -> None:
+    place = tmp_path / "model.safetensors"
+    text = encode(to_plain(some_facts()) | {name: said}).decode()
+    tensors = parse_tensors(plain_model(place))
+    place.write_bytes(b"".join(chain_tensors(tensors, {KEY: text}).pieces()))
+    with pytest.raises(MalformedError) as caught:
+        read_facts(place)
+    assert caught.value.code != "bug"
+    assert len(str(caught.value)) < 400
+    assert str(caught.value).replace("\n", "").isprintable()
 
 
 def test_a_receipt_knows_its_file(tmp_path: Path) -> None:

@@ -96,16 +96,16 @@ def _card_lines(facts: ModelFacts) -> Iterator[tuple[str, str]]:
     for number, spec in enumerate(schema_from_plain(facts.schema).fields):
         yield "" if number else "columns", _say_field(spec)
     for number, name in enumerate(facts.measures):
-        said = f"{quote_foreign(name)} {facts.measures[name]:.4g}"
+        said = f"{name} {facts.measures[name]:.4g}"
         yield "" if number else "measures", said
     if not facts.measures:
         yield "measures", "none"
     for name in facts.statistics:
-        yield "sums", f"{quote_foreign(name)}, in the file's header"
+        yield "sums", f"{name}, in the file's header"
     yield "agreement", f"{facts.agreement}, number {facts.number}, {facts.digest}"
     yield "recipe", f"{facts.code.digest}, starts in {quote_foreign(facts.code.entry)}"
     if facts.parameters:
-        named = (f"{quote_foreign(n)} {v}" for n, v in facts.parameters.items())
+        named = (f"{n} {quote_foreign(str(v))}" for n, v in facts.parameters.items())
         yield "parameters", ", ".join(named)
     yield "weights", str(facts.weights)
     yield "level", facts.level

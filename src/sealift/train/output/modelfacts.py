@@ -8,19 +8,22 @@ or all parties have signed: nothing of it is secret among them. It proves nothin
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from sealift.attest.level import check_level
 from sealift.codec import decode, encode
 from sealift.crypto.hash import sha256_of
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
 from sealift.errors import IntegrityError, MalformedError, unreadable
-from sealift.ids import Digest
+from sealift.ids import Digest, check_name
 from sealift.release.agreement import Agreement, CodeBundle
-from sealift.release.agreement.training import Parameter
+from sealift.release.agreement.training import Parameter, check_parameters
+from sealift.release.agreement.whole import MAX_PARTIES
 from sealift.train.loop.held import Chain, Content
 from sealift.train.loop.states import (
     MAX_HEADER_BYTES,
@@ -31,14 +34,16 @@ from sealift.train.loop.states import (
 from sealift.train.loop.statistics import Statistic
 from sealift.train.output.manifest import RunManifest
 from sealift.train.output.runreceipt import RunReceipt
+from sealift.train.plans import PlanName
 
 KEY: Final = "sealift"
 MAX_FACTS_BYTES: Final = 4 << 20
+_NUMBER_NAME: Final = re.compile(r"[a-z0-9_-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """One model.
+    """One model: well-formed, and so fit for being shown, whoever wrote it.
 
     Attributes:
         job: Name of the run that made it.
@@ -71,12 +76,34 @@ class ModelFacts:
     train: dict[str, int]
     heldout: dict[str, int]
     level: str
-    plan: str
+    plan: PlanName
     steps: int
     rows: int
     measures: dict[str, float]
     statistics: dict[str, Statistic] = field(default_factory=dict)
     weights: Digest
+
+    def __post_init__(self) -> None:
+        check_level(self.level)
+        check_name(self.job, what="job name")
+        check_name(self.agreement, what="agreement name")
+        check_parameters(self.parameters or {})
+        schema_from_plain(self.schema)
+        for owner in {**self.train, **self.heldout}:
+            check_name(owner, what="party name")
+        if max(len(self.train), len(self.heldout)) > MAX_PARTIES:
+            raise _ill("has more owners than an agreement may have", "train")
+        rows = (*self.train.values(), *self.heldout.values())
+        if min(self.number, self.steps, self.rows, *rows) < 0:
+            raise _ill("counts less than nothing", "rows")
+        if not all(map(_NUMBER_NAME.fullmatch, (*self.measures, *self.statistics))):
+            raise _ill("has a number whose name cannot be in an agreement", "measures")
+
+
+def _ill(why: str, field: str) -> MalformedError:
+    return MalformedError(
+        "the header of the model is not valid", why=f"it {why}", field=field
+    )
 
 
 def facts_of(
@@ -154,7 +181,8 @@ def read_facts(path: Path) -> ModelFacts:
 
     Raises:
         UnavailableError: it cannot be read.
-        MalformedError: ``no-model-facts``: no model of Sealift, or an older one; ``bad-tensors``.
+        MalformedError: ``no-model-facts``: no model of Sealift, or an older one; ``bad-tensors``;
+            or what is wrong in them.
     """
     try:
         with path.open("rb") as file:
