@@ -14,7 +14,7 @@ import pytest
 
 import sealift.cli.main as command
 import sealift.train.__main__ as rank
-from sealift.cli.console import CALLER, Caller, ask_afresh, ask_line, confirm, say
+from sealift.cli.console import CALLER, Caller, ask_afresh, ask_line, confirm, say, show
 from sealift.errors import UsageError
 from sealift.train.job.talk import Talk
 
@@ -117,3 +117,17 @@ def test_a_descriptor_that_is_not_there_is_no_caller(
     Caller.attend()
     Caller.tell("question", about="sign")
     assert Caller.hand_on() == ({}, [])
+
+
+def test_each_of_several_numbers_has_its_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    numbers = {"loss": 0.5, "alone.east.balanced_accuracy": 0.829}
+    show({"level": "tee", "metrics": numbers}, as_json=False, width=10)
+    assert capsys.readouterr().out.splitlines() == [
+        "level       tee",
+        "metrics     loss                          0.5",
+        "            alone.east.balanced_accuracy  0.829",
+    ]
+    show({"metrics": {}}, as_json=False, width=10)
+    assert capsys.readouterr().out == "metrics     none\n"

@@ -184,12 +184,23 @@ def say(line: str) -> None:
 def show(
     facts: Mapping[str, Any], *, as_json: bool, width: int, gap: str = "  "
 ) -> None:
-    """The result: one line of JSON, or a line for each fact, its name ``width`` wide."""
+    """The result: one line of JSON, or a line for each fact, its name ``width`` wide.
+
+    Of a fact that is several numbers by name each has its line.
+    """
     if as_json:
         print(json.dumps(facts))
         return
     for name, value in facts.items():
-        print(visible(f"{name:<{width}}{gap}{value}"))
+        several = isinstance(value, Mapping)
+        for number, line in enumerate(columns(value) if several else [value]):
+            print(visible(f"{'' if number else name:<{width}}{gap}{line}"))
+
+
+def columns(facts: Mapping[str, Any], least: int = 0) -> list[str]:
+    """A line for each fact; values stand below each other behind the longest name."""
+    width = max([least, *map(len, facts)])
+    return [f"{name:<{width}}  {value}" for name, value in facts.items()] or ["none"]
 
 
 def print_result(line: str) -> None:

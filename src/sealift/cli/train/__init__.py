@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from sealift.attest.level import Level
 from sealift.cli.arguments import Parser
-from sealift.cli.console import say
+from sealift.cli.console import columns, say
 from sealift.cli.judging import add_judging_arguments
 from sealift.cli.roles.attester import add_attester_arguments
 from sealift.cli.train.lines import TrainLines
@@ -30,7 +30,7 @@ from sealift.cli.view import add_view_argument, view_beside
 from sealift.codec import encode
 from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.keys import SecretKey
-from sealift.errors import PolicyError, UsageError
+from sealift.errors import PolicyError, UsageError, visible
 from sealift.events import Event, wall_clock
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.code import load_assets, load_bundle
@@ -143,10 +143,9 @@ def require_train(plan: Plan) -> None:
 
 def _show(summary: dict[str, Any]) -> None:
     metrics, statistics = summary.pop("metrics"), summary.pop("statistics", {})
-    for name, value in {**summary, **metrics}.items():
-        print(f"{name:<22}{value}")
-    for name, value in statistics.items():
-        print(f"{name:<22}{_shortened(value)}")
+    sums = {name: _shortened(value) for name, value in statistics.items()}
+    for line in columns({**summary, **metrics, **sums}, 20):
+        print(visible(line))
 
 
 def _shortened(value: Any) -> str:

@@ -189,7 +189,6 @@ def check_parameters(found: Mapping[str, object]) -> None:
         if not known or len(name) > MAX_PARAMETER or name.startswith("_"):
             raise MalformedError(
                 f"{name[:MAX_PARAMETER]!r} cannot be the name of a parameter",
-                fix="Use letters, digits and underscores, as for an argument in Python",
                 code="bad-parameter",
             )
 
