@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -101,12 +102,15 @@ class Opening:
 
 
 class Rooms:
-    """Memory of large shares and answers, used again: new memory costs as much as masking."""
+    """Memory of large shares and answers, used again: new memory costs as much as masking.
+
+    What is never given back, as after an exchange that failed, is freed with its last view.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._free: list[U32] = []
-        self._lent: dict[int, U32] = {}
+        self._lent: WeakValueDictionary[int, U32] = WeakValueDictionary()
 
     def take(self, numbers: int) -> U32:
         """Memory for so many numbers; what is in it is anything."""

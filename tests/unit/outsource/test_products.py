@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sealift.errors import IntegrityError, JobError, MalformedError, UsageError
+from sealift.errors import (
+    IntegrityError,
+    JobError,
+    MalformedError,
+    PeerError,
+    SealiftError,
+    UsageError,
+)
 from sealift.numeric.kernels import BLOCK, Kernels, best_kernels
 from sealift.numeric.loops import F32, U32, Answers
 from sealift.numeric.residues import BASES
 from sealift.outsource.check import Claim, exact_row
+from sealift.outsource.exchange import Arrived, MaskedShares
 from sealift.outsource.masked import SHARES, MaskedProducts, Share
 from sealift.outsource.multiplier import Multiplier
 from sealift.outsource.plain import PlainProducts, product
@@ -24,12 +33,13 @@ from sealift.outsource.terms import (
     OPERANDS,
     Backward,
     Direction,
+    Exchange,
     Forward,
     Layer,
     Tensor,
 )
 from sealift.outsource.trace import Recorder, StepKind
-from tests.sim.shareservers import InPlaceServers, residue_product
+from tests.sim.shareservers import Bend, InPlaceServers, residue_product
 
 KERNELS = best_kernels()  # compiled; numeric's tests have them equal the portable ones
 BOTH: tuple[Direction, ...] = ("input", "weight")
@@ -312,6 +322,78 @@ def test_naming_a_server_takes_little_memory(
     finally:
         tracemalloc.stop()
     assert peak < 2 * (x.size + w.size + dy.size)
+
+
+class RoomyServers(InPlaceServers):
+    """Answer in memory of the accelerator's own, as connections do, and may leave then."""
+
+    def __init__(self, bend: Bend, *, leave: bool) -> None:
+        super().__init__(bend)
+        self.leave = leave
+
+    def ask(
+        self,
+        exchange: Exchange,
+        sent: Sequence[MaskedShares],
+        take: Callable[[int], U32],
+        arrived: Arrived,
+    ) -> list[Answers]:
+        found = super().ask(exchange, sent, take, lambda *_: None)
+        for views in self.views.values():
+            views.clear()
+        rooms: list[Answers] = []
+        for number, (p, m, z) in enumerate(found):
+            rooms.append((take(p.size), take(m.size), take(z.size)))
+            for room, answer in zip(rooms[-1], (p, m, z), strict=True):
+                room[:] = answer
+            if not self.leave:
+                arrived(number, slice(0, p.size), rooms[-1])
+        if self.leave:
+            raise PeerError("P (cloud-p) is gone", code="server-gone")
+        return rooms
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (lambda a: a, "server-gone"),
+        (lambda a: _changed(a, 1), "wrong-product"),
+        (lambda a: np.full_like(a, (1 << 32) - 1), "bad-share"),
+    ],
+)
+def test_exchanges_that_failed_leave_no_memory(
+    answer: Callable[[U32], U32], code: str
+) -> None:
+    """A step is tried again up to 1024 times; each large layer has hundreds of MB."""
+    layer = Layer(name="fc", batch=1_100, inputs=8, outputs=256)
+
+    def bend(who: Share, _: Layer, what: Direction, right: U32) -> U32:
+        return answer(right) if who == "P" else right
+
+    servers = RoomyServers(bend, leave=code == "server-gone")
+    multiplier, (x, w, _) = masked(servers), values(layer)
+
+    def try_step(number: int) -> None:
+        multiplier.begin(StepKind("train", layer.batch), number, Recorder())
+        multiplier.forward(Forward(layer, ()), x, w)
+        multiplier.settle()
+
+    def fail(number: int) -> None:
+        with pytest.raises(SealiftError) as caught:
+            try_step(number)
+        assert caught.value.code == code
+
+    tracemalloc.start()
+    try:
+        sizes = []
+        for number in range(9):
+            fail(number)
+            gc.collect()  # errors hold the frames in which they were raised
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    answer_bytes = 4 * layer.batch * layer.outputs
+    assert sizes[-1] - sizes[1] < answer_bytes
 
 
 def test_parts_of_a_mask_are_the_mask() -> None:
