@@ -15,8 +15,11 @@ from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.data import staging
 from sealift.data.ownersvault import OwnersVault
+from sealift.data.schema.card import read_card
 from sealift.data.schema.schema import Field, Schema
 from sealift.data.sealing import seal_shards
+from sealift.train.output.modelform import form_of
+from tests.cli.test_predict_here import write_model
 from tests.sim.servinghowto import boxes
 
 IDENTITY = create_identity("lab")
@@ -67,6 +70,30 @@ def schema_of_floats() -> Schema:
 
 def left() -> set[str]:
     return {path.name for path in Path("out").iterdir()}
+
+
+def test_what_the_model_was_built_with_is_sealed_with_it(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(home)
+    (home / "model.safetensors").rename("m.safetensors")
+    form = Path("form.toml").read_text()
+    Path("form.toml").write_text(f"{form}\n[parameters]\nwidth = 3\n")
+    assert seal() == 2
+    assert "are not those that the model was trained with" in capsys.readouterr().err
+    Path("form.toml").write_text(form)
+    assert seal() == 0
+    card = read_card(Path("out") / "m.resource.json")
+    assert form_of(card.resource).parameters == {"width": 2}
+
+
+def test_parameters_that_nobody_knows_are_not_sealed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(home, parameters=None)
+    (home / "model.safetensors").rename("m.safetensors")
+    assert seal() == 2
+    assert "does not say which parameters" in capsys.readouterr().err
 
 
 def test_once_the_key_is_kept_the_files_follow(

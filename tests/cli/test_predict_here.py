@@ -111,6 +111,26 @@ def test_an_unlabelled_table_is_predicted_as_its_owner_writes_it(
 
 
 @pytest.mark.cold
+def test_a_recipe_reads_its_assets(folder: Path) -> None:
+    recipe = RECIPE.replace(
+        b"def build(width=1):",
+        b"from sealift import recipes\n\n\ndef build():\n"
+        b"    width = int(bytes(recipes.asset('width.txt')))",
+    )
+    (folder / "recipe" / "recipe.py").write_bytes(recipe)
+    (folder / "recipe" / "assets").mkdir()
+    asset = folder / "recipe" / "assets" / "width.txt"
+    asset.write_text("2")
+    assets = {"assets/width.txt": Digest.of(b"2")}
+    code = measure_bundle({"recipe.py": recipe}, "recipe.py", assets)
+    write_model(folder, code=code, parameters={})
+    assert main(["predict", "model.safetensors", "new.csv", "-o", "out.csv"]) == 0
+    assert predicted(folder / "out.csv") == EXPECTED
+    asset.write_text("3")
+    assert main(["predict", "model.safetensors", "new.csv"]) == 5
+
+
+@pytest.mark.cold
 def test_a_column_that_the_recipe_needs_is_named(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -157,3 +157,6 @@ def test_an_adapter_is_trained_on_weights_that_came_with_the_recipe(
         f"{each}.{part}" for each in places for part in ("down", "up")
     }
     assert all(model[f"{each}.up"].abs().max() > 0 for each in places)
+    for asset in ("base.safetensors", "config.json", "more.safetensors"):
+        kept = home / "recipe" / "assets" / asset
+        assert kept.read_bytes() == (home / "digits" / "assets" / asset).read_bytes()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Final
@@ -34,7 +34,6 @@ from sealift.errors import (
 )
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer
-from sealift.release.agreement.training import Parameter
 from sealift.train.job.settings import ServingTable
 from sealift.train.loop.faults import Fault, believable, explain
 from sealift.train.output.modelform import Fields, ModelForm
@@ -105,7 +104,6 @@ class ModelWorker:
         lost: Told what went wrong when no worker can be had any more.
         clock: Monotonic seconds.
         sink: Gets ``serve.restarted`` and ``serve.unscrubbed``.
-        parameters: Of the recipe's ``build``.
     """
 
     def __init__(
@@ -118,7 +116,6 @@ class ModelWorker:
         lost: Callable[[SealiftError], None] = lambda error: None,
         clock: Callable[[], float] = time.monotonic,
         sink: Sink = discard,
-        parameters: Mapping[str, Parameter] | None = None,
     ) -> None:
         self._executor = executor
         self._form = form
@@ -132,7 +129,7 @@ class ModelWorker:
         rows = max(settings.max_batch_rows, form.max_rows)
         self._room = SharedBuffer(rows * form.inputs.row_bytes)
         area_bytes = rows * max(each.schema.row_bytes for each in found)
-        self._terms = _Terms(form, self._room, area_bytes, settings, parameters or {})
+        self._terms = _Terms(form, self._room, area_bytes, settings)
         _LIVE.add(self)
 
     def start(self) -> None:
@@ -247,7 +244,6 @@ class _Terms:
     room: SharedBuffer
     area_bytes: int
     settings: ServingTable
-    parameters: Mapping[str, Parameter]
 
     def order(self, equipment: TaskEquipment, model: SharedBuffer) -> ServeOrder:
         return ServeOrder(
@@ -258,7 +254,7 @@ class _Terms:
             form=self.form.to_plain(),
             room=self.room.length,
             threads=self.settings.threads,
-            parameters=dict(self.parameters),
+            parameters=dict(self.form.parameters),
         )
 
 

@@ -17,7 +17,7 @@ from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError
 from sealift.release.agreement import MAX_DIGITS
-from sealift.release.agreement.code import load_bundle
+from sealift.release.agreement.code import load_assets, load_bundle
 from sealift.serve.modelworker import ModelWorker
 from sealift.serve.pending import pack_question, unpack_answer
 from sealift.train.job.settings import ServingTable
@@ -61,17 +61,22 @@ def predict_table(
     """
     files = load_bundle(bundle, facts.code)
     settings = ServingTable(max_batch_rows=ASKED_ROWS, work_s=WORK_S)
-    with RecipeExecutor(files, facts.code.entry, text=text, tell=tell) as executor:
+    assets, entry = load_assets(bundle, facts.code.files), facts.code.entry
+    with RecipeExecutor(files, entry, text=text, tell=tell, assets=assets) as executor:
         Confinement.parse(executor.sandbox).require(())  # no level lets it run bare
 
         def start(stack: ExitStack, outputs: Fields) -> ModelWorker:
-            form = ModelForm(inputs=inputs, outputs=outputs, max_rows=ASKED_ROWS)
+            form = ModelForm(
+                inputs=inputs,
+                outputs=outputs,
+                max_rows=ASKED_ROWS,
+                parameters=facts.parameters or {},
+            )
             model = ModelWorker(
                 executor,
                 form,
                 lambda: SharedBuffer.of(content),
                 settings=settings,
-                parameters=facts.parameters or {},
             )
             stack.enter_context(closing(model))
             model.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +145,8 @@ def run(args: argparse.Namespace) -> int:
         _show(args, finished)
         return 0
     vault.demand_free((args.name,), args.out)
-    content = _content(args, owner)
+    content, said = _content(args, owner)
+    form = _with_parameters(form, said)
     key = SecretKey.generate()
     make_folder(args.out)
     card = seal_model_file(
@@ -178,24 +180,57 @@ def _finished(
     card = read_card(path) if path.exists() else None
     if card is None or not vault.kept(card):
         return None
-    if (card.resource.part, card.resource.schema) != ("model", form.to_plain()):
+    found = dict(card.resource.schema)
+    if not form.parameters:  # then they are the model's, which is not read again
+        found.pop("parameters", None)
+    if (card.resource.part, found) != ("model", form.to_plain()):
         return None
     say(f"{args.source} was not read again")
     return card
 
 
-def _content(args: argparse.Namespace, owner: Identity) -> bytes:
-    """The model's safetensors: of a file, or of a run, checked like its owner would."""
+def _content(
+    args: argparse.Namespace, owner: Identity
+) -> tuple[bytes, ModelFacts | None]:
+    """The model's safetensors, and what is known of it: of a file, or of a run, as checked."""
+    from sealift.train.output.modelfacts import facts_in, facts_of
+
     if not args.source.is_dir():
-        return read_whole(args.source, MAX_MODEL_BYTES)
+        content = read_whole(args.source, MAX_MODEL_BYTES)
+        return content, facts_in(content)
     if args.agreement is None:
         raise UsageError(
             "the folder of a run needs --agreement", fix="Add --agreement FILE"
         )
+    from sealift.cli.model.output import read_receipt
     from sealift.train.output.opening import open_output
 
     verified = load_equipped(args)
-    return open_output(args.source, owner, verified).content
+    opened = open_output(args.source, owner, verified)
+    receipt = read_receipt(args.source, opened, verified)
+    parameters = receipt.settings.training.parameters if receipt else None
+    return opened.content, facts_of(verified.agreement, opened.manifest, parameters)
+
+
+def _with_parameters(form: ModelForm, facts: ModelFacts | None) -> ModelForm:
+    """The form with what the model was built with: as trained, or as its owner says.
+
+    Raises:
+        UsageError: nobody says it, or the owner says something else.
+    """
+    if facts is None or (facts.parameters is None and form.parameters):
+        return form
+    if facts.parameters is None:
+        raise UsageError(
+            "the model does not say which parameters its recipe was built with",
+            fix="Write them under [parameters] in the form, or seal the run where its receipt.json lies in its folder",
+        )
+    if form.parameters and form.parameters != facts.parameters:
+        raise UsageError(
+            "the form's [parameters] are not those that the model was trained with",
+            fix="Leave them out of the form: they are taken from the model",
+        )
+    return replace(form, parameters=facts.parameters)
 
 
 def _show(args: argparse.Namespace, card: ResourceCard) -> None:

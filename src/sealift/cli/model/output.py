@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift.attest.level import protects_nobody
@@ -162,7 +163,7 @@ def _open(args: argparse.Namespace) -> str:
     opened = open_output(args.folder, owner, verified)
     manifest, receipt, refused = opened.manifest, None, None
     try:
-        receipt = _read_receipt(args, opened, verified)
+        receipt = read_receipt(args.folder, opened, verified)
     except SealiftError as error:
         error.fix = f"{args.output} was written; do not use {args.folder / RUN_RECEIPT_NAME} as its receipt"
         refused = error
@@ -183,8 +184,8 @@ def _open(args: argparse.Namespace) -> str:
     return manifest.level
 
 
-def _read_receipt(
-    args: argparse.Namespace, opened: OpenedModel, verified: VerifiedAgreement
+def read_receipt(
+    folder: Path, opened: OpenedModel, verified: VerifiedAgreement
 ) -> RunReceipt | None:
     """The receipt of the run, where it lies beside the model and names this very model.
 
@@ -193,7 +194,7 @@ def _read_receipt(
     """
     from sealift.train.output.runreceipt import demand_of, open_run
 
-    place = args.folder / RUN_RECEIPT_NAME
+    place = folder / RUN_RECEIPT_NAME
     if not place.exists():
         return None
     raw, own = read_whole(place, MAX_RUN_RECEIPT_BYTES), Digest.of(opened.content)

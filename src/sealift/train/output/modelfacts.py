@@ -190,13 +190,21 @@ def read_facts(path: Path) -> ModelFacts:
             head += file.read(min(int.from_bytes(head, "little"), MAX_HEADER_BYTES))
     except OSError as error:
         raise unreadable(path, error) from error
-    text = read_metadata(head).get(KEY)
-    if text is None:
+    facts = facts_in(head)
+    if facts is None:
         raise MalformedError(
             f"{path} does not say how it was trained",
             why="its header has no facts of Sealift: another program wrote the file, or an older version",
             code="no-model-facts",
         )
+    return facts
+
+
+def facts_in(content: bytes) -> ModelFacts | None:
+    """The same of the file's bytes, at least those of its header; None if it has no facts."""
+    text = read_metadata(content).get(KEY)
+    if text is None:
+        return None
     return decode(ModelFacts, text.encode(), max_bytes=MAX_FACTS_BYTES)
 
 

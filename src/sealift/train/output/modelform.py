@@ -22,6 +22,7 @@ from sealift.errors import MalformedError, PolicyError, nearest
 from sealift.ids import check_name
 from sealift.release.agreement import MAX_DIGITS, Resource
 from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement.training import Parameter
 from sealift.release.files import read_whole
 
 FORMAT: Final = "sealift-model"
@@ -31,7 +32,7 @@ MAX_STEPS: Final = 1 << 16
 MAX_CLIENTS: Final = 4096
 _KEYS: Final = frozenset({
     "format", "inputs", "outputs", "tokens", "max_rows", "max_steps", "mixed",
-    "clients", "description",
+    "clients", "description", "parameters",
 })  # fmt: skip
 
 
@@ -68,6 +69,7 @@ class ModelForm:
         max_steps: Most steps of one generation.
         mixed: Whether rows of several clients may share a batch.
         clients: Identity keys that may ask, by name; empty for anybody.
+        parameters: What the recipe's ``build`` is called with.
     """
 
     inputs: Schema
@@ -78,6 +80,7 @@ class ModelForm:
     mixed: bool = False
     clients: Mapping[str, PublicKey] = field(default_factory=dict)
     description: str = ""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.outputs is None and self.tokens is None:
@@ -89,6 +92,9 @@ class ModelForm:
             raise _bad("clients", f"the limit is {MAX_CLIENTS} clients")
         for name in self.clients:
             check_name(name, what="client's name")
+        for name, value in self.parameters.items():
+            if not isinstance(value, Parameter):
+                raise _bad(f"parameters.{name[:60]}", "it must be a number or a text")
 
     def to_plain(self) -> dict[str, Any]:
         """What stands in the agreement."""
@@ -105,6 +111,8 @@ class ModelForm:
                 plain[name] = _fields_to_plain(found)
         if self.description:
             plain["description"] = self.description
+        if self.parameters:
+            plain["parameters"] = dict(self.parameters)
         return plain
 
 
@@ -178,6 +186,7 @@ def form_from_plain(plain: Mapping[str, Any]) -> ModelForm:
         mixed=_typed(plain, "mixed", bool, False),
         clients={name: PublicKey.from_text(str(key)) for name, key in clients.items()},
         description=_typed(plain, "description", str, ""),
+        parameters=_typed(plain, "parameters", dict, {}),
     )
 
 
