@@ -165,3 +165,25 @@ def test_files_that_are_written_differently_are_not_drafted_as_one(home: Path) -
     assert (
         main(["data", "schema", "a/t.csv", "b/t.csv", "--table", "a/table.toml"]) == 0
     )
+
+
+def test_a_doubtful_mark_names_the_file_that_is_to_be_made(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever has no table.toml reads where it goes, and that the draft is there."""
+    (home / "sample.csv").write_text("age;dose\n1;13.860\n2;14.125\n")
+    words = ["data", "schema", "sample.csv", "-o", "s.toml"]
+    assert main(words) == 6
+    said = capsys.readouterr().err
+    assert "a draft is in s.toml" in said
+    assert (
+        'Make a file table.toml beside sample.csv with the line `decimal = "."` if it is a '
+        'decimal mark, or `thousands = "."` if it separates thousands, then type the command again'
+    ) in said
+    (home / "s.toml").unlink()
+    (home / "table.toml").write_text('[columns]\nage = "age"\n')
+    assert main(words) == 6
+    assert 'Write the line `decimal = "."`' in capsys.readouterr().err
+    (home / "s.toml").unlink()
+    (home / "table.toml").write_text('decimal = "."\n')
+    assert main(words) == 0

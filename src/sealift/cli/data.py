@@ -21,7 +21,7 @@ from sealift.cli.console import say, unlock
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.ownersvault import OwnersVault
-from sealift.errors import UsageError
+from sealift.errors import MalformedError, UsageError
 from sealift.events import Event, Sink, discard
 from sealift.ids import check_name
 from sealift.release.broker.stores import opened_vault
@@ -181,7 +181,12 @@ def _draft(args: argparse.Namespace) -> None:
     if draft.fits:
         return
     with _progress("comparing all cells with the draft") as sink:
-        check_tables(args.source, draft.schema, options, sink)
+        try:
+            check_tables(args.source, draft.schema, options, sink)
+        except MalformedError:
+            if args.out is not None:
+                say(f"a draft is in {args.out}; the table does not fit it yet:")
+            raise
 
 
 def _seal(args: argparse.Namespace) -> None:

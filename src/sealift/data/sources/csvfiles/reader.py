@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow.csv as arrowcsv
 
-from sealift.data.schema.owntable import AS_IT_LOOKS, OwnTable
+from sealift.data.schema.owntable import AS_IT_LOOKS, FILE, OwnTable
 from sealift.data.schema.rows import Array, Columns, Locate, bad_table, misfits
 from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.arrow import reading
@@ -396,11 +396,16 @@ class _Inspection:
             mark = "," if "," in text else "."
             more = f"{cells - 1:,} more cell{'s' if cells > 2 else ''} of the column"
             others = f" (and {more})" if cells > 1 else ""
+            decimal, thousands = f'`decimal = "{mark}"`', f'`thousands = "{mark}"`'
+            either = f"{decimal} if it is a decimal mark, or {thousands} if it separates thousands"
+            fix = f"Write the line {either}, in {self._own.source}"
+            if self._own == AS_IT_LOOKS:
+                fix = f"Make a file {FILE} beside {self._structure.path.name} with the line {either}, then type the command again"
             self._add(
                 row,
                 at,
                 f"{text!r}{others} could have a decimal mark or a thousands separator, and no other cell decides it",
-                f'Write decimal = "{mark}" in table.toml if it is a decimal mark, or thousands = "{mark}" if it separates thousands',
+                fix,
             )
 
     def _add_mixed_units(self) -> None:
