@@ -193,10 +193,12 @@ def _run_lines(
         *(said for path in args.with_log for said in _logged(path, receipt, verified)),
     ]
     if not compared:
-        outside.append("self-consistent only")
-        outside.append("to show that it is not forged, add --with-log or --head")
+        outside.append("internally consistent")
     yield Line("verified", "; ".join([*compared, *outside]))
-    alone = "verified against itself only: no log and no head was compared"
+    alone = (
+        "The receipt is internally consistent. To prove that it is not forged, "
+        "add `--with-log audit.db`."
+    )
     yield Line(
         "verdict", "verified, and compared with what you gave" if compared else alone
     )
