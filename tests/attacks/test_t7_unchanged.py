@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from sealift.errors import JobError
-from sealift.train.loop.held import Held
+from sealift.train.loop.choice import BestState
+from sealift.train.loop.held import Held, read_of
 from sealift.train.loop.states import (
     Settled,
     TensorBytes,
@@ -67,6 +68,22 @@ def trained() -> Trainer:
 
 def assert_found(training: Trainer, *uses: Callable[[], object]) -> None:
     for use in (training.verify, training.snapshot, *uses):
+        with pytest.raises(JobError) as caught:
+            use()
+        assert caught.value.code == "state-changed"
+
+
+def test_a_bit_of_the_best_state_which_waits_for_the_end() -> None:
+    training = trained()
+    asked = replace(SETTINGS, measure="loss", keep="best")
+    training.best = BestState(asked)
+    training.best.take(0, {"loss": 1.0}, training.joint)
+    training.snapshot()
+    kept = training.best._state
+    assert kept is not None
+    tensors = read_of(kept.tensors, 0, len(kept.tensors))
+    training.best._state = replace(kept, tensors=flip(tensors, 8 * len(tensors) - 1))
+    for use in (training.snapshot, lambda: training.best.state):
         with pytest.raises(JobError) as caught:
             use()
         assert caught.value.code == "state-changed"

@@ -67,11 +67,15 @@ def test_it_goes_on_from_a_checkpoint() -> None:
     assert read_of(again.to_bytes(), 0, len(again.to_bytes())) == read_of(
         best.to_bytes(), 0, len(best.to_bytes())
     )
-    nothing = BestState(BEST)
-    nothing.restore(b"")
-    assert nothing.epoch == -1
-    with pytest.raises(MalformedError):
-        nothing.restore(b"x" * 10)
+    again.restore(b"")  # a checkpoint before the first evaluation
+    assert (again.epoch, again.is_over, again.state) == (-1, False, None)
+
+
+@pytest.mark.parametrize("length", [10, 25, 30])
+def test_a_choice_that_was_cut_off_is_refused(length: int) -> None:
+    with pytest.raises(MalformedError) as caught:
+        BestState(BEST).restore(b"x" * length)
+    assert caught.value.code == "bad-tensors"
 
 
 def test_a_measure_that_nobody_took_is_said_with_those_there_are() -> None:

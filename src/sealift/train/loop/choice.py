@@ -14,6 +14,7 @@ from sealift.errors import JobError, MalformedError
 from sealift.train.loop.held import Content, part_of, read_of
 from sealift.train.loop.states import (
     MODEL,
+    Settled,
     TrainingState,
     chain_tensors,
     join_state,
@@ -34,14 +35,30 @@ class BestState:
 
     Attributes:
         epoch: After which it was measured; -1 before the first.
-        state: To be handed out; None while the last one is.
     """
 
     def __init__(self, settings: TrainingSettings) -> None:
         self._settings = settings
-        self._value, self._since = 0.0, 0
-        self.epoch = -1
-        self.state: TrainingState | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._value, self._since, self.epoch = 0.0, 0, -1
+        self._keep(None)
+
+    def _keep(self, state: TrainingState | None) -> None:
+        self._state = state
+        self._settled = None if state is None else Settled(state)
+
+    @property
+    def state(self) -> TrainingState | None:
+        """To be handed out, as it was kept; None while the last one is.
+
+        Raises:
+            JobError: code ``state-changed``.
+        """
+        if self._state is not None and self._settled is not None:
+            self._settled.verify(self._state)
+        return self._state
 
     def take(
         self, epoch: int, measured: Mapping[str, float], state: TrainingState
@@ -72,7 +89,7 @@ class BestState:
         if self._settings.keep == "best":  # what trains on is not handed out
             own = parse_tensors(state.tensors)
             model = {n: each for n, each in own.items() if n.startswith(MODEL)}
-            self.state = TrainingState(state.step, chain_tensors(model), b"")
+            self._keep(TrainingState(state.step, chain_tensors(model), b""))
         return True
 
     @property
@@ -81,25 +98,30 @@ class BestState:
         return 0 < self._settings.stop_after <= self._since
 
     def to_bytes(self) -> Content:
-        """For a checkpoint; nothing before the first evaluation."""
+        """For a checkpoint; nothing before the first evaluation.
+
+        Raises:
+            JobError: code ``state-changed``.
+        """
         if self.epoch < 0:
             return b""
         head = _HEAD.pack(self._value, self.epoch, self._since)
-        if self.state is None:
+        if (state := self.state) is None:
             return head
-        joined = join_state(self.state)
+        joined = join_state(state)
         return head + read_of(joined, 0, len(joined))
 
     def restore(self, raw: Content) -> None:
-        """Go on from what ``to_bytes`` made.
+        """Go on from what ``to_bytes`` made, whatever was before.
 
         Raises:
             MalformedError: ``bad-tensors``, if it is something else.
         """
+        self._forget()
         if not len(raw):
             return
         if len(raw) < _HEAD.size:
             raise MalformedError("the bytes are no choice", code="bad-tensors")
         self._value, self.epoch, self._since = _HEAD.unpack(read_of(raw, 0, _HEAD.size))
         rest = part_of(raw, _HEAD.size, len(raw) - _HEAD.size)
-        self.state = split_state(rest) if len(rest) else None
+        self._keep(split_state(rest) if len(rest) else None)

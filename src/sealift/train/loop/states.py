@@ -341,6 +341,8 @@ def join_state(state: TrainingState) -> Content:
 
 def split_state(raw: Content) -> TrainingState:
     """What ``join_state`` made; raises ``bad-tensors`` for anything else."""
+    if len(raw) < _HEAD.size:
+        raise _no_state()
     step, length = _HEAD.unpack(read_of(raw, 0, _HEAD.size))
     middle = _HEAD.size + length
     if length > MAX_TREE_BYTES or middle > len(raw):

@@ -185,10 +185,10 @@ def _train_passes(
             joint = joint_numbers(heldout, rule.digits)
             if best.take(epoch, joint, slices[0].trainer.joint):
                 kept = heldout
-    if best.state is None:
+    if (state := best.state) is None:
         return heldout
     for each in slices:
-        each.trainer.join(best.state)
+        each.trainer.join(state)
     return kept
 
 

@@ -613,9 +613,8 @@ class RankedJob:
 
     def _take_best(self) -> None:
         """Hand out the best state, with what was measured of it."""
-        best = self.trainer.best
-        if best.state is not None:
-            self.trainer.join(best.state)
+        if (state := self.trainer.best.state) is not None:
+            self.trainer.join(state)
             self.handout.heldout.restore(self._best)
 
     def _judge_numbers(self, part: RankNumbers) -> RankNumbers:
