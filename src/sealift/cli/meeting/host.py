@@ -221,6 +221,12 @@ def _open_book(args: argparse.Namespace, place: PartyFolder) -> MeetingState:
         print(f"{seat.name}  {line}", flush=True)
         Caller.tell("invitation", party=seat.name, line=line)
     say("send each party its line; keep it secret until that party has used it")
+    if not args.address and args.listen == LISTEN:
+        say(
+            f"these invitations work on this machine only, because they name {LISTEN}; for other "
+            "machines invite in an empty folder, with --listen 0.0.0.0:7420 and --address "
+            "NAME:7420, where NAME leads the parties to this machine"
+        )
     return book
 
 
