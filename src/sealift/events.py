@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 _METRIC: Final = "metric."
@@ -68,3 +69,9 @@ def emit(sink: Sink, kind: str, **fields: Value) -> None:
 def wall_clock() -> float:
     """Seconds since 1970: for certificates, validity, and what people read."""
     return time.time()  # noqa: TID251 - the one place where a command takes its time
+
+
+def say_local_time(at_s: int) -> str:
+    """Seconds since 1970 as a person here reads a time: ``2027-01-16 09:00:00 CET``."""
+    here = datetime.fromtimestamp(at_s, UTC).astimezone()
+    return here.strftime("%Y-%m-%d %H:%M:%S %Z")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from sealift.cli.meeting.question import (
     tell_terms,
 )
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, fold
 from sealift.meet.messages import Check
 from sealift.meet.terms import Terms, agreement_of, proposed_agreement
 from sealift.release.agreement.explain import RED, explain
@@ -25,6 +27,16 @@ from tests.sim.invited import MetGuest, MetHost, walk
 
 HOSTILE = "x\x1b[2J\x1b[31mSign? y\r\n\u202eedisrever\u0007"
 WORDING = Path(__file__).parent / "wording" / "join.txt"
+
+
+@pytest.fixture(autouse=True)
+def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Times are shown as they are here."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.fixture
@@ -52,6 +64,20 @@ def test_the_wording_as_it_is_reviewed(terms: Terms) -> None:
     """One file holds it, so that a change of words is seen as such."""
     shown = re.sub(r"sha256:[0-9a-f]{64}", "sha256:...", screen(terms))
     assert shown == WORDING.read_text("utf-8").rstrip("\n")
+
+
+def test_a_line_is_wrapped_once(terms: Terms) -> None:
+    """Beside the command's name none is too long for 80 columns: no word stands alone."""
+    for line in screen(terms).splitlines()[:-1]:  # the last is a sentence as it is
+        assert len(fold(f"sealift: {line}")) == 1 or "sha256:" in line
+
+
+def test_the_end_is_said_in_local_time(
+    terms: Terms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "XST-5:30")
+    time.tzset()
+    assert "No key is released after 2027-01-16 13:30:00 XST." in screen(terms)
 
 
 def test_what_is_shown_is_said_of_what_is_signed(
@@ -124,7 +150,8 @@ def test_what_others_wrote_cannot_draw_on_the_screen(terms: Terms) -> None:
     assert "\u202e" not in shown
     assert "\n  age: 0 = a\n" in shown
     assert "sealift: " not in shown
-    assert max(map(len, shown.splitlines())) < 120
+    folded = [each for line in shown.splitlines() for each in fold(f"sealift: {line}")]
+    assert max(map(len, folded)) <= 80
 
 
 def test_categories_leave_by_a_yes_for_each_column_alone(

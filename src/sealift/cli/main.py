@@ -105,7 +105,7 @@ NOUNS: Final[dict[str, str]] = {
     "host": "invite parties to a meeting, sign with them, train, and get the model",
     "join INVITATION": "join a meeting with your own table, sign, and take part in the training",
     "join": "take part in a job with your sealed data",
-    "model": "seal a model, so that it can be served",
+    "model": "show the card of a model's file; seal a model, so that it can be served",
     "key": "create, back up and restore an identity key",
     "orchestrator": "coordinate a job: connect its parties, renew leases, report progress",
     "output": "approve the release of a run's model, or open the model as its owner",

@@ -22,9 +22,9 @@ from sealift.data.sources.csvfiles.structure import look_at
 from sealift.data.sources.problems import Problems
 from sealift.data.sources.table import infer_schema, is_text, open_table, tell_numbers
 from sealift.errors import SealiftError, UnavailableError
-from sealift.events import wall_clock
+from sealift.events import say_local_time, wall_clock
 from sealift.meet.invitation import Invitation
-from sealift.release.agreement.explain import count, say_time
+from sealift.release.agreement.explain import count
 from sealift.train.job.settings import parse_address
 
 
@@ -51,7 +51,7 @@ def check(args: argparse.Namespace) -> int:
 
 def _look_at(invitation: Invitation) -> str:
     invitation.require_in_time(wall_clock())
-    until = say_time(invitation.expires_s)
+    until = say_local_time(invitation.expires_s)
     return f"for {invitation.name}, until {until}; the host's key is {invitation.host}"
 
 

@@ -62,7 +62,7 @@ class Brought:
             return self.source.name
         if split.heldout:
             return f"{self.source.name} ({split.percent} % held out)"
-        return f"{self.source.name} (but {split.percent} %)"
+        return f"{self.source.name}, {100 - split.percent} % to train on"
 
     @property
     def stamp(self) -> str:

@@ -36,8 +36,10 @@ def tell_terms(terms: Terms, name: str, *, colour: bool) -> Iterator[str]:
     cards = [each.body for each in terms.cards]
     yield from _tell(proposed_agreement(terms.declaration, cards), name, colour)
     yield from _tell_assets(terms.declaration)
-    yield "This program cannot check whether the host invented parties, or shows other terms to"
-    yield "other parties. Compare the words below with another party, by telephone."
+    yield (
+        "This program cannot check whether the host invented parties, or shows other terms to "
+        "other parties. Compare the words below with another party, by telephone."
+    )
 
 
 def tell_declared(declared: Declaration, name: str, *, colour: bool) -> Iterator[str]:
@@ -76,8 +78,10 @@ def tell_comparison(
     for name, rows in fewest.items():
         yield f"  {quote_foreign(name)}: at least {count(rows, 'row')}"
     yield from (f"  {line}" for line in numbers)
-    yield "  If you say yes, the host learns some seconds later your name, your keys, and whether"
-    yield "  all of this fits, and so whether your table has values outside of these limits."
+    yield (
+        "  If you say yes, the host learns some seconds later your name, your keys, and whether "
+        "all of this fits, and so whether your table has values outside of these limits."
+    )
     yield from _tell_assets(declared)
     if number > 1:
         yield f"  The host changed its declaration: this is number {number} of at most 3."

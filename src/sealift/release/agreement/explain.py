@@ -27,6 +27,7 @@ from sealift.attest.reference import (
 )
 from sealift.attest.referenceset import SetName
 from sealift.errors import quote_foreign
+from sealift.events import say_local_time
 from sealift.ids import Digest
 from sealift.release.agreement import (
     Agreement,
@@ -60,7 +61,7 @@ _SIGNED: Final = "what is signed, and who may change it"
 TOPICS: Final = (_LEAVES, _READS, _COMPUTES, _BRINGS, _SIGNED)
 RED: Final = "\x1b[1;31m"
 PLAIN: Final = "\x1b[0m"
-COLUMNS: Final = 68  # beside the name of the command
+COLUMNS: Final = 67  # beside the name of the command and a mark: 80 in all
 SHOWN_NAMES: Final = 24
 
 KEPT_OUT: Final = {
@@ -604,10 +605,9 @@ def _say_rule(resource: Resource, agreement: Agreement) -> str:
     uses = "any number of times"
     if rule.max_uses:
         uses = f"at most {count(rule.max_uses, 'time')}"
-    since = (
-        f" from {say_time(rule.not_before)} on" if rule.not_before is not None else ""
-    )
-    until = f" until {say_time(rule.not_after)}" if rule.not_after is not None else ""
+    start, end = rule.not_before, rule.not_after
+    since = f" from {say_local_time(start)} on" if start is not None else ""
+    until = f" until {say_local_time(end)}" if end is not None else ""
     ends = "Without a lease it stays valid after its owner leaves, until the run ends."
     if lease:
         ends = (
@@ -651,9 +651,9 @@ def _tell_parties(subject: _Subject) -> Iterator[Sentence]:
 def _tell_changes(subject: _Subject) -> Iterator[Sentence]:
     agreement, board = subject.agreement, subject.agreement.board
     since, until = agreement.not_before, agreement.not_after
-    text = f"It is valid from {say_time(since)} on. " if since is not None else ""
+    text = f"It is valid from {say_local_time(since)} on. " if since is not None else ""
     text += (
-        f"No key is released after {say_time(until)}."
+        f"No key is released after {say_local_time(until)}."
         if until is not None
         else "It never expires."
     )
