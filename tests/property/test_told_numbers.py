@@ -9,7 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sealift.train.job.sentences import say_numbers
-from sealift.train.loop.measures import joint_numbers, shown_numbers
+from sealift.train.loop.measures import (
+    joint_numbers,
+    numbers_of,
+    shown_numbers,
+    take_apart,
+)
 
 NAMES = st.sampled_from(
     [
@@ -30,7 +35,11 @@ ROWS = st.integers(-2, 2**53 - 1)
 @example({"scores_2[1]": 1.0})
 @example({"scores_2[0,0,0]": 1e-300, "scores_2[1,0,0]": 1e-300})
 def test_numbers_of_one_part_are_shown_or_left_out(metrics: dict[str, float]) -> None:
-    assert all(math.isfinite(each) for each in shown_numbers(metrics).values())
+    shown = shown_numbers(metrics)
+    assert all(math.isfinite(each) for each in shown.values())
+    bases = {name.rpartition(".")[2] for name in take_apart(metrics)[1]}
+    computed = {name.rpartition(".")[2] for name in shown.keys() - metrics.keys()}
+    assert computed <= numbers_of(bases)
     say_numbers(metrics)
 
 

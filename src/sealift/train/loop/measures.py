@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final, NoReturn
 
@@ -147,24 +147,8 @@ def numbers_of(names: Iterable[str]) -> set[str]:
     found = set[str]()
     for name in names:
         tally = tally_of(name)
-        if tally is None:
-            found.add(name)
-            continue
-        found |= {
-            f"{tally.label}{each}"
-            for each, _ in _measures(tally, _FULL[tally.kind](tally))
-        }
+        found.update((name,) if tally is None else tally.measures)
     return found
-
-
-# Tables of each kind in which every number of it is defined.
-_FULL: Final[Mapping[str, Callable[[Tally], Cells]]] = {
-    "classes": lambda tally: {(n, c): 1.0 for n in range(3) for c in range(tally.size)},
-    "scores": lambda tally: {(n, 0, 0): 1.0 for n in range(3)},
-    "regression": lambda tally: {
-        (n,): each for n, each in enumerate((2.0, 1.0, 1.0, 1.0, 1.0))
-    },
-}
 
 
 def shown_numbers(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -30,8 +30,8 @@ from sealift.events import Sink, emit, metric_fields
 from sealift.ids import Role
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
-from sealift.release.agreement.tallies import tally_of
 from sealift.session.session import Session
+from sealift.train.loop.measures import numbers_of
 from sealift.train.loop.statistics import ALONE
 from sealift.train.loop.stepsums import FAILED
 from sealift.train.ranks.rankedjob import LOST, ON_AGAIN
@@ -292,10 +292,8 @@ def _last_word(error: SealiftError) -> Failed:
 
 def _numbers_told(agreement: Agreement) -> frozenset[str]:
     """Names of numbers over all ranks that leave by the agreement; no counts are among them."""
-    rule, names = agreement.output_rule, set[str]()
-    for each in rule.metrics:
-        tally = tally_of(each)
-        names.update((each,) if tally is None else tally.measures)
+    rule = agreement.output_rule
+    names = numbers_of(rule.metrics)
     owners = agreement.data_owners if rule.baseline_alone else ()
     alone = {f"{ALONE}.{owner}.{name}" for owner in owners for name in names}
     return frozenset(names | alone)
