@@ -13,6 +13,8 @@ import pytest
 from sealift.cli.meeting import fetching
 from sealift.cli.meeting.fetching import PARTIAL, AssetFetcher
 from sealift.cli.meeting.place import PartyFolder
+from sealift.cli.meeting.question import tell_comparison
+from sealift.data.schema.document import schema_from_plain
 from sealift.errors import SealiftError, UsageError
 from sealift.ids import Digest
 from sealift.meet.host import Host
@@ -204,6 +206,29 @@ def test_an_owner_fetches_nothing_that_could_be_unpickled(
     error = host.owner("north").begin().refused()
     assert error.code == code
     assert not (host.folder / "north" / PARTIAL).exists()
+
+
+def test_the_sizes_stand_in_the_question_and_are_signed(host: LyingHost) -> None:
+    names = {"assets/a.json": 2, "assets/b.safetensors": 3_000_000}
+    digests = {name: Digest.of(name.encode()) for name in names}
+    code = measure_bundle(dict(host.host.files), "recipe.py", digests)
+    declared = host.declare(code=code, assets=names)
+    schema = schema_from_plain(declared.schema)
+    lines = [*tell_comparison(declared, schema, {}, 1, numbers=())]
+    at = lines.index(
+        "  The recipe brings 2 files, 3,000,002 bytes in all, which this machine fetches:"
+    )
+    assert lines[at + 1 : at + 3] == [
+        '    "assets/a.json": 2 bytes',
+        '    "assets/b.safetensors": 3,000,000 bytes',
+    ]
+    assert (
+        declared.digest != replace(declared, assets=names | {"assets/a.json": 3}).digest
+    )
+    for other in ({}, {"assets/a.json": 2}, names | {"assets/a.json": -1}):
+        with pytest.raises(SealiftError) as caught:
+            host.declare(code=code, assets=other)
+        assert caught.value.code == "bad-meeting"
 
 
 def test_a_declared_digest_has_no_file_of_an_owners_deleted(host: LyingHost) -> None:
