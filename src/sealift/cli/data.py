@@ -185,7 +185,10 @@ def _draft(args: argparse.Namespace) -> None:
             check_tables(args.source, draft.schema, options, sink)
         except MalformedError:
             if args.out is not None:
-                say(f"a draft is in {args.out}; the table does not fit it yet:")
+                say(
+                    f"a draft is in {args.out}, but the table does not fit it; "
+                    "remove the draft before you type the command again"
+                )
             raise
 
 
