@@ -167,7 +167,7 @@ def test_a_full_disk_is_said_before_anything_is_written(
     monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(SealiftError, match="need 1,280,000 more bytes") as caught:
         Fetching(tmp_path)
-    assert caught.value.code == "disk-full"
+    assert caught.value.code == "no-room-for-assets"
 
 
 def test_a_host_sends_declared_assets_alone(tmp_path: Path) -> None:

@@ -90,10 +90,10 @@ def test_settings_within_the_ranges_are_taken(
         (("rate = 0.2", "rate = 0.2\nmore = 1"), "settings-differ"),
         (("batch_rows = 8", "batch_rows = 4"), "settings-differ"),
         (('plan = "ddp"', 'plan = "local"'), "settings-differ"),
-        (('name = "wards-2"', 'name = "wards"'), "job-differs"),
-        (('output = "run-2"', 'output = "elsewhere"'), "job-differs"),
-        (('orchestrator = "', 'orchestrator = "other.'), "job-differs"),
-        (('bundle = "recipe"', 'bundle = "other"'), "job-differs"),
+        (('name = "wards-2"', 'name = "wards"'), "run-differs"),
+        (('output = "run-2"', 'output = "elsewhere"'), "run-differs"),
+        (('orchestrator = "', 'orchestrator = "other.'), "run-differs"),
+        (('bundle = "recipe"', 'bundle = "other"'), "run-differs"),
         (("[training]", "[training"), "bad-toml"),
         (("[training]", "[train]"), "unknown-field"),
     ],
@@ -118,7 +118,7 @@ def test_more_runs_than_were_signed_are_refused(
 def test_a_run_has_one_job(host: LyingHost, north: PartyFolder) -> None:
     take_run(north, MeetingRun(2, text_of(host)))
     other = MeetingRun(2, text_of(host, epochs=4))
-    assert refused(lambda: take_run(north, other)).code == "job-differs"
+    assert refused(lambda: take_run(north, other)).code == "run-changed"
 
 
 def test_who_stays_takes_the_next_run_and_ends_when_one_is_refused(

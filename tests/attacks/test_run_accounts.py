@@ -26,6 +26,7 @@ from sealift.release.agreement.signed import Equipment, save_signed
 from sealift.release.log.entries import SignedTreeHead, TreeHead
 from sealift.release.receipt import ScrubbedPart, ScrubSummary, prove_instance
 from sealift.session.endpoint import Endpoint
+from sealift.train.loop.choice import BestState
 from sealift.train.loop.states import state_digest
 from sealift.train.output.accounts import RunAccount, SignedAccount
 from sealift.train.output.handout import Handout
@@ -373,6 +374,7 @@ def trainer(rows: int) -> Any:
         rows_trained=rows,
         statistics=b"",
         products=None,
+        best=BestState(TrainingSettings()),
     )
 
 

@@ -130,6 +130,5 @@ def _require_room(folder: Path, nbytes: int) -> None:
         raise UnavailableError(
             f"assets of the recipe need {nbytes:,} more bytes in {folder}",
             why=f"{free:,} bytes are free on that disk",
-            fix="Free some space and type the same command again; what was fetched is kept",
-            code="disk-full",
+            code="no-room-for-assets",
         )

@@ -167,8 +167,7 @@ def _require_agreed_run(
         raise PolicyError(
             f"{asked.file} differs from the signed job in more than its settings",
             why="a later run has the plan, the code and the addresses of the first",
-            fix="The host changes settings alone in RECIPE/job.toml; anything else needs another meeting",
-            code="job-differs",
+            code="run-differs",
         )
 
 
@@ -190,8 +189,7 @@ def take_run(place: PartyFolder, told: MeetingRun) -> MeetingRun:
         raise PolicyError(
             f"the host sent another job for run {told.number} than before",
             why=f"{told.file} holds the first one",
-            fix="Ask the host to begin this run with its first job, or another run with the new one",
-            code="job-differs",
+            code="run-changed",
         )
     write_whole(place[told.file], told.text.encode())
     return told
