@@ -213,10 +213,11 @@ READERS = {
     "travel/accelerator/visits": {
         "OfferVisit", "Granted", "Withdrawn", "WorkVisits", "FinishJob", "OutputKept",
     },
-    # test_meetings, unit/meet/test_door: whoever dials the host's port, and a host
+    # test_meetings, unit/meet/test_door: whoever dials the host's port, and a host;
+    # test_later_runs, test_fetched_assets: what is asked for later, and in pieces
     "meet/door": {
-        "Arrive", "Ask", "Bring", "Agree", "Decline", "Sign", "Propose",
-        "Welcome", "Wait", "BringCard", "Read", "Check", "Signed", "Over",
+        "Arrive", "Ask", "Bring", "Agree", "Decline", "Sign", "Propose", "AskRun", "AskAsset",
+        "Welcome", "Wait", "BringCard", "Read", "Check", "Signed", "Over", "Run", "AssetPiece",
     },
     "travel/orchestrator/job": {"JobReady", "Output", "JobFinished", "Departed", "Failed"},
     "travel/orchestrator/visits": {

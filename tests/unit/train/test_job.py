@@ -133,6 +133,7 @@ def test_the_reference_lists_every_field() -> None:
         for name in table
         if f"{prefix}{name}." not in tables
     }
+    found = found - {"training.parameters"} | {"parameters"}  # a section of its own
     assert listed == found
 
 
