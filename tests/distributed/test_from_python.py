@@ -224,9 +224,11 @@ def test_the_same_call_goes_on_and_leaving_ends_it(two: Two) -> None:
 
 def test_a_model_that_lies_there_already(two: Two) -> None:
     (two.host / "model.safetensors").write_bytes(b"whole")
-    meeting = two.call()
-    assert meeting.invitations == {}
-    assert meeting.wait().read_bytes() == b"whole"
+    with pytest.raises(UsageError) as caught:
+        two.call().wait()
+    assert caught.value.code == "output-exists"
+    assert (two.host / "model.safetensors").read_bytes() == b"whole"
+    assert not (two.host / "meeting.db").exists()
 
 
 def test_it_outlives_the_thread_that_called(two: Two) -> None:

@@ -25,7 +25,13 @@ from sealift.cli.meeting.declared import (
     try_recipe,
 )
 from sealift.cli.meeting.place import PartyFolder, add_ask_argument
-from sealift.cli.meeting.runs import MeetingRun, chosen_run, long_command, read_run
+from sealift.cli.meeting.runs import (
+    MODEL_NAME,
+    MeetingRun,
+    chosen_run,
+    long_command,
+    read_run,
+)
 from sealift.cli.view import add_view_argument, view_beside
 from sealift.errors import (
     PolicyError,
@@ -115,6 +121,11 @@ def run(args: argparse.Namespace) -> int:
         if place[chosen.model].exists():
             print(chosen.model)
             return 0
+    elif place[MODEL_NAME].exists():  # nobody trains for a file that cannot be written
+        raise UsageError(
+            f"{MODEL_NAME} lies in this folder, and no run of this meeting made it",
+            code="output-exists",
+        )
     book = _open_book(args, place)
     with closing(book):
         host = _declare(args, book, place, metrics)

@@ -35,6 +35,8 @@ STOP_S: Final = 10.0  # a command ends itself before
 # Which settings the agreement compares; the rest of a later job is the first one's.
 _SETTINGS: Final = ("training", "travel", "run", "slices", "servers", "agreed")
 
+MODEL_NAME: Final = "model.safetensors"  # of the first run
+
 
 @dataclass(frozen=True, slots=True)
 class MeetingRun:
@@ -71,11 +73,7 @@ class MeetingRun:
     @property
     def model(self) -> str:
         """Name of the host's file with the model."""
-        return (
-            "model.safetensors"
-            if self.number == 1
-            else f"model-{self.number}.safetensors"
-        )
+        return MODEL_NAME if self.number == 1 else f"model-{self.number}.safetensors"
 
 
 def read_run(place: PartyFolder, number: int) -> MeetingRun | None:
