@@ -27,7 +27,7 @@ import pytest
 from sealift.attest.level import Level
 from sealift.data.schedule import memory as sharedbuffer
 from sealift.data.schedule.memory import SharedBuffer
-from sealift.errors import SealiftError, UnavailableError
+from sealift.errors import JobError, SealiftError, UnavailableError
 from sealift.release.agreement import Part, Resource
 from sealift.train.loop.faults import Fault
 from sealift.train.loop.held import PAGE_BYTES
@@ -260,7 +260,11 @@ def test_what_it_prints_leaves_where_the_rule_says_so(unconfined: Stage) -> None
 def test_only_named_rounded_numbers_leave(stage: Stage) -> None:
     found = stage.measure()
     assert found.metrics["rows"] == 3.5  # control: it does try
-    assert let_out(found, RULE).metrics == {"loss": 0.12}
+    with pytest.raises(JobError) as caught:  # and nothing of it leaves
+        let_out(found, RULE)
+    assert caught.value.code == "measure-not-agreed"
+    listed = replace(found, metrics={"loss": found.metrics["loss"]})
+    assert let_out(listed, RULE).metrics == {"loss": 0.12}
 
 
 ODD_REQUESTS = (
