@@ -63,7 +63,8 @@ class Watched(Containment):
         self._device = device
 
     def __call__(self, call: Any, /, *parts: Any) -> Any:
-        name = getattr(call, "__name__", type(call).__name__)
+        named = getattr(call, "func", call)  # of a partial, what it calls
+        name = getattr(named, "__name__", type(named).__name__)
         if name in self.BEGIN:
             return super().__call__(call, *parts)
         return super().__call__(lambda: self._device.watch(name, call, *parts))
