@@ -214,7 +214,7 @@ def test_the_recipes_source(monkeypatch: pytest.MonkeyPatch) -> None:
     with RecipeExecutor(files, "recipe.py") as executor:
         training = Trainer(executor, SETTINGS)
         training.work([cargo("north")])
-        view = executor._equipment.bundle.view
+        view = executor._equipment.bundle.code.view
         at = bytes(view).index(b"Dropout(0.2") + 10
         view[at] ^= 1  # 0.3
         with pytest.raises(JobError) as caught:

@@ -37,6 +37,7 @@ Cell = tuple[int, ...]
 Cells = Mapping[Cell, float]
 WITHHELD: Final[Cells] = {(): 1.0}
 _KEY: Final = re.compile(r"(.+)\[((?:\d{1,4}(?:,\d{1,4}){0,2})?)\]")
+LOSS: Final = "loss"
 ACCURACY: Final = "accuracy"
 MAJORITY: Final = "majority"
 ERROR: Final = "_error"  # of a number: it is off by so much at most

@@ -21,14 +21,13 @@ from sealift.errors import JobError, MalformedError, require_value
 from sealift.release.agreement import OutputRule, Resource
 from sealift.release.agreement.tallies import tally_of
 from sealift.train.loop.held import read_of
-from sealift.train.loop.measures import put_together, share_tally, take_apart
+from sealift.train.loop.measures import LOSS, put_together, share_tally, take_apart
 from sealift.train.loop.states import (
     MAX_HEADER_BYTES,
     TensorBytes,
     pack_tensors,
     parse_tensors,
 )
-from sealift.train.loop.tasks import LOSS
 
 ALONE: Final = "alone"
 

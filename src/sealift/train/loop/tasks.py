@@ -17,10 +17,10 @@ from sealift.numeric.loops import F32
 from sealift.outsource.terms import Backward, Forward
 from sealift.outsource.trace import Phase, StepKind
 from sealift.train.loop.buckets import Bucket, Trained
+from sealift.train.loop.measures import LOSS as LOSS
 from sealift.train.loop.states import TrainingState
 from sealift.travel.settings import TrainingSettings
 
-LOSS: Final = "loss"
 BUCKET_BYTES: Final = 25 << 20
 Work = Literal["build", "prepare", "train", "heldout", "rehearse"]
 
