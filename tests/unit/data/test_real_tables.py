@@ -73,7 +73,7 @@ def read(path: Path) -> tuple[Schema, bytes]:
         schema = drafted(path)
     except MalformedError as error:
         mark = next(
-            (each for each in ",." if f'Write decimal = "{each}"' in str(error)), ""
+            (each for each in ",." if f'line `decimal = "{each}"`' in str(error)), ""
         )
         if not mark:
             raise
@@ -235,7 +235,7 @@ def write_own(folder: Path, way: Way, table: RealTable, schema: Schema) -> None:
         drafted(path)
     except MalformedError as error:
         for mark in ",.":
-            if f'Write decimal = "{mark}"' in str(error):
+            if f'line `decimal = "{mark}"`' in str(error):
                 words = f'decimal = "{mark}"\n{words}'
     (folder / "table.toml").write_text(words)
 
