@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from sealift.errors import JobError, SealiftError
+from sealift.errors import JobError, SealiftError, UnavailableError
 from sealift.train.loop.faults import (
     Fault,
     MachineError,
     believable,
+    describe,
     explain,
     gpu_failed,
 )
@@ -203,3 +204,18 @@ def test_where_a_gpus_memory_is_said() -> None:
     assert "GiB" not in said(0, 0)
     assert "out of memory" not in said(3 << 30, 80 << 30)
     assert "out of memory" not in said(1 << 51, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("no-memory", "no-memory"),
+        ("device-out-of-memory", "no-memory"),
+        ("no-pinned-memory", "no-memory"),
+        ("extra-missing", "no-device"),
+        ("gpu-driver-too-old", "no-device"),
+    ],
+)
+def test_what_a_driver_lacks_is_no_lack_of_memory(code: str, told: str) -> None:
+    fault = describe(UnavailableError("it cannot be used", code=code))
+    assert explain(fault).code == told

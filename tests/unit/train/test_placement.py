@@ -296,6 +296,22 @@ def test_a_batch_is_copied_while_the_one_before_is_worked_on(
         ahead(Streams(monkeypatch), 2)
 
 
+def test_a_batch_that_cannot_be_made_ends_the_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It fails in another thread, and where the steps wait for it."""
+    streams = Streams(monkeypatch)
+
+    def made() -> Any:
+        yield {"x": Copied(streams, 0)}
+        raise LookupError("the second")
+
+    batches = DevicePlacement("cuda:0").batches(made())
+    assert next(batches)["x"].content == 0  # type: ignore[attr-defined]
+    with pytest.raises(LookupError, match="the second"):
+        next(batches)
+
+
 def test_all_of_the_allocators_memory_is_overwritten_and_read_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
