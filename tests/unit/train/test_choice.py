@@ -78,6 +78,21 @@ def test_a_choice_that_was_cut_off_is_refused(length: int) -> None:
     assert caught.value.code == "bad-tensors"
 
 
+@pytest.mark.parametrize(
+    ("measure", "best"),
+    [
+        ("loss", 0), ("mae", 0), ("-mae", 0), ("rmse", 0), ("site_rmse", 0),
+        ("calibration_error", 0), ("-accuracy", 0), ("accuracy", 1), ("r2", 1), ("auc", 1),
+        ("lossless", 1),
+    ],
+)  # fmt: skip
+def test_no_error_is_best_where_it_is_highest(measure: str, best: int) -> None:
+    found = BestState(replace(BEST, measure=measure))
+    for epoch, value in enumerate((0.2, 0.7)):
+        found.take(epoch, {measure.removeprefix("-"): value}, a_state(epoch))
+    assert found.epoch == best
+
+
 def test_a_measure_that_nobody_took_is_said_with_those_there_are() -> None:
     with pytest.raises(JobError, match="there are: loss") as caught:
         BestState(BEST).take(0, {"loss": 1.0}, a_state(0))

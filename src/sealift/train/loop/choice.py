@@ -6,6 +6,7 @@ so decides alike. The state to hand out goes on with a checkpoint.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from typing import Final
@@ -24,7 +25,8 @@ from sealift.train.loop.states import (
 from sealift.travel.settings import TrainingSettings
 
 _HEAD: Final = struct.Struct(">dQQ")  # the best value, its epoch, measures since
-_LOWEST: Final = ("loss", "-")  # names of what is best where it is lowest
+# What is best where it is lowest: an error, whatever label stands before it; and what asks for it.
+_LOWEST: Final = re.compile(r"-.*|(.*_)?(loss|rmse|mae|auc_error|calibration_error)")
 
 
 class BestState:
@@ -81,7 +83,7 @@ class BestState:
                 why=f"there are: {', '.join(sorted(measured)) or 'none'}",
                 code="measure-missing",
             )
-        value = -measured[name] if named.startswith(_LOWEST) else measured[name]
+        value = -measured[name] if _LOWEST.fullmatch(named) else measured[name]
         if self.epoch >= 0 and value <= self._value:
             self._since += 1
             return False
