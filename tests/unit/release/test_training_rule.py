@@ -25,6 +25,7 @@ from sealift.release.agreement.training import (
     SETTINGS,
     ParameterRule,
     read_training,
+    widen,
 )
 from sealift.travel.settings import TrainingSettings
 from tests.worlds.consortium import RUN, TRAINING, make_consortium
@@ -349,3 +350,46 @@ def test_nobody_widens_the_rule_without_an_owner() -> None:
 
 def test_the_worlds_run_is_allowed_by_the_worlds_rule() -> None:
     TRAINING.require(RUN)
+
+
+JOB = replace(
+    TIGHT,
+    parameters={
+        "rate": ParameterRule(between=Between(0.1, 0.1)),
+        "kind": ParameterRule(values=("relu",)),
+    },
+)
+
+
+def test_ranges_beside_a_job_are_what_is_signed() -> None:
+    written = {
+        "runs": 4,
+        "epochs": {"max": 20},
+        "parameters": {"rate": {"min": 0.01, "max": 1}, "kind": ["gelu", "relu"]},
+    }
+    wide = widen(JOB, written)
+    assert (wide.runs, wide.epochs) == (4, Between(0, 20))
+    wide.require(replace(AGREED, parameters={"rate": 0.5, "kind": "gelu"}))
+    with pytest.raises(PolicyError, match="parameters.rate"):
+        wide.require(replace(AGREED, parameters={"rate": 2.0, "kind": "gelu"}))
+    assert wide.batch_rows == JOB.batch_rows  # what is not named keeps its value
+
+
+@pytest.mark.parametrize(
+    ("written", "field"),
+    [
+        ({"epochs": {"min": 2, "max": 9}}, "agreed.epochs"),
+        ({"keep": ["best"]}, "agreed.keep"),
+        ({"parameters": {"rate": {"min": 1, "max": 2}}}, "agreed.parameters"),
+        ({"parameters": {"kind": ["gelu"]}}, "agreed.parameters"),
+        ({"parameters": {"kind": {"min": 0, "max": 1}}}, "agreed.parameters"),
+        ({"parameters": {"more": 1}}, "agreed.parameters"),
+        ({"plans": ["local"]}, "agreed.plans"),
+    ],
+)
+def test_ranges_that_leave_out_the_job_are_refused(
+    written: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(MalformedError) as caught:
+        widen(JOB, written)
+    assert caught.value.field == field

@@ -394,10 +394,10 @@ def _leaves_out(wide: Any, one: Any) -> str | None:
     for name in sorted(wide.keys() | one.keys()):
         if name not in one:
             return f" has no {name}"
-        if (one[name].between or Between(0, 0)).min not in wide[name] and not (
-            one[name].values and one[name].values[0] in wide[name]
-        ):
-            return f".{name} = {one[name]}"
+        allowed: ParameterRule = one[name]
+        value = allowed.between.min if allowed.between else allowed.values[0]
+        if value not in wide[name]:
+            return f".{name} = {allowed}"
     return None
 
 
