@@ -32,8 +32,8 @@ class AssetFetcher:
 
     Raises:
         UsageError: ``file-in-the-way``: another file lies below recipe/assets/.
-        UnavailableError: ``disk-full``, for all that is left to fetch; a file cannot be
-            read.
+        UnavailableError: ``no-room-for-assets``, for all that is left to fetch; a file
+            cannot be read.
     """
 
     def __init__(

@@ -34,7 +34,6 @@ from sealift.travel.settings import run_terms
 STOP_S: Final = 10.0  # a command ends itself before
 # Which settings the agreement compares; the rest of a later job is the first one's.
 _SETTINGS: Final = ("training", "travel", "run", "slices", "servers", "agreed")
-
 MODEL_NAME: Final = "model.safetensors"  # of the first run
 
 
@@ -152,7 +151,7 @@ def _require_agreed_run(
         agreement: What was signed.
 
     Raises:
-        PolicyError: ``settings-differ``, ``too-many-runs``, ``job-differs``.
+        PolicyError: ``settings-differ``, ``too-many-runs``, ``run-differs``.
         MalformedError: its job is none.
     """
     job, signed = asked.job, first.job
@@ -173,7 +172,7 @@ def take_run(place: PartyFolder, told: MeetingRun) -> MeetingRun:
     """Write down the job of a run that the host begins, once it is found to be allowed.
 
     Raises:
-        PolicyError: as ``_require_agreed_run``; ``job-differs``, if the host sent another
+        PolicyError: as ``_require_agreed_run``; ``run-changed``, if the host sent another
             job for this run before.
         MalformedError: it is no job.
     """
