@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +10,10 @@ import pyarrow.parquet as parquet
 import pytest
 from PIL import Image
 
-import sealift
 from sealift.data.schema.card import read_card
-from sealift.errors import SealiftError
-from tests.sim.ownaddress import own_address
+from sealift.train.output.modelfacts import read_facts
+from tests.sim.joining import HOST, meet
+from tests.sim.joining import RECIPE as MEETING
 from tests.unit.data.sourcefiles import save_to_disk
 
 pytestmark = [pytest.mark.distributed, pytest.mark.long]
@@ -70,40 +68,12 @@ categories = ["ant", "bee", "cat"]
 """
 
 
-def meet(tmp_path: Path, schema: str, inputs: int, field: str, tables: dict) -> dict:
-    """Host and join; the error of each owner that has one."""
-    recipe = tmp_path / "host" / "kinds"
+def write_recipe(folder: Path, schema: str, inputs: int, field: str) -> None:
+    recipe = folder / HOST / MEETING
     recipe.mkdir(parents=True)
     (recipe / "recipe.py").write_text(RECIPE.format(inputs=inputs, field=field))
     (recipe / "schema.toml").write_text(schema)
     (recipe / "job.toml").write_text("[training]\nepochs = 1\nbatch_rows = 8\n")
-    said: dict[str, list[str]] = {each: [] for each in tables}
-
-    def take_part(name: str, invitation: str) -> None:
-        data, heldout = tables[name]
-        try:
-            sealift.join(
-                invitation, data, heldout=heldout, folder=tmp_path / name,
-                sign=lambda _: True, talk=said[name].append,
-            )  # fmt: skip
-        except SealiftError as error:  # the host waits for it as long as it takes
-            meeting.__exit__()
-            said[name].append(str(error))
-
-    with sealift.host(
-        "kinds", [*tables], folder=tmp_path / "host", listen=own_address()
-    ) as meeting:
-        threads = [
-            threading.Thread(target=take_part, args=each)
-            for each in meeting.invitations.items()
-        ]
-        for thread in threads:
-            thread.start()
-        meeting.wait()
-        for thread in threads:
-            thread.join()
-    assert (tmp_path / "host" / "model.safetensors").stat().st_size
-    return said
 
 
 def test_folders_of_images_and_rows_held_out_of_them(tmp_path: Path) -> None:
@@ -117,19 +87,19 @@ def test_folders_of_images_and_rows_held_out_of_them(tmp_path: Path) -> None:
             for row in range(50):
                 pixels = colours.integers(0, 256, (4, 4, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(folder / f"{row}.png")
-    said = meet(
-        tmp_path, IMAGES, 48, "image",
-        dict.fromkeys(kinds, ("images", "33%")),
-    )  # fmt: skip
+    write_recipe(tmp_path, IMAGES, 48, "image")
+    said = meet(tmp_path, dict.fromkeys(kinds, ("images", "33%")))
+    measured = {}
     for name, classes in kinds.items():
         sealed = tmp_path / name / "sealed"
         train = read_card(sealed / f"{name}-train.resource.json").resource
         held = read_card(sealed / f"{name}-heldout.resource.json").resource
         assert train.rows + held.rows == 50 * len(classes)
         assert any(f"{held.rows} rows fit" in line for line in said[name]), said[name]
-    # Both owners measured on what they held out.
-    receipt = json.loads((tmp_path / "host" / "receipt.json").read_text())
-    assert receipt
+        measured[name] = held.rows
+    facts = read_facts(tmp_path / HOST / "model.safetensors")
+    assert facts.heldout == measured  # of both owners
+    assert facts.measures.keys() == {"loss"}
 
 
 def test_arrays_parquet_and_saved_data_sets(tmp_path: Path) -> None:
@@ -145,7 +115,8 @@ def test_arrays_parquet_and_saved_data_sets(tmp_path: Path) -> None:
     other = pa.table({"x": lists, "label": pa.array(2 - labels)})
     features = {"label": {"names": ["cat", "bee", "ant"], "_type": "ClassLabel"}}
     save_to_disk(tmp_path / "west" / "t", other, features)
+    write_recipe(tmp_path, NUMBERS, 2, "x")
     meet(
-        tmp_path, NUMBERS, 2, "x",
+        tmp_path,
         {"north": ("t.npz", None), "south": ("t.parquet", None), "west": ("t", None)},
-    )  # fmt: skip
+    )

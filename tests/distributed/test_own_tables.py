@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 
 import pytest
 
-import sealift
 from sealift.data.schema.card import read_card
-from tests.sim.ownaddress import own_address
+from tests.sim.joining import meet
 
 pytestmark = [pytest.mark.distributed, pytest.mark.long]
 RECIPE = """
@@ -91,28 +89,8 @@ def test_what_columns_are_called_is_each_owners_own(tmp_path: Path) -> None:
     write(tmp_path / "south", SOUTH, ("day", "night"))
     write(tmp_path / "west", WEST, ("tags", "nachts"))
     (tmp_path / "west" / "table.toml").write_text(OWN)
-    ended: dict[str, object] = {}
-
-    def take_part(name: str, invitation: str) -> None:
-        ended[name] = sealift.join(
-            invitation, "train.csv", folder=tmp_path / name, sign=lambda _: True
-        )
-
     owners = ["north", "south", "west"]
-    with sealift.host(
-        "kinds", owners, folder=tmp_path / "host", listen=own_address()
-    ) as meeting:
-        threads = [
-            threading.Thread(target=take_part, args=each)
-            for each in meeting.invitations.items()
-        ]
-        for thread in threads:
-            thread.start()
-        meeting.wait()
-        for thread in threads:
-            thread.join()
-    assert ended.keys() == set(owners)
-    assert (tmp_path / "host" / "model.safetensors").stat().st_size
+    meet(tmp_path, dict.fromkeys(owners, ("train.csv", None)))
     cards = [
         read_card(tmp_path / name / "sealed" / f"{name}-train.resource.json")
         for name in owners

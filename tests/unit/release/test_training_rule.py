@@ -370,7 +370,7 @@ def test_ranges_beside_a_job_are_what_is_signed() -> None:
     wide = widen(JOB, written)
     assert (wide.runs, wide.epochs) == (4, Between(0, 20))
     wide.require(replace(AGREED, parameters={"rate": 0.5, "kind": "gelu"}))
-    with pytest.raises(PolicyError, match="parameters.rate"):
+    with pytest.raises(PolicyError, match=r"parameters\.rate"):
         wide.require(replace(AGREED, parameters={"rate": 2.0, "kind": "gelu"}))
     assert wide.batch_rows == JOB.batch_rows  # what is not named keeps its value
 
