@@ -98,8 +98,9 @@ def test_the_trainer_of_transformers_with_lora(folder: Path) -> None:
 
 
 def test_a_loop_with_accelerate(folder: Path) -> None:
-    (said,) = launch(folder, (EXAMPLES / "accelerate_loop.py").read_text())
-    assert said.startswith("steps 4, loss ")
+    ours = launch(folder, (EXAMPLES / "accelerate_loop.py").read_text())
+    assert ours == launch(folder, before("accelerate_loop.py"))
+    assert ours[0].startswith("steps 4, loss ")
 
 
 def test_lightning_with_its_callbacks_goes_on_from_a_checkpoint(folder: Path) -> None:
