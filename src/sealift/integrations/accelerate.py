@@ -37,7 +37,6 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         self.loader = loader
         self.gradient_state = GradientState()
         self._accelerator = accelerator
-        self._skipped = 0
 
     @property
     def dataset(self) -> Any:

@@ -83,11 +83,13 @@ def checkpoint_key(keys: Vault, name: str) -> SecretKey:
 
     Args:
         keys: The open vault, of ``owner_keys``.
-        name: As that of a sealed table; a name of a table is refused by the reader.
+        name: Of the training. The vault has it as ``checkpoint-NAME``, beside the keys of
+            tables, which are other keys.
     """
-    if name not in keys.resources():
-        keys.store_all({name: SecretKey.generate()})
-    return keys.fetch(name)
+    held = f"checkpoint-{name}"
+    if held not in keys.resources():
+        keys.store_all({held: SecretKey.generate()})
+    return keys.fetch(held)
 
 
 class SealedStorageWriter(StorageWriter):  # type: ignore[misc]

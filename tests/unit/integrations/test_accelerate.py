@@ -101,7 +101,12 @@ def test_batches_are_skipped_without_being_opened(
         prepared = prepare_loader(accelerator, loader)
         prepared.skip_first_batches(5)
         assert [len(each["id"]) for each in prepared] == [15, 10]
-        assert [len(each["id"]) for each in prepared][:1] == [15]  # the next epoch
+        assert [len(each["id"]) for each in prepared] == [15] * 6 + [
+            10
+        ]  # the next epoch
+        prepared.skip_first_batches(6)  # of the one behind it
+        assert [len(each["id"]) for each in prepared] == [10]
+        assert loader.state_dict()["epoch"] == 3  # the next one
 
 
 @pytest.mark.parametrize("part", [(1, 2), (0, 2)])

@@ -18,7 +18,10 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.fsdp import fully_shard
 
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.identity import create_identity, save_identity
+from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.data import owner_keys
+from sealift.data.ownersvault import OwnersVault
 from sealift.errors import SealiftError, UnavailableError
 from sealift.integrations import checkpoint
 from sealift.integrations.checkpoint import (
@@ -339,22 +342,22 @@ def test_fsdp2_is_saved_by_two_ranks_and_loaded_by_three(
 
 
 def test_the_key_is_kept_in_the_owners_vault(tmp_path: Path) -> None:
-    class Keys:
-        def __init__(self) -> None:
-            self.held: dict[str, SecretKey] = {}
-
-        def resources(self) -> Any:
-            return self.held
-
-        def store_all(self, keys: Any) -> None:
-            self.held |= keys
-
-        def fetch(self, name: str) -> SecretKey:
-            return self.held[name]
-
-    keys: Any = Keys()
-    assert checkpoint_key(keys, "a") is checkpoint_key(keys, "a")
-    assert checkpoint_key(keys, "b") is not checkpoint_key(keys, "a")
+    """In a real one, and never a table's key of that name."""
+    owner = create_identity("north")
+    save_identity(owner, tmp_path / "north.key", "correct horse")
+    table = SecretKey.generate()
+    OwnersVault(tmp_path / "vault.db", owner).keep({"mine": table})
+    found = []
+    for _again in range(2):
+        with owner_keys(
+            tmp_path / "vault.db", tmp_path / "north.key", passphrase="correct horse"
+        ) as keys:
+            found.append([checkpoint_key(keys, each) for each in ("mine", "other")])
+    (mine, other), (again, _) = (
+        [each.reveal(TOKEN) for each in part] for part in found
+    )
+    assert mine == again
+    assert len({mine, other, table.reveal(TOKEN)}) == 3
 
 
 def test_another_manifest_under_its_name_is_refused(place: Place) -> None:

@@ -162,7 +162,7 @@ def _predict_here(args: argparse.Namespace, path: Path) -> int:
     if facts.parameters is None:
         raise UsageError(
             f"{path} does not say which parameters its recipe was built with",
-            fix="Open the run again where its receipt.json lies beside the model",
+            fix="Put receipt.json into the run's folder, then open it again with `sealift output open`",
         )
     if args.input is None:
         raise UsageError("the input rows are missing", fix="Name a file with rows")
