@@ -170,7 +170,9 @@ def test_silent_connections_crowd_each_other_out(relay: Relay) -> None:
         each.close()
 
 
-def test_whoever_finds_no_place_is_told_so_and_so_is_the_relay() -> None:
+def test_whoever_finds_no_place_is_told_so_and_so_is_the_relay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """By the limit's name, at both ends: also who is closed as soon as it was accepted."""
     told: list[Event] = []
     with Relay.listen(registry=REGISTRY, sink=told.append) as relay:
@@ -178,11 +180,10 @@ def test_whoever_finds_no_place_is_told_so_and_so_is_the_relay() -> None:
         silent = [TcpTransport.dial(*relay.address) for _ in range(most + 1)]
         answer = RelayEnvelope.parse(silent[0].receive(60))
         assert (answer.kind, answer.reason) == (EnvelopeKind.REFUSED, "relay-full")
-        with relay._lock:  # as if many were crowded out just now
-            relay._crowded_out.extend([object()] * 99)  # type: ignore[list-item]
+        # From now on nobody may be crowded out: as if many had been just now.
+        monkeypatch.setattr(relay_module, "MAX_UNREGISTERED", 0)
         late = TcpTransport.dial(*relay.address)
         answer = RelayEnvelope.parse(late.receive(60))
-        relay._crowded_out.clear()
         assert (answer.kind, answer.reason) == (EnvelopeKind.REFUSED, "relay-full")
         for each in (*silent, late):
             each.close()

@@ -214,7 +214,7 @@ def test_the_recipes_source(monkeypatch: pytest.MonkeyPatch) -> None:
     with RecipeExecutor(files, "recipe.py") as executor:
         training = Trainer(executor, SETTINGS)
         training.work([cargo("north")])
-        view = executor._equipment.bundle.code.view
+        view = executor._equipment.bundle.code
         at = bytes(view).index(b"Dropout(0.2") + 10
         view[at] ^= 1  # 0.3
         with pytest.raises(JobError) as caught:
@@ -227,6 +227,6 @@ def test_the_recipes_source(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(RecipeExecutor, "_verify_bundle", lambda *_: None)
         training = Trainer(executor, SETTINGS)
         training.work([cargo("north")])
-        executor._equipment.bundle.view[at] ^= 1
+        executor._equipment.bundle.code[at] ^= 1
         training.work([cargo("south")])
         assert training.digest() != clean

@@ -51,7 +51,10 @@ def before(name: str) -> str:
 
 
 def launch(folder: Path, text: str, *words: str) -> list[str]:
-    """What the first rank printed at the end."""
+    """What the first rank printed at the end.
+
+    ``folder`` takes torchrun's temporary folders, too: it leaves them behind.
+    """
     (folder / "script.py").write_text(text)
     ran = subprocess.run(
         [
@@ -60,7 +63,7 @@ def launch(folder: Path, text: str, *words: str) -> list[str]:
             *("script.py", *words),
         ],
         cwd=folder,
-        env=os.environ | variables() | {"HF_HUB_OFFLINE": "1"},
+        env=os.environ | variables() | {"HF_HUB_OFFLINE": "1", "TMPDIR": str(folder)},
         capture_output=True,
         text=True,
         timeout=300,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Collection, Mapping
@@ -19,10 +18,10 @@ from sealift.crypto.identity import (
     load_identity,
     save_identity,
 )
-from sealift.errors import UsageError, unreadable
+from sealift.errors import UsageError
 from sealift.ids import Digest
 from sealift.meet.invitation import PREFIX, Invitation, parse_invitation
-from sealift.release.agreement.code import ASSETS, read_bundle
+from sealift.release.agreement.code import ASSETS, digest_of, read_bundle
 from sealift.release.files import (
     make_folder,
     read_secret_line,
@@ -214,15 +213,6 @@ def file_exists(name: str) -> UsageError:
         f"{name} exists and was not written by this meeting",
         code="file-in-the-way",
     )
-
-
-def digest_of(path: Path) -> Digest:
-    """A file's, read in pieces; raises ``UnavailableError`` if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return Digest(hashlib.file_digest(file, "sha256").digest())
-    except OSError as error:
-        raise unreadable(path, error) from None
 
 
 def _hold(passphrase: str) -> str:

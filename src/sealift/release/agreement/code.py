@@ -113,14 +113,16 @@ def measure_assets(folder: Path) -> dict[str, Digest]:
     Raises:
         SealiftError: as ``find_assets``.
     """
-    found: dict[str, Digest] = {}
-    for name, path in find_assets(folder).items():
-        try:
-            with path.open("rb") as file:
-                found[name] = Digest(hashlib.file_digest(file, "sha256").digest())
-        except OSError as error:
-            raise unreadable(path, error) from None
-    return found
+    return {name: digest_of(path) for name, path in find_assets(folder).items()}
+
+
+def digest_of(path: Path) -> Digest:
+    """A file's, read in pieces; raises ``UnavailableError`` if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return Digest(hashlib.file_digest(file, "sha256").digest())
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 def load_assets(folder: Path, agreed: Mapping[str, Digest]) -> tuple[Asset, ...]:
