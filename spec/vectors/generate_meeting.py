@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.level import Level
-from sealift.cli.meeting.guest import answer_delay_s
 from sealift.codec import encode
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
 from sealift.ids import Digest
 from sealift.meet.invitation import HOST, Invitation, meeting_digest
+from sealift.meet.owner import answer_delay_s
 from sealift.meet.proof import Prover, prove_invited
 from sealift.meet.terms import Declaration
 from sealift.meet.words import BEGINNINGS, ENDINGS, words_of

@@ -13,7 +13,7 @@ a person would type it: same words, same files, same errors, and the same call a
 on. Nobody is asked at this process's terminal. Paths are as typed in that folder. What a
 command says goes to this process's stderr, or line by line to ``talk``, which is called
 in a thread of its own; what ``talk`` raises ends the command and is raised here.
-Invitations, questions and errors come as data through a pipe (``cli.console.Caller``);
+Invitations, questions and errors come as data through a pipe (``train.job.caller``);
 of what is printed, only the last line is read, and only if the command was ended before it
 could say more. The child ends with this process, and with an exception that ends the
 call. No torch here.
@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TextIO
 
-from sealift.cli.console import CALLER
 from sealift.errors import SealiftError, UsageError, require_value, unreadable
+from sealift.train.job.caller import CALLER
 from sealift.train.job.roleprocesses import CLASS_FOR_EXIT, error_said
 from sealift.train.job.signals import GRACE_S, followed
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from sealift.cli.meeting import fetching
-from sealift.cli.meeting.fetching import PARTIAL, AssetFetcher
-from sealift.cli.meeting.place import PartyFolder
-from sealift.cli.meeting.question import tell_comparison
+from sealift.cli.meeting.place import open_folder
 from sealift.data.schema.document import schema_from_plain
 from sealift.errors import SealiftError, UsageError
 from sealift.ids import Digest
+from sealift.meet import fetching
+from sealift.meet.fetching import PARTIAL, AssetFetcher
 from sealift.meet.host import Host
 from sealift.meet.messages import ASSET_PIECE_BYTES, AskAsset, AssetPiece
+from sealift.meet.question import tell_comparison
 from sealift.release.agreement.code import Asset, measure_bundle
 from tests.sim.lyinghost import LyingHost, lying_host
 
@@ -33,7 +33,7 @@ class Fetching:
         (folder / "host").mkdir(exist_ok=True)
         self.source = folder / "host" / "base.safetensors"
         self.source.write_bytes(CONTENT)
-        self.place = PartyFolder(folder, "north")
+        self.place = open_folder(folder, "north")
         self.path = folder / "recipe" / NAME
         self.lines: list[str] = []
         self.kept: dict[str, Digest] = {}

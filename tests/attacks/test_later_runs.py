@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from sealift.cli.meeting import staying
-from sealift.cli.meeting.declared import job_text
-from sealift.cli.meeting.place import PartyFolder
-from sealift.cli.meeting.runs import MeetingRun, chosen_run, take_run
-from sealift.cli.meeting.staying import stay
+from sealift.cli.meeting import guest
+from sealift.cli.meeting.guest import stay
+from sealift.cli.meeting.place import open_folder
 from sealift.errors import MalformedError, PolicyError, SealiftError, require_value
+from sealift.meet.declaration import job_text
+from sealift.meet.folder import PartyFolder
 from sealift.meet.messages import FromHost, Run
+from sealift.meet.runs import MeetingRun, chosen_run, take_run
 from sealift.release.agreement.training import MAX_PARAMETERS
 from tests.sim import lyinghost
 from tests.sim.lyinghost import LyingHost, lying_host
@@ -49,7 +50,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LyingHost]:
 @pytest.fixture
 def north(host: LyingHost) -> Iterator[PartyFolder]:
     """An owner's folder, as it is when all have signed."""
-    place = PartyFolder(host.folder / "north", "north")
+    place = open_folder(host.folder / "north", "north")
     there = {each.name for each in place.folder.iterdir()}
     yield place
     for each in place.folder.iterdir():
@@ -61,7 +62,7 @@ def north(host: LyingHost) -> Iterator[PartyFolder]:
 def text_of(
     host: LyingHost, number: int = 2, epochs: int = 3, rate: float = 0.2
 ) -> str:
-    recipe = host.args.recipe
+    recipe = host.recipe
     (recipe / "job.toml").write_text(JOB.format(epochs=epochs, rate=rate))
     address = host.host.declaration.job.split('orchestrator = "')[1].split('"')[0]
     return job_text(recipe, "wards", 2, address, number)
@@ -134,7 +135,7 @@ def test_who_stays_takes_the_next_run_and_ends_when_one_is_refused(
             north["receipt.json"].write_text("{}")
         return code
 
-    monkeypatch.setattr(staying, "long_command", command)
+    monkeypatch.setattr(guest, "long_command", command)
     object.__setattr__(host.host, "run", Run(2, text_of(host)))
     invitation = host.invitations["north"]
     code = stay(north, invitation, north.identity(), view=False, sleep=lambda s: None)
@@ -215,7 +216,7 @@ def test_a_host_begins_no_run_that_it_may_not(
 ) -> None:
     """Its folder is like an owner's here; what it asks for is compared alike."""
     place = north
-    recipe = host.args.recipe
+    recipe = host.recipe
     text_of(host, epochs=2, rate=0.5)
     assert chosen_run(recipe, place).number == 1
     text_of(host, epochs=4)

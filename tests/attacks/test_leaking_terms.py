@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from sealift.cli.meeting import brought, declared, guest
 from sealift.errors import PolicyError
+from sealift.meet import declaration, table
+from sealift.meet import owner as owner_side
 from sealift.meet.messages import BringCard, Over
 from sealift.release.agreement import Between
 from sealift.release.agreement.resources import OutputRule
@@ -29,15 +30,15 @@ NAMED = ("statistics", "model-to")
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LyingHost]:
     """The real host with another output rule."""
-    usual = declared._usual_output
+    usual = declaration._usual_output
 
     def leaking(guests: int) -> OutputRule:
         return replace(usual(guests), **LEAK)
 
-    monkeypatch.setattr(declared, "_usual_output", leaking)
+    monkeypatch.setattr(declaration, "_usual_output", leaking)
     job = "[training]\nepochs = 2\nbatch_rows = 8\nprepare = true\n"
     monkeypatch.setattr(lyinghost, "JOB", job)
-    monkeypatch.setattr(guest, "words_of", lambda terms: ("words",) * 8)
+    monkeypatch.setattr(owner_side, "words_of", lambda terms: ("words",) * 8)
     with lying_host(tmp_path) as meeting:
         yield meeting
 
@@ -48,7 +49,7 @@ def test_all_that_leaks_is_shown_and_a_yes_to_everything_does_not_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     opened: list[Path] = []
-    monkeypatch.setattr(brought, "open_table", opened.append)
+    monkeypatch.setattr(table, "open_table", opened.append)
     north = host.owner("north").begin()
     error = north.refused()
     assert (type(error), error.code, error.exit_code) == (PolicyError, "below-floor", 5)
@@ -107,11 +108,11 @@ def test_three_rows_are_not_added_up_by_a_yes(
     job = f"[training]\nepochs = 1\nprepare = {str(prepare).lower()}\n"
     monkeypatch.setattr(lyinghost, "JOB", job)
     monkeypatch.setattr(lyinghost, "MEASURES", ())
-    usual = declared._usual_output
+    usual = declaration._usual_output
     monkeypatch.setattr(
-        declared, "_usual_output", lambda guests: replace(usual(guests), **FEW)
+        declaration, "_usual_output", lambda guests: replace(usual(guests), **FEW)
     )
-    monkeypatch.setattr(guest, "words_of", lambda terms: ("words",) * 8)
+    monkeypatch.setattr(owner_side, "words_of", lambda terms: ("words",) * 8)
     names = ["statistics"] * prepare + ["round-updates"]
     with lying_host(tmp_path) as meeting:
         north = meeting.owner("north", rows=3).begin()

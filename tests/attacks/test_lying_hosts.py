@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 import sealift.meet.door as door
-from sealift.cli.meeting import brought, guest
-from sealift.cli.meeting.guest import MAX_DECLARATIONS, answer_delay_s
 from sealift.cli.meeting.host import _line
-from sealift.cli.meeting.place import PartyFolder
-from sealift.cli.meeting.staying import require_signed
+from sealift.cli.meeting.place import open_folder
 from sealift.crypto.identity import create_identity, load_identity
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
 from sealift.errors import MalformedError, PolicyError, SealiftError, UsageError
+from sealift.meet import owner as owner_side
+from sealift.meet import table
 from sealift.meet.messages import (
     REASONS,
     BringCard,
@@ -31,6 +30,8 @@ from sealift.meet.messages import (
     Signed,
     Wait,
 )
+from sealift.meet.owner import MAX_DECLARATIONS, answer_delay_s
+from sealift.meet.runs import require_signed
 from sealift.meet.terms import Declaration, sign_card, sign_consent
 from sealift.release.agreement.code import measure_bundle
 from tests.sim.lyinghost import LyingHost, Owner, lying_host
@@ -41,7 +42,7 @@ OWN = ("north", "east")
 @pytest.fixture(autouse=True)
 def quick_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """They cost a third of a second, and are compared by people."""
-    monkeypatch.setattr(guest, "words_of", lambda terms: ("words",) * 8)
+    monkeypatch.setattr(owner_side, "words_of", lambda terms: ("words",) * 8)
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_without_a_lie_all_sign_and_are_asked_three_times(host: LyingHost) -> No
     assert agreements == {"wards"}
     assert [len(each.questions) for each in owners] == [3, 3]
     for each in owners:
-        place = PartyFolder(each.folder, each.invitation.name)
+        place = open_folder(each.folder, each.invitation.name)
         require_signed(place, each.kept.terms, each.kept.agreement)
         assert (each.folder / "job.toml").read_text() == host.host.declaration.job
 
@@ -120,13 +121,13 @@ def test_nothing_is_compared_before_a_yes(
     host: LyingHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[Path] = []
-    real = brought.open_table
+    real = table.open_table
 
     def open_table(source: Path, *how: Any) -> Any:
         compared.append(source)
         return real(source, *how)
 
-    monkeypatch.setattr(brought, "open_table", open_table)
+    monkeypatch.setattr(table, "open_table", open_table)
     host.lie = once(host, host.host.declaration)
     north = host.owner("north", answers=("n",)).begin()
     assert north.refused().code == "meeting-declined"
@@ -318,7 +319,7 @@ def test_the_job_that_begins_is_the_signed_one(host: LyingHost) -> None:
     for each in owners:
         each.end()
     north = owners[0]
-    place, job = PartyFolder(north.folder, "north"), north.folder / "job.toml"
+    place, job = open_folder(north.folder, "north"), north.folder / "job.toml"
     signed = job.read_text()
     job.write_text(signed.replace("epochs = 2", "epochs = 3"))
     with pytest.raises(PolicyError) as caught:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +9,11 @@ import pytest
 from PIL import Image
 
 from sealift.cli.main import main
-from sealift.cli.meeting.declared import invitations_for
-from sealift.cli.meeting.guest import MeetingProgress
 from sealift.codec import encode
 from sealift.crypto.identity import create_identity
+from sealift.meet.declaration import invitations_for
 from sealift.meet.invitation import parse_invitation
+from sealift.meet.owner import MeetingProgress
 from tests.sim.invited import declare
 from tests.sim.ownaddress import own_address
 
@@ -23,8 +22,9 @@ from tests.sim.ownaddress import own_address
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An owner's, with an invitation of a host that is away, and tables."""
     monkeypatch.chdir(tmp_path)
-    args = argparse.Namespace(days=2, address="", listen=own_address())
-    (invited,) = invitations_for(args, create_identity("host"), ["north"])
+    (invited,) = invitations_for(
+        create_identity("host"), ["north"], address=own_address(), days=2
+    )
     (tmp_path / "invitation.txt").write_text(invited.to_text())
     for kind in ("ant", "bee"):
         (tmp_path / "images" / kind).mkdir(parents=True)

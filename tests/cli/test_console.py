@@ -14,8 +14,9 @@ import pytest
 
 import sealift.cli.main as command
 import sealift.train.__main__ as rank
-from sealift.cli.console import CALLER, Caller, ask_afresh, ask_line, confirm, say, show
+from sealift.cli.console import ask_afresh, ask_line, confirm, say, show
 from sealift.errors import UsageError
+from sealift.train.job.caller import CALLER, Caller
 from sealift.train.job.talk import Talk
 
 
@@ -90,7 +91,7 @@ def test_a_caller_is_told_and_no_child_inherits_it() -> None:
     """In a process of its own, as the descriptor belongs to a process."""
     program = (
         "import os\n"
-        "from sealift.cli.console import CALLER, Caller\n"
+        "from sealift.train.job.caller import CALLER, Caller\n"
         "number = int(os.environ[CALLER])\n"
         "Caller.attend()\n"
         "assert CALLER not in os.environ and not os.get_inheritable(number)\n"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sealift.cli.meeting.declared import invitations_for
 from sealift.cli.meeting.host import LISTEN, _open_book
-from sealift.cli.meeting.place import PartyFolder
+from sealift.cli.meeting.place import open_folder
 from sealift.crypto.identity import create_identity
 from sealift.meet.book import MeetingState
+from sealift.meet.declaration import invitations_for
 from sealift.meet.invitation import HOST
 
 NAMES = ["north", "east"]
@@ -27,8 +27,10 @@ def test_invitations_to_this_machine_are_said_to_be_that(
     here_only: bool,
 ) -> None:
     args = argparse.Namespace(invite=NAMES, listen=LISTEN, address=address, days=2)
-    place = PartyFolder(tmp_path, HOST)
-    invited = invitations_for(args, create_identity(HOST), NAMES)
+    place = open_folder(tmp_path, HOST)
+    invited = invitations_for(
+        create_identity(HOST), NAMES, address=address or LISTEN, days=2
+    )
     MeetingState.create(place["meeting.db"], invited).close()
     _open_book(args, place).close()
     said = capsys.readouterr().err

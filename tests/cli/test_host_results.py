@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sealift.cli.meeting import host
-from sealift.cli.meeting.place import PartyFolder
-from sealift.cli.meeting.runs import MeetingRun
+from sealift.cli.meeting.place import open_folder
+from sealift.meet.runs import MeetingRun
 
 
 @pytest.mark.parametrize(
@@ -38,5 +38,5 @@ def test_report_and_receipt_stand_beside_a_model_alone(
     if receipt:
         (run / "receipt.json").write_text("{}")
     monkeypatch.setattr(host, "long_command", lambda words: code)
-    assert host._open_model(PartyFolder(tmp_path, "host"), MeetingRun(1, "")) == ends
+    assert host._open_model(open_folder(tmp_path, "host"), MeetingRun(1, "")) == ends
     assert sorted(each.name for each in tmp_path.iterdir() if each != run) == left

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from sealift.attest.level import Level
-from sealift.cli.meeting import question
-from sealift.cli.meeting.question import (
+from sealift.cli.console import say
+from sealift.data.schema.document import schema_from_plain, schema_to_plain
+from sealift.errors import MalformedError, fold
+from sealift.meet.messages import Check
+from sealift.meet.question import (
     ask_categories,
     tell_comparison,
     tell_declared,
     tell_terms,
 )
-from sealift.data.schema.document import schema_from_plain, schema_to_plain
-from sealift.errors import MalformedError, fold
-from sealift.meet.messages import Check
 from sealift.meet.terms import Terms, agreement_of, proposed_agreement
 from sealift.release.agreement.explain import RED, explain
 from tests.sim.invited import MetGuest, MetHost, walk
@@ -155,16 +155,17 @@ def test_what_others_wrote_cannot_draw_on_the_screen(terms: Terms) -> None:
 
 
 def test_categories_leave_by_a_yes_for_each_column_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     answers = iter(["y", "n"])
-    monkeypatch.setattr(question, "ask_afresh", lambda *how: next(answers))
     found = {
         "ward": {"c": 10, "d": 9, "e": 200},
         "site": {HOSTILE: 50},
         "rare": {"only": 1},
     }
-    assert ask_categories(found) == {"ward": ("c", "e")}
+    assert ask_categories(found, lambda *how: next(answers), say) == {
+        "ward": ("c", "e")
+    }
     shown = capsys.readouterr().err
     assert "ward: 1 texts" in shown
     assert "  e (200 rows)" in shown

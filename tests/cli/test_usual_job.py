@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sealift.cli.meeting.declared import AWAY_S, job_text
 from sealift.codec import parse_toml
+from sealift.meet.declaration import AWAY_S, job_text
 
 AWAY = {"gather_s": AWAY_S, "rejoin_s": AWAY_S}
 

@@ -15,17 +15,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sealift.cli.meeting.declared import declaration_of, invitations_for
-from sealift.cli.meeting.guest import MeetingProgress, OwnerMeeting, read_kept
-from sealift.cli.meeting.place import PartyFolder
+from sealift.cli.meeting.guest import brought_by
+from sealift.cli.meeting.place import open_folder
 from sealift.crypto.identity import Identity, create_identity
 from sealift.errors import SealiftError
 from sealift.events import Event, wall_clock
 from sealift.meet.book import MeetingState
+from sealift.meet.declaration import declaration_of, invitations_for
 from sealift.meet.door import MeetingListener, places
 from sealift.meet.host import Host
 from sealift.meet.invitation import HOST, Invitation
 from sealift.meet.messages import FromHost
+from sealift.meet.owner import MeetingProgress, OwnerAnswers, OwnerMeeting, read_kept
 from sealift.meet.terms import Declaration
 from sealift.session.relay.server import Relay
 
@@ -77,9 +78,8 @@ class LyingHost:
         self.told: list[Event] = []
         self.said: list[tuple[str, FromHost]] = []
         self.lie: Lie = honest
-        self.args = argparse.Namespace(recipe=recipe, days=2, address="", listen="")
-        self.args.listen = "127.0.0.1:1"
-        invited = invitations_for(self.args, self.identity, [*names])
+        self.recipe = recipe
+        invited = invitations_for(self.identity, names, address="127.0.0.1:1", days=2)
         self.book = MeetingState.create(folder / "host" / "meeting.db", invited)
         self.relay = Relay.listen(registry=places(self.book, invited[0].meeting))
         host, port = self.relay.address
@@ -94,7 +94,7 @@ class LyingHost:
 
     def _host(self) -> ToldHost:
         invited = [*self.invitations.values()]
-        declared, files = declaration_of(self.args, invited, self.identity, MEASURES)
+        declared, files = declaration_of(self.recipe, invited, self.identity, MEASURES)
         self.book.declare(declared.digest)
         return ToldHost(
             self.book, declared, files, self.identity, wall_clock, self._next
@@ -189,18 +189,24 @@ class Owner:
     def kept(self) -> MeetingProgress:
         """What lies in its folder."""
         return read_kept(
-            PartyFolder(self.folder, self.invitation.name), self.invitation
+            open_folder(self.folder, self.invitation.name), self.invitation
         )
 
     def _run(self) -> None:
-        place = PartyFolder(self.folder, self.invitation.name)
+        place = open_folder(self.folder, self.invitation.name)
         try:
-            meeting = OwnerMeeting(
-                self.args, self.invitation, place, read_kept(place, self.invitation)
-            )
-            meeting.ask = None if self.answers is None else self._answer
-            meeting.clock, meeting.sleep = self.clock, self._sleep
-            self.outcome = meeting.attend()
+            args, identity = self.args, place.identity()
+            self.outcome = OwnerMeeting(
+                self.invitation,
+                place,
+                identity,
+                brought_by(args, identity),
+                read_kept(place, self.invitation),
+                OwnerAnswers(args.compare_if, args.sign_if, args.decline, args.allow),
+                ask=None if self.answers is None else self._answer,
+                clock=self.clock,
+                sleep=self._sleep,
+            ).attend()
         except BaseException as error:
             self.outcome = error
 

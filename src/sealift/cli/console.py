@@ -18,9 +18,8 @@ import shlex
 import sys
 import termios
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final
 
 from sealift.errors import (
     UnavailableError,
@@ -32,41 +31,6 @@ from sealift.errors import (
 from sealift.release.files import read_given_passphrase
 
 YES: Final = frozenset({"y", "yes"})
-
-
-# A descriptor, for a program that runs a command (`sealift.api`): what it would else have
-# to read out of sentences comes there as lines of JSON.
-CALLER: Final = "SEALIFT_CALLER"
-
-
-class Caller:
-    """The program that runs this command, if there is one that hears."""
-
-    _stream: ClassVar[TextIO | None] = None
-
-    @classmethod
-    def attend(cls) -> None:
-        """Find it; a process that this one starts does only where it is handed on."""
-        number = os.environ.pop(CALLER, "")
-        if number.isdecimal():
-            with suppress(OSError, OverflowError):  # a number of no descriptor
-                os.set_inheritable(int(number), False)
-                cls._stream = open(int(number), "w", encoding="utf-8")  # noqa: SIM115
-
-    @classmethod
-    def hand_on(cls) -> tuple[dict[str, str], list[int]]:
-        """Variables and descriptors by which a command that goes on for this one finds it."""
-        if cls._stream is None:
-            return {}, []
-        return {CALLER: str(cls._stream.fileno())}, [cls._stream.fileno()]
-
-    @classmethod
-    def tell(cls, kind: str, **fields: object) -> None:
-        """Tell it an event; it may be gone."""
-        if cls._stream is not None:
-            with suppress(OSError):
-                cls._stream.write(json.dumps({"kind": kind, **fields}) + "\n")
-                cls._stream.flush()
 
 
 def has_terminal() -> bool:

@@ -34,7 +34,7 @@ from typing import Any, Final
 import sealift
 from sealift.cli.ahead.commands import Look
 from sealift.cli.arguments import Parser
-from sealift.cli.console import Caller, flush_results, forget_stdout, unwritten
+from sealift.cli.console import flush_results, forget_stdout, unwritten
 from sealift.errors import (
     SealiftError,
     UnavailableError,
@@ -42,6 +42,7 @@ from sealift.errors import (
     for_screen,
     visible,
 )
+from sealift.train.job.caller import Caller
 from sealift.train.job.signals import StopRequested, follow_parent, install_stop_signals
 from sealift.view.words import say_bytes
 

@@ -19,8 +19,7 @@ import torch
 from PIL import Image
 from sklearn import datasets
 
-from sealift.cli.meeting import guest
-from sealift.cli.meeting.place import PartyFolder
+from sealift.cli.meeting.place import open_folder
 from sealift.crypto.keys import SecretKey
 from sealift.data import SealedDataLoader, SealedDataset
 from sealift.data.schema.document import schema_to_toml
@@ -36,6 +35,7 @@ from sealift.data.sources.table import (
     open_table,
 )
 from sealift.errors import MalformedError
+from sealift.meet import owner as owner_side
 from sealift.release.broker.stores import opened_vault
 from tests.sim import lyinghost
 from tests.sim.lyinghost import lying_host
@@ -154,7 +154,7 @@ def own_words(way: Way, schema: Schema) -> str:
 @pytest.fixture
 def quick_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """They cost a third of a second, and are compared by people."""
-    monkeypatch.setattr(guest, "words_of", lambda terms: ("words",) * 8)
+    monkeypatch.setattr(owner_side, "words_of", lambda terms: ("words",) * 8)
 
 
 PAIRS = dict(
@@ -244,7 +244,7 @@ def sealed_rows(folder: Path, owner: str) -> Iterator[dict[str, torch.Tensor]]:
     """One epoch over what an owner sealed in its folder."""
     name = f"{owner}-train"
     with opened_vault(
-        folder / "vault.db", PartyFolder(folder, owner).identity()
+        folder / "vault.db", open_folder(folder, owner).identity()
     ) as vault:
         key = vault.fetch(name)
     rows = SealedDataset(folder / "sealed" / f"{name}.sealed", {name: key})

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sealift.cli.meeting.brought import brought_by
+from sealift.cli.meeting.guest import brought_by
 from sealift.crypto.identity import Identity, create_identity
 from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.table import open_table

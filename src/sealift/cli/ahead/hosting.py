@@ -12,13 +12,7 @@ from typing import Final
 
 from sealift.cli.ahead import looks, planned
 from sealift.cli.ahead.dryrun import Checks, Unknown, show
-from sealift.cli.meeting.declared import (
-    declaration_of,
-    demand_dialable,
-    invitations_for,
-    measures_of,
-    try_recipe,
-)
+from sealift.cli.console import say
 from sealift.codec import parse_toml
 from sealift.crypto.identity import create_identity
 from sealift.data.schema.document import load_schema
@@ -26,6 +20,13 @@ from sealift.errors import UsageError
 from sealift.events import wall_clock
 from sealift.ids import check_name
 from sealift.meet.book import MeetingState
+from sealift.meet.declaration import (
+    declaration_of,
+    demand_dialable,
+    invitations_for,
+    measures_of,
+    try_recipe,
+)
 from sealift.meet.invitation import HOST, Invitation
 from sealift.meet.terms import Declaration, proposed_agreement
 from sealift.release.agreement import Agreement
@@ -81,8 +82,11 @@ class _Hosting:
         elif not names:
             raise UsageError("nobody is invited", code="nobody-invited")
         else:
-            demand_dialable(self.args.address or self.args.listen)
-            self._invited = invitations_for(self.args, self._identity, names)
+            address, days = self.args.address or self.args.listen, self.args.days
+            demand_dialable(address)
+            self._invited = invitations_for(
+                self._identity, names, address=address, days=days
+            )
         self._invited[0].require_in_time(wall_clock())
         return ", ".join(each.name for each in self._invited)
 
@@ -91,7 +95,7 @@ class _Hosting:
         if not self._invited:
             return Unknown("not checked: nobody is invited")
         declared, files = declaration_of(
-            self.args, self._invited, self._identity, (LOSS,)
+            self.args.recipe, self._invited, self._identity, (LOSS,)
         )
         plain = parse_toml(declared.job.encode(), source="job.toml")
         self._training = parse_job(plain).training
@@ -104,7 +108,14 @@ class _Hosting:
         if self._declared is None or find_spec("torch") is None:
             return Unknown("not tested")
         schema = load_schema(self.args.recipe / "schema.toml")
-        tried = try_recipe(self.args.recipe, self._files, schema, self._training, STEPS)
+        tried = try_recipe(
+            self.args.recipe,
+            self._files,
+            schema,
+            self._training,
+            steps=STEPS,
+            tell=say,
+        )
         self._step_s = tried.step_s
         output = replace(self._declared.output, metrics=measures_of(tried))
         self._proposed = proposed_agreement(replace(self._declared, output=output), ())

@@ -11,9 +11,8 @@ from sealift.cli.ahead import looks
 from sealift.cli.ahead.dryrun import Checks
 from sealift.cli.ahead.network import Network
 from sealift.cli.data import source_options
-from sealift.cli.meeting.brought import percent_of
-from sealift.cli.meeting.guest import read_kept
-from sealift.cli.meeting.place import PartyFolder, read_invitation
+from sealift.cli.meeting.guest import percent_of
+from sealift.cli.meeting.place import open_folder, read_invitation
 from sealift.data.schema.document import schema_from_plain
 from sealift.data.schema.owntable import FILE, load_own_table
 from sealift.data.schema.schema import Schema
@@ -24,6 +23,7 @@ from sealift.data.sources.table import infer_schema, is_text, open_table, tell_n
 from sealift.errors import SealiftError, UnavailableError
 from sealift.events import say_local_time, wall_clock
 from sealift.meet.invitation import Invitation
+from sealift.meet.owner import read_kept
 from sealift.release.agreement.explain import count
 from sealift.train.job.settings import parse_address
 
@@ -56,7 +56,7 @@ def _look_at(invitation: Invitation) -> str:
 
 
 def _look_at_key(name: str) -> str:
-    place = PartyFolder(Path.cwd(), name)
+    place = open_folder(Path.cwd(), name)
     if not place.key.exists():
         return "an identity key will be created in this folder"
     place.identity()
@@ -80,7 +80,7 @@ def _look_at_table(path: Path, args: argparse.Namespace) -> str:
 
 def _declared_schema(invitation: Invitation) -> Schema | None:
     """The host's, once it has shown one."""
-    place = PartyFolder(Path.cwd(), invitation.name)
+    place = open_folder(Path.cwd(), invitation.name)
     if not place["meeting.json"].exists():
         return None
     declared = read_kept(place, invitation).declaration

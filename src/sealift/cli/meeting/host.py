@@ -14,24 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.cli.console import Caller, say
-from sealift.cli.meeting.declared import (
-    declaration_of,
-    demand_dialable,
-    invitations_for,
-    measures_of,
-    read_recipe,
-    training_of,
-    try_recipe,
-)
-from sealift.cli.meeting.place import PartyFolder, add_ask_argument
-from sealift.cli.meeting.runs import (
-    MODEL_NAME,
-    MeetingRun,
-    chosen_run,
-    long_command,
-    read_run,
-)
+from sealift.cli.console import say
+from sealift.cli.meeting.place import add_ask_argument, open_folder
 from sealift.cli.view import add_view_argument, view_beside
 from sealift.errors import (
     PolicyError,
@@ -45,10 +29,21 @@ from sealift.errors import (
 from sealift.events import Event, Sink, discard, wall_clock
 from sealift.ids import MAX_RANKS, check_name
 from sealift.meet.book import MeetingState
+from sealift.meet.declaration import (
+    declaration_of,
+    demand_dialable,
+    invitations_for,
+    measures_of,
+    read_recipe,
+    training_of,
+    try_recipe,
+)
 from sealift.meet.door import MeetingListener, places
+from sealift.meet.folder import PartyFolder
 from sealift.meet.host import Host
 from sealift.meet.invitation import HOST
 from sealift.meet.messages import Run
+from sealift.meet.runs import MODEL_NAME, MeetingRun, chosen_run, read_run
 from sealift.release.agreement.code import find_assets, measure_assets, measure_bundle
 from sealift.release.agreement.signed import (
     SignedAgreement,
@@ -61,6 +56,7 @@ from sealift.release.files import make_folder, write_whole
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import STRANGERS, STRANGERS_EACH
 from sealift.session.relay.server import FULL, Relay
+from sealift.train.job.caller import Caller, long_command
 from sealift.train.job.journal import Journal, journal_of
 from sealift.train.job.settings import parse_address
 from sealift.train.job.talk import Talk
@@ -113,7 +109,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Meet, train, open; the exit code."""
-    place = PartyFolder(Path.cwd(), HOST, args.passphrase)
+    place = open_folder(Path.cwd(), HOST, ask=args.passphrase)
     metrics = _try_first(args, place)
     chosen = None
     if place["agreement.json"].exists():
@@ -191,7 +187,10 @@ def _try_first(args: argparse.Namespace, place: PartyFolder) -> tuple[str, ...]:
         return ()
     training = training_of(args.recipe, names, args.address or args.listen)
     say("testing the recipe on random rows, for two steps")
-    metrics = measures_of(try_recipe(args.recipe, files, schema, training, TRIED_STEPS))
+    tried = try_recipe(
+        args.recipe, files, schema, training, steps=TRIED_STEPS, tell=say
+    )
+    metrics = measures_of(tried)
     say(f"each owner's agreement will list what it measures: {', '.join(metrics)}")
     if ACCURACY in metrics and not any(map(tally_of, metrics)):
         say(
@@ -226,7 +225,9 @@ def _open_book(args: argparse.Namespace, place: PartyFolder) -> MeetingState:
         )
     else:
         Relay.listen(*parse_address(args.listen)).close()  # else nobody is invited
-        book = MeetingState.create(path, invitations_for(args, place.identity(), names))
+        identity, address = place.identity(), args.address or args.listen
+        invited = invitations_for(identity, names, address=address, days=args.days)
+        book = MeetingState.create(path, invited)
     for seat in book.seats():
         line = seat.invitation.to_text()
         print(f"{seat.name}  {line}", flush=True)
@@ -305,7 +306,9 @@ def _declare(
     invited, identity = [each.invitation for each in book.seats()], place.identity()
     first = read_run(place, 1) if place["agreement.json"].exists() else None
     job = first.text if first is not None else ""
-    declaration, files = declaration_of(args, invited, identity, metrics, job=job)
+    declaration, files = declaration_of(
+        args.recipe, invited, identity, metrics, job=job
+    )
     book.declare(declaration.digest)
     assets = find_assets(args.recipe)
     return Host(book, declaration, files, identity, wall_clock, assets=assets)

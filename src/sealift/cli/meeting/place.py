@@ -1,39 +1,18 @@
-"""One party's folder for a meeting: its identity, and which files the commands may write."""
+"""Options of both sides of a meeting: the party's folder, its passphrase, its invitation."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from sealift.cli.arguments import Parser
 from sealift.cli.console import read_passphrase, say
-from sealift.crypto.identity import (
-    Identity,
-    create_identity,
-    draw_passphrase,
-    load_identity,
-    save_identity,
-)
-from sealift.errors import UsageError
-from sealift.ids import Digest
+from sealift.meet.folder import PartyFolder
 from sealift.meet.invitation import PREFIX, Invitation, parse_invitation
-from sealift.release.agreement.code import ASSETS, digest_of, read_bundle
-from sealift.release.files import (
-    make_folder,
-    read_secret_line,
-    read_whole,
-    write_whole,
-)
+from sealift.release.files import read_whole
 
 _MAX_READ: Final = 1 << 16
-_WRITTEN: Final = (
-    "agreement.json", "audit.db", "heads.json", "job.toml", "meeting.json", "receipt.json",
-    "receipts", "recipe", "report.html", "sealed", "state", "vault.db",
-)  # fmt: skip
 
 
 def add_ask_argument(parser: Parser) -> None:
@@ -61,162 +40,10 @@ def read_invitation(text: str) -> Invitation:
     return parse_invitation(text)
 
 
-@dataclass
-class PartyFolder:
-    """A folder of one party.
+def open_folder(folder: Path, name: str, *, ask: bool = False) -> PartyFolder:
+    """The folder of a party, whose passphrase is asked for at this terminal."""
 
-    Attributes:
-        folder: Where all lies.
-        name: The party's.
-        ask: Whether the key's passphrase is asked for, and kept in memory alone.
-    """
+    def read(prompt: str, twice: bool) -> str:
+        return read_passphrase(None, prompt=prompt, twice=twice)
 
-    folder: Path
-    name: str
-    ask: bool = False
-    _memory: str = field(default="", init=False)
-
-    def __getitem__(self, name: str) -> Path:
-        """The file or folder of that name."""
-        return self.folder / name
-
-    @property
-    def key(self) -> Path:
-        """The identity."""
-        return self.folder / f"{self.name}.key"
-
-    @property
-    def passphrase(self) -> str:
-        """The file with what opens it, as a command in this folder names it."""
-        return self._memory or f"{self.name}.pass"
-
-    def identity(self) -> Identity:
-        """The party's; made, with a passphrase of its own, if there is none.
-
-        Raises:
-            SealiftError: as ``load_identity``; or the disk refuses.
-        """
-        made = not self.key.exists()
-        kept = self[f"{self.name}.pass"]
-        if not self._memory and (self.ask or not (made or kept.exists())):
-            self._memory = _hold(
-                read_passphrase(
-                    None, prompt=f"passphrase of {self.key.name}", twice=made
-                )
-            )
-        elif made and not kept.exists():  # it exists if this was killed before the key
-            write_whole(kept, f"{draw_passphrase()}\n".encode())
-        passphrase = read_secret_line(self.folder / self.passphrase)
-        if made:
-            save_identity(create_identity(self.name), self.key, passphrase)
-            say(f"created {self.key.name}, the private key of {self.name}")
-            if self._memory:
-                say("its passphrase is in no file: remember it")
-            else:
-                say(f"its passphrase is in {kept.name}; back up both, share neither")
-        return load_identity(self.key, passphrase)
-
-    def require_free(self) -> None:
-        """Before anything is written: nothing lies here that would be replaced.
-
-        Raises:
-            UsageError: ``file-in-the-way``, with the file's name.
-        """
-        for name in _WRITTEN:
-            if os.path.lexists(self[name]):
-                raise file_exists(name)
-
-    def require_own(
-        self,
-        beside: Mapping[str, bytes],
-        recipe: Mapping[str, bytes],
-        written: Collection[Digest],
-    ) -> None:
-        """What is to be written replaces nothing but what this command wrote before.
-
-        Args:
-            beside: What is to be written to the folder.
-            recipe: What the whole of recipe/ is to be.
-            written: Digests of what was written here before.
-
-        Raises:
-            UsageError: ``file-in-the-way``, with the file's name.
-        """
-        there = self._recipe()
-        found = {f"recipe/{path}": content for path, content in there.items()}
-        wanted = {f"recipe/{path}": content for path, content in recipe.items()}
-        for name, content in beside.items():
-            wanted[name] = content
-            if os.path.lexists(self[name]):
-                found[name] = read_whole(self[name], _MAX_READ)
-        for name, content in found.items():
-            if content != wanted.get(name) and Digest.of(content) not in written:
-                raise file_exists(name)
-
-    def _recipe(self) -> dict[str, bytes]:
-        """What lies in recipe/ now."""
-        folder = self["recipe"]
-        if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-            return {}
-        return read_bundle(folder)
-
-    def require_own_assets(
-        self, declared: Mapping[str, Digest], fetched: Mapping[str, Digest]
-    ) -> list[Path]:
-        """Below recipe/assets/ lies nothing but what is declared, or was fetched before.
-
-        Args:
-            declared: Digests of what is to lie there, by path in the recipe.
-            fetched: Digests of what this command itself put there, by path.
-
-        Returns:
-            What it put there and is declared no more.
-
-        Raises:
-            UsageError: ``file-in-the-way``, with the file's name.
-            UnavailableError: a file cannot be read.
-        """
-        gone = []
-        for path in sorted((self["recipe"] / ASSETS).rglob("*")):
-            if path.is_dir() and not path.is_symlink():
-                continue
-            name = path.relative_to(self["recipe"]).as_posix()
-            plain = path.is_file() and not path.is_symlink()
-            found = digest_of(path) if plain else None
-            if found is None or found not in (declared.get(name), fetched.get(name)):
-                raise file_exists(f"recipe/{name}")
-            if found != declared.get(name):
-                gone.append(path)
-        return gone
-
-    def write_recipe(
-        self, files: Mapping[str, bytes], written: Collection[Digest] = ()
-    ) -> None:
-        """Write the recipe's files to be read; what was written before and is no part goes.
-
-        Raises:
-            UsageError: ``file-in-the-way``: another file lies in recipe/.
-        """
-        self.require_own({}, files, written)
-        folder, there = self["recipe"], self._recipe()
-        for path in there.keys() - files.keys():
-            (folder / path).unlink()
-        for path, content in files.items():
-            if there.get(path) != content:
-                make_folder((folder / path).parent)
-                write_whole(folder / path, content)
-
-
-def file_exists(name: str) -> UsageError:
-    """What is there is not replaced."""
-    return UsageError(
-        f"{name} exists and was not written by this meeting",
-        code="file-in-the-way",
-    )
-
-
-def _hold(passphrase: str) -> str:
-    """In a file without a name, for this process and those that it hands it to."""
-    descriptor = os.memfd_create("passphrase", 0)
-    os.write(descriptor, f"{passphrase}\n".encode())
-    return f"/dev/fd/{descriptor}"
+    return PartyFolder(folder, name, ask, say=say, read_passphrase=read)

@@ -1,19 +1,17 @@
-"""What a host declares and whom it invites: from a recipe's folder and the command line."""
+"""What a host declares, from a recipe's folder, and the invitations that it sends."""
 
 from __future__ import annotations
 
-import argparse
 import re
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from sealift.attest.level import Level
-from sealift.cli.console import say
 from sealift.codec import parse_toml
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
@@ -90,7 +88,9 @@ def try_recipe(
     files: dict[str, bytes],
     schema: Schema,
     training: TrainingSettings,
+    *,
     steps: int,
+    tell: Callable[[str], None],
 ) -> Rehearsal:
     """Make steps with the recipe in a folder, in its sandbox, on random rows.
 
@@ -112,7 +112,7 @@ def try_recipe(
         order.entry,
         [order],
         text=sys.stderr,
-        tell=say,
+        tell=tell,
         assets=load_assets(folder, measure_assets(folder)),
     )
     return tried
@@ -145,9 +145,16 @@ def demand_dialable(address: str) -> None:
 
 
 def invitations_for(
-    args: argparse.Namespace, identity: Identity, names: list[str]
+    identity: Identity, names: Sequence[str], *, address: str, days: int
 ) -> list[Invitation]:
-    """An invitation for each of these parties, to a meeting of its own."""
+    """An invitation for each of these parties, to a meeting of its own.
+
+    Args:
+        identity: The host's.
+        names: The parties'.
+        address: Where they reach the host, ``HOST:PORT``.
+        days: After so many from now no key is released.
+    """
     meeting = secrets.token_bytes(MEETING_BYTES)
     return [
         Invitation(
@@ -155,15 +162,15 @@ def invitations_for(
             name=name,
             host=identity.public_key,
             secret=SecretKey.generate(),
-            expires_s=int(wall_clock()) + args.days * DAY_S,
-            addresses=(args.address or args.listen,),
+            expires_s=int(wall_clock()) + days * DAY_S,
+            addresses=(address,),
         )
         for name in names
     ]
 
 
 def declaration_of(
-    args: argparse.Namespace,
+    folder: Path,
     invited: Sequence[Invitation],
     identity: Identity,
     metrics: tuple[str, ...],
@@ -173,7 +180,7 @@ def declaration_of(
     """What the recipe's folder says, and its files.
 
     Args:
-        args: Of the command.
+        folder: The recipe's.
         invited: The parties' invitations.
         identity: The host's.
         metrics: What may leave of what is measured; see ``measures_of``.
@@ -182,7 +189,6 @@ def declaration_of(
     Raises:
         SealiftError: the first thing in it that does not fit.
     """
-    folder: Path = args.recipe
     files, schema = read_recipe(folder)
     assets = load_assets(folder, measure_assets(folder))
     digests = {each.name: each.digest for each in assets}

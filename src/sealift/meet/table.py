@@ -1,47 +1,21 @@
-"""What an owner brings to a meeting: its tables, as the command line names them."""
+"""A table that its owner brings to a meeting."""
 
 from __future__ import annotations
 
-import argparse
-import re
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from sealift.cli.data import add_source_options, source_options
-from sealift.crypto.identity import Identity
-from sealift.crypto.keys import Label
 from sealift.data.schema.schema import Schema
-from sealift.data.schema.split import Split
 from sealift.data.sources.source import NO_OPTIONS, SourceOptions
 from sealift.data.sources.table import open_table, tell_numbers
-from sealift.errors import MalformedError, SealiftError, UsageError
+from sealift.errors import MalformedError, SealiftError
 from sealift.ids import Digest
-
-_PERCENT = re.compile(r"([0-9]+) ?%")
-
-
-def add_table_arguments(parser: Any) -> None:
-    """Add DATA, ``--heldout``, and how both are written."""
-    parser.add_path(
-        "data",
-        metavar="DATA",
-        help="your rows: a .csv, .tsv, .npy, .npz, .safetensors or .parquet file; a folder with "
-        "images by class, with Parquet files, or from Dataset.save_to_disk",
-    )
-    parser.add_path(
-        "--heldout",
-        metavar="FILE|N%",
-        help="rows to measure on, not to train on: a file of their own, or for example 20%% of "
-        "DATA, chosen by a hash with your key, so that the same row is always on the same side",
-    )
-    add_source_options(parser)
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class BroughtTable:
     """One table, or one side of one that is split.
 
     Attributes:
@@ -110,40 +84,3 @@ class Brought:
                 why=f"the host's terms need at least {fewest:,}",
                 code="too-few-rows",
             )
-
-
-def brought_by(args: argparse.Namespace, identity: Identity) -> tuple[Brought, ...]:
-    """The table to train on, and the held-out one if there is one.
-
-    Raises:
-        UsageError: an option that does not fit, or no part of a table.
-        UnavailableError, MalformedError: as ``load_own_table``.
-    """
-    return tuple(_brought(args, identity))
-
-
-def _brought(args: argparse.Namespace, identity: Identity) -> Iterator[Brought]:
-    options = source_options(args, args.data)
-    if args.heldout is None or (percent := percent_of(args.heldout)) is None:
-        yield Brought("train", args.data, options)
-        if args.heldout is not None:
-            yield Brought("heldout", args.heldout, source_options(args, args.heldout))
-        return
-    split = Split(identity.derive(Label.HELDOUT_SPLIT), percent, heldout=False)
-    yield Brought("train", args.data, replace(options, split=split))
-    heldout = replace(split, heldout=True)
-    yield Brought("heldout", args.data, replace(options, split=heldout))
-
-
-def percent_of(heldout: Path) -> int | None:
-    """The share of the rows that is held out; None for a file.
-
-    Raises:
-        UsageError: a share of all rows, or of none.
-    """
-    found = _PERCENT.fullmatch(str(heldout))
-    if found is None:
-        return None
-    if not 1 <= int(found[1]) <= 99:
-        raise UsageError(f"--heldout {heldout} is not 1% to 99%")
-    return int(found[1])

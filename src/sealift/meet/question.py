@@ -7,10 +7,9 @@ cannot draw on the screen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from sealift.cli.console import YES, ask_afresh, say
 from sealift.data.schema.document import field_to_plain
 from sealift.data.schema.schema import Schema
 from sealift.errors import quote_foreign
@@ -19,6 +18,7 @@ from sealift.meet.terms import Declaration, Terms, proposed_agreement
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.explain import count, explain, explain_lines
 
+YES: Final = frozenset({"y", "yes"})
 FEWEST_ROWS: Final = 10  # a text in fewer rows could identify a person
 
 
@@ -114,11 +114,15 @@ def _tell_field(rules: dict[str, Any]) -> Iterator[str]:
 
 def ask_categories(
     found: Mapping[str, Mapping[str, int]],
+    ask: Callable[[str, str], str],
+    say: Callable[[str], None],
 ) -> dict[str, tuple[str, ...]]:
     """Which texts the host may hear of, column by column; of rare ones it never does.
 
     Args:
         found: Texts that the host's schema does not list, and in how many rows.
+        ask: Asks a person a question with a default.
+        say: Shows that person a line.
     """
     told: dict[str, tuple[str, ...]] = {}
     for column, counts in found.items():
@@ -133,9 +137,7 @@ def ask_categories(
         say(f"{quote_foreign(column)} has texts that the host's schema does not list:")
         for text in texts:
             say(f"  {quote_foreign(text)} ({counts[text]} rows)")
-        if (
-            ask_afresh("Send these texts, without numbers, to the host? (y/N)", "n")
-            in YES
-        ):
+        question = "Send these texts, without numbers, to the host? (y/N)"
+        if ask(question, "n") in YES:
             told[column] = tuple(texts)
     return told

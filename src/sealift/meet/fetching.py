@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
-from sealift.cli.meeting.place import PartyFolder, file_exists
 from sealift.errors import IntegrityError, MalformedError, UnavailableError
 from sealift.ids import Digest
+from sealift.meet.folder import PartyFolder, file_exists
 from sealift.meet.messages import ASSET_PIECE_BYTES, AskAsset, AssetPiece
 from sealift.release.agreement.code import ASSETS, PIECE_BYTES, Asset, digest_of
 from sealift.release.files import make_folder

@@ -8,32 +8,37 @@ role. Source: spec/meeting.md section 8.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sealift.cli.console import Caller, say
-from sealift.cli.meeting.declared import job_text
-from sealift.cli.meeting.place import PartyFolder
 from sealift.codec import parse_toml
-from sealift.errors import PolicyError
-from sealift.meet.terms import MAX_JOB_BYTES
+from sealift.crypto.identity import Identity
+from sealift.errors import (
+    MalformedError,
+    PeerError,
+    PolicyError,
+    RefusedError,
+    quote_foreign,
+)
+from sealift.meet.declaration import job_text
+from sealift.meet.door import Conversation
+from sealift.meet.folder import PartyFolder
+from sealift.meet.invitation import Invitation
+from sealift.meet.messages import AskRun, Over, Run
+from sealift.meet.terms import MAX_JOB_BYTES, Terms
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import load_verified
 from sealift.release.decision import require_run
-from sealift.release.files import handed_on, read_whole, write_whole
+from sealift.release.files import read_whole, write_whole
 from sealift.train.job.settings import JobTable, parse_job
-from sealift.train.job.signals import followed, stop_postponed
 from sealift.train.plans import PLANS
 from sealift.travel.settings import run_terms
+from sealift.travel.visit.messages import RUN_RECEIPT_NAME
 
-STOP_S: Final = 10.0  # a command ends itself before
 # Which settings the agreement compares; the rest of a later job is the first one's.
 _SETTINGS: Final = ("training", "travel", "run", "slices", "servers", "agreed")
+DIAL_S: Final = 5.0
 MODEL_NAME: Final = "model.safetensors"  # of the first run
 
 
@@ -127,13 +132,13 @@ def chosen_run(recipe: Path, place: PartyFolder) -> MeetingRun:
         before = read_run(place, number)
         if before is not None and _computes(before.job) == _computes(asked.job):
             if before.job.settings != asked.job.settings:
-                say(f"the limits of time are those that {before.file} has")
+                place.say(f"the limits of time are those that {before.file} has")
             return before
     if not place[last.model].exists():
-        say(f"run {last.number} did not end; what it had computed is not used")
+        place.say(f"run {last.number} did not end; what it had computed is not used")
     _require_agreed_run(asked, first, load_verified(place["agreement.json"]).agreement)
     write_whole(place[asked.file], asked.text.encode())
-    say(
+    place.say(
         f"run {asked.number}: other settings than before, within what all parties agreed; "
         "owners take part whose command has --stay"
     )
@@ -197,26 +202,55 @@ def _computes(job: JobTable) -> object:
     return run_terms("", job.plan, job.settings)
 
 
-def long_command(words: list[str]) -> int:
-    """A long command, as anybody would type it, which says itself what is wrong; its exit code.
+def require_signed(
+    place: PartyFolder, terms: Terms | None, agreement: Agreement | None
+) -> None:
+    """The job that begins is the one that was signed: agreement and job file.
 
-    It ends with this one.
+    Raises:
+        PolicyError: ``other-meeting``, ``job-differs``.
     """
-    command = [sys.executable, "-P", "-m", "sealift", *words]
-    caller, descriptors = Caller.hand_on()
-    with stop_postponed():
-        process = subprocess.Popen(  # noqa: S603 - ourselves
-            command,
-            env={**os.environ, **followed(), **caller},
-            pass_fds=[*handed_on(command), *descriptors],
+    agreed = load_verified(place["agreement.json"]).agreement
+    if terms is None or agreement is None or agreed != agreement:
+        raise PolicyError(
+            "agreement.json is not what was signed in this folder", code="other-meeting"
         )
+    path, job = place["job.toml"], terms.declaration.job.encode()
+    if not path.exists():
+        write_whole(path, job)
+    elif read_whole(path, MAX_JOB_BYTES) != job:
+        raise PolicyError(
+            "job.toml is not the job that was signed",
+            why="it was changed after the signature",
+            code="job-differs",
+        )
+
+
+def next_run(
+    invitation: Invitation, identity: Identity, after: int
+) -> MeetingRun | None:
+    """What the host has begun; None while it is away, or has not begun anything."""
     try:
-        code = process.wait()
-    except BaseException:  # asked to stop: so is it
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_S)
-        process.kill()
-        process.wait()
-        raise
-    return code if code >= 0 else 128 - code  # as shells say a signal
+        with Conversation(invitation, identity, dial_s=DIAL_S) as host:
+            told = host.say(AskRun(after))
+    except PeerError as error:
+        if error.code == "peer-refused":
+            raise
+        return None
+    if isinstance(told, Over):
+        raise RefusedError(quote_foreign(told.why), code=told.code)
+    if not isinstance(told, Run):
+        return None
+    if told.number <= after:
+        raise MalformedError("the host sent a run that has ended", code="bad-message")
+    return MeetingRun(told.number, told.job)
+
+
+def has_ended(place: PartyFolder, run: MeetingRun) -> bool:
+    """Whether this party has the run's receipt."""
+    return receipt_of(place, run).exists()
+
+
+def receipt_of(place: PartyFolder, run: MeetingRun) -> Path:
+    """Where the run's receipt is, or will be."""
+    return (place.folder if run.number == 1 else place[run.folder]) / RUN_RECEIPT_NAME
