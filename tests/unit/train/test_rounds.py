@@ -367,10 +367,15 @@ def test_every_rank_has_its_own_last_word(code: str) -> None:
 @pytest.mark.parametrize(
     ("error", "said", "code", "words"),
     [
-        (LOST, Failed("rank-lost", "", (2,)), "rank-lost", "rank 2 (cleo): Another"),
-        (LOST, Failed("other-run", "", (0, 1)), "rank-lost", "rank 0 (ada) and rank 1"),
-        (LOST, Failed("no-such\x1b", "\x1b", (9, -1)), "rank-lost", "ranks: Another"),
-        (LOST, PeerError("gone"), "rank-lost", "ada is gone"),
+        (LOST, Failed("rank-lost", "", (2,)), "rank-lost", "rank 2 (cleo) disc"),
+        (LOST, Failed("other-run", "", (0, 1)), "other-run", "rank 0 (ada) ended"),
+        (
+            LOST,
+            Failed("no-such\x1b", "\x1b", (9, -1)),
+            "rank-failed",
+            "another rank failed",
+        ),
+        (LOST, PeerError("gone"), "rank-lost", "host's machine"),
         (FailedError(Failed("other-run", "", (0,))), None, "other-run", "0 (ada)"),
         (JobError("bad", code="bad-row"), Failed("rank-lost", ""), "bad-row", "bad"),
     ],
@@ -387,6 +392,36 @@ def test_a_rank_says_whom_the_orchestrator_names(
     assert "\x1b" not in str(found)
 
 
+@pytest.mark.parametrize(
+    ("said", "code", "words"),
+    [
+        (Failed("no-memory", ""), "no-memory", "rank 1 (bern) failed: There is"),
+        (Failed("rank-lost", "", (2,)), "rank-lost", "rank 2 (cleo) disconnected"),
+        (ABOUT, "untrue-report", "rank 1 (bern) ended the job because of rank 0 (ada)"),
+    ],
+)
+def test_the_host_says_which_owner_failed_at_what(
+    said: Failed, code: str, words: str
+) -> None:
+    with pytest.raises(SealiftError) as caught:
+        run_group(controls_of(None, said, None), lambda summary: None)
+    assert caught.value.code == code
+    assert words in str(caught.value)
+    assert "peer" not in str(caught.value)
+
+
+def test_who_waits_for_a_start_hears_who_did_not_come() -> None:
+    here = Control("accelerator-0", PeerError("it is closed", code="session-closed"))
+    sessions = LiveSessions(clock=time.monotonic)
+    sessions.enter(cast(Any, here))
+    agreement = make_consortium(group=GroupRule(3, "owner")).verified()
+    settings = JobSettings(run=RunSettings(gather_s=0.0, rejoin_s=0.0))
+    group = GroupOrchestrator(agreement, settings, sessions=sessions, sink=discard)
+    with pytest.raises(PeerError, match=r"rank 1 \(bern\), rank 2 \(cleo\) did not"):
+        group.run(StartJob("digits", b""), cast(Any, None))
+    assert here.heard == [Failed("peer-missing", "", (1, 2))]
+
+
 def test_every_rank_has_the_receipt_of_rank_0() -> None:
     def hear(rank: int, rounds: GroupRounds) -> bytes:
         return rounds.hear_receipt(b"" if rank else b"the receipt")
@@ -398,25 +433,21 @@ NAMES = ("rank 0 (north)", "rank 1 (east)", "rank 2 (south)")
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "line"),
+    ("said", "code", "ranks"),
     [
-        (Failed("bad-row", "/home/east/rows"), "bad-row", "rank 1 (east): "),
-        (
-            Failed("bad-row", "", (2,)),
-            "bad-row",
-            "rank 1 (east): about rank 2 (south): ",
-        ),
-        (Failed("bad-row", "", (1,)), "bad-row", "rank 1 (east): "),
-        (Failed("no-such\x1b[2J", "\x1b[31m"), "rank-failed", "rank 1 (east): "),
-        (Failed("bad-row", "", (7,)), "rank-failed", "rank 1 (east): "),
-        (Failed("bad-row", "", (-1,)), "rank-failed", "rank 1 (east): "),
+        (Failed("bad-row", "/home/east/rows"), "bad-row", (1,)),
+        (Failed("bad-row", "", (2,)), "bad-row", (1, 2)),
+        (Failed("bad-row", "", (1,)), "bad-row", (1,)),
+        (Failed("no-such\x1b[2J", "\x1b[31m"), "rank-failed", (1,)),
+        (Failed("bad-row", "", (7,)), "rank-failed", (1,)),
+        (Failed("bad-row", "", (-1,)), "rank-failed", (1,)),
     ],
 )
 def test_of_a_ranks_error_we_say_the_meaning_in_our_own_words(
-    said: Failed, code: str, line: str
+    said: Failed, code: str, ranks: tuple[int, ...]
 ) -> None:
     found = RankWords(1, NAMES).explain(said)
-    assert (found.code, found.line) == (code, line + meaning(code))
+    assert found == Failed(code, meaning(code), ranks)
 
 
 def test_a_recipes_text_comes_where_the_agreement_lets_it_out() -> None:

@@ -22,6 +22,10 @@ Joined = Callable[[], None]
 PAUSE_S: Final = 0.1
 NOBODY_THERE: Final = "peer-unreachable"
 ASKED_TO_END: Final = "role-ended"
+_ON_END: Final = (
+    "Ask the host to start its command again, then start yours: the job continues from "
+    "its checkpoint if it has one"
+)
 RELAY_GONE: Final = "relay-gone"  # it was there: its orchestrator was killed meanwhile
 BROKER_MISSING: Final = "checkpoint-broker-missing"  # it may be coming back as well
 CUT: Final = frozenset({
@@ -81,6 +85,8 @@ class Rejoining:
                 return serve(self._join)
             except (PeerError, RefusedError, MalformedError) as error:
                 if not self._tries_again(error):
+                    if self._deadline is not None and error.code == NOBODY_THERE:
+                        error.fix = _ON_END
                     raise
             self._pause(PAUSE_S)
 

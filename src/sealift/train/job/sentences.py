@@ -30,7 +30,6 @@ QUIET: Final = frozenset(
     }
 )
 _SAID: Final = {
-    "accelerator.lost": "{line}; the job waits up to {wait_s:g} s for it to come back",
     "baseline.lost": "no model of your rows alone is trained any more: the job continues from a checkpoint, which has none",
     "broker.failed": "{peer} got no answer from its broker: {rule}",
     "broker.ready": "{broker} is waiting for accelerators to attest themselves",
@@ -50,7 +49,6 @@ _SAID: Final = {
     "lease.silent": "the orchestrator's lease is not renewed by any broker",
     "orchestrator.listening": "waiting at {host}:{port} for {awaits}",
     "relay.awaited": "the {role} does not answer yet: {why}",
-    "relay.lost": "the connection was lost: {line}; trying to reconnect for up to {rejoin_s} s",
     "release.collected": "the key of {resource} was received",
     "release.granted": "the key of {resource} was released to {peer}",
     "release.refused": "{peer} was refused a key: {rule}",
@@ -171,6 +169,26 @@ def _say_enrolled(fields: Fields) -> str:
     )
 
 
+def _say_wait(seconds: float) -> str:
+    """A time for people, in whole minutes where it is some."""
+    return f"{seconds / 60:.0f} min" if seconds >= 180 else f"{seconds:g} s"
+
+
+def _say_lost(fields: Fields) -> str:
+    wait = _say_wait(float(fields["wait_s"]))
+    return f"{fields['line']}; the job waits up to {wait} for it to come back"
+
+
+def _say_cut(fields: Fields) -> str:
+    wait = _say_wait(float(fields["rejoin_s"]))
+    if fields["reason"] == "rank-lost":
+        return f"{fields['line']}; waiting up to {wait} for all parties to come back"
+    return (
+        f"the connection to the host was lost: {fields['line']}; trying to reconnect for "
+        f"up to {wait}"
+    )
+
+
 def _say_arrived(fields: Fields) -> str:
     return f"{say_role(str(fields['role']), str(fields['name']))} connected"
 
@@ -241,12 +259,14 @@ def _say_turned_away(fields: Fields) -> str:
 
 
 _MADE: Final = {
+    "accelerator.lost": _say_lost,
     "holder.measured": _say_measured,
     "host.enrolled": _say_enrolled,
     "job.gathered": _say_gathered,
     "job.limited": _say_limited,
     "job.stopped": _say_stopped,
     "rank.measured": _say_compared,
+    "relay.lost": _say_cut,
     "relay.refused": _say_turned_away,
     "job.ready": _say_ready,
     "role.arrived": _say_arrived,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.errors import (
+    JobError,
     MalformedError,
     PeerError,
     SealiftError,
@@ -34,7 +35,7 @@ from sealift.session.session import Session
 from sealift.train.loop.measures import numbers_of
 from sealift.train.loop.statistics import ALONE
 from sealift.train.loop.stepsums import FAILED
-from sealift.train.ranks.rankedjob import LOST, ON_AGAIN
+from sealift.train.ranks.endings import LOST, MISSING, ON_AGAIN, group_ended
 from sealift.travel.orchestrator.job import (
     LAST_WORDS_S,
     Outputs,
@@ -110,22 +111,49 @@ class GroupOrchestrator:
                     return self._run(self._gather(wait_s), start, outputs)
                 except PeerError as error:
                     wait_s = self._await_others(error)
-        except Exception:
-            names = self._names
-            dismiss_roles(self._sessions, self._agreement, "failed", accelerators=names)
+        except Exception as error:
+            self._tell_end(error)
+            dismiss_roles(self._sessions, self._agreement, "failed")
+            if isinstance(error, FailedError):
+                raise self._said(JobError, error) from None
             raise
+
+    def _tell_end(self, error: Exception) -> None:
+        """Ranks that wait for a start hear why there is none any more, and of whom."""
+        told = Failed(FAILED, "")
+        if isinstance(error, SealiftError):
+            told = _last_word(error)
+        if isinstance(error, PeerError) and error.code == MISSING:
+            told = Failed(MISSING, "", error.ranks)
+        waiting = [self._sessions.find(Role.ACCELERATOR, name) for name in self._names]
+        here = [session for session in waiting if session is not None]
+        for session in here:
+            with suppress(SealiftError):
+                send_message(session, told)
+        for session in here:
+            await_end(session, LAST_WORDS_S)
+
+    def _said(self, kind: type[SealiftError], error: FailedError) -> SealiftError:
+        """What a rank's last word says to the host."""
+        failed = error.failed
+        people = [self._people[each] for each in failed.ranks]
+        return group_ended(
+            kind, people, failed.code, why=failed.line, ranks=failed.ranks
+        )
 
     def _gather(self, wait_s: float) -> list[Session]:
         wanted = [(Role.ACCELERATOR, name) for name in self._names]
         self._sessions.gather(wanted, wait_s)
-        ranks, missing = [], list[str]()
+        ranks, missing = [], list[int]()
         for rank, name in enumerate(self._names):
             try:
                 ranks.append(self._sessions.wait_for(Role.ACCELERATOR, name, 0.0))
             except PeerError:
-                missing.append(self._people[rank])
+                missing.append(rank)
         if missing:
-            raise peer_missing(missing, ON_AGAIN)
+            error = peer_missing([self._people[each] for each in missing], ON_AGAIN)
+            error.ranks = tuple(missing)
+            raise error
         emit(self._sink, "job.gathered", ranks=len(ranks))
         return ranks
 
@@ -204,9 +232,10 @@ class GroupOrchestrator:
         """How long to wait for all ranks anew; raises what ended them, if not at all."""
         wait_s = self._settings.run.rejoin_s
         lasting = isinstance(error, FailedError) and error.failed.code != LOST
-        if wait_s <= 0 or lasting or error.code == "peer-missing":
+        if wait_s <= 0 or lasting or error.code == MISSING:
             raise error
-        emit(self._sink, "accelerator.lost", line=str(error), wait_s=wait_s)
+        said = self._said(PeerError, error) if isinstance(error, FailedError) else error
+        emit(self._sink, "accelerator.lost", line=str(said), wait_s=wait_s)
         return wait_s
 
 
@@ -271,14 +300,11 @@ class RankWords:
         if not (known := meaning(failed.code)) or set(others) - set(
             range(len(self.names))
         ):
-            line = f"{self.names[self.rank]}: {meaning(FAILED)}"
-            return Failed(FAILED, line, (self.rank,))
-        about = " and ".join(self.names[each] for each in others)
-        parts = [self.names[self.rank], *([f"about {about}"] if about else []), known]
+            return Failed(FAILED, meaning(FAILED), (self.rank,))
         if self.text and failed.line:
-            parts[-1] = quote_foreign(failed.line, MAX_LINE)
+            known = quote_foreign(failed.line, MAX_LINE)
         lost = tuple(others) if failed.code == LOST else ()
-        return Failed(failed.code, ": ".join(parts), lost or (self.rank, *others))
+        return Failed(failed.code, known, lost or (self.rank, *others))
 
 
 def _last_word(error: SealiftError) -> Failed:

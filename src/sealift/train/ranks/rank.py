@@ -53,7 +53,8 @@ from sealift.train.loop.stepsums import FAILED
 from sealift.train.output.handout import Handout
 from sealift.train.plans import PLANS
 from sealift.train.plans.local import SealedTables, opened_tables
-from sealift.train.ranks.rankedjob import LOST, ON_AGAIN, RankedJob, as_lost
+from sealift.train.ranks.endings import LOST, ON_AGAIN, group_ended
+from sealift.train.ranks.rankedjob import RankedJob, as_lost
 from sealift.train.worker.executor import RecipeExecutor
 from sealift.train.worker.taskprocess import TaskLimits
 from sealift.travel.accelerator.rules import VisitRules
@@ -82,11 +83,8 @@ from sealift.travel.visit.state import Clock
 ORCHESTRATOR_WAIT_S: Final = 20.0
 BEAT_S: Final = 5.0
 WORD_S: Final = 60.0  # it first waits for every rank's own word
-ENDED: Final = "the orchestrator ended the job on all ranks"
-UNHEARD: Final = "the connection to the orchestrator was lost"
-ON_START: Final = (
-    "Check that the processes of all ranks run, and start the one that does not"
-)
+UNHEARD: Final = "the connection to the host's machine was lost"
+ON_HOST: Final = "If the host's command does not run any more, the host starts it again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,14 +169,16 @@ class Rank:
             except PeerError as error:
                 if error.code == "session-closed":  # with no word of an end: it is cut
                     error.code = "session-truncated"
+                if isinstance(error, FailedError):  # nobody is waited for any more
+                    raise self._hear_end(control, error) from None
                 raise
             if isinstance(start, StartJob):
                 self._serve(control, start)
             elif start.outcome != "finished":
                 raise JobError(
-                    "the job failed on another rank",
-                    why="the orchestrator's output gives the reason",
-                    fix=ON_AGAIN,
+                    "the host's machine ended the job",
+                    why="no party is the cause",
+                    fix=f"Ask the host what its screen says. {ON_AGAIN}",
                 )
 
     def _serve(self, control: Session, start: StartJob) -> None:
@@ -211,24 +211,20 @@ class Rank:
 
     def _hear_end(self, control: Session, error: SealiftError) -> SealiftError:
         """Of a group that broke: whom the orchestrator names, if it says so."""
-        failed, code = None, LOST
+        failed = None
         if isinstance(error, FailedError):
-            failed, code = error.failed, error.failed.code
+            failed = error.failed
         elif error.code == LOST:
-            with suppress(SealiftError):  # it may have ended itself
+            try:
                 failed = receive_message(control, Failed, timeout_s=WORD_S)
+            except SealiftError as gone:  # it ended itself, and with it all paths
+                if isinstance(gone, PeerError) and gone.code != "peer-timeout":
+                    error = PeerError(UNHEARD, why=gone, fix=ON_HOST, code=LOST)
         if failed is None:
             return error
         people = say_ranks(self._agreement.agreement)
         named = [people[n] for n in failed.ranks if 0 <= n < len(people)]
-        why = meaning(failed.code) or meaning(FAILED)
-        return PeerError(
-            ENDED,
-            why=f"{' and '.join(named)}: {why}" if named else why,
-            fix=ON_START,
-            code=code if meaning(code) else FAILED,
-            ranks=failed.ranks,
-        )
+        return group_ended(PeerError, named, failed.code, ranks=failed.ranks)
 
     def _failure(self, error: SealiftError) -> Failed:
         """What the orchestrator hears: a name of the catalogue, and whom it is about.

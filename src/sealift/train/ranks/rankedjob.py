@@ -64,6 +64,7 @@ from sealift.train.output.heldout import HeldOut
 from sealift.train.output.runreceipt import NO_RELEASE, demand_of, demand_release
 from sealift.train.output.uses import TableUse, Uses, join_uses, wrong_uses
 from sealift.train.plans.local import SealedTables
+from sealift.train.ranks.endings import LOST
 from sealift.train.ranks.rounds import (
     GroupRounds,
     PassReport,
@@ -92,11 +93,6 @@ CLOSE_S: Final = 60.0  # for all ranks to have kept the receipt
 KEPT_WAIT_S: Final = 60.0  # for the orchestrator to have synced the output
 Pass = tuple[Purpose, int]
 _NO_QUARANTINE: Final = 1  # rows are opened by the reader of the rank's own files
-LOST: Final = "rank-lost"
-ON_AGAIN: Final = (
-    "Start every party's command again: the job continues from its checkpoint if it "
-    "has one"
-)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -53,6 +53,7 @@ from sealift.train.loop.stepsums import FAILED
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.accounts import SharedAccount, SignedAccount
 from sealift.train.output.uses import Uses
+from sealift.train.ranks.endings import group_ended
 from sealift.travel.settings import TrainingSettings
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 
@@ -500,8 +501,11 @@ class GroupRounds:
             kind, code = (
                 (JobError, report.code) if report.of_the_job else (PeerError, FAILED)
             )
-            what = f"{self._names[rank]} failed"
-            raise kind(what, why=known, code=code, ranks=(rank,))
+            ended = group_ended(
+                kind, [self._names[rank]], report.code, why=known, ranks=(rank,)
+            )
+            ended.code = code
+            raise ended
 
     def _hear_rank_0(self, own: bytes, length: int) -> bytes:
         """What rank 0 tells all alike."""
