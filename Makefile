@@ -5,6 +5,8 @@ WORKERS ?= 3
 BIN := .venv/bin
 READY := .venv/ready
 TABLES := .venv/tables/ready
+SITE := .venv/site/ready
+RELEASE := .venv/release/ready
 comma := ,
 # Processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -13,12 +15,12 @@ export SEALIFT_GUEST ?= $(CURDIR)/build/guest
 PYTEST = $(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup ray demo guest test test-all test-torch mutants journeys messages soak soak-kills check layout lint types layers core sizes walls format \
-	attacks bench rehearsal gpu-bundle clean
+	attacks bench rehearsal gpu-bundle docs dist clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /make \1\t/p' Makefile | expand -t 16
 
-setup: $(READY) $(TABLES)  ## make .venv with everything that demo and tests need
+setup: $(READY) $(TABLES) $(SITE)  ## make .venv with everything that demo and tests need
 
 $(READY): pyproject.toml constraints.txt scripts/setup.sh scripts/debian-packages.txt
 	@sh scripts/setup.sh "$(PYTHON)" && touch $@
@@ -27,6 +29,12 @@ $(READY): pyproject.toml constraints.txt scripts/setup.sh scripts/debian-package
 $(TABLES): scripts/table-packages.txt | $(READY)
 	@rm -rf $(@D)
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target $(@D) -r $< && touch $@
+
+# Tools that would bring many packages into .venv, which need nothing of it.
+$(SITE) $(RELEASE): .venv/%/ready: scripts/%-packages.txt | $(READY)
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install --disable-pip-version-check --quiet -r $< && touch $@
 
 ray: $(READY)  ## add Ray to .venv: `make test-all` runs examples/ray_train.py with it
 	$(BIN)/python -m pip install -c constraints.txt -c constraints-ray.txt "ray[train]"
@@ -49,7 +57,7 @@ guest: $(READY)  ## build the attested host of tests and rehearsals (ARGS=--fres
 test: $(READY)  ## units, attacks in one process, vectors and one real run of each plan (ARGS='-k record' for a part)
 	$(PYTEST) $(ARGS)
 
-test-all: $(READY) $(TABLES)  ## these, all runs of real processes, the guest's, compilers', and more examples of each property
+test-all: $(READY) $(TABLES) $(SITE)  ## these, all runs of real processes, the guest's, compilers', and more examples of each property
 	@$(BIN)/python -m tests.guest || echo "make test-all: goes on without it"
 	$(PYTEST) -m "not soak and not online" --hypothesis-profile thorough $(ARGS)
 
@@ -110,6 +118,12 @@ rehearsal: $(READY)  ## the demo on a guest that attests and misbehaves (ARGS='-
 
 gpu-bundle: $(READY)  ## collect what a bare GPU machine needs (build/gpu-bundle.tar.gz)
 	@$(BIN)/python scripts/gpu_bundle.py
+
+docs: $(SITE)  ## build the documentation's site in build/site
+	.venv/site/bin/python scripts/pages.py build/site
+
+dist: $(RELEASE)  ## make wheel, sdist, a list of what they bring (SBOM) and digests in dist/
+	sh scripts/dist.sh .venv/release/bin/python
 
 clean:  ## remove what these targets made, .venv included
 	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache \
