@@ -9,16 +9,21 @@ from pathlib import Path
 import pytest
 
 from sealift.attest.development import DevelopmentAttester
+from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
+from sealift.attest.policy import AttestationResult
 from sealift.cli.receipt import ReceiptTotals, _receipt_facts
 from sealift.codec import encode
-from sealift.crypto.sign import SigningKey
+from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import EvidenceError, MalformedError, PolicyError, RefusedError
 from sealift.ids import Role
 from sealift.release import receipt as receipts
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.equip import equip
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import (
     Receipt,
+    ReceiptVerifier,
     ScrubbedPart,
     ScrubSummary,
     SignedReceipt,
@@ -138,7 +143,8 @@ def test_mutant_without_the_evidence_check_believes_it(
     heads: tuple[SignedTreeHead, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(receipts, "_verify_evidence", lambda *args: None)
+    monkeypatch.setattr(receipts, "appraise_instance", lambda *args, verified: None)
+    monkeypatch.setattr(receipts, "_require_level", lambda *args: None)
     forged = forged_by_holder(consortium, heads)
     assert verify_receipt(forged, consortium.verified()) == forged.body
 
@@ -223,6 +229,62 @@ def test_claims_that_the_agreement_contradicts(
     with pytest.raises(RefusedError) as caught:
         verify_receipt(sign_receipt(said, instance), consortium.verified())
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(("claim", "code"), CLAIMS.values(), ids=CLAIMS.keys())
+def test_claims_are_refused_beside_a_truthful_receipt_that_shows_the_same(
+    consortium: Consortium,
+    heads: tuple[SignedTreeHead, ...],
+    claim: Callable[[Receipt], Receipt],
+    code: str,
+) -> None:
+    instance = SigningKey.generate()
+    truthful = draft_receipt(consortium, instance, heads)
+    verifier = ReceiptVerifier(consortium.verified())
+    assert verifier.verify(sign_receipt(truthful, instance)) == truthful
+    with pytest.raises(RefusedError) as caught:
+        verifier.verify(sign_receipt(claim(truthful), instance))
+    assert caught.value.code == code
+
+
+def test_evidence_that_was_judged_binds_no_other_key(
+    consortium: Consortium, heads: tuple[SignedTreeHead, ...]
+) -> None:
+    instance, own = SigningKey.generate(), SigningKey.generate()
+    truthful = draft_receipt(consortium, instance, heads)
+    verifier = ReceiptVerifier(consortium.verified())
+    verifier.verify(sign_receipt(truthful, instance))
+    with pytest.raises(EvidenceError) as caught:
+        verifier.verify(sign_receipt(replace(truthful, instance=own.public_key), own))
+    assert caught.value.code == "evidence-unbound"
+
+
+def test_equal_evidence_is_judged_once_and_as_of_one_moment(
+    consortium: Consortium,
+    heads: tuple[SignedTreeHead, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judged: list[float] = []
+    appraise = receipts.appraise_instance
+
+    def count(
+        evidence: Evidence, instance: PublicKey, verified: VerifiedAgreement
+    ) -> AttestationResult:
+        judged.append(verified.equipment.clock())
+        return appraise(evidence, instance, verified)
+
+    monkeypatch.setattr(receipts, "appraise_instance", count)
+    moments = iter((100.0, 200.0, 300.0))
+    verified = equip(consortium.verified(), clock=lambda: next(moments))
+    verifier = ReceiptVerifier(verified)
+    instances = [SigningKey.generate() for _ in range(2)]
+    drafts = [draft_receipt(consortium, each, heads) for each in instances]
+    for rows in (1, 2, 3):
+        for draft, instance in zip(drafts, instances, strict=True):
+            row_bytes = draft.cargo_bytes // draft.rows
+            told = replace(draft, rows=rows, cargo_bytes=rows * row_bytes)
+            assert verifier.verify(sign_receipt(told, instance)).rows == rows
+    assert judged == [100.0, 100.0]
 
 
 def test_receipt_under_another_agreement(

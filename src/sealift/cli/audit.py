@@ -22,13 +22,13 @@ from sealift.cli.receipt import (
     receipt_statement,
     verified_receipts,
 )
-from sealift.codec import encode, to_plain
+from sealift.codec import to_plain
 from sealift.errors import IntegrityError, visible
 from sealift.ids import Digest
 from sealift.release.agreement.explain import count, say_time
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
-from sealift.release.log.entries import Entry, SignedTreeHead
+from sealift.release.log.entries import Entry, SignedTreeHead, TreeHead
 from sealift.release.log.heads import (
     LogReport,
     find_head,
@@ -92,12 +92,12 @@ def _verify_kept(args: argparse.Namespace) -> None:
     verified = load_equipped(args)
     log = read_head(args.log).body.log
     totals, own = ReceiptTotals(), set[Digest]()
-    heads: dict[bytes, SignedTreeHead] = {}
+    heads: dict[TreeHead, SignedTreeHead] = {}
     for signed in verified_receipts([args.receipts], verified):
         totals.add(signed.body)
         own.add(receipt_digest(signed))
         # By content, not by size: two heads of one size show that the log was forked.
-        heads |= {encode(h.body): h for h in signed.body.heads if h.body.log == log}
+        heads |= {h.body: h for h in signed.body.heads if h.body.log == log}
     statement = receipt_statement(totals.require_last(), complete=True)
     if not heads:
         raise IntegrityError(

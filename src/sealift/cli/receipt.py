@@ -48,10 +48,10 @@ from sealift.release.log.heads import (
 )
 from sealift.release.receipt import (
     Receipt,
+    ReceiptVerifier,
     SignedReceipt,
     read_receipts,
     receipts_in,
-    verify_receipt,
 )
 from sealift.train.output.accounts import own_parties
 from sealift.train.output.manifest import head_of, prove_releases
@@ -308,12 +308,13 @@ def verified_receipts(
 
     Raises:
         UsageError: ``no-receipts``.
-        SealiftError: as ``read_receipts`` and ``verify_receipt``, with the file's name.
+        SealiftError: as ``read_receipts`` and ``ReceiptVerifier``, with the file's name.
     """
+    verifier = ReceiptVerifier(agreement)
     for path in _receipt_files(paths):
         for signed, _end in read_receipts(path):
             try:
-                verify_receipt(signed, agreement)
+                verifier.verify(signed)
             except SealiftError as error:
                 visit = signed.body.visit.to_text()
                 error.what = f"{path.name}, visit {visit}: {error.what}"
@@ -333,17 +334,17 @@ class ReceiptTotals:
     count: int = 0
     last: Receipt | None = None
     _named: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    _uses: Counter[str] = field(default_factory=Counter)
+    _uses: Counter[tuple[str, str]] = field(default_factory=Counter)
     _sums: Counter[str] = field(default_factory=Counter)
 
     def add(self, receipt: Receipt) -> None:
         """Count one."""
         scrub, named = receipt.scrub, self._named
         self.count, self.last = self.count + 1, receipt
-        named["jobs"].add(quote_foreign(receipt.job))
-        named["holder"].add(quote_foreign(receipt.holder))
+        named["jobs"].add(receipt.job)
+        named["holder"].add(receipt.holder)
         named["level"].add(receipt.level)
-        self._uses[_resource(receipt)] += 1
+        self._uses[receipt.resource, receipt.purpose] += 1
         self._sums.update(
             opened=receipt.cargo_bytes,
             sealed=receipt.sealed_bytes,
@@ -366,7 +367,11 @@ class ReceiptTotals:
     def facts(self, statement: str) -> dict[str, Any]:
         """For people, with what they prove."""
         sums = self._sums
-        names = {name: ", ".join(sorted(each)) for name, each in self._named.items()}
+        names = {
+            name: ", ".join(sorted(map(quote_foreign, each)))
+            for name, each in self._named.items()
+        }
+        uses = sorted((_resource(*used), n) for used, n in self._uses.items())
         scrubbed = (
             f"{sums['scrubbed']:,} bytes, {sums['nonzero']:,} not zero when read back"
         )
@@ -374,16 +379,16 @@ class ReceiptTotals:
             "receipts": self.count,
             "jobs": names["jobs"],
             "holder": names["holder"],
-            "visits": ", ".join(f"{n} to {w}" for w, n in sorted(self._uses.items())),
+            "visits": ", ".join(f"{n} to {what}" for what, n in uses),
             "bytes": f"{sums['opened']:,} opened, {sums['sealed']:,} sealed",
-            "level": names["level"],
+            "level": ", ".join(sorted(self._named["level"])),
             "scrub": scrubbed + _told(sums["told"], sums["unverified"]),
             "verified": statement,
         }
 
 
-def _resource(receipt: Receipt) -> str:
-    return f"{quote_foreign(receipt.resource)} ({receipt.purpose})"
+def _resource(resource: str, purpose: str) -> str:
+    return f"{quote_foreign(resource)} ({purpose})"
 
 
 def _told(reported: int, unverified: int) -> str:
@@ -413,7 +418,7 @@ def _receipt_facts(receipt: Receipt, statement: str) -> dict[str, Any]:
         "job": quote_foreign(receipt.job),
         "agreement": receipt.agreement,
         "holder": quote_foreign(receipt.holder),
-        "resource": f"{_resource(receipt)}, rows {receipt.first_row} to {last}",
+        "resource": f"{_resource(receipt.resource, receipt.purpose)}, rows {receipt.first_row} to {last}",
         "content": receipt.content,
         "bytes": f"{receipt.cargo_bytes:,} opened, {receipt.sealed_bytes:,} sealed",
         "seconds": phases,

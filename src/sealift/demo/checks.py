@@ -23,7 +23,7 @@ from sealift.release.equip import equip
 from sealift.release.files import write_whole
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.log.heads import find_head, read_entries, verify_log
-from sealift.release.receipt import read_receipts, receipts_in, verify_receipt
+from sealift.release.receipt import ReceiptVerifier, read_receipts, receipts_in
 from sealift.train.job.settings import read_job
 from sealift.train.loop.slices import plan_slice
 
@@ -182,11 +182,12 @@ def _check_uses(world: World, verified: VerifiedAgreement, verdict: Verdict) -> 
 
 
 def _read_receipts(world: World, verified: VerifiedAgreement, verdict: Verdict) -> None:
+    verifier = ReceiptVerifier(verified)
     for owner in OWNERS:
         for path in receipts_in(world.home(owner).receipts):
             for signed, _end in read_receipts(path):
-                verdict.receipts.append(verify_receipt(signed, verified))
-    # verify_receipt refuses a receipt whose scrub left anything.
+                verdict.receipts.append(verifier.verify(signed))
+    # It refuses a receipt whose scrub left anything.
     verdict.scrub_verified = all(receipt.scrub.verified for receipt in verdict.receipts)
 
 

@@ -10,7 +10,8 @@ Source: spec/release.md section Receipt.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
@@ -39,6 +40,7 @@ from sealift.session.endpoint import Endpoint
 
 MAX_RECEIPT_BYTES: Final = 4 << 20
 RECEIPTS_SUFFIX: Final = ".receipts.jsonl"  # all of a job, a line each
+_REMEMBERED: Final = 256  # different evidences, and heads, that one pass remembers
 RECEIPT_SUFFIX: Final = ".receipt.json"  # of one visit, as earlier versions wrote it
 
 
@@ -272,42 +274,68 @@ def _decode_receipt(raw: bytes, place: str) -> SignedReceipt:
         ) from None
 
 
+class ReceiptVerifier:
+    """Verifies receipts under one agreement, all as of one moment.
+
+    The receipts of a job show the same evidence and log heads again and again. Each
+    different evidence is judged once for the key that it must bind, and each different
+    head is verified once, as neither depends on the rest of a receipt. Every receipt's
+    own content is compared with what was found.
+
+    Args:
+        verified: The agreement. Without it a signature shows only that whoever holds
+            the instance key wrote the receipt; a holder that met that key in an
+            attested session knows the rest. With it everything is checked here.
+    """
+
+    def __init__(self, verified: VerifiedAgreement | None) -> None:
+        self._agreement = verified
+        if verified is None:
+            return
+        at_s = verified.equipment.clock()
+        equipment = replace(verified.equipment, clock=lambda: at_s)
+        fixed = self._agreement = verified.equipped(equipment)
+        self._judge = lru_cache(_REMEMBERED)(partial(appraise_instance, verified=fixed))
+        self._head_owner = lru_cache(_REMEMBERED)(
+            partial(_verified_owner, verified=fixed)
+        )
+
+    def verify(self, signed: SignedReceipt) -> Receipt:
+        """Return the receipt if its instance key signed it and all of it holds.
+
+        Raises:
+            RefusedError: ``receipt-altered``, or the rule that does not hold.
+        """
+        try:
+            receipt = signed.verify(signed.body.instance)
+        except AuthenticationError:
+            raise RefusedError(
+                "the receipt's signature does not match its content",
+                why="the receipt was changed, or another key signed it",
+                code="receipt-altered",
+            ) from None
+        if self._agreement is not None:
+            self._verify_against(receipt, self._agreement)
+        return receipt
+
+    def _verify_against(self, receipt: Receipt, verified: VerifiedAgreement) -> None:
+        if receipt.agreement != verified.digest:
+            raise PolicyError(
+                "the receipt belongs to another agreement", code="other-agreement"
+            )
+        result = self._judge(receipt.evidence, receipt.instance)
+        _require_level(receipt, result)
+        _verify_cargo(receipt, verified)
+        shown = {self._head_owner(each) for each in receipt.heads}
+        _require_heads(receipt, shown, verified)
+        _verify_scrub(receipt)
+
+
 def verify_receipt(
     signed: SignedReceipt, verified: VerifiedAgreement | None = None
 ) -> Receipt:
-    """Return the receipt if its instance key signed it.
-
-    Args:
-        signed: What the holder kept.
-        verified: The agreement. Without it the signature shows only that whoever holds
-            the instance key wrote the receipt; a holder that met that key in an
-            attested session knows the rest. With it everything is checked here.
-
-    Raises:
-        RefusedError: ``receipt-altered``, or the rule that does not hold.
-    """
-    try:
-        receipt = signed.verify(signed.body.instance)
-    except AuthenticationError:
-        raise RefusedError(
-            "the receipt's signature does not match its content",
-            why="the receipt was changed, or another key signed it",
-            code="receipt-altered",
-        ) from None
-    if verified is not None:
-        _verify_against(receipt, verified)
-    return receipt
-
-
-def _verify_against(receipt: Receipt, verified: VerifiedAgreement) -> None:
-    if receipt.agreement != verified.digest:
-        raise PolicyError(
-            "the receipt belongs to another agreement", code="other-agreement"
-        )
-    _verify_evidence(receipt, verified)
-    _verify_cargo(receipt, verified)
-    _verify_heads(receipt, verified)
-    _verify_scrub(receipt)
+    """Return one receipt if it holds, as ``ReceiptVerifier`` says, which many need."""
+    return ReceiptVerifier(verified).verify(signed)
 
 
 def _verify_scrub(receipt: Receipt) -> None:
@@ -321,8 +349,7 @@ def _verify_scrub(receipt: Receipt) -> None:
         )
 
 
-def _verify_evidence(receipt: Receipt, verified: VerifiedAgreement) -> None:
-    result = appraise_instance(receipt.evidence, receipt.instance, verified)
+def _require_level(receipt: Receipt, result: AttestationResult) -> None:
     if result.standing != receipt.level:
         raise PolicyError(
             "the receipt claims another level than its evidence proves",
@@ -351,12 +378,16 @@ def _verify_cargo(receipt: Receipt, verified: VerifiedAgreement) -> None:
         )
 
 
-def _verify_heads(receipt: Receipt, verified: VerifiedAgreement) -> None:
+def _verified_owner(head: SignedTreeHead, verified: VerifiedAgreement) -> str:
+    """The party whose log it is a head of, signed by that party."""
+    verify_head(head)
+    return log_owner(head, verified).name
+
+
+def _require_heads(
+    receipt: Receipt, shown: set[str], verified: VerifiedAgreement
+) -> None:
     """Each head is of an owner's log, and the holder's own log is among them."""
-    shown = set()
-    for signed in receipt.heads:
-        verify_head(signed)
-        shown.add(log_owner(signed, verified).name)
     if not shown <= set(verified.agreement.holders):
         raise PolicyError(
             "the receipt has a log head that belongs to no owner", code="other-log"
