@@ -15,8 +15,10 @@ import base64
 import collections
 import dataclasses
 import enum
+import inspect
 import json
 import os
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,8 +33,8 @@ from torch.distributed import distributed_c10d
 from torch.distributed.checkpoint import filesystem, metadata, planner, storage
 from torch.distributed.checkpoint.api import CheckpointException
 
-from sealift.errors import MalformedError, UnavailableError, UsageError
-from sealift.integrations.torchgroup import SealedProcessGroup
+from sealift.errors import JobError, MalformedError, UnavailableError, UsageError
+from sealift.integrations.torchgroup import MAX_TOLD_BYTES, SealedProcessGroup
 
 MAX_DEPTH: Final = 64
 _CLASSES: Final[Mapping[str, type]] = {
@@ -239,6 +241,69 @@ def _is_sealed(group: Any) -> bool:
     return isinstance(group or dist.group.WORLD, SealedProcessGroup)
 
 
+# Torch makes room for as many bytes as these calls were told, and they alone call the
+# functions of their own module that tell it.
+_OBJECT_CALLS: Final = (
+    "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list",
+    "recv_object_list",
+)  # fmt: skip
+
+
+def _demand_sizes(told: Sequence[Tensor], group: Any) -> None:
+    """Refuse sizes of objects for which nobody should make room.
+
+    Args:
+        told: Whole numbers of bytes: a tensor of one from each rank, of which torch makes
+            all as large as the largest, or one tensor from one rank.
+        group: Ends, so that no rank waits for this one.
+
+    Raises:
+        JobError: code ``object-too-large``.
+    """
+    sizes = [int(each) for tensor in told for each in tensor.reshape(-1)]
+    total = max(sizes, default=0) * len(sizes) if len(told) > 1 else sum(sizes)
+    if min(sizes, default=0) < 0 or total > MAX_TOLD_BYTES:
+        (group or dist.group.WORLD).abort()
+        raise JobError(
+            "objects of an object collective are too large",
+            why=f"the ranks' sizes are {sizes[:16]} bytes, and all of a call may have "
+            f"{MAX_TOLD_BYTES:,} bytes",
+            code="object-too-large",
+        )
+
+
+def _bound_sizes(names: Sequence[str]) -> None:
+    """Have torch's object collectives refuse sizes before they make room for them.
+
+    Raises:
+        KeyError: this torch has no such function.
+    """
+    module = vars(distributed_c10d)
+    callers = {inspect.unwrap(module[name]).__code__ for name in _OBJECT_CALLS}
+
+    def bounded(call: Callable[..., Any]) -> Callable[..., Any]:
+        def with_sizes(first: Any, *others: Any, **named: Any) -> Any:
+            result = call(first, *others, **named)
+            # Another caller's numbers are no sizes.
+            if sys._getframe(1).f_code not in callers:  # noqa: SLF001 - nothing else says who calls
+                return result
+            parts = first if isinstance(first, list) else [first]
+            group = named.get("group")
+            if isinstance(parts[0], dist.P2POp):
+                group = parts[0].group
+                for work in result:
+                    work.wait()
+                parts = [each.tensor for each in parts]
+            if _is_sealed(group) and parts[0].dtype is torch.int64:
+                _demand_sizes(parts, group)
+            return result
+
+        return with_sizes
+
+    for name in names:
+        module[name] = bounded(module[name])
+
+
 def use_for_sealed_groups() -> None:
     """Have torch's object collectives use this encoding over sealed groups. Idempotent.
 
@@ -252,14 +317,15 @@ def use_for_sealed_groups() -> None:
         to_tensor = distributed_c10d._object_to_tensor  # noqa: SLF001 - torch has no other place
         to_object = distributed_c10d._tensor_to_object  # noqa: SLF001
         broadcast = vars(zero_redundancy_optimizer)["_broadcast_object"]
+        if getattr(to_tensor, "sealed", False):
+            return
+        _bound_sizes(("all_gather", "broadcast", "recv", "batch_isend_irecv"))
     except (AttributeError, KeyError) as error:
         raise UnavailableError(
             "object collectives of this torch cannot be kept from unpickling",
             why=error,
             code="torch-differs",
         ) from None
-    if getattr(to_tensor, "sealed", False):
-        return
 
     def object_to_tensor(value: Any, device: Any, group: Any) -> tuple[Tensor, Tensor]:
         if not _is_sealed(group):

@@ -37,6 +37,7 @@ from sealift.collective.group import SealedGroup
 from sealift.collective.tensors import Array, bad_tensor
 from sealift.errors import JobError, PeerError, UsageError, require_value
 
+MAX_TOLD_BYTES: Final = 1 << 32  # room that a call makes because other ranks say so
 _REDUCTIONS: Final = {
     dist.ReduceOp.SUM: Reduction.SUM,
     dist.ReduceOp.AVG: Reduction.SUM,
@@ -352,6 +353,9 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         own = tensor.detach().coalesce()
         indices, values = own.indices(), own.values()
         axes = own.sparse_dim()
+        element = axes * indices.element_size() + (
+            values.shape[1:].numel() * values.element_size()
+        )
         everybody = torch.empty(self.size(), dtype=torch.int64)
         self._group.all_gather(np.array([len(values)]), everybody.numpy())
         counts = everybody.tolist()
@@ -359,6 +363,12 @@ class SealedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             if not 0 <= count <= tensor.shape[:axes].numel():
                 raise _bad_part(
                     rank, f"{count} elements for a tensor of {tensor.shape}"
+                )
+            if count * element * self.size() > MAX_TOLD_BYTES:
+                raise _bad_part(
+                    rank,
+                    f"{count:,} elements of {element:,} bytes, from each of "
+                    f"{self.size()} ranks at most {MAX_TOLD_BYTES:,} bytes together",
                 )
         parts = []
         for mine, axis in ((indices, 1), (values, 0)):

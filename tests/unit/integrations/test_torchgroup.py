@@ -10,8 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import distributed_c10d
 
-from sealift.integrations.torchgroup import sealed_all_reduce
+from sealift.errors import SealiftError
+from sealift.integrations.torchgroup import MAX_TOLD_BYTES, sealed_all_reduce
 from tests.sim.torchranks import on_ranks
 
 pytestmark = pytest.mark.distributed
@@ -137,6 +139,52 @@ def _pickled() -> None:
     dist.all_gather_object([None] * WORLD, {"a": _pickled})
 
 
+HUGE = 1 << 62
+LIES = [
+    *((kind, HUGE) for kind in ("broadcast", "gather", "scatter", "batch", "receive")),
+    *(("all_gather", size) for size in (HUGE, MAX_TOLD_BYTES, -1)),
+]
+
+
+def _lies(rank: int) -> list[str]:
+    """Codes of what honest ranks raise where rank 0 tells a size of an object that it has not.
+
+    Before, as a script's own numbers are no sizes: such numbers, and objects that are there.
+    """
+    distributed_c10d.broadcast(told := torch.tensor([HUGE, -1]), src=0)
+    dist.all_gather_object(objects := [None] * WORLD, rank)
+    assert (told.tolist(), objects) == ([HUGE, -1], [*range(WORLD)])
+    return [_lie(rank, kind, size, dist.new_group()) for kind, size in LIES]
+
+
+def _lie(rank: int, kind: str, size: int, group: Any) -> str:
+    told, several = torch.tensor([size]), [torch.zeros(1, dtype=torch.int64)] * WORLD
+    try:
+        if rank == 0 and kind in ("broadcast", "scatter"):
+            dist.broadcast(told, src=0, group=group)
+        elif rank == 0 and kind in ("all_gather", "gather"):
+            dist.all_gather(several, told, group=group)
+        elif rank == 0:
+            sent = [dist.isend(told, dst, group=group) for dst in range(1, WORLD)]
+            [each.wait() for each in sent]
+        elif kind == "broadcast":
+            dist.broadcast_object_list([None], src=0, group=group)
+        elif kind == "scatter":
+            dist.scatter_object_list([None], None, src=0, group=group)
+        elif kind == "all_gather":
+            dist.all_gather_object([None] * WORLD, "x", group=group)
+        elif kind == "gather":
+            into = [None] * WORLD if rank == 1 else None
+            dist.gather_object("x", into, dst=1, group=group)
+        else:
+            in_batch = kind == "batch"
+            dist.recv_object_list([None], src=0, group=group, use_batch=in_batch)
+        dist.all_reduce(told, group=group)  # the liar hears that the group has ended
+    except SealiftError as error:
+        return error.code
+    return ""
+
+
 def _odd_reduction() -> None:
     dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BXOR)
 
@@ -168,6 +216,11 @@ def test_mistakes_are_refused() -> None:
         assert "type function" in objects
         assert "no bits_xor of float32" in odd
         assert ordinary
+
+
+def test_a_size_of_an_object_that_a_rank_invents_makes_no_room() -> None:
+    for codes in on_ranks(WORLD, _lies)[1:]:
+        assert codes == ["object-too-large"] * len(LIES)
 
 
 def test_a_refusal_on_one_rank_ends_the_group_on_all() -> None:

@@ -129,6 +129,29 @@ def test_a_rank_that_names_places_outside_of_a_sparse_tensor_is_named(
     assert (honest.code, honest.ranks) == ("bad-tensor", (1,))
 
 
+@pytest.mark.parametrize("shape", [(1 << 31, 1 << 31), (1 << 20, 1 << 11)])
+def test_a_rank_that_announces_more_of_a_sparse_tensor_than_there_is_room_is_named(
+    shape: tuple[int, int],
+) -> None:
+    """Before any room is made: the places alone would have 2^62 and 2^31 elements."""
+
+    def work(group: SealedProcessGroup) -> Any:
+        if group.rank() == 1:
+            counts = torch.empty(2, dtype=torch.int64)
+            told = torch.tensor([shape[0] * shape[1]])
+            group._allgather_base(counts, told).wait()
+        empty = torch.sparse_coo_tensor(size=shape).coalesce()
+        try:
+            group.allreduce([empty]).wait()
+        except SealiftError as error:
+            return error
+        return None
+
+    with pair() as groups:
+        honest, _ = both(groups, work)
+    assert (honest.code, honest.ranks) == ("bad-tensor", (1,))
+
+
 def test_receiving_from_anybody_is_refused() -> None:
     with pair() as (first, _), pytest.raises(UsageError) as caught:
         first.recv_anysource([torch.ones(1)])
