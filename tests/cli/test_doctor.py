@@ -5,7 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
+import socket
+import tomllib
 from functools import partial
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +20,8 @@ from sealift.cli import doctor
 from sealift.cli.doctor import cipher as probecipher
 from sealift.cli.doctor import gpu as probegpu
 from sealift.cli.doctor import host as probehost
-from sealift.cli.doctor import probe
+from sealift.cli.doctor import probe, roles
+from sealift.cli.doctor import setup as probesetup
 from sealift.cli.doctor.probe import Finding, Probe
 from sealift.cli.main import main
 from sealift.errors import UnavailableError
@@ -24,6 +29,8 @@ from sealift.train.worker import devices
 from sealift.train.worker.devices import other_processes
 from tests.sim.cuda_engines import model_gpu
 from tests.sim.cuda_standin import StandInDriver
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +71,7 @@ def test_the_whole_document_has_every_topic_and_its_figures(capsys):
     assert wanted <= set(names)
     assert names["AES-256-GCM"]["figures"]["bytes_per_s"] > 0
     assert {each["topic"] for each in findings} == {
-        "Machine", "Copies", "Protection", "Ciphers", "GPU",
+        "Machine", "Copies", "Protection", "Ciphers", "GPU", "Installed",
     }  # fmt: skip
     for each in findings:
         assert each["state"] in ("good", "limits", "missing", "fact")
@@ -300,6 +307,106 @@ def test_progress_is_for_terminals_alone():
     quiet = io.StringIO()
     doctor.look(probes, quiet)
     assert quiet.getvalue() == ""
+
+
+def test_packages_are_named_with_the_command_that_brings_them(monkeypatch):
+    torch = by_name(probesetup.look_at_packages())["torch"]
+    assert (torch.state, torch.figures) == ("good", {"cuda": None})
+    monkeypatch.setattr(probesetup, "OLDEST_TORCH", (99, 0))
+    assert by_name(probesetup.look_at_packages())["torch"].state == "limits"
+
+    def nothing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(probesetup, "distribution", nothing)
+    found = by_name(probesetup.look_at_packages())
+    assert {each.state for each in found.values()} == {"missing"}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for each in found.values():
+        extra = re.fullmatch(r"pip install 'sealift\[(\w+)\]'", each.advice).group(1)
+        assert any(
+            line.startswith(each.name)
+            for line in extras["optional-dependencies"][extra]
+        )
+
+
+def test_a_port_that_is_taken_and_a_proxy_that_is_none():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = by_name(probesetup.look_at_network({}, port))
+        assert found[f"port {port}"].state == "limits"
+    found = by_name(probesetup.look_at_network({}, port))
+    assert (found[f"port {port}"].state, found["proxy"].state) == ("good", "fact")
+    secret = {"HTTPS_PROXY": "http://me:secret@proxy.example:3128"}
+    proxy = by_name(probesetup.look_at_network(secret))["proxy"]
+    assert proxy.state == "good"
+    assert "secret" not in str(proxy)
+    secret = {"HTTPS_PROXY": "socks5://me:secret@proxy.example:3128"}
+    proxy = by_name(probesetup.look_at_network(secret))["proxy"]
+    assert proxy.state == "limits"
+    assert "secret" not in str(proxy)
+
+
+def test_room_and_clock(monkeypatch, tmp_path):
+    [found] = probesetup.look_at_space(tmp_path / "nothing")
+    assert found.state == "missing"
+    monkeypatch.setattr(probesetup, "_LEAST_BYTES", 1 << 62)
+    [found] = probesetup.look_at_space(tmp_path)
+    assert found.state == "limits"
+    [clock] = probesetup.look_at_clock()
+    assert clock.figures["synchronized"] == (clock.state == "good")
+
+
+def all_good(role):
+    names = {name for task in roles.TASKS[role] for name in (*task.needs, *task.wants)}
+    return {name: Finding(name, "here", state="good") for name in names}
+
+
+def judged(role, found):
+    return roles.judge(role, [("One", each) for each in found.values()])
+
+
+@pytest.mark.parametrize("role", roles.TASKS)
+def test_each_role_is_told_what_its_machine_can_do(role):
+    """Everything where nothing is missing; and what is missing forbids what needs it."""
+    found = all_good(role)
+    assert not any(each.lacks or each.warns for each in judged(role, found))
+    for name, good in found.items():
+        bad = Finding(name, "gone", advice="bring it", state="missing")
+        verdicts = judged(role, found | {name: bad})
+        for each in verdicts:
+            assert (each.lacks == [bad]) == (name in each.task.needs)
+            assert (each.warns == [bad]) == (name in each.task.wants)
+        lines = roles.to_lines(role, verdicts)
+        assert lines.count("    -> bring it") == 1
+        written = roles.to_json(verdicts)
+        assert {each["can"] for each in written} == {not e.lacks for e in verdicts}
+        assert good.state == "good"
+
+
+def test_a_slow_disk_forbids_nothing_and_an_unknown_use_of_a_gpu_is_no_yes():
+    found = all_good("host")
+    slow = {"fsync": Finding("fsync", "1 s", state="limits")}
+    assert not any(each.lacks for each in judged("host", found | slow))
+    del found["GPU for train"]
+    [gpu] = [each for each in judged("host", found) if each.lacks]
+    assert [each.name for each in gpu.lacks] == ["GPU for train"]
+
+
+@pytest.mark.distributed
+def test_the_names_that_roles_need_are_those_of_findings(capsys):
+    """Printed as JSON: findings that a task names and no probe has would be lost."""
+    assert main(["doctor", "--json", "--as", "operator"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    names = {each["name"] for each in document["findings"]}
+    named = {
+        name
+        for tasks in roles.TASKS.values()
+        for task in tasks
+        for name in (*task.needs, *task.wants)
+    }
+    assert {name for name in named - names if not name.startswith("GPU for ")} == set()
+    assert len(document["tasks"]) == len(roles.TASKS["operator"])
 
 
 def test_what_is_required_and_missing_is_exit_code_3():

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from sealift.cli.doctor import cipher, gpu, host
+from sealift.cli.doctor import cipher, gpu, host, roles, setup
 from sealift.cli.doctor.probe import Finding, Probe, State
 from sealift.errors import UnavailableError, visible
 
@@ -56,10 +56,17 @@ def add_parser(subparsers: Any) -> None:
             "Measures ciphers, memory copies, the disk and the GPU in a few seconds, "
             "and checks what can protect data here: sandbox, TPM, TEE, confidential "
             "GPU. A missing part is reported and is not an error: the exit code is 0 "
-            "unless --require names it."
+            "unless --require names it. With --as it ends with what this machine can "
+            "do for an owner of data, a host of meetings, or an operator of services."
         ),
     )
     parser.add_flag("--json", "print one JSON document")
+    parser.add_argument(
+        "--as",
+        dest="role",
+        choices=sorted(roles.TASKS),
+        help="end with what this machine can do as one, and what is missing",
+    )
     parser.add_argument(
         "--require",
         action="append",
@@ -82,10 +89,13 @@ def run(args: argparse.Namespace) -> int:
         UnavailableError: code ``doctor-requires``, after everything was printed.
     """
     findings = look(probes(args.folder), sys.stderr)
+    verdicts = roles.judge(args.role, findings) if args.role else None
     if args.json:
-        print(_to_json(findings))
+        print(_to_json(findings, verdicts))
     else:
         print(to_text(findings, colours=_wants_colours(sys.stdout)))
+        if verdicts is not None:
+            print("\n".join(["", *_tasks(roles.to_lines(args.role, verdicts))]))
     require(findings, args.require)
     return 0
 
@@ -97,6 +107,10 @@ def probes(folder: Path) -> list[Probe]:
         Probe("Copies", "memory", host.look_at_copies),
         Probe("Copies", "shared memory", host.look_at_memfd),
         Probe("Machine", "the disk", partial(host.look_at_disk, folder)),
+        Probe("Machine", "room on the disk", partial(setup.look_at_space, folder)),
+        Probe("Machine", "the clock", setup.look_at_clock),
+        Probe("Machine", "port and proxy", setup.look_at_network),
+        Probe("Installed", "packages", setup.look_at_packages),
         Probe("Protection", "sandbox", host.look_at_sandbox),
         Probe("Protection", "TPM and TEE", host.look_at_devices),
         Probe("Ciphers", "AES instructions", cipher.look_at_flags),
@@ -124,10 +138,22 @@ def look(probes: Sequence[Probe], talk: TextIO) -> Findings:
     return findings
 
 
-def _to_json(findings: Findings) -> str:
-    """Return one JSON document: the findings in order, each with its topic."""
+def _to_json(findings: Findings, verdicts: list[roles.Verdict] | None) -> str:
+    """Return one JSON document: the findings in order, each with its topic, and tasks."""
     listed = [{"topic": topic, **each.to_json()} for topic, each in findings]
-    return json.dumps({"findings": listed}, indent=2)
+    document: dict[str, Any] = {"findings": listed}
+    if verdicts is not None:
+        document["tasks"] = roles.to_json(verdicts)
+    return json.dumps(document, indent=2)
+
+
+def _tasks(lines: Sequence[str]) -> list[str]:
+    """The lines within the width; what continues stands as far in as what it continues."""
+    wrapped: list[str] = []
+    for line in map(visible, lines):
+        room = " " * (len(line) - len(line.lstrip()) + 2)
+        wrapped += textwrap.wrap(line, WIDTH, subsequent_indent=room) or [""]
+    return wrapped
 
 
 def to_text(findings: Findings, *, colours: bool) -> str:
