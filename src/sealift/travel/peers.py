@@ -6,7 +6,8 @@ parties are registered with their keys, so that nobody else takes them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -23,6 +24,7 @@ from sealift.travel.visit.lease import Lease
 
 ORCHESTRATOR = "orchestrator"
 _NAMED: Final = 4
+_PROCESS: Final = re.compile(r"accelerator-[0-9]+")
 TELLER = "tell-"  # and the name of the party that comes to say something
 
 
@@ -44,11 +46,16 @@ def say_ranks(agreement: Agreement) -> tuple[str, ...]:
 
 
 def rank_names(agreement: Agreement) -> dict[str, str]:
-    """What people call the ranks of owners' machines, by their names on the relay."""
-    if not agreement.rows_at_home:
-        return {}
+    """What people call a job's accelerators, by their names on the relay."""
     names = accelerator_names(agreement.ranks)
+    if len(names) == 1:
+        return {names[0]: "the accelerator"}
     return dict(zip(names, say_ranks(agreement), strict=True))
+
+
+def call_by_person(text: str, people: Mapping[str, str]) -> str:
+    """A text with accelerators as people call them (``rank_names``)."""
+    return _PROCESS.sub(lambda found: people.get(found[0], found[0]), text)
 
 
 def _say_several(people: Sequence[str]) -> str:

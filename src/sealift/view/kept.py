@@ -36,6 +36,7 @@ from sealift.release.receipt import (
 )
 from sealift.train.job.settings import JobTable, read_job
 from sealift.train.output.runreceipt import RunReceipt, open_run, verify_run
+from sealift.travel.peers import rank_names
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 from sealift.view.live import LiveRun
 from sealift.view.livepage import AcceleratorEvidence, RunFiles
@@ -82,7 +83,17 @@ class Papers:
         if level:
             document, rows = self._verified.agreement, run.rows
             seen = see_run(self._table, document, rows, level, metrics=names)
-        return replace(kept, planned=planned, before=before, seen=seen, level=level)
+            holders = {each.holder for each in self._visits}
+            if len(holders) == 1:  # an owner keeps receipts of its own rows alone
+                seen = replace(seen, own=holders.pop())
+        return replace(
+            kept,
+            planned=planned,
+            before=before,
+            seen=seen,
+            level=level,
+            people=rank_names(self._verified.agreement),
+        )
 
     def _job(self) -> JobTable | None:
         for path in sorted(self._folder.glob("*.toml")):

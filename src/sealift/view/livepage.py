@@ -16,6 +16,7 @@ from sealift.attest.level import Level, protects_nobody
 from sealift.attest.verifier import AppraisalCheck
 from sealift.release.agreement.explain import KEPT_OUT, count, say_list
 from sealift.train.job.journal import FINISHED
+from sealift.travel.peers import call_by_person
 from sealift.view.charts import LARGEST, BarPart, Curve, legend, plot, stack
 from sealift.view.live import WHOSE, LiveRun
 from sealift.view.markup import (
@@ -62,6 +63,7 @@ class RunFiles:
         papers: Log, receipts: a name, what it says.
         receipt: Lines of the run's receipt that hold.
         refusal: What of it does not.
+        people: What people call accelerators, by their names on the relay.
     """
 
     planned: int = 0
@@ -72,6 +74,7 @@ class RunFiles:
     papers: Mapping[str, str] = field(default_factory=dict)
     receipt: tuple[tuple[str, str], ...] = ()
     refusal: str = ""
+    people: Mapping[str, str] = field(default_factory=dict)
 
 
 def fragments(run: LiveRun, kept: RunFiles, now_s: float) -> dict[str, Markup]:
@@ -80,9 +83,9 @@ def fragments(run: LiveRun, kept: RunFiles, now_s: float) -> dict[str, Markup]:
         "banner": lambda: _banner(run, kept),
         "status": lambda: _status(run, kept, now_s),
         "numbers": lambda: _numbers(run),
-        "inside": lambda: _inside(run, now_s),
-        "keys": lambda: _keys(run),
-        "trouble": lambda: _trouble(run),
+        "inside": lambda: _inside(run, kept.people, now_s),
+        "keys": lambda: _keys(run, kept.people),
+        "trouble": lambda: _trouble(run, kept.people),
         "evidence": lambda: _evidence(kept),
         "costs": lambda: _costs(run),
         "papers": lambda: _papers(kept),
@@ -150,7 +153,7 @@ def _say_state(run: LiveRun, kept: RunFiles, now_s: float) -> str:
     silent = now_s - run.last_s
     quiet = f" No news for {silent:.0f} s." if silent > SILENT_S else ""
     if not run.working_s:
-        connected = say_list([name for name in run.present if name]) or "nobody yet"
+        connected = _present(run, kept.people) or "nobody yet"
         return (
             f"Waiting for the parties. Connected: {connected} (seen by {who}).{quiet}"
         )
@@ -160,6 +163,10 @@ def _say_state(run: LiveRun, kept: RunFiles, now_s: float) -> str:
     of = f" of {kept.planned:,}" if kept.planned else ""
     what = "rounds" if run.plan == "ddp" else "visits"
     return f"Training: {done:,}{of} {what} done{ahead}.{quiet}"
+
+
+def _present(run: LiveRun, people: Mapping[str, str]) -> str:
+    return say_list([call_by_person(name, people) for name in run.present if name])
 
 
 def _progress(run: LiveRun, kept: RunFiles) -> Markup:
@@ -245,7 +252,7 @@ def _means(
         yield float(epoch), total / sum(weights)
 
 
-def _inside(run: LiveRun, now_s: float) -> Markup:
+def _inside(run: LiveRun, people: Mapping[str, str], now_s: float) -> Markup:
     """Whose rows are in the accelerator now."""
     cells: list[list[Child]] = [
         [
@@ -260,9 +267,7 @@ def _inside(run: LiveRun, now_s: float) -> Markup:
         return section(
             "Rows in use",
             "Rows stay on their machines: each accelerator reads its own part only.",
-            element(
-                "p", f"Connected: {say_list(list(run.present)) or 'only this one'}."
-            ),
+            element("p", f"Connected: {_present(run, people) or 'only this one'}."),
         )
     if not cells:
         return section("Rows in use", "The accelerator holds no rows now.")
@@ -271,13 +276,23 @@ def _inside(run: LiveRun, now_s: float) -> Markup:
     return section("Rows in use", lead, table(headings, cells))
 
 
-def _keys(run: LiveRun) -> Markup:
+def _keys(run: LiveRun, people: Mapping[str, str]) -> Markup:
     cells: list[list[Child]] = [
-        [_clock(at), verdict_chip(True, "released", ""), said, ""]
+        [
+            _clock(at),
+            verdict_chip(True, "released", ""),
+            call_by_person(said, people),
+            "",
+        ]
         for at, said in run.released
     ]
     cells += [
-        [_clock(at), verdict_chip(False, "", "refused"), said, code(rule)]
+        [
+            _clock(at),
+            verdict_chip(False, "", "refused"),
+            call_by_person(said, people),
+            code(rule),
+        ]
         for at, said, rule in run.refused
     ]
     if not cells:
@@ -287,10 +302,12 @@ def _keys(run: LiveRun) -> Markup:
     return section("Keys", lead, table(["time", "", "what", "rule"], cells, prose=True))
 
 
-def _trouble(run: LiveRun) -> Markup:
+def _trouble(run: LiveRun, people: Mapping[str, str]) -> Markup:
     if not run.trouble:
         return join()
-    cells: list[list[Child]] = [[_clock(at), said] for at, said in run.trouble]
+    cells: list[list[Child]] = [
+        [_clock(at), call_by_person(said, people)] for at, said in run.trouble
+    ]
     return section("What went wrong", "", table(["time", "what"], cells, prose=True))
 
 

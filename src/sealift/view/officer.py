@@ -73,6 +73,7 @@ class SeenRun:
             them, or one process with everybody's keys.
         model_bytes: Of the sealed model; 0 without one.
         told_by: Who says so.
+        own: The owner whose page this is, who stands first; empty if it is nobody's.
     """
 
     agreement: Agreement
@@ -84,6 +85,7 @@ class SeenRun:
     reader: Reader
     model_bytes: int
     told_by: str
+    own: str = ""
 
     @property
     def times(self) -> str:
@@ -116,7 +118,7 @@ def for_owners(run: SeenRun) -> Markup:
             ),
             class_="card",
         )
-        for owner in run.agreement.data_owners
+        for owner in sorted(run.agreement.data_owners, key=lambda each: each != run.own)
     ]
     return section(
         "For the owners' data officers",

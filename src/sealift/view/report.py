@@ -66,7 +66,7 @@ def see_run(
     return SeenRun(
         agreement=agreement,
         level=level,
-        visits=_visits(agreement, rows),
+        visits=_visits(agreement, rows, together=job.plan == "ddp"),
         numbers=dict(numbers),
         opened_bytes=_opened(agreement, rows),
         scrubbed="" if job.plan == "local" else _SCRUBBED,
@@ -76,11 +76,15 @@ def see_run(
     )
 
 
-def _visits(agreement: Agreement, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """By owner; rounds of all ranks are everybody's."""
+def _visits(
+    agreement: Agreement, rows: Sequence[Mapping[str, Any]], *, together: bool
+) -> dict[str, int]:
+    """By owner; rounds of all ranks are everybody's, whoever's rows were told of."""
     visits = Counter(str(row["owner"]) for row in rows)
-    together = visits.pop("", 0)
-    return {owner: together + visits[owner] for owner in agreement.data_owners}
+    rounds = len({(row["purpose"], row["epoch"]) for row in rows})
+    return {
+        owner: rounds if together else visits[owner] for owner in agreement.data_owners
+    }
 
 
 def _opened(agreement: Agreement, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sealift.attest.evidence import Evidence
 from sealift.attest.verifier import AppraisalCheck
+from sealift.release.agreement import GroupRule
+from sealift.train.job.settings import parse_job
+from sealift.travel.peers import rank_names
 from sealift.view.live import LiveRun, replay
 from sealift.view.livepage import AcceleratorEvidence, RunFiles, fragments
 from sealift.view.page import LIVE_POLICY, entrance, whole
+from sealift.view.report import see_run
 from tests.unit.view.test_live import READY, began, offered, told, visit
+from tests.worlds.consortium import make_consortium
 
 HOSTILE = "<script>alert(1)</script>\"'&\u202e"
 
@@ -152,3 +158,34 @@ def test_a_number_of_any_size_makes_a_small_page(value: float) -> None:
 def test_nothing_turns_what_follows_around() -> None:
     run = replay([told(0, "role.began", job="a\u202eb\x1bc", plan="travel")])
     assert not {"\u202e", "\x1b"} & set(drawn(run)["status"])
+
+
+def test_an_owners_page_names_parties_and_begins_with_its_own_column() -> None:
+    """Counts of rounds are the same for every owner, and no accelerator has a number."""
+    agreement = make_consortium(group=GroupRule(3, "owner")).verified().agreement
+    worked = [
+        told(11 + epoch, "slice.worked", "accelerator", purpose="train", epoch=epoch,
+             rows=40, holder="cleo", loss=0.5)
+        for epoch in (0, 1)
+    ]  # fmt: skip
+    measured = {"metric.own.loss": 0.4, "metric.joint.loss": 0.5, "rows": 9}
+    run = replay(
+        [
+            began(0, "accelerator", "ddp"),
+            told(10, "release.granted", resource="cleo-train", peer="accelerator-2"),
+            *worked,
+            told(14, "rank.measured", "accelerator", purpose="heldout", epoch=1,
+                 holder="cleo", **measured),
+        ]
+    )  # fmt: skip
+    job = parse_job(
+        {"name": "digits", "agreement": "a", "bundle": "b", "output": "o",
+         "plan": "ddp", "slices": {"count": 3, "rows": "owner"}}
+    )  # fmt: skip
+    seen = see_run(job, agreement, run.rows, "development", metrics=("loss",))
+    assert seen.visits == dict.fromkeys(agreement.data_owners, 3)
+    page = drawn(run, seen=replace(seen, own="cleo"), people=rank_names(agreement))
+    assert "released to rank 2 (cleo)" in page["keys"]
+    assert "accelerator-2" not in "".join(page.values())
+    assert "rows in epoch 2" in page["status"]
+    assert page["officer"].index("cleo") < page["officer"].index("ada")

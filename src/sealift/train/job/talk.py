@@ -7,7 +7,6 @@ rarely in a file, or with a count that goes on in place on a terminal.
 from __future__ import annotations
 
 import math
-import re
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from sealift.errors import UnavailableError, for_screen, visible
 from sealift.events import Event, Sink
 from sealift.train.job.roleprocesses import EventLines
 from sealift.train.job.sentences import sentence
+from sealift.travel.peers import call_by_person
 
 SILENCE_S: Final = 3.0
 _TICK_S: Final = 1.0
@@ -109,7 +109,6 @@ class Talk:
         self._stream.flush()
 
 
-_PROCESS: Final = re.compile(r"accelerator-[0-9]+")
 _BEGINNING: Final = "the start of the job"
 _AWAITED: Final[Mapping[str, str]] = {
     "broker.ready": "an accelerator that asks for keys",
@@ -162,15 +161,14 @@ class TalkativeSink:
         if not self._people:
             return event
         fields = {
-            key: _PROCESS.sub(self._person, value) if isinstance(value, str) else value
+            key: call_by_person(value, self._people)
+            if isinstance(value, str)
+            else value
             for key, value in event.fields.items()
         }
         if event.kind == "role.arrived" and fields["name"] != event.fields["name"]:
             fields["role"] = ""  # the name says it
         return Event(event.kind, fields)
-
-    def _person(self, found: re.Match[str]) -> str:
-        return self._people.get(found[0], found[0])
 
     def expect(self, event: Event) -> None:
         """Note what the role waits for after this event."""

@@ -445,7 +445,13 @@ class RankedJob:
                 self._own.append((stop.rows, seen))
                 if purpose != "heldout":
                     emit(
-                        self.sink, "slice.worked", purpose=purpose, epoch=epoch, **seen
+                        self.sink,
+                        "slice.worked",
+                        purpose=purpose,
+                        epoch=epoch,
+                        rows=stop.rows,
+                        holder=stop.holder if agreement.rows_at_home else "",
+                        **seen,
                     )
                 parts.append(RankNumbers.of(stop, found, rule))
         except MalformedError as error:
