@@ -16,7 +16,13 @@ from sealift.cli.meeting.host import _line
 from sealift.cli.meeting.place import open_folder
 from sealift.crypto.identity import create_identity, load_identity
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
-from sealift.errors import MalformedError, PolicyError, SealiftError, UsageError
+from sealift.errors import (
+    MalformedError,
+    PolicyError,
+    SealiftError,
+    UnavailableError,
+    UsageError,
+)
 from sealift.meet import owner as owner_side
 from sealift.meet import table
 from sealift.meet.messages import (
@@ -72,6 +78,30 @@ def hears_of_north(east: Owner, code: str) -> None:
     told = east.refused()
     assert told.code == "meeting-declined"
     assert f"north: {REASONS[code]}" in str(told)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UnavailableError("no room", code="disk-full"), "disk-full"),
+        (UnavailableError("no memory", code="no-memory"), "no-memory"),
+        (MemoryError(), "no-memory"),
+    ],
+)
+def test_the_others_hear_of_a_machine_that_cannot_go_on(
+    host: LyingHost, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
+) -> None:
+    seal = owner_side.seal_table
+
+    def fail(*args: Any, **options: Any) -> Any:
+        if options["owner"] == "north":
+            raise error
+        return seal(*args, **options)
+
+    monkeypatch.setattr(owner_side, "seal_table", fail)
+    north, east = both(host)
+    assert north.end() is error
+    hears_of_north(east, code)
 
 
 def identity_of(host: LyingHost, name: str) -> Any:

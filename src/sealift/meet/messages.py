@@ -34,6 +34,9 @@ REASONS: Final[Mapping[str, str]] = {
     "below-floor": "it has not allowed the exceptions that these terms need",
     "settings-differ": "the settings in the job differ from the host's declaration",
     "meeting-terms": "the documents that the host sent contradict each other",
+    "no-memory": "its machine has too little free memory",
+    "disk-full": "its disk is full",
+    "cannot-write": "a file could not be written on its machine",
 }
 MAX_PROPOSED: Final = 200
 ASSET_PIECE_BYTES: Final = 512 << 10

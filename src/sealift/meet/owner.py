@@ -27,6 +27,7 @@ from sealift.errors import (
     PolicyError,
     RefusedError,
     SealiftError,
+    UnavailableError,
     UsageError,
     quote_foreign,
 )
@@ -227,8 +228,13 @@ class OwnerMeeting:
             if isinstance(error, _REFUSED) and self._last is None:
                 known = error.code in REASONS
                 self._last = Decline(error.code if known else "meeting-terms")
+            if isinstance(error, UnavailableError) and error.code in REASONS:
+                self._last = Decline(error.code)
             if self._last is not None:
                 self._say_last(self._last)
+            raise
+        except MemoryError:
+            self._say_last(Decline("no-memory"))
             raise
         return self.kept
 

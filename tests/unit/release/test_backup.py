@@ -221,7 +221,7 @@ def test_commands(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert "log-rolled-back" in capsys.readouterr().err
     assert main(restoring) == 0
     said = capsys.readouterr()
-    assert "self-consistent only" in said.out
+    assert "none was compared with a head" in said.out
     assert "--head" in said.err
     upgrading = ["broker", "upgrade", "--vault", str(folder / "v")]
     assert main([*upgrading, "-o", str(folder / "before")]) == 0

@@ -44,6 +44,9 @@ def _print_copy(copy: StoreBackup) -> None:
     print(f"entries      {copy.log.size}")
     print(f"releases     {copy.log.releases}")
     print(f"verified     {copy.log.statement}")
+    print(
+        "             the vault is whole, and has every use and revocation of the log"
+    )
 
 
 def add_restore(subparsers: Any) -> None:

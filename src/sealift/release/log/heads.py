@@ -244,6 +244,7 @@ class LogReport:
         refusals: Entries that are refusals, of keys and of checkpoints.
         checkpoints: Entries that let a checkpoint count.
         root: Root over all entries.
+        heads: Signed heads, each of which fits the entries before it.
         continues: Size of the outside head that it continues; None without one.
     """
 
@@ -253,6 +254,7 @@ class LogReport:
     refusals: int
     checkpoints: int
     root: Digest
+    heads: int
     continues: int | None
 
     @property
@@ -260,8 +262,9 @@ class LogReport:
         """What the check proves, as a sentence."""
         if self.continues is None:
             return (
-                "self-consistent only: the log was not compared with a head "
-                "that somebody else saved, so it could be forged"
+                f"all {self.size:,} entries fit the {self.heads:,} heads that the owner's key "
+                "signed; none was compared with a head that another party kept, so the owner "
+                "could have written another log"
             )
         return f"the log continues the saved head over {self.continues:,} entries"
 
@@ -312,6 +315,7 @@ def verify_log(path: Path, *outside: SignedTreeHead) -> LogReport:
         refusals=kinds.count("refusal") + kinds.count("checkpoint-refusal"),
         checkpoints=kinds.count("checkpoint"),
         root=last.body.root,
+        heads=len(heads),
         continues=max((each.body.size for each in outside), default=None),
     )
 

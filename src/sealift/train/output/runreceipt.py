@@ -451,8 +451,8 @@ def _used(receipt: RunReceipt, verified: VerifiedAgreement) -> str:
     sealed = sum(each.sealed_bytes for each in uses)
     scrubbed = sum(each.scrubbed_bytes for each in uses)
     return (
-        f"rows were used {times}, with a receipt for each use; {sealed} sealed bytes "
-        f"were transferred; {scrubbed} bytes were overwritten and read back as zero; "
+        f"rows were used {times}, with a receipt for each use; {sealed:,} sealed bytes "
+        f"were transferred; {scrubbed:,} bytes were overwritten and read back as zero; "
         f"{_said_by(receipt, verified)}"
     )
 

@@ -35,6 +35,7 @@ from sealift.errors import (
 from sealift.events import Sink, emit
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.client import BrokerRefusedError
 from sealift.release.receipt import prove_instance
 from sealift.session.direct import PathDialler
 from sealift.session.directhost import DirectHost
@@ -231,7 +232,10 @@ class Rank:
 
         A recipe's line goes as well, where the agreement lets a recipe's text out.
         """
-        code = error.code if meaning(error.code) else FAILED
+        code = error.code
+        if isinstance(error, BrokerRefusedError):  # its own owner's: it knows the cause
+            code = error.rule
+        code = code if meaning(code) else FAILED
         text = self._agreement.agreement.output_rule.recipe_text
         line = str(error) if text and isinstance(error, RecipeError) else ""
         return Failed(code, line, error.ranks)
