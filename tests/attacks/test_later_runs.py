@@ -147,6 +147,32 @@ def test_who_stays_takes_the_next_run_and_ends_when_one_is_refused(
     ]  # it failed, and came again
 
 
+def test_a_run_that_fails_here_is_joined_again_ever_later_or_when_its_host_is_back(
+    host: LyingHost, north: PartyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pauses between a failed try and the next; the host was away once, in the third."""
+    slept, pauses = 0, list[int]()
+    told: list[MeetingRun | None] = [MeetingRun(1, "")] * 100
+    told[9] = None
+
+    def command(words: list[str]) -> int:
+        pauses.append(slept)
+        return 7 if len(pauses) < 4 else 5
+
+    def sleep(_: float) -> None:
+        nonlocal slept
+        slept += 1
+
+    monkeypatch.setattr(guest, "long_command", command)
+    monkeypatch.setattr(guest, "next_run", lambda *_: told.pop(0))
+    invitation = host.invitations["north"]
+    identity = north.identity()
+    assert stay(north, invitation, identity, view=False, sleep=sleep) == 5
+    first, second, third, fourth = pauses
+    assert (second - first, third - second) == (1 + 2, 1 + 4)
+    assert fourth - third < 1 + 8
+
+
 def test_a_host_that_sends_an_earlier_run_is_refused(
     host: LyingHost, north: PartyFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

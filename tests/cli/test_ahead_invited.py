@@ -83,3 +83,37 @@ def test_what_numbers_mean_is_said_once_the_hosts_schema_is_known(
     main(["join", "invitation.txt", "t.npz", "--check"])
     said = "ok  labels      label: 0 = cat, 1 = dog, as the schema numbers them"
     assert said in capsys.readouterr().out.splitlines()
+
+
+def test_the_table_is_compared_once_the_hosts_schema_is_known(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the yes nobody hears of it; a draft that says nothing gives way to a better one."""
+    own, words = folder / "table.toml", ["join", "invitation.txt", "t.csv", "--check"]
+    rows = "\n".join(f"{row},{row % 2}" for row in range(40))
+    (folder / "t.csv").write_text(f"Alter,label\n{rows}\n")
+    main(words)
+    assert "host has no field" not in own.read_text()
+    text = (folder / "invitation.txt").read_text()
+    declared = declare(
+        create_identity("host"),
+        parse_invitation(text).meeting,
+        schema={
+            "fields": [
+                {"name": "age", "dtype": "float32"},
+                {"name": "label", "dtype": "int64", "classes": 2},
+            ]
+        },
+        job='name = "mnist"\nagreement = "agreement.json"\nplan = "ddp"\n'
+        'bundle = "recipe"\n[slices]\ncount = 3\n',
+    )
+    kept = MeetingProgress(invitation=text.strip(), declaration=declared)
+    (folder / "meeting.json").write_bytes(encode(kept))
+    capsys.readouterr()
+    assert main(words) == 6
+    assert "[bad-table]" in capsys.readouterr().out
+    assert "host has no field" in own.read_text()
+    own.write_text('[columns]\nage = "Alter"\n')
+    main(words)
+    assert "40 rows, which fit" in capsys.readouterr().out
+    assert own.read_text().startswith("[columns]")

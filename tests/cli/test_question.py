@@ -167,7 +167,7 @@ def test_categories_leave_by_a_yes_for_each_column_alone(
         "ward": ("c", "e")
     }
     shown = capsys.readouterr().err
-    assert "ward: 1 texts" in shown
+    assert "ward: 1 text that" in shown
     assert "  e (200 rows)" in shown
     assert "\x1b" not in shown
     assert "\u202e" not in shown

@@ -338,7 +338,7 @@ class OwnerMeeting:
         """The card, once the owner allowed the comparison that it tells the result of."""
         self._guest.require_ours(declared, files)
         schema = schema_from_plain(declared.schema, source="the host's schema")
-        fewest = _fewest_rows(declared)
+        fewest = fewest_rows(declared)
         if declared != self.kept.declaration:
             self._take_declaration(declared)
         if self.kept.card is not None:  # it was asked, before a restart, or a fetch
@@ -510,7 +510,8 @@ class OwnerMeeting:
                 self._talk.say(f"{each.name}: {rows:,} rows fit")
             return
         proposed: dict[str, tuple[str, ...]] = {}
-        for each in self.tables:
+        files = {each.source: each for each in self.tables}  # two sides of one: once
+        for each in files.values():
             if self.ask is None or proposed:  # nobody can answer, or somebody has
                 break
             if is_text(str(each.source)):
@@ -602,7 +603,7 @@ class OwnerMeeting:
         vault = OwnersVault(self.place["vault.db"], self.identity)
         found = []
         cell_rows = max(DEFAULT_CELL_ROWS, declared.output.metric_rows)
-        for each, fewest in zip(self.tables, _fewest_rows(declared), strict=False):
+        for each, fewest in zip(self.tables, fewest_rows(declared), strict=False):
             name = self._name_of(each, schema, cell_rows)
             card = self.place["sealed"] / f"{name}{CARD_SUFFIX}"
             if not card.exists():
@@ -670,7 +671,7 @@ def _is_coloured() -> bool:
     return sys.stderr.isatty()
 
 
-def _fewest_rows(declared: Declaration) -> tuple[int, int]:
+def fewest_rows(declared: Declaration) -> tuple[int, int]:
     """Rows that a table for training, and one to measure on, must have to be of use.
 
     Raises:

@@ -129,7 +129,9 @@ def ask_categories(
         texts = sorted(text for text, rows in counts.items() if rows >= FEWEST_ROWS)
         if rare := len(counts) - len(texts):
             say(
-                f"{quote_foreign(column)}: {rare} texts in fewer than {FEWEST_ROWS} rows are not sent"
+                f"{quote_foreign(column)}: {count(rare, 'text')} that the host's schema does not list, each "
+                f"in fewer than {FEWEST_ROWS} rows; the host does not hear of {'it' if rare == 1 else 'them'}, "
+                "because so rare a text could identify a person"
             )
         left = MAX_PROPOSED - sum(map(len, told.values()))
         if not texts or len(texts) > left:

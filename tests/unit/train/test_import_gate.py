@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.machinery
 import json
 import sys
+from importlib.metadata import DistributionFinder
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,20 @@ def test_caches_of_the_finders_are_dropped(
     (folders[0] / "later.py").write_text("")
     gate.invalidate_caches()
     assert gate.find_spec("later", None) is not None
+
+
+def test_what_is_written_of_packages_is_found_where_they_may_be_imported(
+    gate: ImportGate, folders: tuple[Path, Path]
+) -> None:
+    """Many packages ask for a version as they load; none of elsewhere is named."""
+    for folder, name in zip(folders, ("near", "far"), strict=True):
+        written = folder / f"{name}-2.5.dist-info"
+        written.mkdir()
+        (written / "METADATA").write_text(f"Name: {name}\nVersion: 2.5\n")
+    for name, found in {"near": ["2.5"], "far": []}.items():
+        asked = DistributionFinder.Context(name=name)
+        assert [each.version for each in PATH.find_distributions(asked)] == ["2.5"]
+        assert [each.version for each in gate.find_distributions(asked)] == found
 
 
 def test_installed_places_hold_library_packages_and_this_one() -> None:

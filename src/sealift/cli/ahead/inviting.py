@@ -11,7 +11,7 @@ from sealift.cli.ahead import looks
 from sealift.cli.ahead.dryrun import Checks
 from sealift.cli.ahead.network import Network
 from sealift.cli.data import source_options
-from sealift.cli.meeting.guest import percent_of
+from sealift.cli.meeting.guest import brought_by, percent_of
 from sealift.cli.meeting.place import open_folder, read_invitation
 from sealift.data.schema.document import schema_from_plain
 from sealift.data.schema.owntable import FILE, load_own_table
@@ -23,7 +23,8 @@ from sealift.data.sources.table import infer_schema, is_text, open_table, tell_n
 from sealift.errors import SealiftError, UnavailableError
 from sealift.events import say_local_time, wall_clock
 from sealift.meet.invitation import Invitation
-from sealift.meet.owner import read_kept
+from sealift.meet.owner import fewest_rows, read_kept
+from sealift.meet.terms import Declaration
 from sealift.release.agreement.explain import count
 from sealift.train.job.settings import parse_address
 
@@ -37,10 +38,12 @@ def check(args: argparse.Namespace) -> int:
     split = args.heldout is not None and percent_of(args.heldout) is not None
     for table in filter(None, (args.data, None if split else args.heldout)):
         checks.look("data", lambda table=table: _look_at_table(table, args))  # type: ignore[misc]
-    for line in _said_numbers(args, invitation):
+    if declared := _declared(invitation):
+        _compare(checks, args, invitation.name, declared)
+    for line in _said_numbers(args, declared):
         checks.look("labels", lambda line=line: line)  # type: ignore[misc]
     if is_text(str(args.data)) and args.data.exists():
-        checks.look("table.toml", lambda: _draft(args, invitation))
+        checks.look("table.toml", lambda: _draft(args, declared))
     checks.look("torch", looks.look_at_torch)
     for address in invitation.addresses:
         network = Network(parse_address(address))
@@ -78,33 +81,60 @@ def _look_at_table(path: Path, args: argparse.Namespace) -> str:
     return f"{path.name}: {columns:,} columns, {structure.words}"
 
 
-def _declared_schema(invitation: Invitation) -> Schema | None:
-    """The host's, once it has shown one."""
+def _declared(invitation: Invitation) -> Declaration | None:
+    """What the host declared, once it has shown it."""
     place = open_folder(Path.cwd(), invitation.name)
     if not place["meeting.json"].exists():
         return None
-    declared = read_kept(place, invitation).declaration
-    if declared is None:
-        return None
+    return read_kept(place, invitation).declaration
+
+
+def _schema_of(declared: Declaration) -> Schema:
     return schema_from_plain(declared.schema, source="the host's schema")
 
 
-def _said_numbers(args: argparse.Namespace, invitation: Invitation) -> list[str]:
+def _compare(
+    checks: Checks, args: argparse.Namespace, name: str, declared: Declaration
+) -> None:
+    """Every cell, as after the question; nobody hears of it."""
+    try:
+        tables = brought_by(args, open_folder(Path.cwd(), name).identity())
+        fewest = fewest_rows(declared)
+    except SealiftError:  # a check of its own says what is wrong
+        return
+    schema = _schema_of(declared)
+    for each, rows in zip(tables, fewest, strict=False):
+        checks.look(
+            "compared",
+            lambda each=each, rows=rows: (  # type: ignore[misc]
+                f"{each.name}: {count(each.count_rows(schema, rows), 'row')}, which fit what the host declares"
+            ),
+        )
+
+
+def _said_numbers(args: argparse.Namespace, declared: Declaration | None) -> list[str]:
     with suppress(SealiftError):  # a check of its own says what is wrong
-        if schema := _declared_schema(invitation):
-            return tell_numbers(args.data, schema, source_options(args, args.data))
+        if declared:
+            options = source_options(args, args.data)
+            return tell_numbers(args.data, _schema_of(declared), options)
     return []
 
 
-def _draft(args: argparse.Namespace, invitation: Invitation) -> str:
-    """Write a table.toml beside the table, where the owner has none."""
+def _draft(args: argparse.Namespace, declared: Declaration | None) -> str:
+    """Write a table.toml beside the table, where the owner has none but an unchanged draft."""
     path = args.table or args.data.parent / FILE
+    schema = _schema_of(declared) if declared else None
+    structure = look_at(args.data, Problems(args.data.name))
+    draft = draft_own_table(structure, schema).encode()
     if path.exists():
         load_own_table(path)
-        return f"{path.name} says how your file is written"
-    schema = _declared_schema(invitation)
-    structure = look_at(args.data, Problems(args.data.name))
+        there = path.read_bytes()
+        if there == draft:
+            return f"{path.name} is an unchanged draft: nothing in it counts"
+        if there != draft_own_table(structure, None).encode():
+            return f"{path.name} says how your file is written"
+        path.unlink()  # drafted before the host's schema was known
     with open_output(path) as output:
-        output.write(draft_own_table(structure, schema).encode())
+        output.write(draft)
     known = "" if schema else "; the host's schema is not known yet"
     return f"a draft was written to {path.name}; nothing in it counts until you change it{known}"

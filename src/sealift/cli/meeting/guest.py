@@ -40,6 +40,7 @@ from sealift.train.job.caller import Caller, long_command
 from sealift.train.job.talk import Talk
 
 PAUSE_S: Final = 1.0
+MOST_DOUBLED: Final = 6  # of the pause after a run that failed here: 2 s, 4 s, to 64 s
 # How a run may end without an end to the owner's part: it came to its end, a party was
 # gone, or the job failed; the host may start it again, or another one.
 _GOES_ON: Final = (0, PeerError.exit_code, JobError.exit_code)
@@ -204,6 +205,7 @@ def stay(
         MalformedError: what the host sends is no run.
     """
     talk, run = Talk(sys.stderr), last_run(place)
+    failures = 0  # in turn, of this run
     while True:
         if not has_ended(place, run):
             talk.wait_for("")
@@ -211,11 +213,23 @@ def stay(
             if code not in _GOES_ON:
                 return code
             sleep(PAUSE_S)
-        ended = run.number if has_ended(place, run) else run.number - 1
+        failed = not has_ended(place, run)
+        failures = failures + 1 if failed else 0
+        pauses = 2 ** min(failures, MOST_DOUBLED) if failed else 0
+        if failed:
+            talk.say(
+                f"run {run.number} ended here without a result (see above); this command takes part "
+                f"in it again in {pauses * PAUSE_S:.0f} s, or as soon as the host has started anew"
+            )
         talk.wait_for("the host's next run")
-        while (told := next_run(invitation, identity, ended)) is None:
+        ended = run.number - 1 if failed else run.number
+        while (told := next_run(invitation, identity, ended)) is None or (
+            pauses > 0 and told.number == run.number
+        ):
+            pauses = pauses - 1 if told is not None else 0  # it is away: it starts anew
             sleep(PAUSE_S)
-        run = take_run(place, told)
+        number, run = run.number, take_run(place, told)
+        failures = failures if run.number == number else 0
         talk.wait_for("")
         if not has_ended(place, run):
             talk.say(

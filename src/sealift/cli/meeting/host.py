@@ -167,9 +167,8 @@ def _try_first(args: argparse.Namespace, place: PartyFolder) -> tuple[str, ...]:
         SealiftError: as ``read_recipe`` and ``try_recipe``.
     """
     files, schema = read_recipe(args.recipe)
-    place.require_own({}, files, ())
     assets = measure_assets(args.recipe)
-    place.require_own_assets(assets, {})
+    signed = None
     if place["agreement.json"].exists():
         signed = load_signed(place["agreement.json"]).agreement
         if measure_bundle(files, "recipe.py", assets).digest != signed.code.digest:
@@ -178,6 +177,9 @@ def _try_first(args: argparse.Namespace, place: PartyFolder) -> tuple[str, ...]:
                 why=f"{args.recipe} was changed after that",
                 code="recipe-signed",
             )
+    place.require_own({}, files, ())
+    place.require_own_assets(assets, {})
+    if signed is not None:
         return signed.output_rule.metrics
     names = _demand_names(args)
     if place["meeting.db"].exists():

@@ -20,7 +20,8 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import Distribution, DistributionFinder
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final
@@ -77,6 +78,14 @@ class ImportGate(importlib.abc.MetaPathFinder):
                 return spec
         return None
 
+    def find_distributions(
+        self, context: DistributionFinder.Context
+    ) -> Iterator[Distribution]:
+        """What is written of packages in these folders: many ask for a version as they load."""
+        for finder in self._finders:
+            find = getattr(finder, "find_distributions", _none)
+            yield from (e for e in find(context) if self._holds(str(e.locate_file(""))))
+
     def invalidate_caches(self) -> None:
         """Tell the finders."""
         for finder in self._finders:
@@ -109,6 +118,11 @@ def close_gate(places: Iterable[str], *, bytecode: str) -> None:
 
 def _nothing() -> None:
     """For finders that keep nothing."""
+
+
+def _none(context: object) -> tuple[()]:
+    """For finders that know no packages."""
+    return ()
 
 
 Files = Mapping[str, bytes]
