@@ -8,9 +8,10 @@ counted: bits between the largest number that came out and half its modulus.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 from statistics import mean, stdev
 from typing import Final
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.outsource.models import digits_cnn, digits_mlp
+from benchmarks.outsource.models import DigitsTransformer, digits_cnn, digits_mlp
 from benchmarks.report import BenchReport, Row
 from sealift.demo.tasks.digits import load_images
 from sealift.numeric.kernels import best_kernels
@@ -31,14 +32,20 @@ from sealift.outsource.plain import PlainProducts
 from sealift.outsource.terms import Backward, Direction, Forward, Layer
 from sealift.outsource.trace import Recorder, StepKind
 
-MODELS: Final[dict[str, tuple[Callable[[], nn.Sequential], tuple[int, ...]]]] = {
-    "mlp": (digits_mlp, (64,)),
-    "cnn": (digits_cnn, (1, 8, 8)),
+Descend = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+_sgd: Final[Descend] = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+MODELS: Final[dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Descend]]] = {
+    "mlp": (digits_mlp, (64,), _sgd),
+    "cnn": (digits_cnn, (1, 8, 8), _sgd),
+    "transformer": (
+        DigitsTransformer,
+        (8, 8),
+        partial(torch.optim.AdamW, lr=0.002),
+    ),
 }
 BATCH: Final = 32
 EPOCHS: Final = 10
 HELD_OUT: Final = 360
-_RATE, _MOMENTUM = 0.1, 0.9
 Step = Callable[[int, int], AbstractContextManager[None]]
 
 
@@ -93,9 +100,9 @@ class Images:
 
 
 def measure_accuracy(report: BenchReport, seeds: int) -> None:
-    """Both models, over seeds; the worst gap is the ratio."""
+    """All models, over seeds; the worst gap is the ratio."""
     torch.set_num_threads(1)
-    for name, (make, shape) in MODELS.items():
+    for name, (make, shape, descend) in MODELS.items():
         products, found = HeadRoom(), dict[str, list[float]]()
         for seed in range(seeds):
             train, held = _split(seed, shape)
@@ -103,7 +110,8 @@ def measure_accuracy(report: BenchReport, seeds: int) -> None:
                 torch.manual_seed(seed)
                 model = make()
                 step = _plain if way == "float32" else _quantized(model, products, seed)
-                accuracy = _train(model, train, held, seed, step)
+                optimizer = descend(model.parameters())
+                accuracy = _train(model, optimizer, train, held, seed, step)
                 found.setdefault(way, []).append(100 * accuracy)
         gaps = [f - q for f, q in zip(*found.values(), strict=True)]
         report.rows.append(
@@ -123,10 +131,14 @@ def measure_accuracy(report: BenchReport, seeds: int) -> None:
 
 
 def _train(
-    model: nn.Module, train: Images, held: Images, seed: int, step: Step
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    train: Images,
+    held: Images,
+    seed: int,
+    step: Step,
 ) -> float:
     """The share of held-out rows that are read rightly, by the same arithmetic."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=_RATE, momentum=_MOMENTUM)
     order, number = torch.Generator().manual_seed(seed), 0
     for _ in range(EPOCHS):
         for rows in torch.randperm(len(train.x), generator=order).split(BATCH):

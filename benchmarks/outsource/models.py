@@ -1,4 +1,4 @@
-"""The models that are measured: VGG-11 as Goten trained it, its images, two digit readers.
+"""The models that are measured: VGG-11 as Goten trained it, its images, three digit readers.
 
 VGG-11 at CIFAR-10's shape: eight 3x3 convolutions with batch normalisation, five poolings,
 three linear layers; 152.7 M multiplications forward an image.
@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import relu, scaled_dot_product_attention
 
 from sealift.errors import UsageError
 from sealift.outsource.terms import Layer
@@ -28,6 +29,7 @@ _SHAPE: Final = (3, 32, 32)
 _POOL: Final = 0
 _WIDTHS: Final = (64, _POOL, 128, _POOL, 256, 256, _POOL, 512, 512, _POOL, 512, 512, 0)
 _DENSE: Final = (512, 512)
+_WIDE: Final = 32
 
 
 def vgg11() -> nn.Sequential:
@@ -65,6 +67,44 @@ def digits_cnn() -> nn.Sequential:
         nn.Flatten(),
         nn.Linear(64, CLASSES),
     )
+
+
+class DigitsTransformer(nn.Module):
+    """Rows of (8, 8): each row of pixels is a token; two layers, four heads, 32 wide.
+
+    Attention's two products, softmax, norms and the table of places are made here.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Linear(8, _WIDE), nn.Embedding(8, _WIDE)
+        self.layers = nn.ModuleList(_TransformerLayer() for _ in range(2))
+        self.head = nn.Linear(_WIDE, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        found = self.tokens(x) + self.places.weight
+        for layer in self.layers:
+            found = layer(found)
+        logits: torch.Tensor = self.head(found.mean(1))
+        return logits
+
+
+class _TransformerLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(_WIDE) for _ in range(2))
+        self.asked, self.joined = nn.Linear(_WIDE, 3 * _WIDE), nn.Linear(_WIDE, _WIDE)
+        self.wide, self.narrow = nn.Linear(_WIDE, 64), nn.Linear(64, _WIDE)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The same shape."""
+        asked = self.asked(self.norms[0](x)).unflatten(-1, (3, 4, -1))
+        heads = asked.permute(2, 0, 3, 1, 4).unbind()
+        seen = scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
+        x = x + self.joined(seen)
+        added: torch.Tensor = self.narrow(relu(self.wide(self.norms[1](x))))
+        return x + added
 
 
 def vgg11_layers(batch: int) -> tuple[Layer, ...]:

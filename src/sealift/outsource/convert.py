@@ -255,6 +255,28 @@ class OutsourcedLinear(_Converted, nn.Linear):
         return y.view(*x.shape[:-1], self.out_features)
 
 
+class OutsourcedConv1d(_Converted, nn.Conv1d):
+    """``nn.Conv1d`` with one group, no dilation, and zeros around: images of one row."""
+
+    plain = nn.Conv1d
+
+    @torch.compiler.disable
+    def forward(self, x: Tensor) -> Tensor:
+        """As PyTorch's."""
+        if self._place.is_plain:
+            return nn.Conv1d.forward(self, x)
+        lines = x if x.dim() == 3 else x[None]
+        nhwc, kernel = (
+            each.transpose(1, 2).unsqueeze(1) for each in (lines, self.weight)
+        )
+        steps = ((1, self.stride[0]), (0, _padding(self)[0]))
+        y = self._place.product(nhwc, kernel, *steps)
+        if self.bias is not None:
+            y += self.bias
+        y = y.squeeze(1).transpose(1, 2).contiguous()
+        return y if x.dim() == 3 else y[0]
+
+
 class OutsourcedConv2d(_Converted, nn.Conv2d):
     """``nn.Conv2d`` with one group, no dilation, and zeros around the image."""
 
@@ -267,7 +289,7 @@ class OutsourcedConv2d(_Converted, nn.Conv2d):
             return nn.Conv2d.forward(self, x)
         images = x if x.dim() == 4 else x[None]
         nhwc, kernel = (each.permute(0, 2, 3, 1) for each in (images, self.weight))
-        steps = (_pair(self.stride), _numbers(self))
+        steps = (_pair(self.stride), _pair(_padding(self)))
         y = self._place.product(nhwc, kernel, *steps)
         if self.bias is not None:
             y += self.bias
@@ -277,7 +299,14 @@ class OutsourcedConv2d(_Converted, nn.Conv2d):
         return y if x.dim() == 4 else y[0]
 
 
-CONVERTED: Final = {each.plain: each for each in (OutsourcedLinear, OutsourcedConv2d)}
+CONVERTED: Final = {
+    each.plain: each for each in (OutsourcedLinear, OutsourcedConv1d, OutsourcedConv2d)
+}
+_COMPUTE_HERE: Final = {
+    nn.Embedding: "it looks up rows of its table, which takes no product",
+    nn.EmbeddingBag: "it looks up rows of its table, which takes no product",
+    nn.MultiheadAttention: "each row and head of attention would be an exchange of its own",
+}
 
 
 def convert(model: nn.Module, route: Route) -> list[str]:
@@ -309,24 +338,31 @@ def copied(module: nn.Module, plain: type[nn.Module]) -> tuple[Any, ...]:
 
 def why_not(module: nn.Module) -> str:
     """Why a module stays; nothing, if it can be converted."""
+    if type(module) in _COMPUTE_HERE:
+        return _COMPUTE_HERE[type(module)]
     if type(module) not in CONVERTED:
         return (
-            "it computes no product"
+            "it computes no product that servers make"
             if not isinstance(module, (*CONVERTED,))
             else "it is a subclass"
         )
     for parameter in module.parameters(recurse=False):
         if parameter.dtype != torch.float32:
             return f"it is {parameter.dtype}, not float32"
-    if not isinstance(module, nn.Conv2d):
+    if not isinstance(module, nn.Conv1d | nn.Conv2d):
         return ""
     if module.groups != 1:
-        return f"it has {module.groups} groups"
-    if _pair(module.dilation) != (1, 1):
+        return f"each of its {module.groups} groups would be an exchange of its own"
+    if set(module.dilation) != {1}:
         return f"it has dilation {module.dilation}"
     if module.padding_mode != "zeros":
         return f"it has padding mode {module.padding_mode}"
     return _why_not_padding(module)
+
+
+def computes_itself(module: nn.Module) -> bool:
+    """Whether a report lists it: modules within it, if there are any, are not called."""
+    return type(module) in _COMPUTE_HERE or not any(module.children())
 
 
 def _no_autocast() -> torch.autocast:
@@ -346,23 +382,23 @@ def _empty(plain: type[nn.Module]) -> nn.Module:
     return found
 
 
-def _why_not_padding(module: nn.Conv2d) -> str:
+def _why_not_padding(module: nn.Conv1d | nn.Conv2d) -> str:
     kernel = module.kernel_size
     if module.padding == "same" and not all(side % 2 for side in kernel):
         return "its padding is unequal"
-    if any(p >= side for p, side in zip(_numbers(module), kernel, strict=True)):
+    if any(p >= side for p, side in zip(_padding(module), kernel, strict=True)):
         return "its padding is as large as the kernel"
     return ""
 
 
-def _numbers(module: nn.Conv2d) -> Pair:
-    """Padding along height and width, where torch also takes words."""
+def _padding(module: nn.Conv1d | nn.Conv2d) -> tuple[int, ...]:
+    """Along each axis, where torch also takes words."""
     match module.padding:
         case "valid":
-            return (0, 0)
+            return (0,) * len(module.kernel_size)
         case "same":
-            return (module.kernel_size[0] // 2, module.kernel_size[1] // 2)
-    return _pair(module.padding)
+            return tuple(side // 2 for side in module.kernel_size)
+    return tuple(map(int, module.padding))
 
 
 def _pair(sides: Any) -> Pair:

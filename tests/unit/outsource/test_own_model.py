@@ -437,6 +437,56 @@ def test_what_stays_is_told_with_its_share(model: OutsourcedModel) -> None:
     assert "1 steps on servers, 1 " in str(report)
 
 
+class Reader(nn.Module):
+    """A small transformer of torch's own layers, behind a convolution along the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 8)
+        self.near = nn.Conv1d(8, 8, 3, padding=1)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        near = self.near(self.table(tokens).transpose(1, 2)).transpose(1, 2)
+        logits: Tensor = self.head(self.layer(near).mean(1))
+        return logits
+
+
+def test_a_transformer_trains_as_in_float32_and_says_what_stays(
+    reached: Reached,
+) -> None:
+    torch.manual_seed(5)
+    plain = Reader()
+    tokens = torch.randint(11, (ROWS, 6))
+    label = tokens[:, 0] % CLASSES
+
+    def learn(model: nn.Module) -> list[float]:
+        optimizer, losses = torch.optim.AdamW(model.parameters(), lr=0.01), []
+        for _ in range(30):
+            optimizer.zero_grad()
+            loss = cross_entropy(model(tokens), label)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    ours = copy.deepcopy(plain)
+    expected = learn(plain)
+    with outsource(ours, reached, KERNELS, seed=1) as model:
+        found = learn(model)
+        stays = {each.name: each.stays for each in model.outsourced().modules}
+        model.eval()
+        with torch.no_grad():
+            assert (model(tokens).argmax(1) == label).all()
+    assert expected[-1] < 0.2
+    assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) < 0.1
+    assert "looks up rows" in stays["table"]
+    assert "row and head of attention" in stays["layer.self_attn"]
+    served = {name for name, why in stays.items() if not why}
+    assert served == {"near", "layer.linear1", "layer.linear2", "head"}
+
+
 def test_a_model_without_products_is_refused(reached: Reached) -> None:
     with pytest.raises(UsageError) as caught:
         outsource(nn.Sequential(nn.ReLU()), reached, KERNELS, seed=0)

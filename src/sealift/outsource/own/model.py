@@ -1,4 +1,4 @@
-"""A user's own model, of which Linear and Conv2d run on servers that nobody trusts.
+"""A user's own model, of which linear layers and convolutions run on servers that nobody trusts.
 
     from sealift.outsource import outsource_module
 
@@ -35,6 +35,7 @@ from sealift.outsource.convert import (
     CONVERTED,
     STATE,
     Route,
+    computes_itself,
     convert,
     copied,
     restore,
@@ -53,7 +54,7 @@ from sealift.release.files import read_given_passphrase
 
 @dataclass(frozen=True, slots=True)
 class ModuleReport:
-    """A module without modules of its own.
+    """A module that computes: one without modules of its own, or attention.
 
     Attributes:
         name: Its path in the model.
@@ -91,7 +92,7 @@ class ConversionReport:
     """What is made where.
 
     Attributes:
-        modules: Every module without modules of its own.
+        modules: Every module that computes.
         rehearsed: Steps that were the first of their form, made here.
         served: Steps that servers made, and that were judged to be right.
     """
@@ -119,14 +120,14 @@ class OutsourcedState:
     ) -> None:
         route = Route()
         self._model, self._reach = model, reach
-        leaves = [(n, m) for n, m in model.named_modules() if not any(m.children())]
+        leaves = [(n, m) for n, m in model.named_modules() if computes_itself(m)]
         self._leaves = {
             name or "model": (m, type(m).__name__, why_not(m)) for name, m in leaves
         }
         self._seconds: dict[str, float] = defaultdict(float)
         if not convert(model, route):
             raise UsageError(
-                "the model has no Linear or Conv2d that the servers could compute",
+                "the model has no Linear, Conv1d or Conv2d that the servers could compute",
                 why=self._why_none(),
                 code="nothing-to-outsource",
             )
@@ -290,14 +291,15 @@ def outsource_module(
     key: Identity | str | Path,
     keep_faster: bool = False,
 ) -> OutsourcedModel:
-    """Let three servers that nobody trusts make the products of ``Linear`` and ``Conv2d``.
+    """Let three servers that nobody trusts make the products of linear layers and convolutions.
 
     The model is changed in place, and returned; it is a context manager. The first step of
     each form (training or not, rows of a batch) is made here, and tells the servers the
     shapes and order of its products. Compiling kernels takes seconds, once.
 
     Args:
-        model: Of float32 on the CPU.
+        model: Of float32 on the CPU. ``nn.Linear``, ``nn.Conv1d`` and ``nn.Conv2d`` are
+            converted; ``outsourced()`` lists what stays, and why.
         servers: Or ``servers.toml``.
         key: The client's identity, or its file; its passphrase is in
             ``SEALIFT_PASSPHRASE``.
