@@ -19,6 +19,7 @@ from sealift.errors import UnavailableError, for_screen, visible
 from sealift.events import Event, Sink
 from sealift.train.job.roleprocesses import EventLines
 from sealift.train.job.sentences import sentence
+from sealift.train.job.service import with_notices
 from sealift.travel.peers import call_by_person
 
 SILENCE_S: Final = 3.0
@@ -29,6 +30,8 @@ _CLEAR: Final = "\x1b[K"  # to the end of the line
 def open_events(place: str, people: Mapping[str, str] | None = None) -> Sink:
     """A sink that writes to ``place``; people get short lines on stderr without one.
 
+    A service manager that started this process is told, too (``service``).
+
     Args:
         place: A file, or ``-`` for standard output.
         people: What people call processes, by their names (``rank_names``).
@@ -37,11 +40,11 @@ def open_events(place: str, people: Mapping[str, str] | None = None) -> Sink:
         UnavailableError: if the file cannot be written.
     """
     if not place:
-        return TalkativeSink(Talk(sys.stderr), people)
+        return with_notices(TalkativeSink(Talk(sys.stderr), people))
     if place == "-":
-        return EventLines(sys.stdout)
+        return with_notices(EventLines(sys.stdout))
     try:
-        return EventLines(Path(place).open("a", encoding="utf-8"))
+        return with_notices(EventLines(Path(place).open("a", encoding="utf-8")))
     except OSError as error:
         raise UnavailableError(
             f"the file {place} cannot be written", why=error, code="disk"
