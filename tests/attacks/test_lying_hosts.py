@@ -617,6 +617,30 @@ def test_nor_is_it_replaced_by_another_declaration(host: LyingHost, name: str) -
     assert (first.folder / "recipe" / "recipe.py").read_bytes() == files["recipe.py"]
 
 
+def test_a_file_with_the_very_bytes_of_the_hosts_is_its_owners(
+    host: LyingHost,
+) -> None:
+    """It lies at another path, or lay there before `join` wrote any."""
+    first = host.owner("north", answers=("n",)).begin()
+    assert first.refused().code == "meeting-declined"
+    recipe = first.folder / "recipe"
+    mine = recipe / "mine.py"
+    mine.write_bytes((recipe / "recipe.py").read_bytes())
+    files = {"recipe.py": b"x = 2\n"}
+    host.lie = once(host, host.declare(code=measure_bundle(files, "recipe.py")), files)
+    error = host.owner("north").begin().refused()
+    assert (error.code, mine.exists()) == ("file-in-the-way", True)
+    recipe = first.folder / "apart" / "recipe"
+    recipe.mkdir(parents=True)
+    place = open_folder(recipe.parent, "north")
+    (recipe / "recipe.py").write_bytes(b"x = 2\n")
+    own = place.require_own({}, files, {})
+    assert "recipe/recipe.py" not in own
+    with pytest.raises(UsageError):
+        place.write_recipe({"other.py": b""}, own)
+    assert (recipe / "recipe.py").read_bytes() == b"x = 2\n"
+
+
 def _doubled(raw: bytes) -> list[bytes]:
     return [raw, raw]
 

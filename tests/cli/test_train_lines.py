@@ -9,8 +9,10 @@ from typing import Any
 from sealift.cli.train.lines import TrainLines
 from sealift.release.agreement.signed import load_verified
 from sealift.train.job.roleprocesses import RoleEvent
+from sealift.train.job.sentences import sentence
 from sealift.train.job.settings import read_job
 from sealift.train.job.talk import Talk
+from sealift.train.loop.measures import withheld_numbers
 from tests.sim.jobworld import Wishes, fresh_world
 
 READY = {
@@ -83,3 +85,23 @@ def test_slices_of_one_process_are_told_alike(tmp_path: Path) -> None:
     slice_line, pass_line = stream.getvalue().splitlines()
     assert slice_line == "sealift: north train: 10 rows of n, loss 0.5"
     assert pass_line.startswith("sealift: epoch 1 of 2: 1 slices, loss 0.5, about ")
+
+
+def test_a_measure_that_is_withheld_is_named(tmp_path: Path) -> None:
+    """Beside numbers that are shared; the loss need not be measured."""
+    held = {"purpose": "heldout", "epoch": 1, "rows": 40, "seconds": 1.0}
+    *_, line = said(
+        tmp_path, event("round.ended", 0.0, **held, **{"metric.other": 1.0})
+    )
+    assert "not shared: accuracy, because an owner holds out too few rows" in line
+    *_, line = said(
+        tmp_path / "all", event("round.ended", 0.0, **held, **{"metric.accuracy": 0.5})
+    )
+    assert "not shared" not in line
+    own = {**held, "metric.own.loss": 0.5, "withheld": "auc, recall"}
+    line = sentence("rank.measured", own)
+    assert line.endswith("or the recipe measured nothing")
+    assert (
+        "not shared: auc, recall, because you hold out too few rows of a class" in line
+    )
+    assert withheld_numbers(["loss", "scores_64", "r"], ["auc"]) == ["r"]

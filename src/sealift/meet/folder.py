@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from sealift.crypto.identity import (
@@ -25,6 +26,7 @@ from sealift.release.files import (
     write_whole,
 )
 
+Written = Mapping[str, Collection[Digest]]
 _MAX_READ: Final = 1 << 16
 _WRITTEN: Final = (
     "agreement.json", "audit.db", "heads.json", "job.toml", "meeting.json", "receipt.json",
@@ -106,14 +108,18 @@ class PartyFolder:
         self,
         beside: Mapping[str, bytes],
         recipe: Mapping[str, bytes],
-        written: Collection[Digest],
-    ) -> None:
+        written: Written,
+    ) -> dict[str, tuple[Digest, ...]]:
         """What is to be written replaces nothing but what this command wrote before.
 
         Args:
             beside: What is to be written to the folder.
             recipe: What the whole of recipe/ is to be.
-            written: Digests of what was written here before.
+            written: Digests of what this command wrote here before, by path.
+
+        Returns:
+            The same with what it writes now; a file that lies there already, with the very
+            bytes that are to be written, is not its own.
 
         Raises:
             UsageError: ``file-in-the-way``, with the file's name.
@@ -125,9 +131,17 @@ class PartyFolder:
             wanted[name] = content
             if os.path.lexists(self[name]):
                 found[name] = read_whole(self[name], _MAX_READ)
+        own = {name: tuple(digests) for name, digests in written.items()}
+        foreign = set()
         for name, content in found.items():
-            if content != wanted.get(name) and Digest.of(content) not in written:
+            if Digest.of(content) in written.get(name, ()):
+                continue
+            if content != wanted.get(name):
                 raise file_exists(name)
+            foreign.add(name)
+        for name in wanted.keys() - foreign:
+            own[name] = tuple({*own.get(name, ()), Digest.of(wanted[name])})
+        return own
 
     def _recipe(self) -> dict[str, bytes]:
         """What lies in recipe/ now."""
@@ -166,7 +180,7 @@ class PartyFolder:
         return gone
 
     def write_recipe(
-        self, files: Mapping[str, bytes], written: Collection[Digest] = ()
+        self, files: Mapping[str, bytes], written: Written = MappingProxyType({})
     ) -> None:
         """Write the recipe's files to be read; what was written before and is no part goes.
 

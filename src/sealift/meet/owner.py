@@ -108,7 +108,7 @@ class MeetingProgress:
         declaration: The last of them; its card is about it.
         terms: What it said yes to.
         agreement: What it signed; from then on nothing here changes.
-        written: Digests of what this command wrote to recipe/ and job.toml.
+        written: Digests of what this command wrote to recipe/ and job.toml, by path.
         fetched: Digests of the recipe's weights and texts that it fetched, by path.
         sealed: Size and time of the file that a sealed table was made of, by its name.
     """
@@ -120,7 +120,7 @@ class MeetingProgress:
     terms: Terms | None = None
     consent: SignedConsent | None = None
     agreement: Agreement | None = None
-    written: tuple[Digest, ...] = ()
+    written: dict[str, tuple[Digest, ...]] = field(default_factory=dict)
     fetched: dict[str, Digest] = field(default_factory=dict)
     sealed: dict[str, str] = field(default_factory=dict)
 
@@ -441,10 +441,8 @@ class OwnerMeeting:
     def _write_recipe(self, declared: Declaration, files: dict[str, bytes]) -> None:
         """Recipe and job, to be read; nothing that this command did not write is replaced."""
         job = declared.job.encode()
-        shown = {Digest.of(each) for each in (job, *files.values())}
         before = self.kept.written
-        self.place.require_own({"job.toml": job}, files, before)
-        self._keep(written=tuple({*before, *shown}))
+        self._keep(written=self.place.require_own({"job.toml": job}, files, before))
         self.place.write_recipe(files, before)
         write_whole(self.place["job.toml"], job)
         self._talk.say("the host's recipe is now in recipe/, and its job in job.toml")

@@ -177,7 +177,7 @@ def _try_first(args: argparse.Namespace, place: PartyFolder) -> tuple[str, ...]:
                 why=f"{args.recipe} was changed after that",
                 code="recipe-signed",
             )
-    place.require_own({}, files, ())
+    place.require_own({}, files, {})
     place.require_own_assets(assets, {})
     if signed is not None:
         return signed.output_rule.metrics

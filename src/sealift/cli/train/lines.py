@@ -15,11 +15,16 @@ from sealift.train.job.sentences import (
     say_round,
     say_slice,
     say_visit,
+    say_withheld,
     sentence,
 )
 from sealift.train.job.settings import JobTable
 from sealift.train.job.talk import Talk, TalkativeSink
-from sealift.train.loop.measures import joint_numbers
+from sealift.train.loop.measures import (
+    joint_numbers,
+    shown_numbers,
+    withheld_numbers,
+)
 from sealift.train.sandbox.confine import Confinement
 from sealift.travel.peers import accelerator_names, rank_names
 
@@ -122,11 +127,22 @@ class TrainLines:
                 self.say(Confinement.parse(event.text("sandbox")).say())
                 self._ahead = self._plan_from(event)
             case "round.ended" if event.fields["rows"]:  # else nobody holds rows out
-                self.say(say_round(event.fields, f" of {self._epochs}"))
+                self.say(
+                    say_round(event.fields, f" of {self._epochs}")
+                    + say_withheld(self._withheld(event), "an owner holds")
+                )
             case "visit.ended" | "local.slice":
                 self._take_visit(event)
         if event.process not in accelerator_names(self._agreement.ranks):
             self._sink.expect(said)
+
+    def _withheld(self, event: RoleEvent) -> str:
+        """Agreed numbers of held-out rows of which a round has none."""
+        rule = self._agreement.output_rule
+        if event.fields["purpose"] != "heldout" or rule.audience != "everyone":
+            return ""
+        shown = shown_numbers(metrics_of(event.fields))
+        return ", ".join(withheld_numbers(rule.metrics, shown))
 
     def begin_here(self, t_s: float) -> None:
         """All slices of a plan of one process lie ahead."""

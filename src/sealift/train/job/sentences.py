@@ -234,6 +234,22 @@ def _say_compared(fields: Fields) -> str:
     return (
         f"your {int(fields['rows']):,} held-out rows, after epoch {int(fields['epoch']) + 1}: "
         f"{', '.join(said) or 'no number of them may be shared'}"
+        f"{say_withheld(str(fields.get('withheld', '')), 'you hold')}"
+    )
+
+
+def say_withheld(numbers: str, who: str) -> str:
+    """Why numbers of held-out rows are not shown; empty if none are missing.
+
+    Args:
+        numbers: Their names, as one text.
+        who: Who holds rows out, with the verb.
+    """
+    if not numbers:
+        return ""
+    return (
+        f"; not shared: {numbers}, because {who} out too few rows of a class, or too few in "
+        "all, for what the agreement allows, or the recipe measured nothing"
     )
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final, NoReturn
 
@@ -150,6 +150,16 @@ def numbers_of(names: Iterable[str]) -> set[str]:
         tally = tally_of(name)
         found.update((name,) if tally is None else tally.measures)
     return found
+
+
+def withheld_numbers(agreed: Iterable[str], shown: Collection[str]) -> list[str]:
+    """Numbers of agreed measures of which nothing is shown, of rows that are held out.
+
+    The loss is left out: a recipe's ``evaluate`` need not return it.
+    """
+    whole = [numbers_of([name]) for name in agreed if name != LOSS]
+    gone = [each for each in whole if not each.intersection(shown)]
+    return sorted({name for each in gone for name in each})
 
 
 def shown_numbers(metrics: Mapping[str, float]) -> dict[str, float]:

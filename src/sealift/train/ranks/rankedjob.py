@@ -44,7 +44,7 @@ from sealift.train.job.leasekeeping import LeaseKeeper
 from sealift.train.job.releasedkeys import VISITS_OVER, ReleasedKeys
 from sealift.train.job.runningjob import JobProgress, check_cargo_rows
 from sealift.train.loop.faults import RecipeError
-from sealift.train.loop.measures import joint_numbers
+from sealift.train.loop.measures import joint_numbers, withheld_numbers
 from sealift.train.loop.slices import (
     Slice,
     StepGroup,
@@ -653,6 +653,7 @@ class RankedJob:
             epoch=epoch,
             holder=self.agreement.agreement.data_owners[self.rank],
             rows=sum(rows for rows, _metrics in self._own),
+            withheld=", ".join(withheld_numbers(rule.metrics, own)),
             **metric_fields(
                 {
                     f"{whose}.{name}": value
