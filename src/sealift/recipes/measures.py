@@ -60,8 +60,8 @@ def count_scores(
 ) -> dict[str, Tensor]:
     """For the area under the ROC curve, and for calibration.
 
-    A histogram with as many intervals of the same length: pairs of rows in one interval
-    count as one half, and ``auc_error`` says how far the area may be off because of it.
+    A histogram with as many intervals of the same length: the scores in one count as spread
+    evenly over it, and ``auc_error`` says how far the area may be off because of that.
 
     Args:
         scores: Of class 1, from 0 to 1, (rows,).

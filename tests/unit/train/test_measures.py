@@ -131,6 +131,19 @@ def test_the_area_is_right_within_the_error_that_it_states(
         assert found["calibration_error"] == round(sum(gaps) / len(y), 3)
 
 
+def test_small_tables_have_nearly_the_area_of_all_their_rows_together() -> None:
+    """An owner's 60 rows make two or three intervals; to count every pair in them as one half says 0.743."""
+    chance = torch.Generator().manual_seed(4)
+    y = torch.randint(0, 2, (180,), generator=chance)
+    scores = torch.sigmoid((2 * y - 1) * 0.65 + torch.randn(180, generator=chance))
+    found = over_owners(
+        measures.count_scores, (scores, y), rule_of("scores_64", least=16), 3
+    )
+    whole = sk.roc_auc_score(y, scores)
+    assert abs(found["auc"] - whole) < 0.05  # else 0.084
+    assert abs(found["auc"] - whole) <= found["auc_error"] < 0.3
+
+
 def test_a_perfect_and_a_useless_score_have_their_areas() -> None:
     y = torch.tensor([0, 1] * 40)
     rule = rule_of("scores_8")

@@ -232,25 +232,50 @@ def _measure_classes(classes: int, cells: Cells) -> Iterator[tuple[str, float]]:
 def _measure_scores(cells: Cells) -> Iterator[tuple[str, float]]:
     """The area under the ROC curve with its bound, and how far scores are from frequencies.
 
-    Of two rows in different intervals it is known whose score is higher. Every pair for
-    which it is not counts as one half, so that the error is half of their share at most.
+    Of two rows whose intervals do not overlap it is known whose score is higher. For the other
+    pairs the area has a least and a most; the one that is told takes each interval's scores as
+    spread evenly over it, and ``auc_error`` is how far the least or the most is from it.
     """
-    groups = {cell[1:] for cell in cells}
+    groups = sorted({cell[1:] for cell in cells})
     size = max(last for _first, last in groups) + 1
+    zeros, ones = (
+        {each: cells.get((kind, *each), 0.0) for each in groups} for kind in range(2)
+    )
     lowest, highest = [0.0] * size, [0.0] * size
-    for first, last in groups:
-        lowest[first] += cells.get((0, first, last), 0.0)
-        highest[last] += cells.get((0, first, last), 0.0)
+    for (first, last), rows in zeros.items():
+        lowest[first] += rows
+        highest[last] += rows
     below, surely_below = [*accumulate(lowest)], [0.0, *accumulate(highest)]
-    found = [(each, cells.get((1, *each), 0.0)) for each in groups]
-    ones, zeros = sum(n for _each, n in found), below[-1]
-    if ones and zeros:
-        most = sum(n * below[last] for (_first, last), n in found) / (ones * zeros)
-        least = sum(n * surely_below[first] for (first, _), n in found) / (ones * zeros)
-        yield "auc", (most + least) / 2
-        yield f"auc{ERROR}", (most - least) / 2
-    gaps = (abs(cells.get((2, *each), 0.0) - n) for each, n in found)
-    yield "calibration_error", sum(gaps) / (ones + zeros)
+    pairs = sum(zeros.values()) * sum(ones.values())
+    if pairs:
+        most = sum(n * below[last] for (_first, last), n in ones.items()) / pairs
+        least = sum(n * surely_below[first] for (first, _), n in ones.items()) / pairs
+        even = _area_if_even(zeros, ones, size) / pairs
+        area = min(max(even, least), most)  # but for rounding it lies between
+        yield "auc", area
+        yield f"auc{ERROR}", max(most - area, area - least)
+    gaps = (abs(cells.get((2, *each), 0.0) - n) for each, n in ones.items())
+    yield "calibration_error", sum(gaps) / sum((*zeros.values(), *ones.values()))
+
+
+def _area_if_even(zeros: Cells, ones: Cells, size: int) -> float:
+    """Pairs in which the row of class 1 has the higher score, if intervals are filled evenly.
+
+    Args:
+        zeros: Rows of class 0 by first and last narrow interval, of ``size`` in all.
+        ones: Rows of class 1.
+    """
+    filled = []
+    for rows in (zeros, ones):
+        steps = [0.0] * (size + 1)
+        for (first, last), n in rows.items():
+            steps[first] += n / (last + 1 - first)
+            steps[last + 1] -= n / (last + 1 - first)
+        filled.append([*accumulate(steps)])
+    below = accumulate(filled[0])
+    return sum(
+        one * (under - zero / 2) for zero, one, under in zip(*filled, below, strict=True)
+    )
 
 
 def _measure_regression(cells: Cells) -> Iterator[tuple[str, float]]:
