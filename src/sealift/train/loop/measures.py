@@ -274,7 +274,8 @@ def _area_if_even(zeros: Cells, ones: Cells, size: int) -> float:
         filled.append([*accumulate(steps)])
     below = accumulate(filled[0])
     return sum(
-        one * (under - zero / 2) for zero, one, under in zip(*filled, below, strict=True)
+        one * (under - zero / 2)
+        for zero, one, under in zip(*filled, below, strict=True)
     )
 
 
