@@ -557,6 +557,20 @@ def test_a_recipe_that_would_not_lie_in_its_folder_is_refused(
     assert not (north.folder / "recipe").exists()
 
 
+def test_what_a_recipe_imports_is_there_before_its_owner_is_asked(
+    host: LyingHost,
+) -> None:
+    """Nobody hears of it: once it is installed the same command goes on."""
+    text = b"import no_such_package.part\nfrom torch import nn\n"
+    files = {"recipe.py": text}
+    host.lie = once(host, host.declare(code=measure_bundle(files, "recipe.py")), files)
+    error = host.owner("north").begin().refused()
+    assert error.code == "recipe-imports"
+    assert "no_such_package," not in str(error)
+    assert "no_such_package" in str(error)
+    assert all(each.declined is None for each in host.book.seats())
+
+
 def test_other_files_than_declared_are_noticed(host: LyingHost) -> None:
     files = {**host.host.files, "recipe.py": b"import os\n"}
     host.lie = once(host, host.host.declaration, files)

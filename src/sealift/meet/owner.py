@@ -56,6 +56,7 @@ from sealift.meet.messages import (
     Signed,
     Wait,
 )
+from sealift.meet.packages import require_packages
 from sealift.meet.question import (
     YES,
     ask_categories,
@@ -344,6 +345,7 @@ class OwnerMeeting:
         if self.kept.card is not None:  # it was asked, before a restart, or a fetch
             return self._fetch(declared) or Bring(self.kept.card)
         self._write_recipe(declared, files)
+        require_packages(files)
         try:
             self._require_allowed(proposed_agreement(declared, ()))
         except PolicyError:  # its owner reads what it refuses, and no table is touched
