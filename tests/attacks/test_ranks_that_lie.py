@@ -37,6 +37,7 @@ from sealift.train.ranks.rounds import (
     RankIntroduction,
     RankNumbers,
 )
+from sealift.train.ranks.sumsonly import SumsOnly
 from sealift.train.sandboxed.recipe import let_through
 from tests.sim.inplace import InPlace
 from tests.sim.wires import simulated_wires
@@ -94,6 +95,7 @@ class World:
         tell: What it makes of its reports.
         group: The kind of its end of the group.
         max_norm: Of a round.
+        sums: Of ranks that learn sums alone.
     """
 
     ranks: int = 3
@@ -102,6 +104,7 @@ class World:
     group: type[SealedGroup] = SealedGroup
     recipe: str = RECIPE
     max_norm: float = 0.0
+    sums: Callable[[SealedGroup], SumsOnly] | None = None
     epochs: int = 2
     found: list[Ranked] = field(default_factory=list)
 
@@ -132,6 +135,7 @@ class World:
                         self.plans,
                         self._work(rank),
                         max_norm=self.max_norm,
+                        sums=self.sums(group) if self.sums else None,
                     )
                     if odd:
                         share = rank.rounds._share

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sealift.codec import parse_toml
+from sealift.errors import SealiftError
 from sealift.meet.declaration import AWAY_S, job_text
 
 AWAY = {"gather_s": AWAY_S, "rejoin_s": AWAY_S}
@@ -36,3 +37,46 @@ def test_a_device_does_not_shorten_the_wait(
     )
     assert found["run"] == run
     assert found["training"] == training
+
+
+@pytest.mark.parametrize(
+    ("text", "slices"),
+    [
+        ("", {"count": 3, "rows": "owner"}),
+        (
+            '[slices]\nsums = "only"\nsum_bound = 0.5\n',
+            {"count": 3, "rows": "owner", "sums": "only", "sum_bound": 0.5},
+        ),
+    ],
+)
+def test_a_host_says_whether_ranks_learn_sums_alone(
+    tmp_path: Path, text: str, slices: dict[str, Any]
+) -> None:
+    (tmp_path / "job.toml").write_text(text)
+    found = job_text(tmp_path, "wards", 3, "127.0.0.1:1")
+    assert parse_toml(found.encode(), source="job")["slices"] == slices
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("[slices]\ncount = 3\n", "bad-field", "sets slices.count"),
+        ('[slices]\nsync = "step"\n', "bad-field", "sets slices.sync"),
+        ('slices = { sums = "only" }\n', "bad-field", "in one line"),
+        ('[slices]\nsums = "some"\n', "bad-field", "sums"),
+        ('[slices]\nsums = "only"\nsum_bits = 48\n', "bad-field", "sum_bits"),
+        (
+            '[slices]\nsums = "only"\nsum_bound = 1000.0\n',
+            "sums-overflow",
+            "do not fit 32 bits",
+        ),
+        ("slices = 3\n", "bad-field", "slices"),
+    ],
+)
+def test_what_a_host_cannot_set_is_refused_before_anybody_is_invited(
+    tmp_path: Path, text: str, code: str, words: str
+) -> None:
+    (tmp_path / "job.toml").write_text(text)
+    with pytest.raises(SealiftError, match=words) as caught:
+        job_text(tmp_path, "wards", 3, "127.0.0.1:1")
+    assert caught.value.code == code

@@ -154,6 +154,8 @@ class Label(StrEnum):
     # groups (spec/collective.md)
     GROUP_VIEW = "sealift v1 group view"
     GROUP_CHOICES = "sealift v1 group choices"
+    PAIR_MASKS = "sealift v1 masks of a pair"
+    SUM_MASK = "sealift v1 mask of one sum"
     # meetings (spec/meeting.md)
     MEETING = "sealift v1 meeting"
     MEETING_GUEST = "sealift v1 meeting proof of a guest"

@@ -48,8 +48,9 @@ _CUTS: Final = (
 )
 _ROWS: Final = 16  # at least so many of each owner, and behind each number that leaves
 _OWN: Final = (
-    "name", "agreement", "bundle", "output", "orchestrator", "plan", "slices",
+    "name", "agreement", "bundle", "output", "orchestrator", "plan",
 )  # fmt: skip
+_SUMS: Final = ("sums", "sum_bound", "sum_places", "sum_bits")  # of [slices]
 # What a meeting's job has where its author says nothing.
 _USUAL: Final[Mapping[str, Mapping[str, float]]] = {
     "training": {"epochs": 10},
@@ -260,7 +261,10 @@ def job_text(
     given = folder / "job.toml"
     text = given.read_text("utf-8") if given.is_file() else ""
     plain = parse_toml(text.encode(), source="job.toml")
-    if own := [each for each in _OWN if each in plain]:
+    own: list[str] = [each for each in _OWN if each in plain]
+    if isinstance(slices := plain.get("slices", {}), dict):
+        own += [f"slices.{each}" for each in slices if each not in _SUMS]
+    if own:
         raise MalformedError(
             f"{given} sets {own[0]}",
             why="`sealift host` sets it itself",
@@ -275,14 +279,21 @@ def job_text(
     job = (
         f'name = "{name}{suffix}"\nagreement = "agreement.json"\nbundle = "recipe"\n'
         f'output = "run{suffix}"\norchestrator = "{address}"\nplan = "ddp"\n\n{text}\n'
-        f'[slices]\ncount = {guests}\nrows = "owner"\n'
     )
-    parse_job(parse_toml(job.encode(), source="job.toml"), name="job.toml")
+    ranks: dict[str, float | str] = {"count": guests, "rows": '"owner"'}
+    job = _filled(job, "slices", ranks, is_there="slices" in plain)
+    read = parse_job(parse_toml(job.encode(), source="job.toml"), name="job.toml")
+    if read.slices.count != guests:  # the table is written in braces
+        raise MalformedError(
+            f"{given} has slices in one line",
+            fix="Write it as a section, with [slices] in a line of its own",
+            code="bad-field",
+        )
     return job
 
 
 def _filled(
-    text: str, table: str, values: Mapping[str, float], *, is_there: bool
+    text: str, table: str, values: Mapping[str, float | str], *, is_there: bool
 ) -> str:
     """A job's text with these keys in a table; the rest stays as its author wrote it."""
     lines = "".join(f"{key} = {value}\n" for key, value in values.items())

@@ -16,6 +16,7 @@ from sealift.codec import MAX_INTEGER, encode, to_plain
 from sealift.data.schedule.visits import Order, VisitTerms
 from sealift.ids import MAX_RANKS, Digest
 from sealift.release.agreement import Between, RunTerms, TrainingPlan, TrainingRule
+from sealift.release.agreement.sums import SumBits, SumEncoding
 from sealift.release.agreement.training import (
     SETTINGS,
     Parameter,
@@ -125,6 +126,14 @@ class SlicesSettings:
         sync: After each epoch (states are averaged by rows), or in every step
             (gradients are added up).
         max_norm: Largest norm of what a slice changes in a round; 0 bounds nothing.
+        sums: ``only``: each rank learns the sum of all and no part (plan ``ddp``).
+            ``open``: each rank reads the parts of what it adds up.
+        sum_bound: Of ``only``: the largest number; one beyond it is cut, and counted.
+        sum_places: Of ``only``: numbers are whole multiples of ``2 ** -sum_places``.
+        sum_bits: Of ``only``: how long these whole numbers are.
+
+    Raises:
+        MalformedError: ``sums-overflow``.
     """
 
     __pydantic_config__: ClassVar = _STRICT
@@ -133,6 +142,19 @@ class SlicesSettings:
     rows: Literal["owner", "share"] = "owner"
     sync: Literal["round", "step"] = "round"
     max_norm: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
+    sums: Literal["open", "only"] = "open"
+    sum_bound: Annotated[float, Interval(ge=2.0**-30, le=2.0**30)] = 1.0
+    sum_places: Annotated[int, Interval(ge=0, le=60)] = 26
+    sum_bits: SumBits = 32
+
+    def __post_init__(self) -> None:
+        if self.sums == "only":
+            self.encoding.require_fit(self.count)
+
+    @property
+    def encoding(self) -> SumEncoding:
+        """Of weights and gradients that are added up, with ``sums = "only"``."""
+        return SumEncoding(self.sum_bound, self.sum_places, self.sum_bits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,6 +163,7 @@ FULL = changed(
 DOCUMENTS = (
     FULL,
     changed(FULL, group=None),
+    changed(FULL, training=changed(FULL.training, sums=("only",))),
     changed(FULL, accept=(Level.DEVELOPMENT,), references=References((KEY,))),
 )
 OTHER_WORDS = {

@@ -611,6 +611,9 @@ def test_a_ranks_rounds_have_the_jobs_bound_and_its_owners_names() -> None:
         "_counted",
         "_refused",
         "_best",
+        "_planned",
+        "_cut",
+        "_masked",
         "_stopped_at",
     ):
         given.pop(name)

@@ -43,12 +43,17 @@ from sealift.release.agreement import (
     ServersRule,
     TravelRule,
 )
-from sealift.release.agreement.phrases import say_every, say_parameter, say_range
+from sealift.release.agreement.phrases import (
+    FLOOR_ROWS,
+    say_every,
+    say_parameter,
+    say_range,
+    say_updates,
+)
 from sealift.release.agreement.tallies import say_numbers
 from sealift.release.agreement.terms import RollbackRule
 from sealift.release.agreement.training import Between, ParameterRule, TrainingRule
 
-FLOOR_ROWS: Final = 16  # of an owner's own program (``floor``)
 ExceptionName = Literal[
     "recipe-text", "statistics", "metric-rows", "model-to",
     "round-updates", "step-updates", "rows-away",
@@ -152,6 +157,12 @@ class _Subject:
         return f"the machines of {say_list(others) if known else 'the other owners'}"
 
     @property
+    def only_sums(self) -> bool:
+        """Whether machines of a group learn the sum of what all send, and no part of it."""
+        rule = self.agreement.training
+        return rule is not None and rule.sums == ("only",)
+
+    @property
     def fewest_rows(self) -> int:
         """Rows that an owner's own sum is made of, at least; before it is sealed, by the rule."""
         if not self.sealed and (rule := self.agreement.output) is not None:
@@ -253,6 +264,9 @@ def _tell_sums(subject: _Subject) -> Iterator[Sentence]:
     yield Sentence(_LEAVES, text)
     if agreement.group is not None:
         few = subject.fewest_rows < FLOOR_ROWS
+        if subject.only_sums and agreement.ranks > 2:
+            text = "The other accelerators learn these sums over all owners' rows, and none of one owner's alone."
+            return (yield Sentence(_LEAVES, text))
         text = (
             "Each accelerator sends the sums over its own rows to every other one, which adds them up: "
             f"{subject.readers} can read the sums of {subject.rows} alone."
@@ -270,6 +284,8 @@ def _tell_numbers(subject: _Subject) -> Iterator[Sentence]:
     few: ExceptionName | None = "metric-rows" if rule.metric_rows < FLOOR_ROWS else None
     least, most = count(rule.metric_rows, "row"), count(rule.values_per_visit, "value")
     seen_by = SEEN_BY[rule.audience]
+    if subject.only_sums and rule.audience == "everyone":
+        seen_by = "nobody but that owner: all parties get the result over all owners' rows together"
     shown = say_numbers(
         rule.metrics, subject.rows,
         least=least, most=most, digits=rule.digits, seen_by=seen_by,
@@ -309,9 +325,12 @@ def _tell_model(subject: _Subject) -> Iterator[Sentence]:
         yield Sentence(_LEAVES, text)
     if rule.baseline_alone:
         where = ", on its owner's machine," if agreement.rows_at_home else ""
+        goes = "shared by the same rule; that model is not."
+        if subject.only_sums:
+            goes = "shown to that owner alone."
         text = (
             f"For comparison, a model is also trained{where} on each owner's rows "
-            "alone. Its numbers are shared by the same rule; that model is not."
+            f"alone. Its numbers are {goes}"
         )
         yield Sentence(_LEAVES, text)
 
@@ -320,31 +339,9 @@ def _tell_updates(subject: _Subject) -> Iterator[Sentence]:
     training, group = subject.agreement.training, subject.agreement.group
     if group is None or training is None:
         return
-    text = (
-        f"{group.promise}. {_capital(subject.readers)} can read the updates of {subject.rows}: each machine "
-        "reads the part that it adds up, and small updates completely. In a group of two, the other machine can "
-        "compute all of it. No noise is added. Sums of two steps, rounds or runs can differ by a few rows: "
-        "whoever compares them learns what these few rows add."
-    )
-    yield Sentence(_LEAVES, text)
-    if "round" in training.sync:
-        bound = training.max_norm
-        text = (
-            "After every round each machine sends what the round changed in the model (sync = round). This can "
-            "show whether a certain row is among an owner's rows, and typical values; if a table has few rows, "
-            "it can show the rows themselves. The norm of the change is "
-            f"{f'at most {bound.max:g}' if bound.max else 'not bounded'}."
-        )
-        few = subject.fewest_rows < FLOOR_ROWS
-        yield Sentence(_LEAVES, text, "round-updates" if few else None)
-    if "step" in training.sync:
-        rows = min(int(training.batch_rows.min), subject.fewest_rows)
-        text = (
-            "In every step each machine sends the gradient over its own rows of the "
-            f"step (sync = step), over as few as {count(rows, 'row')}. Published "
-            "methods reconstruct single rows from the gradient of a small batch."
-        )
-        yield Sentence(_LEAVES, text, "step-updates" if rows < FLOOR_ROWS else None)
+    readers, rows, fewest = subject.readers, subject.rows, subject.fewest_rows
+    for text, few in say_updates(training, group, readers, rows, fewest):
+        yield Sentence(_LEAVES, text, few)
 
 
 def _tell_answers(subject: _Subject) -> Iterator[Sentence]:
@@ -723,6 +720,7 @@ TABLE: Final[dict[type[Any], dict[str, _Tell | str]]] = {
     TrainingRule: {
         "prepare": _tell_sums,
         **_named("sync max_norm", _tell_updates),
+        **_named("sums sum_bound sum_places sum_bits", _tell_updates),
         **_named("plans runs epochs batch_rows drop_last device seed", _tell_settings),
         **_named(
             "evaluate_every checkpoint_every on_missing slices rows parameters",

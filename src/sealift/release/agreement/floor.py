@@ -11,7 +11,8 @@ from typing import Final
 
 from sealift.errors import PolicyError
 from sealift.release.agreement import Agreement
-from sealift.release.agreement.explain import FLOOR_ROWS, ExceptionName, explain
+from sealift.release.agreement.explain import ExceptionName, explain
+from sealift.release.agreement.phrases import FLOOR_ROWS
 
 EXCEPTIONS: Final[dict[ExceptionName, str]] = {
     "recipe-text": "text of the recipe is shared unchecked",

@@ -1,11 +1,17 @@
-"""Ranges of an agreement as people read them."""
+"""Ranges of an agreement as people read them, and what machines of a group see."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final, Literal
+
 from sealift.codec import MAX_INTEGER
 from sealift.errors import quote_foreign
-from sealift.release.agreement import Between
-from sealift.release.agreement.training import ParameterRule
+from sealift.release.agreement import Between, GroupRule
+from sealift.release.agreement.training import ParameterRule, TrainingRule
+
+FLOOR_ROWS: Final = 16  # of an owner's own program (``floor``)
+Few = Literal["round-updates", "step-updates"] | None
 
 
 def say_range(allowed: Between) -> str:
@@ -36,3 +42,74 @@ def say_parameter(rule: ParameterRule) -> str:
     if rule.between is not None:
         return str(rule.between)
     return " or ".join(quote_foreign(str(each)) for each in rule.values)
+
+
+def say_updates(
+    training: TrainingRule, group: GroupRule, readers: str, rows: str, fewest_rows: int
+) -> Iterator[tuple[str, Few]]:
+    """What machines of a group read of each other's updates; and what an owner must allow.
+
+    Args:
+        training: Of the agreement.
+        group: Of the agreement.
+        readers: Whose machines they are, in words.
+        rows: Whose rows, in words.
+        fewest_rows: Behind an update of a round, at least.
+    """
+    if training.sums == ("only",):
+        yield from _say_masked(training, group, readers, rows, fewest_rows)
+        return
+    yield (
+        f"{group.promise}. {readers[:1].upper()}{readers[1:]} can read the updates of {rows}: each machine "
+        "reads the part that it adds up, and small updates completely. In a group of two, the other machine can "
+        "compute all of it. No noise is added. Sums of two steps, rounds or runs can differ by a few rows: "
+        "whoever compares them learns what these few rows add.",
+        None,
+    )
+    if "round" in training.sync:
+        bound = training.max_norm
+        yield (
+            "After every round each machine sends what the round changed in the model (sync = round). This can "
+            "show whether a certain row is among an owner's rows, and typical values; if a table has few rows, "
+            "it can show the rows themselves. The norm of the change is "
+            f"{f'at most {bound.max:g}' if bound.max else 'not bounded'}.",
+            "round-updates" if fewest_rows < FLOOR_ROWS else None,
+        )
+    if "step" in training.sync:
+        least = min(int(training.batch_rows.min), fewest_rows)
+        yield (
+            "In every step each machine sends the gradient over its own rows of the "
+            f"step (sync = step), over as few as {least:,} row{'s' * (least != 1)}. Published "
+            "methods reconstruct single rows from the gradient of a small batch.",
+            "step-updates" if least < FLOOR_ROWS else None,
+        )
+
+
+def _say_masked(
+    training: TrainingRule, group: GroupRule, readers: str, rows: str, fewest_rows: int
+) -> Iterator[tuple[str, Few]]:
+    """The same where they learn sums alone (``sums = "only"``)."""
+    every = " or ".join(training.sync)
+    yield (
+        f"{group.promise}. In every {every} they learn the sum of what all of them send, and nothing else of a "
+        f"single one (sums = only): what is sent of {rows} is masked, and the masks cancel in the sum of all "
+        f"{group.ranks}. If all machines but one work together, they learn what that one sent. No noise is "
+        "added. Sums of two steps, rounds or runs can differ by a few rows: whoever compares them learns what "
+        "these few rows add.",
+        None,
+    )
+    if group.ranks == 2:
+        few = fewest_rows < FLOOR_ROWS
+        yield (
+            f"With two machines this hides nothing: {readers} subtract their own part from the sum, and have the "
+            f"update of {rows}.",
+            ("step-updates" if "step" in training.sync else "round-updates")
+            if few
+            else None,
+        )
+    yield (
+        f"Before it is added, each number is rounded to a multiple of 2^-{say_range(training.sum_places)} and written in "
+        f"{say_range(training.sum_bits)} bits; one beyond {say_range(training.sum_bound)} is cut to it (sum_bound). How many were cut "
+        "is shown, of all machines together.",
+        None,
+    )

@@ -20,6 +20,7 @@ from sealift.codec import MAX_INTEGER, encode, from_plain, to_plain
 from sealift.crypto.hash import labelled
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import MAX_RANKS, Digest
+from sealift.release.agreement.sums import SumEncoding
 from sealift.release.agreement.terms import (
     inconsistent,
     require_distinct,
@@ -31,7 +32,8 @@ DeviceKind = Literal["auto", "cpu", "cuda"]
 Parameter = bool | int | float | str
 MAX_PARAMETERS: Final = 64
 MAX_PARAMETER: Final = 64  # characters of a name, and of a text
-_NORMS: Final = ("clip_norm", "max_norm")  # any number, not a whole one alone
+# Any number, not a whole one alone.
+_REAL: Final = ("clip_norm", "max_norm", "sum_bound")
 _RUN_LABEL: Final = "sealift v1 run"
 
 # What a job may write at all; a side of a range that is left out is the one that stands here.
@@ -45,6 +47,9 @@ LIMITS: Final[dict[str, tuple[int | float, int | float]]] = {
     "slices": (1, MAX_RANKS),
     "max_norm": (0, 1e300),
     "clip_norm": (0, 1e300),
+    "sum_bound": (2.0**-30, 2.0**30),
+    "sum_places": (0, 60),
+    "sum_bits": (32, 64),
     "stop_after": (0, 100_000),
     "buffer_bytes": (0, 1 << 40),
     "attempts": (1, 1000),
@@ -72,6 +77,10 @@ SETTINGS: Final = {
     "rows": "slices.rows",
     "sync": "slices.sync",
     "max_norm": "slices.max_norm",
+    "sums": "slices.sums",
+    "sum_bound": "slices.sum_bound",
+    "sum_places": "slices.sum_places",
+    "sum_bits": "slices.sum_bits",
     "order": "travel.order",
     "buffer_bytes": "travel.buffer_bytes",
     "on_missing": "travel.on_missing",
@@ -105,6 +114,10 @@ class RunTerms:
     rows: Literal["owner", "share"] = "owner"
     sync: Literal["round", "step"] = "round"
     max_norm: float = 0.0
+    sums: Literal["open", "only"] = "open"
+    sum_bound: float = 1.0
+    sum_places: int = 26
+    sum_bits: int = 32
     clip_norm: float = 0.0
     measure: str = ""
     stop_after: int = 0
@@ -220,6 +233,11 @@ class TrainingRule:
         keep: Which state may be handed out: the last one, or the best that was evaluated.
         max_norm: Largest norm of what a part changes in a round. Where ``max`` is 0 a job
             need not bound it.
+        sums: ``only``: a machine learns the sum of what all send, and no part of it.
+            ``open``: each reads the part that it adds up.
+        sum_bound: Of ``only``: the largest number; one beyond it is cut.
+        sum_places: Of ``only``: binary places of the whole numbers that are added.
+        sum_bits: Of ``only``: how long these are, 32 or 64.
         order: Orders in which holders may be visited.
         buffer_bytes: Largest cargo of one visit; 0 is the accelerator's choice.
         on_missing: What may become of a holder that is missing.
@@ -244,6 +262,10 @@ class TrainingRule:
     rows: tuple[Literal["owner", "share"], ...] = ("owner",)
     sync: tuple[Literal["round", "step"], ...] = ("round",)
     max_norm: Between = Between(0, 0)
+    sums: tuple[Literal["open", "only"], ...] = ("open",)
+    sum_bound: Between = Between(1, 1)
+    sum_places: Between = Between(26, 26)
+    sum_bits: Between = Between(32, 32)
     clip_norm: Between = Between(0, 0)
     measure: tuple[str, ...] = ("",)
     stop_after: Between = Between(0, 0)
@@ -270,8 +292,32 @@ class TrainingRule:
                 require_within(allowed.min, low, high, f"{each.name}.min")
                 require_within(allowed.max, low, high, f"{each.name}.max")
                 ends = (float(allowed.min), float(allowed.max))
-                if each.name not in _NORMS and not all(e.is_integer() for e in ends):
+                if each.name not in _REAL and not all(e.is_integer() for e in ends):
                     raise inconsistent("is not a whole number", each.name)
+
+        self._check_sums()
+
+    def _check_sums(self) -> None:
+        """What no job may do with ``sums = "only"`` is not agreed on (rule H12)."""
+        if {self.sum_bits.min, self.sum_bits.max} - {32, 64}:
+            raise inconsistent("must be 32 or 64", "sum_bits")
+        if "only" not in self.sums:
+            return
+        if self.plans != ("ddp",) or self.rows != ("owner",):
+            raise inconsistent(
+                'has "only", which needs plans = ["ddp"] and rows = "owner" alone',
+                "sums",
+            )
+        if self.max_norm.max:
+            raise inconsistent(
+                'must be 0 with sums = "only": no other machine could check the norm',
+                "max_norm",
+            )
+        SumEncoding(
+            self.sum_bound.max,
+            int(self.sum_places.max),
+            32 if self.sum_bits.min == 32 else 64,
+        ).require_fit(int(self.slices.max))
 
     def require(self, run: RunTerms) -> None:
         """Refuse a job that sets what the parties did not agree on (rule O1).

@@ -264,6 +264,15 @@ def _say_limited(fields: Fields) -> str:
     return f"a limit of the agreement was reached: {fields['line']}; {follows}"
 
 
+def _say_bounded(fields: Fields) -> str:
+    number = int(fields["numbers"])
+    what = "1 number was" if number == 1 else f"{number:,} numbers were"
+    return (
+        f"{what} larger than the agreed bound of {fields['bound']:g}, of all ranks "
+        "together, and cut to it before they were added"
+    )
+
+
 def _say_stopped(fields: Fields) -> str:
     return f"training ends after epoch {int(fields['epoch']) + 1}: {fields['line']}"
 
@@ -288,6 +297,7 @@ _MADE: Final = {
     "role.arrived": _say_arrived,
     "round.ended": say_round,
     "slice.worked": _say_worked,
+    "sums.cut": _say_bounded,
     "visit.again": _say_again,
     "visit.ended": say_visit,
     "visit.skipped": _say_skipped,

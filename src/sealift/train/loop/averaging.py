@@ -8,6 +8,8 @@ here, and every slice goes on from the same state. Whole numbers (counters) are 
 largest of anybody's. So ``local`` with as many slices as there are ranks computes the same
 bits. Where gradients were added up in every step, weights and optimizer are the
 same everywhere and are demanded to be; what no gradient belongs to (buffers) has its mean.
+Where ranks learn sums alone, a counter moves by the mean of everybody's change of it, rounded
+towards zero, since a largest value is somebody's own.
 Not here: that a contribution is what training made of a slice's rows.
 """
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +56,7 @@ _COUNTED: Final = {
 
 
 PIECE_NUMBERS: Final = 2 << 20
+Role = Literal["", "model", "optimizer", "scalar"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,13 @@ class Piece:
         numbers: To be added up, or maximised where they count.
         counts: Whether they do: whole numbers, as int64.
         stretches: Whose they are, end to end.
+        role: Of whose tensors it is made; empty where tensors of all roles are together.
     """
 
     numbers: Array
     counts: bool
     stretches: tuple[Stretch, ...]
+    role: Role = ""
 
     def combine(self, other: Piece) -> None:
         """Take in another slice's."""
@@ -100,6 +105,8 @@ class Contribution:
         summed: The model's tensors whose gradients were added up in every step: they and
             the optimizer are the same in every slice. None where every slice trained
             for itself.
+        only_sums: Of so many slices, which learn sums alone: pieces are cut by role, and
+            counters bring their change. 0 where the largest counter may be known.
 
     Attributes:
         shortened: Whether its change was longer than the bound.
@@ -116,8 +123,9 @@ class Contribution:
         *,
         max_norm: float = 0.0,
         summed: Collection[str] | None = None,
+        only_sums: int = 0,
     ) -> None:
-        self._after, self._share = after, share
+        self._after, self._share, self._only_sums = after, share, only_sums
         held = isinstance(after.tensors, Held)
         self._target = after.tensors if held else bytearray(_whole(after.tensors))
         self._all = parse_tensors(self._target)
@@ -148,12 +156,14 @@ class Contribution:
 
     def pieces(self) -> Iterator[Piece]:
         """The same pieces in every slice; each is made when it is asked for."""
-        for kind in (np.float32, np.float64):
-            for stretches in self._cut(_COMPUTED, kind):
-                changes = [self._weighted(each) for each in stretches]
-                yield Piece(np.concatenate(changes), False, stretches)
+        roles: tuple[Role, ...] = ("model", "optimizer", "scalar")
+        for role in roles if self._only_sums else ("",):
+            for kind in (np.float32, np.float64):
+                for stretches in self._cut(_COMPUTED, kind, role):
+                    changes = [self._weighted(each) for each in stretches]
+                    yield Piece(np.concatenate(changes), False, stretches, role)
         for stretches in self._cut(_COUNTED):
-            counts = [_counted(self._tensors[e.name], e) for e in stretches]
+            counts = [self._count(each) for each in stretches]
             yield Piece(np.concatenate(counts), True, stretches)
 
     def put(self, piece: Piece) -> None:
@@ -170,6 +180,9 @@ class Contribution:
                 numbers = self._start(each) + numbers
                 if not np.isfinite(numbers).all():
                     self._odd = self._odd or each.name
+            elif self._only_sums:
+                size = np.abs(numbers) // self._only_sums
+                numbers = self._counted_before(each) + np.sign(numbers) * size
             _write(tensor, each, numbers)
 
     def result(self, step: int) -> TrainingState:
@@ -188,7 +201,10 @@ class Contribution:
         return replace(self._after, step=step, tensors=tensors)
 
     def _cut(
-        self, kinds: Mapping[str, Any], computed: type[Any] | None = None
+        self,
+        kinds: Mapping[str, Any],
+        computed: type[Any] | None = None,
+        role: Role = "",
     ) -> Iterator[tuple[Stretch, ...]]:
         """Stretches of the tensors of these kinds, as many as a piece has numbers."""
         found, left = list[Stretch](), PIECE_NUMBERS
@@ -196,6 +212,8 @@ class Contribution:
             if computed not in (None, kinds.get(tensor.dtype)) or (
                 tensor.dtype not in kinds
             ):
+                continue
+            if role and role != _role(name, tensor):
                 continue
             start = 0
             while start < tensor.elements:
@@ -206,6 +224,15 @@ class Contribution:
                     found, left = [], PIECE_NUMBERS
         if found:
             yield tuple(found)
+
+    def _count(self, each: Stretch) -> Array:
+        count = _counted(self._tensors[each.name], each)
+        return count - self._counted_before(each) if self._only_sums else count
+
+    def _counted_before(self, each: Stretch) -> Array:
+        if each.name in self._began:
+            return _counted(self._began[each.name], each)
+        return np.zeros(each.elements, np.int64)
 
     def _start(self, each: Stretch) -> Array:
         tensor = self._tensors[each.name]
@@ -267,6 +294,13 @@ def demand_same_form(forms: Sequence[Digest]) -> None:
 
 def _is_same(name: str, summed: Collection[str]) -> bool:
     return not name.startswith(MODEL) or name.removeprefix(MODEL) in summed
+
+
+def _role(name: str, tensor: TensorBytes) -> Role:
+    """Numbers of one size: a count of steps beside squares of gradients has none."""
+    if name.startswith(MODEL):
+        return "model"
+    return "scalar" if tensor.elements == 1 else "optimizer"
 
 
 def differ(why: str) -> JobError:

@@ -188,6 +188,11 @@ def _check_group(settings: JobSettings, agreement: Agreement) -> None:
 
 def _check_slices(settings: JobSettings, agreement: Agreement) -> None:
     slices, owners = settings.slices, len(agreement.data_owners)
+    if slices.sums == "only" and slices.max_norm:
+        raise _slices_differ(
+            'max_norm does not work with sums = "only": no other rank could check it',
+            settings,
+        )
     if slices.count == 1:
         return
     if slices.rows == "owner" and slices.count != owners:

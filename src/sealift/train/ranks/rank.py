@@ -344,7 +344,8 @@ class Rank:
         them up, with the same bits; which of the two it is, is said.
         """
         gpu = self._executor.gpu
-        if gpu is None or settings.slices.sync != "step":
+        slices = settings.slices
+        if gpu is None or slices.sync != "step" or slices.sums == "only":
             return None
         with ExitStack() as made:
             try:

@@ -13,13 +13,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from sealift.channel.device.device import SummingEngine
 from sealift.codec import encode
 from sealift.collective.group import SealedGroup
+from sealift.collective.masked import MaskedSums
 from sealift.collective.planner import plan_group
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schedule.visits import Stop, VisitBatch
@@ -73,6 +74,7 @@ from sealift.train.ranks.rounds import (
     count_rows,
     stops_of,
 )
+from sealift.train.ranks.sumsonly import SumsOnly
 from sealift.train.worker.process import garbled
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import Loaded, LoadedCargo, PhaseTimer
@@ -134,6 +136,7 @@ class RankedJob:
     plans: Sequence[Sequence[VisitBatch]] = field(init=False)
     _slice: Slice = field(init=False)
     _beside: StepGroup | None = field(init=False, default=None)
+    _masked: MaskedSums | None = field(init=False, default=None)
     _rounds: GroupRounds = field(init=False)
     _uses: list[Uses] = field(init=False, default_factory=list)
     _used: list[list[Uses]] = field(init=False)
@@ -146,6 +149,8 @@ class RankedJob:
     _counted: Pass | None = field(init=False, default=None)
     _refused: SealiftError | None = field(init=False, default=None)
     _best: HeldOut = field(init=False, default_factory=HeldOut)
+    _planned: str = field(init=False, default="")  # how sums are made
+    _cut: int = field(init=False, default=0)  # numbers beyond the bound, in this start
     _stopped_at: int | None = field(init=False, default=None)  # a limit's first round
 
     def __post_init__(self) -> None:
@@ -156,6 +161,10 @@ class RankedJob:
         self._slice = Slice(
             agreement, self.plans[self.rank], self.trainer, self._lend_rows
         )
+        sums = None
+        if settings.slices.sums == "only":
+            self._masked = MaskedSums(self.group, settings.slices.encoding)
+            sums = SumsOnly(self._masked, agreement.output_rule)
         self._rounds = GroupRounds(
             self.group,
             self.trainer,
@@ -164,6 +173,7 @@ class RankedJob:
             max_norm=settings.slices.max_norm,
             sync=settings.slices.sync,
             names=say_ranks(agreement),
+            sums=sums,
         )
 
     def work(self) -> None:
@@ -188,6 +198,7 @@ class RankedJob:
                     continue
                 self._begin(purpose, epoch)
                 reports = self._rounds.run(purpose, epoch)
+                self._tell_cut(purpose, epoch)
                 self._count(purpose, epoch)
                 self._take_uses(purpose, epoch, reports)
                 self._done.append((purpose, epoch))
@@ -388,11 +399,11 @@ class RankedJob:
     def _plan_group(self) -> None:
         """Measure with all others, and choose; the manifest says what and why."""
         planned = plan_group(self.group, self._model_bytes(), time.perf_counter)
-        self.handout.collectives = planned.why
+        self._planned = self.handout.collectives = planned.why
         if self.settings.slices.sync == "step":
             nbytes = planned.bucket_bytes
             self._beside = StepGroup(
-                group=self.group,
+                group=self._masked or self.group,
                 plans=self.plans,
                 bucket_bytes=nbytes,
                 device=self.device,
@@ -453,7 +464,10 @@ class RankedJob:
                         holder=stop.holder if agreement.rows_at_home else "",
                         **seen,
                     )
-                parts.append(RankNumbers.of(stop, found, rule))
+                told = RankNumbers.of(stop, found, rule)
+                if self._masked is not None:  # nobody hears them but in a sum
+                    told = RankNumbers(stop=stop, metrics=dict(found.metrics))
+                parts.append(told)
         except MalformedError as error:
             if error.code != "bad-row":
                 raise
@@ -570,6 +584,23 @@ class RankedJob:
             for stop in stops_of(plan, purpose, epoch):
                 self.rules.count(stop)
 
+    def _tell_cut(self, purpose: Purpose, epoch: int) -> None:
+        """Say how many numbers of all ranks were beyond the agreed bound."""
+        if self._masked is None:
+            return
+        self._cut += self._rounds.cut
+        total = f"{self._cut:,} numbers were cut to the bound"
+        self.handout.collectives = f"{self._planned}; sums only: {total}"
+        if self._rounds.cut:
+            emit(
+                self.sink,
+                "sums.cut",
+                purpose=purpose,
+                epoch=epoch,
+                numbers=self._rounds.cut,
+                bound=self.settings.slices.sum_bound,
+            )
+
     def _tell(
         self,
         purpose: Purpose,
@@ -580,7 +611,9 @@ class RankedJob:
         """Rank 0 tells what all ranks' numbers come to."""
         rule, parts = self.agreement.agreement.output_rule, []
         for rank, report in enumerate(reports):
-            with self._rounds.blaming(rank):
+            # Of a sum nobody knows whose part of it is wrong.
+            blamed = nullcontext() if self._masked else self._rounds.blaming(rank)
+            with blamed:
                 parts += [self._judge_numbers(part) for part in report.parts]
         if purpose == "heldout":
             for part in parts:

@@ -54,6 +54,7 @@ from sealift.train.loop.trainer import Trainer
 from sealift.train.output.accounts import SharedAccount, SignedAccount
 from sealift.train.output.uses import Uses
 from sealift.train.ranks.endings import group_ended
+from sealift.train.ranks.sumsonly import SumsOnly, layout_of
 from sealift.travel.settings import TrainingSettings
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES
 
@@ -142,6 +143,11 @@ class GroupRounds:
         max_norm: Of what a slice changes in a round; 0 bounds nothing.
         sync: When slices come together.
         names: Of the ranks, for people.
+        sums: With ``sums = "only"``: adds up what ranks otherwise tell each other. Measures
+            that ``work`` returns are then as the recipe told them.
+
+    Attributes:
+        cut: With ``sums = "only"``: numbers of all ranks that the last pass cut.
     """
 
     def __init__(
@@ -154,7 +160,10 @@ class GroupRounds:
         max_norm: float,
         sync: Literal["round", "step"] = "round",
         names: Sequence[str] = (),
+        sums: SumsOnly | None = None,
     ) -> None:
+        self._sums = sums
+        self.cut = 0
         self._group = group
         self._trainer = trainer
         self._plans = plans
@@ -229,6 +238,9 @@ class GroupRounds:
         before = self._trainer.joint if purpose == "train" else None
         began = Settled(before, moved=True) if before else None
         contribution, own_error = None, None
+        measured: tuple[RankNumbers, ...] = ()
+        if self._sums is not None:
+            self._sums.begin()
         try:
             parts, uses = self._work(purpose, epoch)
             if before and began:
@@ -236,6 +248,10 @@ class GroupRounds:
                 self._trainer.verify()
                 contribution = self._contribution(before, epoch)
             sums = self._trainer.statistics if purpose == "prepare" else b""
+            if self._sums is not None:
+                measured = parts
+                parts = tuple(replace(each, metrics={}) for each in parts)
+                sums = layout_of(sums) if sums else sums
         except SealiftError as error:
             own_error = error
             code = error.code if meaning(error.code) else FAILED
@@ -251,7 +267,29 @@ class GroupRounds:
         self._demand_all_well(reports)
         self._demand_true(purpose, epoch, reports, before)
         self._agree(purpose, reports, contribution)
+        if self._sums is not None:
+            reports = self._add_measures(self._sums, measured, reports)
         return reports
+
+    def _add_measures(
+        self,
+        sums: SumsOnly,
+        measured: Sequence[RankNumbers],
+        reports: Sequence[PassReport],
+    ) -> tuple[PassReport, ...]:
+        """Reports in which the first part has what all parts come to, and all rows."""
+        parts = [part for report in reports for part in report.parts]
+        own = [(each.stop, each.metrics) for each in measured]
+        rows, metrics = sums.add_measures(own, [each.stop for each in parts])
+        self.cut = sums.count_cut()
+        if not metrics:
+            return tuple(reports)
+        stop = replace(parts[0].stop, rows=rows)
+        whole, last = (RankNumbers(stop=stop, metrics=metrics),), list(reports[1:])
+        return (
+            replace(reports[0], parts=whole),
+            *(replace(report, parts=()) for report in last),
+        )
 
     def hear_limits(self, *, over: bool) -> tuple[int, ...]:
         """Ranks whose owner's side allows no such pass any more, before it begins.
@@ -293,8 +331,9 @@ class GroupRounds:
         after = self._trainer.joint
         summed = self._trainer.summed or None
         return Contribution(
-            before, after, share, max_norm=self._max_norm, summed=summed
-        )
+            before, after, share, max_norm=self._max_norm, summed=summed,
+            only_sums=self._group.world if self._sums is not None else 0,
+        )  # fmt: skip
 
     def refuse(self, rank: int, why: str | SealiftError) -> NoReturn:
         """A rank said of itself what cannot be true, or must not be.
@@ -338,7 +377,10 @@ class GroupRounds:
         contribution: Contribution | None,
     ) -> None:
         if purpose == "prepare":
-            self._trainer.take_sums(self._sums(reports))
+            total = self._add_reported(reports)
+            if self._sums is not None and total:
+                total = self._sums.add_statistics(total, self._trainer.statistics)
+            self._trainer.take_sums(total)
             self._compare_states(b"")
         if contribution is None:
             return
@@ -348,8 +390,11 @@ class GroupRounds:
         )
         heard = [ContentHasher() for _ in reports]
         for piece in contribution.pieces():
-            how = Reduction.MAX if piece.counts else Reduction.SUM
-            self._group.all_reduce(piece.numbers, how, Algorithm.TWO_PHASE)
+            if self._sums is not None:
+                self._sums.add_piece(piece)
+            else:
+                how = Reduction.MAX if piece.counts else Reduction.SUM
+                self._group.all_reduce(piece.numbers, how, Algorithm.TWO_PHASE)
             chunks = chunks_of(piece.numbers, self._group.world)
             for hasher, chunk in zip(heard, chunks, strict=True):
                 hasher.update(chunk.data.cast("B"))
@@ -476,7 +521,7 @@ class GroupRounds:
             if [part.stop for part in report.parts] != stops_of(plan, purpose, epoch):
                 self.refuse(rank, "it reports metrics that do not belong to its rows")
 
-    def _sums(self, reports: Sequence[PassReport]) -> bytes:
+    def _add_reported(self, reports: Sequence[PassReport]) -> bytes:
         """All ranks' sums together; the first one whose names or shapes differ is named."""
         total: list[bytes] = []
         for rank, report in enumerate(reports):
