@@ -30,7 +30,7 @@ from sealift.meet.declaration import (
 from sealift.meet.invitation import HOST, Invitation
 from sealift.meet.terms import Declaration, proposed_agreement
 from sealift.release.agreement import Agreement
-from sealift.release.agreement.explain import explain
+from sealift.release.agreement.explain import count, explain
 from sealift.train.job.settings import parse_address, parse_job
 from sealift.train.loop.tasks import LOSS
 from sealift.travel.settings import TrainingSettings
@@ -133,12 +133,13 @@ class _Hosting:
         """What each party is asked, here as the first one reads it."""
         if self._proposed is not None:
             first = self._invited[0].name
+            yield f"Each party reads this of itself; here as {first} is asked:"
             yield from (e.text for e in explain(self._proposed, first, sealed=False))
 
     def _work(self) -> Iterator[str]:
         rows, step_s = self._training.batch_rows, self._step_s
         yield (
-            f"{self._training.epochs:,} epochs, in steps of {rows:,} rows, all owners in "
+            f"{count(self._training.epochs, 'epoch')}, in steps of {rows:,} rows, all owners in "
             "parallel; the number of rows is known when they have joined"
         )
         yield (

@@ -526,7 +526,7 @@ def _tell_settings(subject: _Subject) -> Iterator[Sentence]:
     text = (
         f"The model is trained {say_list([_PLANS[each] for each in rule.plans], 'or')}. {runs} may be started; a "
         "run that is started again with the same name and settings is the same run, until its key releases or visits are used up. "
-        f"A run has {say_range(rule.epochs)} rounds over all training rows and {say_range(rule.batch_rows)} rows in a "
+        f"A run has {say_range(rule.epochs, 'round')} over all training rows and {say_range(rule.batch_rows, 'row')} in a "
         f"step; shorter last steps {last}. Devices: {say_list(rule.device, 'or')}."
     )
     yield Sentence(_COMPUTES, text)

@@ -14,8 +14,11 @@ FLOOR_ROWS: Final = 16  # of an owner's own program (``floor``)
 Few = Literal["round-updates", "step-updates"] | None
 
 
-def say_range(allowed: Between) -> str:
-    """``8``, ``1 to 8``, or ``1 or more`` where a document sets no end."""
+def say_range(allowed: Between, noun: str = "") -> str:
+    """``8``, ``1 to 8``, or ``1 or more`` where a document sets no end; ``8 rows`` with a noun."""
+    if noun:
+        one = allowed.min == allowed.max == 1
+        return f"{say_range(allowed)} {noun}" + ("" if one else "s")
     if allowed.max == MAX_INTEGER != allowed.min:
         return f"{allowed.min:,} or more"
     low, high = (
@@ -26,13 +29,20 @@ def say_range(allowed: Between) -> str:
 
 
 def say_every(allowed: Between, what: str) -> str:
-    """``every 8 rounds``, ``never``, or either."""
+    """``every round``, ``every 8 rounds``, ``never``, or either.
+
+    Args:
+        allowed: 0 is never.
+        what: Many of it.
+    """
     if allowed.max == MAX_INTEGER:
         return "as often as the run says"
     said = [] if allowed.min else ["never"]
     if allowed.max:
+        often = Between(max(1, allowed.min), allowed.max)
+        one = what.replace("s", "", 1)  # rounds, groups of visits
         said[:0] = [
-            f"every {say_range(Between(max(1, allowed.min), allowed.max))} {what}"
+            f"every {one}" if often.max == 1 else f"every {say_range(often)} {what}"
         ]
     return " or ".join(said)
 
