@@ -20,6 +20,7 @@ from tests.newcomer.parties import YES, Newcomers
 
 pytestmark = pytest.mark.distributed
 OWNERS = ("north", "south")
+ROWS = 240  # of which by the chance of a key never fewer than 16 are held out
 ANSWERS = dict.fromkeys(OWNERS, YES)
 IMAGES = """
 import torch
@@ -140,7 +141,7 @@ def test_a_folder_of_images(parties: Newcomers, record_property: Figure) -> None
         for kind in kinds:
             home = parties.folder / folder / kind
             home.mkdir(parents=True)
-            for row in range(2 if folder == "host/new" else 60):
+            for row in range(2 if folder == "host/new" else 100):
                 pixels = chance.integers(0, 120, (10 + place, 12, 3), dtype=np.uint8)
                 pixels[..., KINDS.index(kind)] += 120
                 Image.fromarray(pixels).save(home / f"{row}.png")
@@ -150,8 +151,8 @@ def test_a_folder_of_images(parties: Newcomers, record_property: Figure) -> None
     (parties.recipe / "job.toml").write_text(JOB.format(4))
     train(parties, "images", "--image-size", "8x8")
     facts = read_facts(parties.home / "model.safetensors")
-    assert facts.train["north"] + facts.heldout["north"] == 180
-    assert facts.train["south"] + facts.heldout["south"] == 120
+    assert facts.train["north"] + facts.heldout["north"] == 300
+    assert facts.train["south"] + facts.heldout["south"] == 200
     words = ["predict", "model.safetensors", "new", "--image-size", "8x8"]
     parties.run("host", *words, "-o", "predictions.csv")
     assert len(read_column(parties.home / "predictions.csv", "label")) == 6
@@ -172,7 +173,7 @@ def test_an_adapter_of_a_small_transformer(
     base = write_base(parties)
     chance = np.random.default_rng(1)
     for name in (*OWNERS, "host"):
-        tokens = chance.integers(0, 64, (140, 12))
+        tokens = chance.integers(0, 64, (ROWS, 12))
         urgent = (tokens[:, 0] > 32).astype(np.int64)
         path = parties.folder / name / "train.npz"
         np.savez(path, tokens=tokens, **({} if name == "host" else {"urgent": urgent}))
@@ -191,7 +192,7 @@ def test_an_adapter_of_a_small_transformer(
         assert load_file(kept).keys() == base.keys()
     words = ["predict", "model.safetensors", "train.npz", "-o", "predictions.csv"]
     parties.run("host", *words)
-    assert len(read_column(parties.home / "predictions.csv", "urgent")) == 140
+    assert len(read_column(parties.home / "predictions.csv", "urgent")) == ROWS
     took_s = time.monotonic() - began_s
     record_property("figure", f"newcomer's adapter of a transformer: {took_s:.0f} s")
 
