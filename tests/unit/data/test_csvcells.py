@@ -169,10 +169,10 @@ FIXES = (  # each advice once
     "Give every row one cell per column",
     "Did you mean dose?",
     "or add a field for it",
-    "Or write what your file calls it under [columns] in table.toml",
+    "calls it under [columns] in table.toml, a file that you make beside your table",
     "Did you mean weiblich?",
     "Correct the value, or change the schema",
-    "how your file writes dates",
+    "dates] in table.toml, a file that you make beside your table",
     "or change the schema",
 )
 

@@ -21,6 +21,7 @@ from sealift.errors import MalformedError, nearest
 from sealift.release.files import read_whole
 
 FILE: Final = "table.toml"
+IN_FILE: Final = f"in {FILE}, a file that you make beside your table"
 MAX_BYTES: Final = 1 << 20
 DELIMITERS: Final = (",", ";", "\t", "|")
 _KEYS: Final = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from sealift.data.schema.owntable import IN_FILE
 from sealift.errors import MalformedError
 
 SHOWN: Final = 20
@@ -52,7 +53,8 @@ class Problems:
             why="; ".join(filter(None, (shown, read))),
             fix=fix
             if len(fixes) == 1
-            else "Correct them, write in table.toml what your file calls its columns and how it is written, or change the schema",
+            else "Correct them, write what your file calls its columns and how it is written "
+            f"{IN_FILE}, or change the schema",
             code="bad-table" if tables else "bad-row",
             problems=tuple(self._lines(with_fixes=len(fixes) > 1)),
         )

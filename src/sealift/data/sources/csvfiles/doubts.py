@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from sealift.data.schema.owntable import IN_FILE
 from sealift.errors import visible
 
 TAKEN: Final = "cp1252"
@@ -50,7 +51,7 @@ def doubt(path: Path, blocks: Iterable[bytes]) -> str:
     read = visible(odd[0].decode(TAKEN, "replace"))[:_SHOWN]
     return (
         f"it may be another encoding, because Windows-1252 reads {read!r}; if that is wrong, "
-        f"write the right one in table.toml: {readings or 'encoding = ...'}"
+        f"write the right one {IN_FILE}: {readings or 'encoding = ...'}"
     )
 
 
@@ -63,7 +64,7 @@ def _example(words: Iterable[str]) -> str:
     word = min(found, key=lambda each: (set(letters[each]) <= _USUAL, each))
     return (
         f"for example {visible(word)[:_SHOWN]!r}; if that is wrong, "
-        "write encoding = ... in table.toml"
+        f"write encoding = ... {IN_FILE}"
     )
 
 

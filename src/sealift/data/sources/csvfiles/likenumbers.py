@@ -12,7 +12,7 @@ from unicodedata import category, normalize
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sealift.data.schema.owntable import OwnTable
+from sealift.data.schema.owntable import IN_FILE, OwnTable
 from sealift.data.schema.schema import Field
 from sealift.data.sources.csvfiles.cells import NOTHING, NUMBER
 from sealift.data.sources.csvfiles.cleaning import clean
@@ -61,7 +61,7 @@ class LikeNumbers:
         if self.own.units:
             units = ", ".join(f'"{unit}"' for unit in self.own.units)
             lines.append(f"units = [{units}]")
-        return f"write {' and '.join(map(visible, lines))} in table.toml"
+        return f"write {' and '.join(map(visible, lines))} {IN_FILE}"
 
 
 def look_like_numbers(texts: Sequence[str], known: OwnTable) -> LikeNumbers | None:

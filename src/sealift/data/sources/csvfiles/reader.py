@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow.csv as arrowcsv
 
-from sealift.data.schema.owntable import AS_IT_LOOKS, FILE, OwnTable
+from sealift.data.schema.owntable import AS_IT_LOOKS, FILE, IN_FILE, OwnTable
 from sealift.data.schema.rows import Array, Columns, Locate, bad_table, misfits
 from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.arrow import reading
@@ -50,10 +50,10 @@ _BLOCK_BYTES: Final = 8 << 20  # a row is shorter
 _FILL: Final = "Fill the cell, or give a value for empty cells in the schema"
 _CORRECT: Final = "Correct the cell, or change the schema"
 _DATE: Final = (
-    "Correct the cell, or write under [dates] in table.toml how your file writes dates"
+    f"Correct the cell, or write how your file writes dates under [dates] {IN_FILE}"
 )
 _CATEGORY: Final = (
-    "Correct the cell, or write under [synonyms] in table.toml which category it is"
+    f"Correct the cell, or write which category it is under [synonyms] {IN_FILE}"
 )
 
 T = TypeVar("T")
@@ -456,7 +456,7 @@ def find_places(
     for name, count in used.items():
         if name not in position:
             fix = nearest(name, header) or "Add it to the header row"
-            rename = "write what your file calls it under [columns] in table.toml"
+            rename = f"write what your file calls it under [columns] {IN_FILE}"
             _add(
                 problems,
                 f"column {name!r} is missing",

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Final
 
-from sealift.data.schema.owntable import AS_IT_LOOKS, DELIMITERS, OwnTable
+from sealift.data.schema.owntable import AS_IT_LOOKS, DELIMITERS, IN_FILE, OwnTable
 from sealift.data.schema.rows import bad_table
 from sealift.data.sources.csvfiles.doubts import TAKEN, doubt
 from sealift.data.sources.problems import SHOWN, Problems
@@ -256,7 +256,7 @@ def _with_zeros(path: Path) -> MalformedError:
             if 2 * zeros.count(0) > len(zeros):
                 return bad_table(
                     f"{path.name} looks like {name[:6].upper()} without a byte order mark",
-                    fix=f'Save it as UTF-8, or write encoding = "{name}" in table.toml',
+                    fix=f'Save it as UTF-8, or write encoding = "{name}" {IN_FILE}',
                 )
         stream.seek(0)
         line = 1
@@ -313,7 +313,7 @@ def _mixed(path: Path) -> MalformedError:
     for line in first[rarer]:
         problems.add(
             f"line {line}: {_UNLIKE[rarer]}",
-            fix="Export it again in one encoding, preferably UTF-8, or name its encoding in table.toml",
+            fix=f"Export it again in one encoding, preferably UTF-8, or name its encoding {IN_FILE}",
             code="bad-table",
         )
     problems.count(total[rarer] - len(first[rarer]))
