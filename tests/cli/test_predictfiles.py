@@ -12,6 +12,7 @@ import pytest
 
 from sealift.cli.model.files import (
     read_columns,
+    read_inputs,
     to_line,
     with_known_cells,
     write_columns,
@@ -19,6 +20,7 @@ from sealift.cli.model.files import (
 from sealift.data.schema.cells import CellRules
 from sealift.data.schema.owntable import own_table_of
 from sealift.data.schema.schema import Field, Schema
+from sealift.data.sources.source import SourceOptions
 from sealift.errors import MalformedError
 from tests.unit.train.joints import resource
 
@@ -121,3 +123,16 @@ def test_inputs_have_the_cells_of_the_agreements_tables() -> None:
     found = with_known_cells(plain, [table])
     assert found.fields[0].cells.categories == ("m", "w")
     assert found.fields[1] == plain.fields[1]  # another dtype is another input
+
+
+def test_a_header_of_words_names_the_fields_of_a_model(tmp_path: Path) -> None:
+    """As a draft of the schema would; what is twice the same name is nobody's."""
+    schema = Schema((Field("mean_dose", "float32"), Field("age", "float32")))
+    path = tmp_path / "new.csv"
+    path.write_text("Mean dose,AGE\n1.5,30\n")
+    columns, inputs = read_inputs(path, schema, SourceOptions())
+    assert [each.name for each in inputs.fields] == ["mean_dose", "age"]
+    assert (columns["mean_dose"].tolist(), columns["age"].tolist()) == ([1.5], [30.0])
+    path.write_text("Mean dose,mean-dose,age\n1.5,2.5,30\n")
+    _, inputs = read_inputs(path, schema, SourceOptions())
+    assert [each.name for each in inputs.fields] == ["age"]

@@ -71,6 +71,28 @@ def read_columns(
         ) from None
 
 
+def _named_alike(schema: Schema, header: Sequence[str], own: OwnTable) -> Schema:
+    """The schema with columns whose names, as a draft writes them, are names of fields.
+
+    A model's file has no names of columns: ``mean radius`` is its field ``mean_radius``.
+    """
+    from sealift.data.sources.source import field_name
+
+    drafted = [field_name(column, set()) for column in header]
+    columns = {
+        name: column
+        for name, column in zip(drafted, header, strict=True)
+        if drafted.count(name) == 1 and name not in header and name not in own.columns
+    }
+    fields = tuple(
+        replace(each, cells=replace(each.cells, column=columns[each.name]))
+        if each.name in columns and not each.cells.column and not each.cells.columns
+        else each
+        for each in schema.fields
+    )
+    return replace(schema, fields=fields)
+
+
 def read_inputs(
     source: Path, schema: Schema, options: SourceOptions
 ) -> tuple[Columns, Schema]:
@@ -89,6 +111,7 @@ def read_inputs(
     schema = replace(schema, leave_out=())
     if is_text(str(source)) and source.is_file():
         header = look_at(source, Problems(source.name), options.own).header
+        schema = _named_alike(schema, header, options.own)
         here = options.own.schema_here(schema)
         there = {
             spec.name
