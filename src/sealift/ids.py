@@ -20,6 +20,7 @@ Buffer = bytes | bytearray | memoryview
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 DIGEST_BYTES = 32
+RANDOM_ID_BYTES = 16
 MAX_RANKS = 16  # of a group (spec/collective.md)
 
 
@@ -33,6 +34,17 @@ class Role(StrEnum):
     CLIENT = "client"
     SHARE_SERVER = "share-server"
     MEETING = "meeting"  # nothing is ever released to it
+
+
+def cut_names(raw: bytes, length: int) -> list[bytes]:
+    """Names of one length that lie end to end.
+
+    Raises:
+        MalformedError: if they do not fill the bytes.
+    """
+    if len(raw) % length:
+        raise MalformedError(f"{len(raw):,} bytes are not names of {length} bytes each")
+    return [raw[at : at + length] for at in range(0, len(raw), length)]
 
 
 def check_name(text: str, *, what: str = "name") -> str:
@@ -94,8 +106,8 @@ class _RandomId:
     raw: bytes
 
     def __post_init__(self) -> None:
-        if len(self.raw) != 16:
-            raise MalformedError(f"a {type(self).__name__} has 16 bytes")
+        if len(self.raw) != RANDOM_ID_BYTES:
+            raise MalformedError(f"a {type(self).__name__} has {RANDOM_ID_BYTES} bytes")
 
     @classmethod
     def from_text(cls, text: str) -> Self:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sealift.channel.record.sealedfile import write_sealed_file
+from sealift.codec import decode, encode
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     MalformedError,
@@ -26,6 +27,7 @@ from sealift.train.job.checkpointfile import (
     read_checkpoint,
     write_checkpoint,
 )
+from sealift.train.output.uses import PackedUses, TableUse, Uses
 
 BINDING = JobBinding(
     job="digits", agreement=Digest.of(b"agreement"), settings=Digest.of(b"settings")
@@ -68,14 +70,18 @@ def test_of_another_job(tmp_path: Path, binding: JobBinding) -> None:
     assert caught.value.code == "checkpoint-other-job"
 
 
-def test_of_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("version", [1, 3])
+def test_of_another_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
     key = SecretKey.generate()
-    monkeypatch.setattr(format_, "VERSION", 2)
+    monkeypatch.setattr(format_, "VERSION", version)
     write_checkpoint(tmp_path, CHECKPOINT, BINDING, key)
     monkeypatch.undo()
     with pytest.raises(MalformedError) as caught:
         read_checkpoint(checkpoint_path(tmp_path, 12), Progress, BINDING, 12, key)
     assert caught.value.code == "checkpoint-version"
+    assert f"has format version {version}" in str(caught.value)
 
 
 def rewritten(change: Callable[[dict[str, object], bytes], bytes]) -> bytes:
@@ -142,3 +148,16 @@ def test_the_unspoiled_one_parses(tmp_path: Path) -> None:
     write_sealed_file(path, [plaintext], key=key, total_bytes=len(plaintext))
     found = read_checkpoint(path, Progress, BINDING, 12, key)
     assert found.states == {"a": b"aaa", "b": b"bb"}
+
+
+def test_receipts_of_a_long_run_take_little_of_a_checkpoint() -> None:
+    use = TableUse(resource="ada-train", purpose="train", visits=1000)
+    receipts = tuple(Digest.of(str(number).encode()) for number in range(1000))
+    uses = Uses((use,), receipts)
+    packed = PackedUses.of(uses)
+    assert packed.unpack() == uses
+    raw = encode(packed)
+    assert len(raw) < 44 * len(receipts)
+    assert decode(PackedUses, raw).unpack() == uses
+    with pytest.raises(MalformedError, match="31 bytes are not names of 32 bytes"):
+        PackedUses((), bytes(31)).unpack()

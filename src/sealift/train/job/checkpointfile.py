@@ -32,7 +32,7 @@ from sealift.ids import Digest
 from sealift.train.loop.held import PIECE_BYTES, Chain, Content, Held
 
 MAGIC: Final = b"sealift-ckpt"
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_HEAD_BYTES: Final = 64 << 20
 MAX_STATES: Final = 1024
 MAX_NAME_CHARACTERS: Final = 200

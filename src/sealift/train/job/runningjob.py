@@ -37,7 +37,7 @@ from sealift.train.loop.tasks import Workplace
 from sealift.train.loop.trainer import Trainer
 from sealift.train.output.handout import Handout
 from sealift.train.output.heldout import HeldOut
-from sealift.train.output.uses import Uses
+from sealift.train.output.uses import PackedUses
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.worker.process import garbled
 from sealift.travel.accelerator.rules import RulesProgress, VisitRules
@@ -153,7 +153,7 @@ class JobProgress:
     buffer_bytes: int
     rules: RulesProgress
     measured: HeldOut
-    uses: Uses
+    uses: PackedUses
     resumed: int = 0
     best: HeldOut = field(default_factory=HeldOut)
 
@@ -217,7 +217,9 @@ class RunningJob:
         )
         self.position = found.position
         self.rules.restore(progress.rules)
-        self.handout.restore(progress.measured, progress.resumed + 1, progress.uses)
+        self.handout.restore(
+            progress.measured, progress.resumed + 1, progress.uses.unpack()
+        )
         self.training.restore(TrainerState.from_parts(found.states))
 
     def planned(self, resources: Sequence[Resource]) -> Container[tuple[int, Stop]]:
@@ -272,7 +274,7 @@ class RunningJob:
             buffer_bytes=self.choice.buffer_bytes,
             rules=self.rules.progress(),
             measured=self.handout.heldout.measured(),
-            uses=self.handout.uses(),
+            uses=PackedUses.of(self.handout.uses()),
             resumed=self.handout.resumed,
         )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 
 from sealift.codec import encode
-from sealift.ids import Digest
+from sealift.ids import DIGEST_BYTES, Digest, cut_names
 from sealift.release.agreement import Purpose
 from sealift.release.receipt import SignedReceipt
 
@@ -72,6 +72,33 @@ class Uses:
             nonzero_bytes=receipt.scrub.nonzero_bytes,
         )
         return cls((use,), (receipt_digest(signed),))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedUses:
+    """The same in a checkpoint, of which every receipt of the run is a part.
+
+    Attributes:
+        tables: As in ``Uses``.
+        receipts: Their digests, end to end: text of each would be most of a checkpoint.
+    """
+
+    tables: tuple[TableUse, ...]
+    receipts: bytes
+
+    @classmethod
+    def of(cls, uses: Uses) -> PackedUses:
+        """Packed."""
+        return cls(uses.tables, b"".join(each.raw for each in uses.receipts))
+
+    def unpack(self) -> Uses:
+        """As they were.
+
+        Raises:
+            MalformedError: the receipts are no digests.
+        """
+        digests = cut_names(self.receipts, DIGEST_BYTES)
+        return Uses(self.tables, tuple(map(Digest, digests)))
 
 
 def wrong_uses(told: Sequence[TableUse], planned: Sequence[TableUse]) -> str:

@@ -63,7 +63,13 @@ from sealift.train.output.accounts import (
 from sealift.train.output.handout import Handout
 from sealift.train.output.heldout import HeldOut
 from sealift.train.output.runreceipt import NO_RELEASE, demand_of, demand_release
-from sealift.train.output.uses import TableUse, Uses, join_uses, wrong_uses
+from sealift.train.output.uses import (
+    PackedUses,
+    TableUse,
+    Uses,
+    join_uses,
+    wrong_uses,
+)
 from sealift.train.plans.local import SealedTables
 from sealift.train.ranks.endings import LOST
 from sealift.train.ranks.rounds import (
@@ -431,8 +437,9 @@ class RankedJob:
         if not found:
             return 0
         progress = found.progress
-        self.handout.restore(progress.measured, progress.resumed + 1, progress.uses)
-        self._seen.update(progress.uses.receipts)
+        uses = progress.uses.unpack()
+        self.handout.restore(progress.measured, progress.resumed + 1, uses)
+        self._seen.update(uses.receipts)
         self._best = progress.best
         self.trainer.restore(TrainerState.from_parts(found.states))
         return found.position
@@ -708,7 +715,7 @@ class RankedJob:
             buffer_bytes=0,
             rules=self.rules.progress(),
             measured=self.handout.heldout.measured(),
-            uses=self.handout.uses(),
+            uses=PackedUses.of(self.handout.uses()),
             resumed=self.handout.resumed,
             best=self._best,
         )

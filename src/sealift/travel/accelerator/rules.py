@@ -14,7 +14,7 @@ from threading import Lock
 
 from sealift.data.schedule.visits import Stop
 from sealift.errors import PolicyError, StaleError
-from sealift.ids import VisitId
+from sealift.ids import RANDOM_ID_BYTES, VisitId, cut_names
 from sealift.release.agreement import Purpose, TravelRule
 from sealift.travel.settings import TravelSettings
 from sealift.travel.visit.messages import OfferVisit
@@ -28,7 +28,7 @@ class RulesProgress:
 
     Attributes:
         position: Of the last group that was worked on; -1 before the first.
-        seen: Visit ids.
+        seen: Visit ids, end to end: there is one for each round.
         worked: Visits whose rows the recipe may have seen, by purpose and holder.
         trained: Training visits whose rows were all trained on, by holder.
         covered: Ranges of rows that were trained on, by resource.
@@ -37,7 +37,7 @@ class RulesProgress:
     """
 
     position: int = -1
-    seen: tuple[VisitId, ...] = ()
+    seen: bytes = b""
     worked: dict[str, dict[str, int]] = field(default_factory=dict)
     trained: dict[str, int] = field(default_factory=dict)
     covered: dict[str, tuple[Rows, ...]] = field(default_factory=dict)
@@ -131,13 +131,14 @@ class VisitRules:
     def progress(self) -> RulesProgress:
         """Everything counted so far."""
         with self._lock:
-            seen = tuple(sorted(self.seen, key=VisitId.to_text))
+            seen = b"".join(sorted(each.raw for each in self.seen))
             return replace(deepcopy(self.counted), position=self.position, seen=seen)
 
     def restore(self, progress: RulesProgress) -> None:
         """Go on from what was counted before; nothing counted here is kept."""
-        self.position, self.seen = progress.position, set(progress.seen)
-        self.counted = replace(deepcopy(progress), position=-1, seen=())
+        self.position = progress.position
+        self.seen = set(map(VisitId, cut_names(progress.seen, RANDOM_ID_BYTES)))
+        self.counted = replace(deepcopy(progress), position=-1, seen=b"")
 
     def _require_ahead(self, position: int) -> None:
         if position <= self.position:
