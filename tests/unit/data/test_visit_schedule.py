@@ -115,6 +115,19 @@ def test_a_plan_that_no_receipt_can_name_is_refused(
     assert refusal.value.code == "plan-too-long"
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("rows", [(1, 7), (5, 5), (2, 3, 4)])
+def test_each_share_has_rows_in_each_round(rows: tuple[int, ...], mixed: bool) -> None:
+    """Up to as many shares as the longest table has cells; schedulers and optimizers rely on it."""
+    cargo = [table(f"owner{n}", each, 10) for n, each in enumerate(rows)]
+    terms = job_settings(epochs=2, mixed=mixed).visits
+    for count in range(1, max(rows) + 1):
+        for number in range(count):
+            whole = plan_job(cargo, replace(terms, share=(number, count)), 20)
+            trained = [each.epoch for each in whole if each.purpose == "train"]
+            assert {*trained} == {0, 1}
+
+
 def test_a_receipt_has_room_for_every_planned_visit() -> None:
     """As text in a document that is base64 text itself, with a tenth for the rest."""
     many = 1000
