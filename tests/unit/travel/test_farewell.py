@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from sealift.cli.roles.join import _job_ended
 from sealift.codec import encode_named
 from sealift.errors import MalformedError
 from sealift.ids import Digest
@@ -19,6 +21,7 @@ from sealift.travel.visit.messages import (
     message_name,
     receive_message,
 )
+from tests.worlds.consortium import make_consortium
 
 FINISHED = Finished("finished", Digest.of(b"agreement"))
 
@@ -66,3 +69,18 @@ def test_anything_else_is_refused(piece: Output) -> None:
 def test_no_receipt_is_that_long(length: int) -> None:
     with pytest.raises(MalformedError, match="this length"):
         Finished("finished", FINISHED.agreement, length)
+
+
+def test_an_owner_hears_why_a_job_failed_elsewhere_and_who_was_missing() -> None:
+    agreement = make_consortium().verified().agreement
+    ended = Finished(
+        "failed", Digest.of(b"a"), code="peer-missing", missing=("ada", "mallory")
+    )
+    error = _job_ended(ended, agreement)
+    assert error.code == "peer-missing"
+    assert f"{agreement.operator} ended the job for all parties; ada did not" in str(
+        error
+    )
+    assert "mallory" not in str(error)
+    unknown = _job_ended(replace(ended, code="no-such\x1b", missing=()), agreement)
+    assert (unknown.code, "\x1b" in str(unknown)) == ("job", False)

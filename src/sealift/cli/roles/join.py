@@ -44,9 +44,12 @@ from sealift.errors import (
     SealiftError,
     UnavailableError,
     UsageError,
+    meaning,
 )
 from sealift.events import emit, wall_clock
 from sealift.ids import Role
+from sealift.release.agreement import Agreement
+from sealift.release.agreement.explain import say_list
 from sealift.release.agreement.statements import ENDS
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.files import make_folder
@@ -128,12 +131,27 @@ def _hold(args: argparse.Namespace) -> int:
         else:
             finished = _attend_with_broker(args, holder)
     if finished.outcome != "finished":
-        raise JobError("the job failed", why="see the orchestrator's output")
+        raise _job_ended(finished, setup.agreement.agreement)
     receipts, heldout = holder.receipts, holder.history.heldout()
     counts = {"receipts": receipts.kept, "failed": receipts.failed}
     print(json.dumps(counts | {"heldout": heldout}))
     require_kept(receipts.lost, args.receipts)
     return 0
+
+
+def _job_ended(finished: Finished, agreement: Agreement) -> JobError:
+    """Why a job ended that failed elsewhere, as its operator's machine names it."""
+    missing = [each for each in finished.missing if each in agreement.holders]
+    known = meaning(finished.code)
+    who = f"; {say_list(missing)} did not connect in time" if missing else ""
+    code = finished.code if known else JobError.default_code
+    return JobError(
+        f"{agreement.operator} ended the job for all parties{who}",
+        why=known or "its machine did not say why",
+        fix=f"`sealift explain {code}` says what can be done; then start every party's command "
+        "again: the job continues from its checkpoint if it has one",
+        code=code,
+    )
 
 
 def require_kept(lost: int, folder: Path) -> None:

@@ -113,7 +113,7 @@ class GroupOrchestrator:
                     wait_s = self._await_others(error)
         except Exception as error:
             self._tell_end(error)
-            dismiss_roles(self._sessions, self._agreement, "failed")
+            dismiss_roles(self._sessions, self._agreement, "failed", cause=error)
             if isinstance(error, FailedError):
                 raise self._said(JobError, error) from None
             raise

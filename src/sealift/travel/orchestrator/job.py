@@ -164,7 +164,7 @@ class Orchestrator:
         except Exception as error:  # no stop: the same command again finds all of them
             if isinstance(error, SealiftError) and error.code in _MISSED:
                 error.fix = _say_causes(self._tally, self._absent) or error.fix
-            dismiss("failed")
+            dismiss("failed", cause=error, missing=self._absent)
             raise
         dismiss("finished", receipt=summary.receipt)
         return summary
@@ -372,6 +372,8 @@ def dismiss_roles(
     accelerators: Sequence[str] = (),
     holders: Sequence[str] | None = None,
     receipt: bytes = b"",
+    cause: Exception | None = None,
+    missing: Sequence[str] = (),
 ) -> None:
     """Tell every holder, and wait until it has heard: the relay ends with us.
 
@@ -383,8 +385,13 @@ def dismiss_roles(
         accelerators: Names of those that are told as well: they wait for a job.
         holders: Those of the job; all of the agreement's without.
         receipt: Of the run, for the holders.
+        cause: What ended a job that failed: its name is told, and no word of it.
+        missing: Owners that had not come then.
     """
-    finished = Finished(outcome, agreement.digest)
+    code = cause.code if isinstance(cause, SealiftError) else ""
+    finished = Finished(
+        outcome, agreement.digest, code=code, missing=tuple(sorted(missing))
+    )
     bring = agreement.agreement.holders if holders is None else holders
     expected = [(Role.HOLDER, holder) for holder in bring]
     expected += [(Role.ACCELERATOR, name) for name in accelerators]

@@ -337,11 +337,15 @@ class Finished:
 
     Attributes:
         receipt_bytes: Of the run's receipt, which follows in pieces; 0 without one.
+        code: What ended a job that failed, by its name in the catalogue.
+        missing: Owners that had not come then.
     """
 
     outcome: str
     agreement: Digest
     receipt_bytes: int = 0
+    code: str = ""
+    missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.receipt_bytes <= MAX_RUN_RECEIPT_BYTES:
