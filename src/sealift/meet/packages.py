@@ -37,7 +37,6 @@ def require_packages(files: Mapping[str, bytes]) -> None:
             why="this machine has no package of that name"
             if len(missing) == 1
             else "this machine has no packages of these names",
-            fix="Install it beside Sealift, or ask the host for a recipe without it; then run the same command again",
             code="recipe-imports",
         )
 
