@@ -1,7 +1,7 @@
 """One rank of a measured group: its arms, each with connections of its own.
 
 ``C`` and ``D`` are the product's; ``plain C`` is C without sealing on the same kind of carrier;
-``A`` is the published way: a ring, opened and sealed again at every hop; ``TLS`` is that
+``E`` is C over masked whole numbers (``sums = "only"``); ``A`` is the published way: a ring, opened and sealed again at every hop; ``TLS`` is that
 ring over the standard library's TLS; ``gloo`` is torch's, over loopback TCP.
 """
 
@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from statistics import median
 from typing import Any, Final
 
@@ -23,13 +24,17 @@ from benchmarks.harness import Answer, End
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.collective.group import Choices, SealedGroup
+from sealift.collective.masked import MaskedSums
 from sealift.collective.peer import Wire
 from sealift.collective.planner import plan_group
 from sealift.collective.tensors import Array
+from sealift.release.agreement.sums import SumEncoding
 from sealift.session.pipe import RECORD_BYTES
 
 FRAME_BYTES: Final = RECORD_BYTES + (64 << 10)
 ALWAYS: Final = 1 << 62
+# Sums only, in words of 32 and of 64 bits; ranks contribute 1, 2, ...
+MASKED: Final = {"E": SumEncoding(4.0, 26, 32), "E 64": SumEncoding(4.0, 56, 64)}
 Reduce = Callable[[Array], None]
 
 
@@ -148,6 +153,7 @@ class RankEnd(End):
         self._barrier: Callable[[], None] = lambda: None
         self._tensor: Array = np.empty(0, np.float32)
         self._groups: dict[str, SealedGroup] = {}
+        self._renew: dict[str, Callable[[], None]] = {}
 
     def join(self, *socks: socket.socket, arm: str, kind: str, seed: str) -> None:
         """An arm over a socket to each other rank, in their order."""
@@ -171,6 +177,10 @@ class RankEnd(End):
         most = ALWAYS if arm == "D" else -1
         group = SealedGroup(self._rank, wires, Choices(one_phase_bytes=most))
         self._arms[arm], self._groups[arm] = group.all_reduce, group
+        if arm in MASKED:
+            sums = MaskedSums(group, MASKED[arm])
+            self._arms[arm] = partial(sums.add_up, encoding=MASKED[arm])
+            self._renew[arm] = sums.renew
         if arm == "C":
             self._barrier = group.barrier
 
@@ -203,6 +213,7 @@ class RankEnd(End):
         if self._tensor.nbytes != nbytes:
             self._tensor = np.empty(nbytes // 4, np.float32)
         tensor = self._tensor
+        self._renew.get(arm, lambda: None)()
         spent = []
         for _ in range(repeats):
             tensor.fill(self._rank + 1)

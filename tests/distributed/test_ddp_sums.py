@@ -26,7 +26,7 @@ WORK = replace(
 )
 
 
-def world(sync: str) -> World:
+def world() -> World:
     def make(path: Path) -> None:
         made = make_world(path, WORK, plan="ddp")
         document = made.path / "agreement.toml"
@@ -41,21 +41,19 @@ def world(sync: str) -> World:
         agree_again(
             made,
             plans='["ddp"]',
-            sync=f'["{sync}"]',
             drop_last="true",
             sums='["only"]',
-            **({"sum_bits": "64", "sum_places": "36"} if sync == "step" else {}),
             sum_bound="{ min = 0.001, max = 1.0 }",
         )
 
-    return World(made_once(f"ddp-sums-{sync}", make))
+    return World(made_once("ddp-sums-world", make))
 
 
-def run(sync: str, act: str, *words: str) -> tuple[World, DemoRun, list[Any]]:
+def run(act: str, *words: str) -> tuple[World, DemoRun, list[Any]]:
     """All owners' processes, brokers and the orchestrator; what they said."""
-    of = world(sync).again(act)
+    of = world().again(act)
     write_job(of, WORK, ONE_BUFFER, "ddp")
-    lines = "\n".join(["[slices]", 'sums = "only"', f'sync = "{sync}"', *words])
+    lines = "\n".join(["[slices]", 'sums = "only"', *words])
     text = of.job.read_text().replace("[slices]", lines)
     of.job.write_text(text.replace("seed = 7", "seed = 7\ndrop_last = true"))
     told: list[Any] = []
@@ -64,7 +62,7 @@ def run(sync: str, act: str, *words: str) -> tuple[World, DemoRun, list[Any]]:
 
 @functools.cache
 def ran() -> tuple[World, DemoRun, list[Any]]:
-    return run("round", "-only")
+    return run("-only")
 
 
 def test_three_ranks_train_what_ranks_train_that_see_parts() -> None:
@@ -100,10 +98,8 @@ def is_heldout(event: Any) -> bool:
     return event.kind == "round.ended" and event.fields["purpose"] == "heldout"
 
 
-def test_gradients_of_steps_are_summed_alike_and_what_is_cut_is_said() -> None:
-    _of, found, told = run(
-        "step", "-only", "sum_bound = 0.001", "sum_places = 36", "sum_bits = 64"
-    )
+def test_what_is_cut_to_the_bound_is_counted_and_said() -> None:
+    _of, found, told = run("-cut", "sum_bound = 0.001")
     cut = {
         (each.fields["epoch"], each.fields["numbers"])
         for each in told

@@ -22,11 +22,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from sealift.channel.device.device import DeviceTensor
 from sealift.codec import encode
 from sealift.collective.announcement import Algorithm, Reduction
 from sealift.collective.group import SealedGroup
-from sealift.collective.tensors import Array, bad_tensor
+from sealift.collective.tensors import Array
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.hash import content_hash
 from sealift.crypto.keys import KEY_BYTES, Label, SecretKey, derive
@@ -36,6 +35,7 @@ from sealift.release.agreement.sums import COUNTS, SumEncoding
 
 _PAIR: Final = struct.Struct(">BBQ")  # the earlier rank, the later one, the round
 _SUM: Final = struct.Struct(">QB")  # number of the sum, bits
+_STEP: Final = MAX_BYTES // 8  # numbers that stay in a core's cache
 _KINDS: Final = {32: (np.uint32, np.int32), 64: (np.uint64, np.int64)}
 
 
@@ -44,7 +44,7 @@ class MaskedSums:
 
     Args:
         group: Carries what is masked; whoever made it closes it.
-        encoding: Of weights and gradients, the same on every rank.
+        encoding: Of weights, the same on every rank.
 
     Raises:
         MalformedError: ``sums-overflow``.
@@ -53,9 +53,11 @@ class MaskedSums:
     def __init__(self, group: SealedGroup, encoding: SumEncoding) -> None:
         encoding.require_fit(group.world)
         self.encoding: Final = encoding
+        self.world: Final = group.world
         self._group = group
         self._pairs: dict[int, SecretKey] = {}
         self._round = self._number = self._cut = 0
+        self._codes = np.empty(2, np.uint32)
         self._room = np.empty(MAX_BYTES + TAG_BYTES, np.uint8)
 
     def renew(self) -> None:
@@ -91,16 +93,6 @@ class MaskedSums:
                 self._pairs[peer] = derive(secret, Label.PAIR_MASKS, pair)
                 secret.wipe()
 
-    def all_reduce(self, tensor: Array | DeviceTensor) -> None:
-        """``add_up`` weights or gradients, which lie in this process."""
-        if isinstance(tensor, DeviceTensor):
-            raise bad_tensor("masked sums are made in the host's memory")
-        self.add_up(tensor, self.encoding)
-
-    def exchange(self, words: bytes) -> list[bytes]:
-        """See ``SealedGroup.exchange``; all others read these words."""
-        return self._group.exchange(words)
-
     def add_up(
         self, numbers: Array, encoding: SumEncoding, algorithm: Algorithm | None = None
     ) -> None:
@@ -117,15 +109,20 @@ class MaskedSums:
             See ``SealedGroup.all_reduce`` for others.
         """
         unsigned, signed = _KINDS[encoding.bits]
-        codes = np.empty(numbers.size, unsigned)
+        if self._codes.nbytes < numbers.size * encoding.bits // 8:
+            self._codes = np.empty(numbers.size * encoding.bits // 32, np.uint32)
+        codes = self._codes.view(unsigned)[: numbers.size]
         whole = codes.view(signed)
         cut = encode_numbers(numbers, encoding, whole)
         add_masks(codes, self._group.rank, self._next_masks(encoding.bits), self._room)
         self._group.all_reduce(codes, Reduction.SUM, algorithm)
         self._cut += cut
-        numbers[...] = whole
-        if encoding.places:
-            numbers *= numbers.dtype.type(2.0**-encoding.places)
+        scale = numbers.dtype.type(2.0**-encoding.places)
+        for start in range(0, numbers.size, _STEP):
+            here = slice(start, start + _STEP)
+            numbers[here] = whole[here]
+            if encoding.places:
+                numbers[here] *= scale
 
     def count_cut(self) -> int:
         """Numbers of all ranks together that were cut since this was asked last."""
@@ -153,10 +150,10 @@ def encode_numbers(numbers: Array, encoding: SumEncoding, out: Array) -> int:
     """
     bound = numbers.dtype.type(encoding.bound)
     scale = numbers.dtype.type(2**encoding.places)
-    step, cut = MAX_BYTES // out.itemsize, 0
-    for start in range(0, numbers.size, step):  # blocks that stay in a core's cache
-        some = numbers[start : start + step]
-        within: Any = np.clip(some, -bound, bound)
+    room, cut = np.empty(min(_STEP, numbers.size), numbers.dtype), 0
+    for start in range(0, numbers.size, _STEP):
+        some = numbers[start : start + _STEP]
+        within: Any = np.clip(some, -bound, bound, out=room[: some.size])
         beyond = int(np.count_nonzero(within != some))
         if beyond and not np.isfinite(some).all():
             raise JobError(
@@ -166,7 +163,7 @@ def encode_numbers(numbers: Array, encoding: SumEncoding, out: Array) -> int:
         if numbers.dtype.kind == "f":
             within *= scale
             np.rint(within, out=within)
-        out[start : start + step] = within
+        out[start : start + _STEP] = within
     return cut
 
 

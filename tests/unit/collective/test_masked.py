@@ -100,7 +100,7 @@ def test_the_bits_of_a_sum_depend_on_no_order(algorithm: Algorithm) -> None:
 def test_what_is_beyond_the_bound_is_cut_and_counted() -> None:
     def work(rank: int, sums: MaskedSums) -> Any:
         mine = np.array([0.5, 7.0, -(10.0**30), 0.25], np.float32)
-        sums.all_reduce(mine)
+        sums.add_up(mine, sums.encoding)
         return mine.tolist(), sums.count_cut(), sums.count_cut()
 
     for total, cut, after in on_ranks(work):
@@ -112,8 +112,8 @@ def test_the_largest_sum_that_is_agreed_on_fits() -> None:
     def work(rank: int, sums: MaskedSums) -> Any:
         most = np.full(3, np.inf if rank < 0 else 1e30, np.float64)
         least = -most
-        sums.all_reduce(most)
-        sums.all_reduce(least)
+        sums.add_up(most, sums.encoding)
+        sums.add_up(least, sums.encoding)
         return most.tolist(), least.tolist()
 
     tight = SumEncoding(1.0, 28, 32)  # 5 ranks: 5 * 2**28 < 2**31
@@ -128,7 +128,7 @@ def test_what_is_not_finite_is_never_sent(odd: float) -> None:
         mine = np.zeros(5, np.float32)
         mine[3] = odd
         with pytest.raises(JobError) as caught:
-            sums.all_reduce(mine)
+            sums.add_up(mine, sums.encoding)
         return caught.value.code
 
     assert on_ranks(work) == ["not-finite"] * RANKS
@@ -187,7 +187,7 @@ def test_a_sum_before_its_round_is_refused() -> None:
     def work(rank: int, sums: MaskedSums) -> None:
         fresh = MaskedSums(sums._group, USUAL)
         with pytest.raises(UsageError):
-            fresh.all_reduce(np.zeros(2, np.float32))
+            fresh.add_up(np.zeros(2, np.float32), USUAL)
 
     assert on_ranks(work) == [None] * RANKS
 

@@ -397,3 +397,27 @@ def test_ranges_that_leave_out_the_job_are_refused(
     with pytest.raises(MalformedError) as caught:
         widen(JOB, written)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ""),
+        ({"plans": ("ddp", "local")}, "needs plans"),
+        ({"rows": ("owner", "share")}, "needs plans"),
+        ({"sync": ("round", "step")}, "needs plans"),
+        ({"sync": ("step",), "drop_last": (True,)}, "needs plans"),
+        ({"max_norm": Between(1, 2)}, "could check the norm"),
+        ({"sum_bits": Between(32, 48)}, "32 or 64"),
+        ({"sum_bound": Between(1, 100)}, "do not fit"),
+        ({"sum_places": Between(1, 30)}, "do not fit"),
+        ({"slices": Between(1, 16), "sum_places": Between(27, 27)}, "do not fit"),
+    ],
+)
+def test_what_goes_with_sums_alone(changes: dict[str, Any], words: str) -> None:
+    rule = replace(TIGHT, max_norm=Between(0, 0), slices=Between(3, 3))
+    if not words:
+        replace(rule, sums=("only",), **changes)
+        return
+    with pytest.raises(MalformedError, match=words):
+        replace(rule, sums=("open", "only"), **changes)

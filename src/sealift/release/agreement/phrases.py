@@ -99,9 +99,8 @@ def _say_masked(
     training: TrainingRule, group: GroupRule, readers: str, rows: str, fewest_rows: int
 ) -> Iterator[tuple[str, Few]]:
     """The same where they learn sums alone (``sums = "only"``)."""
-    every = " or ".join(training.sync)
     yield (
-        f"{group.promise}. In every {every} they learn the sum of what all of them send, and nothing else of a "
+        f"{group.promise}. In every round they learn the sum of what all of them send, and nothing else of a "
         f"single one (sums = only): what is sent of {rows} is masked, and the masks cancel in the sum of all "
         f"{group.ranks}. If all machines but one work together, they learn what that one sent. No noise is "
         "added. Sums of two steps, rounds or runs can differ by a few rows: whoever compares them learns what "
@@ -113,9 +112,7 @@ def _say_masked(
         yield (
             f"With two machines this hides nothing: {readers} subtract their own part from the sum, and have the "
             f"update of {rows}.",
-            ("step-updates" if "step" in training.sync else "round-updates")
-            if few
-            else None,
+            "round-updates" if few else None,
         )
     yield (
         f"Before it is added, each number is rounded to a multiple of 2^-{say_range(training.sum_places)} and written in "

@@ -255,7 +255,7 @@ rows = ["owner", "share"] # a part has one owner's rows, or a share of each owne
 sync = ["round"]          # parts are averaged after each round; "step": in every step
 max_norm = 0.0            # limit of a part's change in a round; 0.0: no limit needed
 sums = "open"             # each machine reads the parts that it adds up; "only": sums alone,
-                          # which needs plans = ["ddp"], rows = "owner", and max_norm = 0.0
+                          # for plans = ["ddp"], rows = "owner", sync = ["round"]
 order = ["round-robin", "by-size"]
 buffer_bytes = {{ min = 0 }}     # most bytes of rows per visit; 0: the accelerator chooses
 on_missing = ["skip", "wait"]

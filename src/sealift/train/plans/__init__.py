@@ -188,9 +188,10 @@ def _check_group(settings: JobSettings, agreement: Agreement) -> None:
 
 def _check_slices(settings: JobSettings, agreement: Agreement) -> None:
     slices, owners = settings.slices, len(agreement.data_owners)
-    if slices.sums == "only" and slices.max_norm:
+    if slices.sums == "only" and (slices.max_norm or slices.sync == "step"):
         raise _slices_differ(
-            'max_norm does not work with sums = "only": no other rank could check it',
+            'sums = "only" works without max_norm, which no other rank could check, '
+            'and with sync = "round"',
             settings,
         )
     if slices.count == 1:

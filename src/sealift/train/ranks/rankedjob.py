@@ -409,7 +409,7 @@ class RankedJob:
         if self.settings.slices.sync == "step":
             nbytes = planned.bucket_bytes
             self._beside = StepGroup(
-                group=self._masked or self.group,
+                group=self.group,
                 plans=self.plans,
                 bucket_bytes=nbytes,
                 device=self.device,

@@ -93,11 +93,17 @@ class SumsOnly:
             stops: Of all ranks.
 
         Returns:
-            Rows that they cover, and means and tallies by name; nothing where no more than
-            its owner may know them. The output rule has yet to judge them.
+            Rows that they cover, and means and tallies by name, of which every owner with
+            rows enough brought one; nothing where these are fewer than three, or where no
+            more than its owner may know them. The output rule has yet to judge them.
         """
         rule = self._rule
         if rule.audience == "owner" or not rule.metrics:
+            return 0, {}
+        counted = [each for each in stops if each.rows >= rule.metric_rows]
+        owners = len({each.holder for each in counted})
+        # A sum of two is each one's to the other; of one it is its own.
+        if owners < min(3, self._sums.world):
             return 0, {}
         vector = dict.fromkeys(self._places(), 0.0)
         for stop, metrics in measured:
@@ -106,14 +112,16 @@ class SumsOnly:
         numbers = np.fromiter(vector.values(), np.float64, len(vector))
         self._sums.add_up(numbers, MEASURES)
         total = dict(zip(vector, numbers.tolist(), strict=True))
-        rows = sum(each.rows for each in stops if each.rows >= rule.metric_rows)
+        rows = sum(each.rows for each in counted)
         found: dict[str, float] = {}
         for name in sorted(rule.metrics):
-            covered = total[name, "rows"]
+            if (
+                total[name, "rows"] != rows
+            ):  # a rank has none: the sum would be the others'
+                continue
             if tally_of(name) is None:
-                if covered:
-                    found[name] = total[name, "sum"] / covered
-            elif covered and covered == rows:  # else a rank has none to add
+                found[name] = total[name, "sum"] / rows
+            else:
                 cells = {
                     place: value
                     for (of, place), value in total.items()
