@@ -247,8 +247,9 @@ def require_references(values: T | None, kind: str) -> T:
     """
     if values is None:
         raise PolicyError(
-            f"the agreement has no reference values for {kind}",
-            why="evidence of this kind cannot be accepted without reference values",
+            f"there are no reference values for {kind}",
+            why="an agreement or a signed reference set has them, and without them evidence of "
+            "this kind cannot be accepted",
             code="references-missing",
         )
     return values

@@ -159,7 +159,10 @@ _WHAT: Final = {
     "peer-busy": ("the peer accepts no more connections now", "Try again later"),
     "relay-full": ("the relay accepts no more unproven connections", "Try again later"),
     "link-closed": ("the connection to the relay is closed", ""),
-    "relay-gone": ("the relay stopped", "Check that the orchestrator runs"),
+    "relay-gone": (
+        "the relay stopped",
+        "Check that the host's command, which runs the orchestrator, still runs",
+    ),
 }
 
 
