@@ -30,12 +30,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TextIO
+from typing import Any, Final, Literal, Self, TextIO, cast
 
 from sealift.errors import SealiftError, UsageError, require_value, unreadable
 from sealift.train.job.caller import CALLER
 from sealift.train.job.roleprocesses import CLASS_FOR_EXIT, error_said
 from sealift.train.job.signals import GRACE_S, followed
+from sealift.train.output.results import PartResult, RunResult
 
 Word = str | Path
 Option = Word | int | bool | list[Word] | None
@@ -150,7 +151,7 @@ def join(
     sign: str | Callable[[Question], bool] | None = None,
     allow: Sequence[str] = (),
     talk: Talk | None = None,
-) -> dict[str, Any]:
+) -> PartResult:
     """Take part in a meeting and its job, as ``sealift join``; what that prints.
 
     Args:
@@ -179,12 +180,13 @@ def join(
     words: list[Word] = ["join", given, data, *_typed(more)]
     if not callable(sign):
         answers = _typed({"compare_if": compare, "sign_if": sign})
-        return _result(_Command([*words, *answers], folder, talk, secret))
+        command = _Command([*words, *answers], folder, talk, secret)
+        return cast("PartResult", _result(command))
     answer: dict[str, Option] = {"compare_if": compare}
     while True:
         command = _Command([*words, *_typed(answer)], folder, talk, secret, asks=True)
         try:
-            return _result(command)
+            return cast("PartResult", _result(command))
         except UsageError as error:
             if error.code != "not-confirmed" or command.question is None:
                 raise
@@ -195,7 +197,7 @@ def join(
 
 def run(
     job: Word, *, folder: Word = ".", talk: Talk | None = None, **options: Option
-) -> dict[str, Any]:
+) -> RunResult:
     """Run a job, as ``sealift train``; what that prints with ``--json``.
 
     Args:
@@ -209,7 +211,7 @@ def run(
         SealiftError: what the command said, with its exit code.
     """
     words: list[Word] = ["train", job, "--json", *_typed(options)]
-    return _result(_Command(words, folder, talk))
+    return cast("RunResult", _result(_Command(words, folder, talk)))
 
 
 def _typed(options: Mapping[str, Option]) -> Iterator[str]:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from sealift.channel.record.rawfile import RawSealedFile
-from sealift.cli.roles.held import check_keys
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.document import schema_to_plain
@@ -20,6 +19,7 @@ from sealift.data.schema.schema import Field, Schema
 from sealift.data.sealing import seal_table
 from sealift.errors import MalformedError
 from sealift.release.vault.vault import Vault
+from sealift.train.job.heldfiles import check_keys
 from sealift.travel.holder.visit import HeldResource
 
 NORTH = create_identity("north")

@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sealift.cli.model.files import (
+from sealift.data.schema.cells import CellRules
+from sealift.data.schema.owntable import own_table_of
+from sealift.data.schema.schema import Field, Schema
+from sealift.data.sources.source import SourceOptions
+from sealift.errors import MalformedError
+from sealift.serve.rowfiles import (
     read_columns,
     read_inputs,
     to_line,
     with_known_cells,
     write_columns,
 )
-from sealift.data.schema.cells import CellRules
-from sealift.data.schema.owntable import own_table_of
-from sealift.data.schema.schema import Field, Schema
-from sealift.data.sources.source import SourceOptions
-from sealift.errors import MalformedError
 from tests.unit.train.joints import resource
 
 SCHEMA = Schema(

@@ -6,12 +6,12 @@ import io
 from pathlib import Path
 from typing import Any
 
-from sealift.cli.train.lines import TrainLines
 from sealift.release.agreement.signed import load_verified
 from sealift.train.job.roleprocesses import RoleEvent
 from sealift.train.job.sentences import sentence
 from sealift.train.job.settings import read_job
 from sealift.train.job.talk import Talk
+from sealift.train.job.trainlines import TrainLines
 from sealift.train.loop.measures import withheld_numbers
 from tests.sim.jobworld import Wishes, fresh_world
 

@@ -19,11 +19,11 @@ import pytest
 
 from sealift.attest.tpm.client import DeviceLink
 from sealift.channel.record.rawfile import FileSource
-from sealift.cli.roles import held as held_files
 from sealift.data.loader.torchloader import SealedDataLoader
 from sealift.data.loader.windows import WindowArena
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import MalformedError, UnavailableError
+from sealift.train.job import heldfiles as held_files
 from sealift.train.job.checkpoints import CheckpointFolder
 from sealift.train.worker.process import TextTap
 from sealift.train.worker.requests import Area

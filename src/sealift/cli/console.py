@@ -218,13 +218,3 @@ def unlock(args: argparse.Namespace, key: Path, prompt: str = "") -> Identity:
 
     prompt = prompt or f"passphrase of {key.name}"
     return load_identity(key, read_passphrase(args.passphrase_file, prompt=prompt))
-
-
-def require_absent(path: Path) -> None:
-    """Refuse to replace a file.
-
-    Raises:
-        UsageError: ``exists``.
-    """
-    if path.exists():
-        raise UsageError(f"{path} exists already", code="exists")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from sealift.channel.record.outputfile import open_output, write_failed
-from sealift.errors import MalformedError, unreadable
+from sealift.errors import MalformedError, UsageError, unreadable
 
 __all__ = [
     "locked", "make_folder", "read_given_passphrase", "read_secret_line", "read_whole",
@@ -122,6 +122,16 @@ def write_whole(path: Path, content: bytes) -> None:
     """
     with open_output(path, replace=True) as output:
         output.write(content)
+
+
+def require_absent(path: Path) -> None:
+    """Refuse to replace a file.
+
+    Raises:
+        UsageError: ``exists``.
+    """
+    if path.exists():
+        raise UsageError(f"{path} exists already", code="exists")
 
 
 def append_line(path: Path, line: bytes) -> None:

@@ -86,7 +86,7 @@ def _ready_to_tell(
     """The agreement as it was: beside what is said now it may verify no more."""
     if args.tell is None:
         return None
-    from sealift.cli.agreement.notify import require_teller
+    from sealift.travel.notify import require_teller
 
     agreement = load_verified(args.file)
     require_teller(agreement, identity)
@@ -96,8 +96,8 @@ def _ready_to_tell(
 def _tell(
     job: Path, agreement: VerifiedAgreement, identity: Identity, said: SignedStatement
 ) -> None:
-    from sealift.cli.agreement.notify import tell_running
     from sealift.train.job.settings import read_job
+    from sealift.travel.notify import tell_running
 
     address = read_job(job).address
     for who, problem in tell_running(address, agreement, identity, said):

@@ -14,12 +14,12 @@ from sealift.cli.console import unlock
 from sealift.cli.judging import equip_from
 from sealift.cli.roles import require_data_owner
 from sealift.cli.roles.attester import evidence_places
-from sealift.cli.roles.held import check_keys, load_held
 from sealift.cli.roles.join import require_passphrase_file, require_rows_at_home
 from sealift.data.schema.card import schema_of
 from sealift.data.schema.schema import say_categories
 from sealift.events import discard, wall_clock
 from sealift.release.agreement.signed import load_verified
+from sealift.train.job.heldfiles import check_keys, load_held
 from sealift.train.job.rolesetup import RoleSetup, own_enroller, require_role
 from sealift.train.job.settings import check_job, parse_address, read_job
 from sealift.train.plans import PlanRole

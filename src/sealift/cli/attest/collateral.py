@@ -21,12 +21,12 @@ from sealift.attest.tools.collateral import (
     wanted,
 )
 from sealift.cli.arguments import Parser
-from sealift.cli.console import require_absent, say
+from sealift.cli.console import say
 from sealift.cli.judging import add_evidence_arguments, load_evidence, parse_time
 from sealift.crypto.certificate import say_time
 from sealift.errors import MalformedError, UsageError, visible
 from sealift.release.equip import load_collateral
-from sealift.release.files import read_whole, write_whole
+from sealift.release.files import read_whole, require_absent, write_whole
 
 SERVICES: Final = ("intel", "intel-root", "amd", "nvidia")
 

@@ -18,12 +18,12 @@ from sealift.attest.evidence import BOUND_BYTES, Attester
 from sealift.attest.nvidia.attester import gpu_attesters
 from sealift.attest.tpm.attester import TpmAttester
 from sealift.cli.attest.reference import ReferenceSource, add_set_arguments, write_set
-from sealift.cli.console import require_absent, say, unlock
+from sealift.cli.console import say, unlock
 from sealift.cli.judging import add_collateral_argument, parse_bound
 from sealift.cli.roles.attester import add_tpm_arguments, evidence_places
 from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Role
-from sealift.release.files import write_whole
+from sealift.release.files import require_absent, write_whole
 from sealift.train.job.hostattester import (
     HostPlatform,
     bind_devices,

@@ -12,7 +12,7 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.referenceset import ReferenceSet, sign_set
 from sealift.attest.tools.asreference import Trusted, to_references
 from sealift.cli.arguments import Parser
-from sealift.cli.console import require_absent, say, unlock
+from sealift.cli.console import say, unlock
 from sealift.cli.judging import (
     add_collateral_argument,
     add_evidence_arguments,
@@ -23,7 +23,7 @@ from sealift.cli.judging import (
 )
 from sealift.errors import UsageError
 from sealift.release.equip import load_collateral
-from sealift.release.files import write_whole
+from sealift.release.files import require_absent, write_whole
 
 
 def add_reference_parser(verbs: Any) -> None:

@@ -38,6 +38,7 @@ from sealift.meet.table import BroughtTable
 from sealift.release.files import make_folder
 from sealift.train.job.caller import Caller, long_command
 from sealift.train.job.talk import Talk
+from sealift.train.output.results import PartResult
 
 PAUSE_S: Final = 1.0
 MOST_DOUBLED: Final = 6  # of the pause after a run that failed here: 2 s, 4 s, to 64 s
@@ -179,8 +180,9 @@ def take_part(place: PartyFolder, *, view: bool) -> None:
             "the job has ended; `sealift receipt verify` shows what its receipt proves, and "
             "with --stay this command takes part in the host's next run"
         )
-        receipt = str(receipt_of(place, run).relative_to(place.folder))
-        show({"receipt": receipt}, as_json=not sys.stdout.isatty(), width=9)
+        receipt = receipt_of(place, run).relative_to(place.folder)
+        ended: PartResult = {"receipt": str(receipt)}
+        show(ended, as_json=not sys.stdout.isatty(), width=9)
         return
     words = _words(place, run, view=view)
     caller, descriptors = Caller.hand_on()

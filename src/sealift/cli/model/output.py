@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift.attest.level import protects_nobody
-from sealift.cli.console import confirm, require_absent, say, show, unlock
+from sealift.cli.console import confirm, say, show, unlock
 from sealift.cli.judging import (
     add_judging_arguments,
     add_time_argument,
@@ -21,7 +21,7 @@ from sealift.errors import SealiftError, UsageError, ascii_only, quote_foreign
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
-from sealift.release.files import read_whole, write_whole
+from sealift.release.files import read_whole, require_absent, write_whole
 from sealift.train.output.sealing import OpenedFault, open_fault
 from sealift.travel.visit.messages import MAX_RUN_RECEIPT_BYTES, RUN_RECEIPT_NAME
 

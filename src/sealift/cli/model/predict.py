@@ -22,6 +22,7 @@ MAX_MODEL_BYTES = 1 << 40
 if TYPE_CHECKING:
     from sealift.serve.client import Client
     from sealift.serve.clientpolicy import ClientPolicy
+    from sealift.serve.rowfiles import Columns
 
 
 def add_parser(subparsers: Any) -> None:
@@ -111,14 +112,14 @@ def run(args: argparse.Namespace) -> int:
             why=f"{args.address} is no file",
             fix="Add --agreement FILE, or name a model.safetensors",
         )
-    from sealift.cli.model.files import (
+    from sealift.data.schema.owntable import AS_IT_LOOKS, own_table_of
+    from sealift.serve.client import connect
+    from sealift.serve.pending import pack_question
+    from sealift.serve.rowfiles import (
         read_columns,
         require_writable,
         with_known_cells,
     )
-    from sealift.data.schema.owntable import AS_IT_LOOKS, own_table_of
-    from sealift.serve.client import connect
-    from sealift.serve.pending import pack_question
 
     if args.steps and not args.stream:
         raise UsageError("--steps needs --stream", fix="Add --stream")
@@ -152,9 +153,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _predict_here(args: argparse.Namespace, path: Path) -> int:
     """Predict from a model's file; the exit code."""
-    from sealift.cli.model.files import read_inputs, require_writable, write_columns
     from sealift.data.schema.document import schema_from_plain
     from sealift.serve.ownmodel import predict_table
+    from sealift.serve.rowfiles import read_inputs, require_writable
     from sealift.train.output.modelfacts import read_facts
 
     facts = read_facts(path)
@@ -186,8 +187,18 @@ def _predict_here(args: argparse.Namespace, path: Path) -> int:
         if absent:
             error.fix = f"The recipe may need {', '.join(absent)}, which {args.input.name} does not have"
         raise
-    write_columns(args.output, found)
+    _give(args.output, found)
     return 0
+
+
+def _give(path: Path | None, answer: Columns) -> None:
+    """Write an answer to a file, or print it as one line of JSON."""
+    from sealift.serve.rowfiles import to_line, write_columns
+
+    if path is None:
+        print_result(to_line(answer))
+    else:
+        write_columns(path, answer)
 
 
 def _seconds(text: str) -> float:
@@ -237,20 +248,18 @@ def _form(policy: ClientPolicy) -> Any:
 
 
 def _predict(args: argparse.Namespace, model: Client, rows: Any) -> None:
-    from sealift.cli.model.files import write_columns
-
     answer = model.predict(
         rows, timeout_s=args.timeout, patience_s=args.patience, pad=args.pad
     )
-    write_columns(args.output, answer)
+    _give(args.output, answer)
 
 
 def _stream(args: argparse.Namespace, model: Client, rows: Any) -> None:
-    from sealift.cli.model.files import gather, to_line, write_columns
+    from sealift.serve.rowfiles import gather, to_line
 
     steps = model.generate(rows, steps=args.steps, timeout_s=args.timeout, pad=args.pad)
     if args.output is not None:
-        write_columns(args.output, gather(steps))
+        _give(args.output, gather(steps))
         return
     for step in steps:
         print_result(to_line(step))

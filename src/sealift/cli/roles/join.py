@@ -17,7 +17,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sealift.cli.agreement.notify import tell_running
 from sealift.cli.console import say
 from sealift.cli.roles import (
     add_dialler_arguments,
@@ -34,7 +33,6 @@ from sealift.cli.roles.broker import (
     broker_command,
     statements_folder,
 )
-from sealift.cli.roles.held import check_keys, load_held
 from sealift.cli.roles.rank import run_rank
 from sealift.cli.view import add_view_argument, view_beside, write_report
 from sealift.errors import (
@@ -56,6 +54,7 @@ from sealift.release.files import make_folder
 from sealift.release.log.heads import HeadStore
 from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
 from sealift.session.relay.envelope import prover
+from sealift.train.job.heldfiles import check_keys, load_held
 from sealift.train.job.hostattester import open_attester
 from sealift.train.job.journal import FINISHED
 from sealift.train.job.rejoin import Joined, Rejoining
@@ -63,9 +62,11 @@ from sealift.train.job.rolesetup import RoleSetup
 from sealift.train.job.settings import read_job
 from sealift.train.job.signals import StopRequested, on_second_signal
 from sealift.train.output.history import History
+from sealift.train.output.results import PartResult
 from sealift.train.output.runfolder import RunName
 from sealift.travel.holder.jobs import HolderJob, Receipts
 from sealift.travel.holder.visit import SERVED_NAME, HeldResource, ServedVisits
+from sealift.travel.notify import tell_running
 from sealift.travel.peers import relay_name
 from sealift.travel.visit.memory import overwrite_live_pools, restart_overwriting
 from sealift.travel.visit.messages import Finished
@@ -133,8 +134,12 @@ def _hold(args: argparse.Namespace) -> int:
     if finished.outcome != "finished":
         raise _job_ended(finished, setup.agreement.agreement)
     receipts, heldout = holder.receipts, holder.history.heldout()
-    counts = {"receipts": receipts.kept, "failed": receipts.failed}
-    print(json.dumps(counts | {"heldout": heldout}))
+    result: PartResult = {
+        "receipts": receipts.kept,
+        "failed": receipts.failed,
+        "heldout": heldout,
+    }
+    print(json.dumps(result))
     require_kept(receipts.lost, args.receipts)
     return 0
 

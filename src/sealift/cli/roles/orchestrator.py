@@ -24,6 +24,7 @@ from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.train.job.rolesetup import RoleSetup
 from sealift.train.output.history import History
+from sealift.train.output.results import RunResult
 from sealift.train.output.runfolder import RunFolder, RunName
 from sealift.train.plans import Coverage
 from sealift.train.ranks.orchestrator import GroupOrchestrator
@@ -81,7 +82,7 @@ def _holders(setup: RoleSetup) -> tuple[str, ...]:
 
 def _orchestrate(
     setup: RoleSetup, folder: RunFolder, history: History, stack: ExitStack
-) -> dict[str, Any]:
+) -> RunResult:
     host, port = setup.address
     registry = registry_of(setup.agreement)
     relay = stack.enter_context(
@@ -175,7 +176,7 @@ def _say_farewell(
     sessions: LiveSessions,
     client: RelayClient,
     endpoint: Endpoint,
-) -> dict[str, Any]:
+) -> RunResult:
     """The run was complete when the orchestrator was killed: tell whoever waits for it."""
     summary = folder.summary_before(setup.agreement)
     emit(setup.sink, "job.complete", run=summary["run"])
@@ -203,7 +204,7 @@ class _Outputs:
 
     def __init__(self, folder: RunFolder, setup: RoleSetup, history: History) -> None:
         self._folder, self._setup, self._history = folder, setup, history
-        self.summary: dict[str, Any] = {}
+        self.summary: RunResult = {}
 
     def clear(self) -> None:
         """From the beginning."""
@@ -227,7 +228,7 @@ class _Outputs:
             emit(self._setup.sink, "receipt.refused", reason=refused.code, line=line)
         self._history.forget()
 
-    def _complete(self, result: dict[str, Any]) -> None:
+    def _complete(self, result: RunResult) -> None:
         self._history.keep(self._folder)
         size = self._folder.size_bytes("model.sealed")
         agreement, rows = self._setup.agreement.agreement, self._history.rows

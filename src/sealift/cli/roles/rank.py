@@ -14,6 +14,7 @@ from sealift.session.direct import PathDialler
 from sealift.train.job.rejoin import Rejoining
 from sealift.train.job.rolesetup import RoleSetup, boot_clock
 from sealift.train.job.settings import parse_address
+from sealift.train.output.results import PartResult
 
 
 def add_rank_arguments(parser: Parser) -> None:
@@ -73,6 +74,6 @@ def run_rank(args: argparse.Namespace, setup: RoleSetup, attester: Attester) -> 
     ):
         rejoining.run(lambda joined: process.serve(rejoining.dial_s, joined))
         receipts = process.places.receipts
-    facts = {"rank": process.rank, "receipts": receipts.kept}
+    facts: PartResult = {"rank": process.rank, "receipts": receipts.kept}
     show(facts, as_json=not sys.stdout.isatty(), width=9)
     return 0

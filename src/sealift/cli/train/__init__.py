@@ -25,7 +25,6 @@ from sealift.cli.arguments import Parser
 from sealift.cli.console import columns, say
 from sealift.cli.judging import add_judging_arguments
 from sealift.cli.roles.attester import add_attester_arguments
-from sealift.cli.train.lines import TrainLines
 from sealift.cli.view import add_view_argument, view_beside
 from sealift.codec import encode
 from sealift.crypto.identity import Identity, load_identity
@@ -44,10 +43,12 @@ from sealift.train.job.roleprocesses import RoleEvent
 from sealift.train.job.rolesetup import run_instead
 from sealift.train.job.settings import JobTable, check_job, read_job
 from sealift.train.job.talk import Talk
+from sealift.train.job.trainlines import TrainLines
 from sealift.train.loop.slices import plan_slice
 from sealift.train.loop.statistics import STATISTICS_NAME, totals_file
 from sealift.train.output.history import History
 from sealift.train.output.modelfacts import describe_model, write_facts
+from sealift.train.output.results import RunResult
 from sealift.train.output.runfolder import RunFolder, RunName
 from sealift.train.plans import PLANS, Plan
 from sealift.train.plans.local import LocalRun, opened_tables, train_local
@@ -141,10 +142,10 @@ def require_train(plan: Plan) -> None:
         )
 
 
-def _show(summary: dict[str, Any]) -> None:
-    metrics, statistics = summary.pop("metrics"), summary.pop("statistics", {})
-    sums = {name: _shortened(value) for name, value in statistics.items()}
-    for line in columns({**summary, **metrics, **sums}, 20):
+def _show(result: RunResult) -> None:
+    sums = {n: _shortened(each) for n, each in result.get("statistics", {}).items()}
+    facts = {n: v for n, v in result.items() if n not in ("metrics", "statistics")}
+    for line in columns({**facts, **result["metrics"], **sums}, 20):
         print(visible(line))
 
 
@@ -182,7 +183,7 @@ RESULT_NAME = "result.json"
 
 def _train_locally(
     args: argparse.Namespace, job: JobTable, agreement: VerifiedAgreement
-) -> dict[str, Any]:
+) -> RunResult:
     """Run every planned slice here; write model and result; return the summary.
 
     Raises:
@@ -242,17 +243,7 @@ def _train_locally(
             folder.add(MODEL_NAME, write_facts(ran.model, facts))
         if ran.statistics:
             folder.add(STATISTICS_NAME, totals_file(ran.statistics, ran.prepared))
-        result = {
-            "run": str(folder.path),
-            "plan": "local",
-            "level": Level.DEVELOPMENT.value,
-            "sandbox": executor.sandbox,
-            "device": executor.device(),
-            "agreement": agreement.digest.to_text(),
-            "steps": ran.steps,
-            "metrics": ran.metrics,
-            **_made(ran),
-        }
+        result = _result_of(ran, folder.path, agreement, executor)
         folder.add(RESULT_NAME, encode(result))
         history.keep(folder)
         size = len(ran.model)
@@ -260,6 +251,27 @@ def _train_locally(
         folder.add(REPORT_NAME, page)
         folder.appear()
         history.forget()
+    return result
+
+
+def _result_of(
+    ran: LocalRun, folder: Path, agreement: VerifiedAgreement, executor: RecipeExecutor
+) -> RunResult:
+    result: RunResult = {
+        "run": str(folder),
+        "plan": "local",
+        "level": Level.DEVELOPMENT.value,
+        "sandbox": executor.sandbox,
+        "device": executor.device(),
+        "agreement": agreement.digest.to_text(),
+        "steps": ran.steps,
+        "metrics": ran.metrics,
+    }
+    if ran.weights is not None:
+        result["weights"] = ran.weights.to_text()
+    if ran.statistics:
+        result["prepared"] = ran.prepared
+        result["statistics"] = {n: s.nested() for n, s in ran.statistics.items()}
     return result
 
 
@@ -276,16 +288,6 @@ def _executor(
         tell=say,
         assets=load_assets(Path(job.bundle), agreement.agreement.code.files),
     )
-
-
-def _made(ran: LocalRun) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    if ran.weights is not None:
-        made["weights"] = ran.weights.to_text()
-    if ran.statistics:
-        made["prepared"] = ran.prepared
-        made["statistics"] = {n: each.nested() for n, each in ran.statistics.items()}
-    return made
 
 
 def _count_local(

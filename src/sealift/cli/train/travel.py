@@ -12,11 +12,10 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sealift.cli.judging import JUDGING, option_words
 from sealift.cli.roles.attester import HOST
-from sealift.cli.train.lines import TrainLines
 from sealift.errors import JobError, PeerError, UsageError
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -24,6 +23,8 @@ from sealift.train.job.roleprocesses import Ended, RoleEvent, RoleProcesses, Rol
 from sealift.train.job.settings import JobTable
 from sealift.train.job.signals import followed, on_second_signal, stop_postponed
 from sealift.train.job.talk import Talk
+from sealift.train.job.trainlines import TrainLines
+from sealift.train.output.results import RunResult
 from sealift.travel.peers import accelerator_names
 
 ORCHESTRATOR: Final = "orchestrator"
@@ -128,7 +129,7 @@ GRACE_S: Final = 2.0  # the roles end together; who ends first is a race
 
 def train_travelling(
     args: argparse.Namespace, job: JobTable, agreement: VerifiedAgreement
-) -> dict[str, Any]:
+) -> RunResult:
     """Start the roles of this host, show what they tell, return the summary.
 
     Raises:
@@ -160,7 +161,7 @@ def train_travelling(
     lines.say_pass()  # of the last one, which nothing follows
     if not result:
         raise JobError("the orchestrator ended without a result", code="role-ended")
-    return dict(result)
+    return cast("RunResult", result)  # as its own orchestrator printed it
 
 
 def require_keys(args: argparse.Namespace, *, attester: bool) -> None:

@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from sealift.channel.record.outputfile import open_output, write_failed
 from sealift.codec import decode, encode
@@ -43,6 +43,7 @@ from sealift.train.output.manifest import (
     SignedManifest,
     verify_manifest,
 )
+from sealift.train.output.results import RunResult
 from sealift.train.output.runreceipt import demand_of
 from sealift.train.plans import PlannedWork
 from sealift.travel.orchestrator.job import RunSummary
@@ -233,8 +234,8 @@ class RunFolder:
         summary: RunSummary,
         agreement: VerifiedAgreement,
         settings: JobSettings,
-        complete: Callable[[dict[str, Any]], None],
-    ) -> dict[str, Any]:
+        complete: Callable[[RunResult], None],
+    ) -> RunResult:
         """Write the manifest and let the folder appear; the summary for stdout.
 
         A receipt that does not hold, or says something else than the manifest and the job,
@@ -274,7 +275,8 @@ class RunFolder:
                 STATISTICS_NAME, totals_file(manifest.statistics, manifest.prepared)
             )
         found = self._summary(manifest, summary.visits, summary.skipped)
-        found |= _trained_less(manifest, settings, agreement)
+        if less := _trained_less(manifest, settings, agreement):
+            found["trained_less"] = less
         complete(found)
         self.appear()
         return found
@@ -284,7 +286,7 @@ class RunFolder:
         path = self._partial / name
         return path.stat().st_size if path.exists() else 0
 
-    def summary_before(self, agreement: VerifiedAgreement) -> dict[str, Any]:
+    def summary_before(self, agreement: VerifiedAgreement) -> RunResult:
         """The summary of a run that was complete before.
 
         Raises:
@@ -294,24 +296,23 @@ class RunFolder:
         manifest = verify_manifest(decode(SignedManifest, raw), agreement)
         return self._summary(manifest, sum(manifest.visits.values()), 0)
 
-    def _summary(
-        self, manifest: RunManifest, visits: int, skipped: int
-    ) -> dict[str, Any]:
-        return {
-            "run": str(self.path),
-            **(
-                {"visits": visits, "skipped": skipped} if manifest.plan != "ddp" else {}
-            ),
-            "level": manifest.level,
-            "metrics": manifest.metrics,
-            **_weights(manifest),
-            **_statistics(manifest),
-        }
+    def _summary(self, manifest: RunManifest, visits: int, skipped: int) -> RunResult:
+        found: RunResult = {"run": str(self.path)}
+        if manifest.plan != "ddp":
+            found["visits"], found["skipped"] = visits, skipped
+        found["level"] = manifest.level
+        found["metrics"] = manifest.metrics
+        if manifest.weights:
+            found["weights"] = manifest.weights.to_text()
+        if totals := manifest.statistics:
+            found["prepared"] = manifest.prepared
+            found["statistics"] = {n: each.nested() for n, each in totals.items()}
+        return found
 
 
 def _trained_less(
     manifest: RunManifest, settings: JobSettings, agreement: VerifiedAgreement
-) -> dict[str, str]:
+) -> str:
     """Owners whose rows were used less often than the job plans, of a model that left."""
     planned = PlannedWork.of(settings, agreement.agreement.resources).visits
     less = [
@@ -319,7 +320,7 @@ def _trained_less(
         for owner, visits in manifest.visits.items()
         if visits < planned[owner, "train"]
     ]
-    return {"trained_less": ", ".join(less)} if less else {}
+    return ", ".join(less)
 
 
 class _Marker:
@@ -410,14 +411,3 @@ def _left(paths: Sequence[Path]) -> UnavailableError:
         fix=f"Remove {', '.join(map(str, paths))}",
         code="cannot-write",
     )
-
-
-def _weights(manifest: RunManifest) -> dict[str, Any]:
-    return {"weights": manifest.weights.to_text()} if manifest.weights else {}
-
-
-def _statistics(manifest: RunManifest) -> dict[str, Any]:
-    if not manifest.statistics:
-        return {}
-    found = {name: each.nested() for name, each in manifest.statistics.items()}
-    return {"prepared": manifest.prepared, "statistics": found}

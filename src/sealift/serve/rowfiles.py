@@ -18,7 +18,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sealift.cli.console import print_result, require_absent
 from sealift.data.schema.card import schema_of
 from sealift.data.schema.cells import NO_RULES
 from sealift.data.schema.owntable import AS_IT_LOOKS, OwnTable
@@ -26,7 +25,7 @@ from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.source import SourceOptions
 from sealift.errors import MalformedError, UnavailableError, UsageError
 from sealift.release.agreement import Resource
-from sealift.release.files import read_whole, write_whole
+from sealift.release.files import read_whole, require_absent, write_whole
 
 MAX_INPUT_BYTES: Final = 1 << 30
 Columns = dict[str, NDArray[Any]]
@@ -154,11 +153,8 @@ def with_known_cells(inputs: Schema, resources: Sequence[Resource]) -> Schema:
     return replace(inputs, fields=tuple(fields))
 
 
-def write_columns(path: Path | None, columns: Mapping[str, NDArray[Any]]) -> None:
-    """Write an answer whole, or print it as one line of JSON."""
-    if path is None:
-        print_result(to_line(columns))
-        return
+def write_columns(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
+    """Write an answer whole, in the form that the file's name says."""
     write_whole(path, _WRITERS[path.suffix](columns))
 
 
